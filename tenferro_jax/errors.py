@@ -1,0 +1,161 @@
+"""Every exception class of the project.
+
+A message always says, in this order: where it happened, what was given, what is needed, what to do. The four parts
+are attributes too, so that a program can read them. Each class derives from the builtin that a caller who knows
+nothing of us would catch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TenferroError(Exception):
+    """Base of all errors of this project.
+
+    Args:
+      where: the place: a function, an op, an operand, a family_id.
+      given: what was found there.
+      needed: what would have been right.
+      fix: what the reader can do.
+
+    Example:
+      >>> from tenferro_jax.errors import ShapeError
+      >>> print(ShapeError(where="demo", given="shape (2,)", needed="rank 2", fix="Reshape the array."))
+      demo: given shape (2,); needed rank 2. Reshape the array.
+    """
+
+    def __init__(self, *, where: str, given: str, needed: str, fix: str):
+        self.where, self.given, self.needed, self.fix = where, given, needed, fix
+        super().__init__(f"{where}: given {given}; needed {needed}. {fix}")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), dict(self.__dict__))
+
+
+def _rebuild(cls: type[TenferroError], parts: dict[str, Any]) -> TenferroError:
+    error = cls.__new__(cls)
+    TenferroError.__init__(error, **{k: parts[k] for k in ("where", "given", "needed", "fix")})
+    error.__dict__.update(parts)
+    return error
+
+
+# --- wrong input ---------------------------------------------------------------------------------------------------
+
+
+class InvalidConfig(TenferroError, ValueError):
+    """Something given to the library contradicts itself or its contract."""
+
+
+class ArityError(InvalidConfig):
+    """A wrong number of inputs, outputs, tangents or cotangents."""
+
+
+class ShapeError(InvalidConfig):
+    """Shapes, ranks or label sizes that do not fit together."""
+
+
+class DTypeError(InvalidConfig, TypeError):
+    """A dtype that the op does not take, or dtypes that differ where they must agree."""
+
+
+class X64Error(DTypeError):
+    """A 64-bit array handed over while JAX runs with 64-bit types switched off."""
+
+
+class PayloadError(InvalidConfig, TypeError):
+    """A payload field whose value is outside the closed list of `tenferro_jax.payload`."""
+
+
+class EquationError(InvalidConfig):
+    """An einsum equation that cannot be read or is outside what the op computes; the message points at the character."""
+
+
+class UndecidedDimensionError(InvalidConfig):
+    """Two symbolic dimensions must be equal and JAX cannot decide whether they are."""
+
+
+class MetaMismatchError(InvalidConfig):
+    """A route returned other dtypes or shapes than `infer_output_meta` promised."""
+
+
+# --- what cannot be done -------------------------------------------------------------------------------------------
+
+
+class Unsupported(TenferroError, NotImplementedError):
+    """A well-formed request that this op, platform or version has no answer for."""
+
+
+class ADRuleError(Unsupported):
+    """An AD rule is missing for an extension family.
+
+    Attributes:
+      family_id: the family without the rule.
+      kind: "jvp" or "transpose".
+    """
+
+    def __init__(self, family_id: str, kind: str, *, given: str | None = None, needed: str | None = None, fix: str | None = None):
+        self.family_id, self.kind = family_id, kind
+        super().__init__(
+            where=f"{kind} of extension {family_id}",
+            given=given or f"a rule set without a {kind} rule for family_id {family_id}",
+            needed=needed or f"an ExtensionAdRule for {family_id}",
+            fix=fix or "Pass rules=ExtensionRuleSet(...) to apply, or stop the gradient with jax.lax.stop_gradient.",
+        )
+
+
+class NotDifferentiableError(ADRuleError):
+    """A rule said NOT_DIFFERENTIABLE for a slot that an active tangent or cotangent reaches."""
+
+
+# --- failures while running ----------------------------------------------------------------------------------------
+
+
+class BackendFailure(TenferroError, RuntimeError):
+    """An implementation of an extension raised while it ran; the author's exception is the `__cause__`."""
+
+
+class ExtensionLoweringError(TenferroError, RuntimeError):
+    """For an extension author to raise from lower_to_standard_ops: the payload or the metadata cannot be lowered."""
+
+    def __init__(self, message: str):
+        super().__init__(
+            where="lower_to_standard_ops", given=message, needed="a payload and metadata that the family can lower", fix="See the family's docs."
+        )
+
+
+class ArtifactError(TenferroError, ValueError):
+    """The bytes of an exported program are damaged, truncated, or not one of ours."""
+
+
+# --- registries ----------------------------------------------------------------------------------------------------
+
+
+class RegistrationError(TenferroError, ValueError):
+    """A factory cannot be registered."""
+
+
+class Duplicate(RegistrationError):
+    """A factory for this family_id is registered already."""
+
+
+class ExtensionRegistryError(TenferroError, ValueError):
+    """An AD rule cannot be added to a rule set."""
+
+
+class DuplicateRule(ExtensionRegistryError):
+    """The rule set has a rule for this family_id already."""
+
+
+class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
+    """A family_id that is not `<package>.<op>.v<major>`."""
+
+    def __init__(self, family_id: object, *, column: int | None = None, problem: str):
+        self.family_id = family_id
+        pointer = "" if column is None else f"\n  {family_id}\n  {' ' * column}^\n"
+        super().__init__(
+            where="family_id",
+            given=f"{family_id!r}: {problem}{pointer}",
+            needed="'<package>.<op>.v<major>', ASCII without spaces, for example 'my-package.soft_sort.v1'",
+            fix="Correct the family_id.",
+        )

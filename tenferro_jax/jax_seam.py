@@ -1,0 +1,219 @@
+"""The only file that names jax.interpreters and jax.extend; every guard for a JAX version lives here.
+
+What is used: `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, the MLIR bindings
+of `jax.extend.mlir`. Verified on JAX 0.10.2, 0.11.2 and 0.12.0.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.export
+from jax.extend import core as jexc
+from jax.extend.mlir import deserialize_portable_artifact, ir, serialize_portable_artifact
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import ad, batching, mlir, xla
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+ATTRIBUTE = "tenferro.ext"
+
+max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
+is_symbolic_dim = jax.export.is_symbolic_dim
+checkpoint_name = jax.ad_checkpoint.checkpoint_name
+JaxprEqn, ClosedJaxpr = jexc.JaxprEqn, jexc.ClosedJaxpr
+
+
+# --- primitives ----------------------------------------------------------------------------------------------------
+
+
+class Rules(NamedTuple):
+    """The rules of one primitive; every function also receives the primitive's params as keywords."""
+
+    abstract_eval: Callable[..., list[Any]]
+    impl: Callable[..., list[Any]]
+    jvp: Callable[..., Any]
+    transpose: Callable[..., list[Any]]
+    batch: Callable[..., Any]
+    lowering: Callable[[str | None], Callable[..., Any]]  # platform -> lowering rule
+
+
+def make_primitive(name: str, rules: Rules) -> Any:
+    """A multi-result primitive with all its rules registered."""
+    p = jexc.Primitive(name)
+    p.multiple_results = True
+    p.def_abstract_eval(rules.abstract_eval)
+    p.def_impl(rules.impl)
+    ad.primitive_jvps[p] = rules.jvp
+    ad.primitive_transposes[p] = rules.transpose
+    batching.fancy_primitive_batchers[p] = rules.batch
+    mlir.register_lowering(p, rules.lowering(None))
+    for platform in PLATFORMS:
+        mlir.register_lowering(p, rules.lowering(platform), platform=platform)
+    return p
+
+
+def compile_and_run(primitive: Any, *args: Any, **params: Any) -> list[Any]:
+    """Run a primitive on concrete arrays by compiling its lowering once per params and avals."""
+    return list(xla.apply_primitive(primitive, *args, **params))
+
+
+# --- symbolic zeros ------------------------------------------------------------------------------------------------
+
+
+def none_if_zero(x: Any) -> Any:
+    """JAX's symbolic zero becomes None, everything else stays."""
+    return None if type(x) is ad.Zero else x
+
+
+def zero_tangent(primal: Any) -> Any:
+    """The symbolic zero tangent of a primal value (float0 for integers)."""
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
+
+
+def zero_cotangent(linear_input: Any) -> Any:
+    """The symbolic zero cotangent of a linear input."""
+    return ad.Zero(linear_input.aval.to_ct_aval())
+
+
+is_linear_input = ad.is_undefined_primal
+
+
+# --- avals and meshes ----------------------------------------------------------------------------------------------
+
+
+def output_avals(metas: Sequence[Any], avals: Sequence[Any], shardings: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    """Output avals that carry mesh and varying axes, which shard_map and explicit meshes need.
+
+    Args:
+      metas: dtype and shape of each output.
+      avals: the input avals.
+      shardings: asked on an explicit mesh: input structs -> output shardings.
+    """
+    mesh = next((a.sharding.mesh for a in avals if not a.sharding.mesh.empty), None)
+    if mesh is None:
+        return [jax.core.ShapedArray(shape, dtype) for dtype, shape in metas]
+    varying = frozenset().union(*(a.manual_axis_type.varying for a in avals))
+    manual = jax.sharding.ManualAxisType(varying=varying)
+    if any(t == jax.sharding.AxisType.Explicit for a in avals for t in a.sharding.mesh.axis_types):
+        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type) for a in avals]
+        places = shardings(structs)
+    else:
+        places = [jax.NamedSharding(mesh, jax.P(*[None] * len(shape))) for _, shape in metas]
+    return [jax.core.ShapedArray(s, d, sharding=place, manual_axis_type=manual) for (d, s), place in zip(metas, places, strict=True)]
+
+
+def vary_together(arrays: Sequence[Any]) -> list[Any]:
+    """Inside shard_map: cast every array to the union of the varying axes; the cast's transpose is the psum."""
+    kinds = [getattr(jax.typeof(a), "manual_axis_type", None) for a in arrays]
+    union = frozenset().union(*(k.varying for k in kinds if k is not None))
+    if not union:
+        return list(arrays)
+    return [
+        jax.lax.pcast(a, tuple(union - k.varying), to="varying") if k is not None and union - k.varying else a
+        for a, k in zip(arrays, kinds, strict=True)
+    ]
+
+
+def callback_structs(avals: Sequence[Any]) -> tuple[Any, ...]:
+    """Result structs of a host callback that keep the varying axes."""
+    return tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, manual_axis_type=a.manual_axis_type) for a in avals)
+
+
+def replicated_placement(arrays: Sequence[Any]) -> Any:
+    """Where the result of a host op belongs: beside its first committed, replicated input; None for the default device."""
+    return next((a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated), None)
+
+
+# --- lowering ------------------------------------------------------------------------------------------------------
+
+
+class Site(NamedTuple):
+    """Where a lowering happens."""
+
+    platform: str
+    exporting: bool
+    partitioned: bool  # several devices, and not every mesh axis manual
+
+
+def site_of(ctx: Any, platform: str | None) -> Site:
+    """Read the lowering site from a lowering rule's context."""
+    module = ctx.module_context
+    axes = module.axis_context
+    manual = getattr(axes, "manual_axes", None)
+    if manual is not None:
+        partitioned = set(manual) != set(axes.mesh.axis_names)
+    else:
+        partitioned = getattr(axes, "num_devices", 1) not in (None, 1)
+    return Site(platform or "default", module.lowering_parameters.for_export, partitioned)
+
+
+def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., Any], attributes: Callable[[], Mapping[str, str]]) -> Any:
+    """Lower `fn` to one func.call of a function called `name`, with a `tenferro.ext` attribute.
+
+    The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it. `attributes` is asked
+    after `fn` was traced.
+    """
+
+    def named(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(fn(*arrays))
+
+    named.__name__ = named.__qualname__ = name
+    called = jax.jit(named, inline=False)
+    outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(ctx, *args)
+    flat, _ = mlir.ir_tree_registry.flatten(outs)
+    owner = getattr(flat[0], "owner", None) if flat else None
+    if getattr(owner, "name", None) == "func.call":
+        owner.attributes[ATTRIBUTE] = ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in attributes().items()})
+    return outs
+
+
+# --- exported modules ----------------------------------------------------------------------------------------------
+
+
+def tagged_calls(module_text: str) -> list[dict[str, str]]:
+    """The `tenferro.ext` attributes of every call in a module, in order."""
+    found: list[dict[str, str]] = []
+    with mlir.make_ir_context():
+        pending = [ir.Module.parse(module_text).operation]
+        while pending:
+            op = pending.pop()
+            if ATTRIBUTE in op.attributes:
+                tags = ir.DictAttr(op.attributes[ATTRIBUTE])
+                found.append({a.name: ir.StringAttr(a.attr).value for a in tags})
+            pending.extend(child.operation for region in op.regions for block in reversed(list(region)) for child in reversed(list(block)))
+    return found
+
+
+def reserialize(portable: bytes, requirement: str) -> bytes:
+    """A portable StableHLO artifact rewritten for older consumers, for example requirement "WEEK_12"."""
+    level = getattr(stablehlo.StablehloCompatibilityRequirement, requirement)
+    target = stablehlo.get_version_from_compatibility_requirement(level)
+    with mlir.make_ir_context() as context:
+        text = deserialize_portable_artifact(context, portable)
+        module = ir.Module.parse(str(text)) if not isinstance(text, bytes) else ir.Module.parse(text)
+        return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target))
+
+
+# --- jaxprs --------------------------------------------------------------------------------------------------------
+
+
+def open_jaxpr(closed: Any) -> tuple[Any, Sequence[Any]]:
+    """(jaxpr, constants) of a ClosedJaxpr or a Jaxpr; from JAX 0.11 they are one class."""
+    return getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's input is a literal."""
+    return isinstance(atom, jexc.Literal)
+
+
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs among an equation's params."""
+    found = []
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(item, "eqns") or hasattr(getattr(item, "jaxpr", None), "eqns"):
+                found.append(item)
+    return found

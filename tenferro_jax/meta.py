@@ -1,0 +1,177 @@
+"""What is known of a tensor before it has values: dtype and shape, symbolic dimensions included."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
+from .jax_seam import is_symbolic_dim, max_dim, min_dim
+
+SymDim: TypeAlias = Any
+"""An int or a symbolic dimension of `jax.export.symbolic_shape`."""
+
+
+class TensorMeta(NamedTuple):
+    """dtype and shape of a tensor; a dimension is an int or a `jax.export` symbolic dimension.
+
+    Example:
+      >>> import numpy as np
+      >>> print(TensorMeta(np.dtype("float32"), (2, 3)))
+      float32[2,3]
+    """
+
+    dtype: Any
+    shape: tuple[SymDim, ...]
+
+    @property
+    def ndim(self) -> int:
+        """The rank."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        name = self.dtype.name if isinstance(self.dtype, np.dtype) else str(self.dtype)
+        return f"{name}[{','.join(map(str, self.shape))}]"
+
+
+def meta_of(value: Any) -> TensorMeta:
+    """The TensorMeta of anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""
+    return TensorMeta(canonical_dtype(value.dtype), tuple(value.shape))
+
+
+def canonical_dtype(dtype: Any) -> Any:
+    """The dtype as JAX stores it (64-bit types narrow when x64 is off); key dtypes stay as they are."""
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        return dtype
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
+    """The ShapeDtypeStruct of a TensorMeta."""
+    return jax.ShapeDtypeStruct(meta.shape, meta.dtype)
+
+
+def require_x64(value: Any, where: str) -> None:
+    """Refuse a 64-bit NumPy array or spec while JAX would silently narrow it.
+
+    Raises:
+      X64Error: `value` has a 64-bit dtype (128-bit if complex) and jax_enable_x64 is off.
+    """
+    dtype = np.dtype(value.dtype) if isinstance(value.dtype, np.dtype | type | str) else value.dtype
+    if isinstance(dtype, np.dtype) and canonical_dtype(dtype) != dtype:
+        raise X64Error(
+            where=where,
+            given=f"a {dtype.name} array while 64-bit types are off",
+            needed=f"x64 switched on, or a {canonical_dtype(dtype).name} array",
+            fix=f"Run under jax.enable_x64(True), or convert with .astype(np.{canonical_dtype(dtype).name}).",
+        )
+
+
+def as_operand(value: Any, where: str) -> Any:
+    """An array ready for JAX: arrays and tracers pass, NumPy arrays are checked for silent narrowing, Python numbers and lists convert."""
+    if isinstance(value, jax.Array):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        require_x64(value, where)
+        return value
+    return jnp.asarray(value)
+
+
+def require_equal(a: SymDim, b: SymDim, where: str) -> None:
+    """Demand that two dimensions are equal.
+
+    Raises:
+      ShapeError: they are known to differ.
+      UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
+    """
+    if a == b:
+        return
+    try:
+        differ = bool(a < b) or bool(a > b)
+    except Exception as error:  # JAX raises InconclusiveDimensionOperation, across scopes a ValueError
+        raise UndecidedDimensionError(
+            where=where,
+            given=f"dimensions {a} and {b}, which may or may not be equal",
+            needed="equal dimensions",
+            fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+        ) from error
+    raise ShapeError(
+        where=where,
+        given=f"dimensions {a} and {b}",
+        needed="equal dimensions",
+        fix="Pass operands whose sizes agree." if differ else f"Add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+    )
+
+
+# --- symbolic dimensions under a binding ---------------------------------------------------------------------------
+
+_OPERATORS: Mapping[type, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: Mapping[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max_dim, "min": min_dim}
+
+
+def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
+    """The value of a dimension expression when its symbols have the given sizes.
+
+    JAX prints a dimension in the grammar that `jax.export.symbolic_shape` documents; that text is what is evaluated.
+
+    Example:
+      >>> import jax.export
+      >>> (d,) = jax.export.symbolic_shape("2*b + 1")
+      >>> bind_dim(d, {"b": 5})
+      11
+    """
+    if not is_symbolic_dim(dim):
+        return dim
+    return _evaluate(ast.parse(str(dim).replace("^", "**"), mode="eval").body, sizes)
+
+
+def _evaluate(node: ast.AST, sizes: Mapping[str, SymDim]) -> SymDim:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name in sizes:
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand, sizes)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_evaluate(left, sizes), _evaluate(right, sizes))
+        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_evaluate(arg, sizes) for arg in args))
+    raise InvalidConfig(
+        where="a symbolic dimension",
+        given=ast.unparse(node),
+        needed=f"an expression over the symbols {sorted(sizes)}",
+        fix="Every symbol of a graph must appear by itself as a dimension of an input.",
+    )
+
+
+def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], where: str) -> dict[str, SymDim]:
+    """Sizes of the symbols in `declared` input shapes, read off the `given` shapes.
+
+    Raises:
+      ShapeError: a rank or dtype differs, or one symbol would need two sizes.
+    """
+    sizes: dict[str, SymDim] = {}
+    for i, (want, have) in enumerate(zip(declared, given, strict=True)):
+        if want.ndim != have.ndim or want.dtype != have.dtype:
+            raise ShapeError(where=f"{where}, input {i}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
+        for w, h in zip(want.shape, have.shape, strict=True):
+            if is_symbolic_dim(w) and str(w).isidentifier():
+                sizes.setdefault(str(w), h)
+    for i, (want, have) in enumerate(zip(declared, given, strict=True)):
+        for axis, (w, h) in enumerate(zip(want.shape, have.shape, strict=True)):
+            require_equal(bind_dim(w, sizes), h, f"{where}, input {i}, axis {axis} (declared {w})")
+    return sizes

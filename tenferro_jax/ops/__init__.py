@@ -1,0 +1,1 @@
+"""Floor 1: the vocabulary of standard tensor ops. `vocabulary.py` is the list."""

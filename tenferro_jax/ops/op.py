@@ -1,0 +1,86 @@
+"""What a standard op is: a frozen value with one definition in lax. Everything else is derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+import jax
+
+from ..errors import ArityError, InvalidConfig, TenferroError
+from ..meta import TensorMeta, meta_of, struct
+from ..payload import Sealed
+
+Op = TypeVar("Op", bound="type[StdTensorOp]")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+def op(cls: Op) -> Op:
+    """Class decorator: a frozen dataclass that keeps the typed equality of `Sealed`."""
+    return dataclasses.dataclass(frozen=True, eq=False)(cls)
+
+
+class StdTensorOp(Sealed):
+    """One operation of the vocabulary.
+
+    A subclass is decorated with `@op`, states `input_count` (None: any number) and `output_count`, and defines
+    `apply`. Its fields are its payload; two ops are equal when type and typed payload are equal.
+    """
+
+    input_count: ClassVar[Any] = 1
+    output_count: ClassVar[Any] = 1
+
+    def apply(self, *arrays: Any) -> Any:
+        """The definition: arrays or tracers in, one array (or a tuple when output_count is not 1) out."""
+        raise NotImplementedError
+
+    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+        """dtype and shape of each output, for concrete and symbolic shapes.
+
+        Raises:
+          ArityError: a wrong number of inputs.
+          InvalidConfig: dtypes or shapes that the definition refuses; JAX's own text is inside.
+        """
+        return _infer(self, metas)
+
+    def bind_sizes(self, bind: Callable[[Any], Any]) -> StdTensorOp:
+        """The same op with every symbolic dimension of its payload replaced through `bind`."""
+        if not dataclasses.is_dataclass(self):
+            return self
+        changed = {f.name: _bound(getattr(self, f.name), bind) for f in dataclasses.fields(self)}
+        same = all(changed[f.name] is getattr(self, f.name) for f in dataclasses.fields(self))
+        return self if same else dataclasses.replace(self, **changed)
+
+
+def _bound(value: Any, bind: Callable[[Any], Any]) -> Any:
+    if isinstance(value, tuple):
+        items = tuple(_bound(item, bind) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if hasattr(value, "bind_sizes"):
+        return value.bind_sizes(bind)
+    return bind(value)
+
+
+def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Apply an op and return its outputs as a tuple, after the arity check."""
+    if op.input_count is not None and len(arrays) != op.input_count:
+        raise ArityError(
+            where=str(op), given=f"{len(arrays)} inputs", needed=f"{op.input_count} inputs", fix="Pass one array for each input."
+        )
+    outs = op.apply(*arrays)
+    return tuple(outs) if isinstance(outs, tuple | list) else (outs,)
+
+
+@functools.lru_cache(maxsize=4096)
+def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
+    try:
+        outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
+    except TenferroError:
+        raise
+    except (TypeError, ValueError, NotImplementedError, IndexError) as error:
+        raise InvalidConfig(
+            where=str(op), given=f"inputs {', '.join(map(str, metas))}: {error}", needed="inputs that the op takes", fix="See docs/spec/ops.md."
+        ) from error
+    return tuple(meta_of(out) for out in outs)

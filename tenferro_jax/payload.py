@@ -1,0 +1,186 @@
+"""Typed identity of payloads.
+
+Python says `1 == 1.0 == True` and `0.0 == -0.0`; a cache keyed by such values runs the wrong program. Here every value
+that can be part of an op's payload gets a key that differs whenever type or bits differ, and equals itself even for
+NaN. The leaves are a closed list: None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
+dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import hashlib
+import json
+import struct
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .errors import PayloadError
+from .jax_seam import is_symbolic_dim
+
+_PLAIN = (type(None), bool, int, str, bytes)
+_CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
+CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
+
+
+def typed_key(value: Any) -> Hashable:
+    """A hashable key that is equal for two payload values exactly when type and bits are equal.
+
+    Raises:
+      PayloadError: for a value outside the closed list.
+
+    Example:
+      >>> typed_key(1) == typed_key(1.0), typed_key(0.0) == typed_key(-0.0), typed_key(float("nan")) == typed_key(float("nan"))
+      (False, False, True)
+    """
+    return _key(value, "payload")
+
+
+def _key(value: Any, where: str) -> Hashable:
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind is float:
+        return kind, struct.pack("<d", value)
+    if kind is complex:
+        return kind, struct.pack("<dd", value.real, value.imag)
+    if kind is tuple:
+        return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
+    if isinstance(value, Sealed):
+        return value.typed_key
+    if isinstance(value, enum.Enum):
+        return kind, value.name
+    if isinstance(value, np.dtype):
+        return np.dtype, value.name
+    if isinstance(value, np.ndarray | np.generic):
+        return np.ndarray, value.dtype.name, value.shape, _digest(value)
+    if is_symbolic_dim(value):
+        return "dimension", value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _require_frozen(value, where)
+        return kind, tuple((f.name, _key(getattr(value, f.name), f"{where}.{f.name}")) for f in dataclasses.fields(value))
+    raise _refusal(value, where)
+
+
+def _digest(array: np.ndarray | np.generic) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+
+
+def _require_frozen(value: Any, where: str) -> None:
+    if not type(value).__dataclass_params__.frozen:
+        raise PayloadError(
+            where=where,
+            given=f"a mutable dataclass {type(value).__name__}",
+            needed="a value that cannot change after it was hashed",
+            fix="Write @dataclass(frozen=True).",
+        )
+
+
+def _refusal(value: Any, where: str) -> PayloadError:
+    hint = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
+    kind = type(value)
+    fix = hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
+    return PayloadError(where=where, given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}", needed=f"one of: {CLOSED_LIST}", fix=fix)
+
+
+class Sealed:
+    """A frozen value with typed identity: base of ops, rules and graphs.
+
+    A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays among
+    the fields are copied and made read-only when the object is made. A subclass that writes its own `__post_init__`
+    calls `super().__post_init__()` last.
+    """
+
+    _key: Hashable = None
+    _hash: int = 0
+
+    def __post_init__(self) -> None:
+        self._seal()
+
+    def _seal(self) -> None:
+        cls = type(self)
+        where = f"{cls.__name__} payload" + (f" (family_id {cls.family_id})" if isinstance(getattr(cls, "family_id", None), str) else "")
+        names: tuple[str, ...] = ()
+        if dataclasses.is_dataclass(self):
+            _require_frozen(self, where)
+            names = tuple(f.name for f in dataclasses.fields(self))
+        hidden = sorted(set(vars(self)) - {*names, *_CACHED})
+        if hidden:
+            raise PayloadError(
+                where=where,
+                given=f"state outside the dataclass fields: {', '.join(hidden)}",
+                needed="every attribute declared as a field, because the fields are the identity",
+                fix=f"Decorate {cls.__name__} with @dataclass(frozen=True) and declare the fields.",
+            )
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray) or (isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)):
+                copy = np.array(value)
+                copy.setflags(write=False)
+                object.__setattr__(self, name, copy)
+        key = (cls, tuple((name, _key(getattr(self, name), f"{where}, field {name}")) for name in names))
+        self._set_key(key)
+
+    def _set_key(self, key: Hashable) -> None:
+        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "_hash", hash(key))
+
+    @property
+    def typed_key(self) -> Hashable:
+        """The identity: the class and the typed keys of all fields."""
+        if self._key is None:
+            self._seal()
+        return self._key
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sealed) and self.typed_key == other.typed_key)
+
+    def __hash__(self) -> int:
+        if self._key is None:
+            self._seal()
+        return self._hash
+
+
+def payload_json(value: Any) -> str:
+    """The payload as canonical JSON text: what an exported program carries beside a family_id.
+
+    Floats and complex numbers are written as C99 hexadecimal text, arrays and bytes as base64, so that no bit is lost.
+
+    Example:
+      >>> payload_json((1, 1.0, None))
+      '[1,{"float":"0x1.0000000000000p+0"},null]'
+    """
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind in (type(None), bool, int, str):
+        return value
+    if kind is float:
+        return {"float": value.hex()}
+    if kind is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if kind is tuple:
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return {"enum": value.name}
+    if isinstance(value, np.dtype):
+        return {"dtype": value.name}
+    if isinstance(value, np.ndarray | np.generic):
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"array": [value.dtype.name, list(value.shape), data]}
+    if is_symbolic_dim(value):
+        return {"dimension": str(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Sealed):
+        return {}
+    raise _refusal(value, "payload")
