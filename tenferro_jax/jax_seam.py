@@ -217,3 +217,12 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
             if hasattr(item, "eqns") or hasattr(getattr(item, "jaxpr", None), "eqns"):
                 found.append(item)
     return found
+
+
+def scan_counts(eqn: Any) -> tuple[int, int, int]:
+    """(constants, carried values, scanned arrays) of a scan equation; the params changed in JAX 0.11."""
+    if "num_carry" in eqn.params:
+        constants, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+        return constants, carried, len(eqn.invars) - constants - carried
+    constants, carried, scanned = (len(jax.tree.leaves(part, is_leaf=lambda x: x is None)) for part in eqn.params["ft_in"])
+    return constants, carried, scanned

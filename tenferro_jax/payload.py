@@ -14,7 +14,7 @@ import enum
 import hashlib
 import json
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -144,6 +144,27 @@ class Sealed:
         if self._key is None:
             self._seal()
         return self._hash
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A payload value with every leaf replaced through `change`; the same object when nothing changed.
+
+    Objects that define `map_leaves` themselves (graphs, carriers) are asked.
+
+    Example:
+      >>> map_leaves((1, (2, None)), lambda leaf: 10 if leaf == 2 else leaf)
+      (1, (10, None))
+    """
+    if type(value) is tuple:
+        items = tuple(map_leaves(item, change) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if hasattr(value, "map_leaves"):
+        return value.map_leaves(change)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        changed = {name: map_leaves(field, change) for name, field in fields.items()}
+        return value if all(changed[name] is fields[name] for name in fields) else dataclasses.replace(value, **changed)
+    return change(value)
 
 
 def payload_json(value: Any) -> str:

@@ -157,6 +157,16 @@ class Select(StdTensorOp):
 
 
 @op
+class Clamp(StdTensorOp):
+    """x limited to lower <= x <= upper; the bounds have x's shape or are scalars."""
+
+    input_count = 3
+
+    def apply(self, x: Any, lower: Any, upper: Any) -> Any:
+        return lax.clamp(lower, x, upper)
+
+
+@op
 class Convert(Unary):
     """x in another dtype, by JAX's conversion rules."""
 

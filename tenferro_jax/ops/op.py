@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
@@ -44,23 +44,6 @@ class StdTensorOp(Sealed):
           InvalidConfig: dtypes or shapes that the definition refuses; JAX's own text is inside.
         """
         return _infer(self, metas)
-
-    def bind_sizes(self, bind: Callable[[Any], Any]) -> StdTensorOp:
-        """The same op with every symbolic dimension of its payload replaced through `bind`."""
-        if not dataclasses.is_dataclass(self):
-            return self
-        changed = {f.name: _bound(getattr(self, f.name), bind) for f in dataclasses.fields(self)}
-        same = all(changed[f.name] is getattr(self, f.name) for f in dataclasses.fields(self))
-        return self if same else dataclasses.replace(self, **changed)
-
-
-def _bound(value: Any, bind: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple):
-        items = tuple(_bound(item, bind) for item in value)
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    if hasattr(value, "bind_sizes"):
-        return value.bind_sizes(bind)
-    return bind(value)
 
 
 def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from .arithmetic import (
     Abs,
     Add,
     And,
+    Clamp,
     Compare,
     Constant,
     Convert,
@@ -32,7 +33,7 @@ from .structural import BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse
 
 ARITHMETIC: tuple[type[StdTensorOp], ...] = (Add, Sub, Mul, Div, Rem, Neg, Abs, Sign, Maximum, Minimum)
 ANALYTIC: tuple[type[StdTensorOp], ...] = (Exp, Log, Expm1, Log1p, Sin, Cos, Tanh, Logistic, Sqrt, Rsqrt, Pow, IntegerPow)
-LOGIC: tuple[type[StdTensorOp], ...] = (And, Or, Not, Compare, Select)
+LOGIC: tuple[type[StdTensorOp], ...] = (And, Or, Not, Compare, Select, Clamp)
 ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *LOGIC, Convert)
 SOURCES: tuple[type[StdTensorOp], ...] = (Constant, DimensionValue, Iota)
 STRUCTURAL: tuple[type[StdTensorOp], ...] = (Transpose, Reshape, BroadcastInDim, Slice, Pad, Reverse, Concatenate)

@@ -1,0 +1,44 @@
+"""The family_id: `<package>.<op>.v<major>`, the name of an extension's payload schema and semantics."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from ..errors import MalformedFamilyId
+
+
+class FamilyId(NamedTuple):
+    """The parts of a family_id."""
+
+    package: str
+    op: str
+    version: int
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_family_id(family_id: str) -> FamilyId:
+    """Read a family_id: split at the last dot, then at the first; the op part may itself contain dots.
+
+    Raises:
+      MalformedFamilyId: with a pointer at the first character that is wrong.
+
+    Example:
+      >>> parse_family_id("my-package.sort.soft.v3")
+      FamilyId(package='my-package', op='sort.soft', version=3)
+    """
+    if not isinstance(family_id, str):
+        raise MalformedFamilyId(family_id, problem="not a string")
+    for column, character in enumerate(family_id):
+        if character.isspace() or not character.isascii():
+            raise MalformedFamilyId(family_id, column=column, problem="a space" if character.isspace() else "not ASCII")
+    prefix, dot, version = family_id.rpartition(".")
+    digits = version[1:]
+    if not dot or not version.startswith("v") or not digits.isdigit():
+        raise MalformedFamilyId(family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits")
+    package, dot, op = prefix.partition(".")
+    if not package:
+        raise MalformedFamilyId(family_id, column=0, problem="the package part is empty")
+    if not op:
+        raise MalformedFamilyId(family_id, column=len(prefix), problem="the op part is empty")
+    return FamilyId(package, op, int(digits))

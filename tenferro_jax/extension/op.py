@@ -1,0 +1,276 @@
+"""The contract: what an author writes (`ExtensionOp`), and what enters graphs and JAX programs (`Extension`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+
+from ..errors import ArityError, InvalidConfig, TenferroError
+from ..meta import TensorMeta, canonical_dtype, meta_of, require_equal, struct
+from ..ops.builder import Builder, JaxBuilder
+from ..ops.op import StdTensorOp
+from ..payload import Sealed, map_leaves, payload_json
+from .batching import BatchLevel, Levels
+from .family import parse_family_id
+
+
+class ShapeContext:
+    """Given to `infer_output_meta`: how inference compares dimensions that may be symbolic."""
+
+    def __init__(self, where: str):
+        self._where = where
+
+    def require_equal(self, a: Any, b: Any) -> None:
+        """Demand that two dimensions are equal.
+
+        Raises:
+          ShapeError: they differ.
+          UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
+        """
+        require_equal(a, b, self._where)
+
+
+class ExtensionOp(Sealed):
+    """An operation that its author publishes outside this project.
+
+    A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It states `family_id`, `input_count`,
+    `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or both. Ops are pure: JAX may run, merge,
+    repeat or drop a call.
+
+    Example:
+      >>> from dataclasses import dataclass
+      >>> import jax, jax.numpy as jnp
+      >>> @dataclass(frozen=True)
+      ... class Scale(ExtensionOp):
+      ...     family_id = "docs-example.scale.v1"
+      ...     factor: float
+      ...     def lower_to_standard_ops(self, builder, x):
+      ...         return (builder.inline(lambda x: self.factor * x, x),)
+      >>> from tenferro_jax.extension import apply
+      >>> print(jax.jit(jax.vmap(lambda x: apply(Scale(3.0), x)[0]))(jnp.arange(3.0)))
+      [0. 3. 6.]
+    """
+
+    family_id: ClassVar[str]
+    input_count: Any = 1
+    output_count: Any = 1
+    kernels: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    """platform ("cpu", "cuda", "rocm", "tpu") -> function(op, *arrays) -> outputs, JAX-traceable (jax.ffi, Pallas)."""
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+        """dtype and shape of every output, total over concrete and symbolic shapes.
+
+        May be left out when a lowering exists: it is derived from the lowering then.
+
+        Args:
+          inputs: a TensorMeta for each input.
+          context: `context.require_equal(a, b)` compares dimensions.
+
+        Returns:
+          For each output a TensorMeta, or a plain (dtype, shape) pair.
+        """
+        del context
+        outs = jax.eval_shape(lambda *arrays: lowered(self, arrays), *map(struct, inputs))
+        if outs is None:
+            raise InvalidConfig(
+                where=f"extension {self.family_id}",
+                given=f"no infer_output_meta and no lowering for inputs {', '.join(map(str, inputs))}",
+                needed="one of the two",
+                fix="Override infer_output_meta, or lower_to_standard_ops from which it is derived.",
+            )
+        return [meta_of(out) for out in outs]
+
+    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+        """Reference execution: NumPy arrays in (read-only), a sequence of NumPy arrays of the inferred metas out."""
+        raise NotImplementedError
+
+    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any] | None:
+        """Expand into standard ops through `builder`; a sequence of output values, or None if there is no expansion.
+
+        Raises:
+          ExtensionLoweringError: for the author to raise when payload or metadata cannot be lowered.
+        """
+        del builder, inputs
+        return None
+
+    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        """An op of the same family that computes the vmap of this one, with the batch axis of each output; or None.
+
+        Without it, vmap wraps the op in a batch level and maps its lowering. With it, the op chooses a better form.
+        """
+        del in_axes
+        return None
+
+    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        """Output shardings on an explicit mesh, from ShapeDtypeStructs with shardings; None: derive from the lowering."""
+        del inputs
+        return None
+
+
+def has_host_form(op: ExtensionOp) -> bool:
+    """Whether the author wrote eager_execute."""
+    return type(op).eager_execute is not ExtensionOp.eager_execute
+
+
+def has_lowering(op: ExtensionOp) -> bool:
+    """Whether the author wrote lower_to_standard_ops."""
+    return type(op).lower_to_standard_ops is not ExtensionOp.lower_to_standard_ops
+
+
+class LoweringBuilder(JaxBuilder):
+    """Emits a lowering into JAX; extensions are refused, because a lowering ends in standard ops."""
+
+    def __init__(self, family_id: str):
+        self._family_id = family_id
+
+    def add(self, op: Any, *values: Any) -> tuple[Any, ...]:
+        """Apply one standard op."""
+        if isinstance(op, StdTensorOp) and not isinstance(op, Extension):
+            return super().add(op, *values)
+        raise nested_extension(self._family_id, str(getattr(op, "family_id", op)))
+
+
+def nested_extension(family_id: str, inner: str) -> InvalidConfig:
+    """The refusal of an extension inside a lowering."""
+    return InvalidConfig(
+        where=f"lower_to_standard_ops of extension {family_id}",
+        given=f"an extension op {inner} emitted",
+        needed="standard ops only",
+        fix="Emit what the inner extension lowers to, or emit it from an AD rule instead.",
+    )
+
+
+def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
+    outs = op.lower_to_standard_ops(LoweringBuilder(op.family_id), *arrays)
+    return None if outs is None else checked_sequence(outs, op, "lower_to_standard_ops", op.output_count)
+
+
+def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
+    """What an author's method returned, as a tuple of the right length."""
+    if not isinstance(outs, tuple | list):
+        raise InvalidConfig(
+            where=f"{method} of extension {op.family_id}",
+            given=f"a {type(outs).__name__}",
+            needed="a tuple or list with one entry for each output",
+            fix="Return (value,) for a single output.",
+        )
+    if len(outs) != count:
+        raise ArityError(
+            where=f"{method} of extension, family_id={op.family_id}",
+            given=f"{len(outs)} entries",
+            needed=f"{count}",
+            fix="Return one entry for each output (linearize) or each input (transpose_rule).",
+        )
+    return tuple(outs)
+
+
+class Extension(StdTensorOp):
+    """The carrier: an extension op with its batch levels, as a member of the vocabulary.
+
+    It is what graphs and JAX equations hold, and it owns identity: two carriers are equal when the ops have the same
+    class, family_id and typed payload, and the same levels. An op's own `__eq__` is never asked.
+
+    Example:
+      >>> from ext_tropical import max_plus
+      >>> from ext_tropical.einsum_op import TropicalEinsum
+      >>> Extension.of(TropicalEinsum(max_plus, "ij,jk->ik")) == Extension.of(TropicalEinsum(max_plus, "ij,jk->ik"))
+      True
+    """
+
+    op: ExtensionOp
+    batching: Levels
+
+    def __init__(self, op: ExtensionOp, batching: Levels = ()):
+        if not isinstance(op, ExtensionOp):
+            raise InvalidConfig(
+                where="apply",
+                given=f"{op!r} of type {type(op).__name__}",
+                needed="an instance of an ExtensionOp subclass",
+                fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an instance.",
+            )
+        parse_family_id(getattr(op, "family_id", None))  # type: ignore[arg-type]
+        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "batching", batching)
+        levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
+        self._set_key((Extension, op.family_id, op.typed_key, levels))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Extension is immutable; cannot set {name}")
+
+    @staticmethod
+    def of(op: ExtensionOp | Extension) -> Extension:
+        """The carrier of an op without batch levels, made once for each op object."""
+        if isinstance(op, Extension):
+            return op
+        carrier = getattr(op, "_carrier", None)
+        if carrier is None:
+            carrier = Extension(op)
+            object.__setattr__(op, "_carrier", carrier)
+        return carrier
+
+    @property
+    def family_id(self) -> str:
+        """The family of the op."""
+        return self.op.family_id
+
+    @property
+    def input_count(self) -> int:  # type: ignore[override]
+        """Number of inputs of the op."""
+        return self.op.input_count
+
+    @property
+    def output_count(self) -> int:  # type: ignore[override]
+        """Number of outputs of the op."""
+        return self.op.output_count
+
+    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+        """dtype and shape of each output, checked against the op's counts."""
+        if len(metas) != self.input_count:
+            raise ArityError(
+                where=f"extension, family_id={self.family_id}",
+                given=f"{len(metas)} inputs",
+                needed=f"expected {self.input_count} inputs, got {len(metas)}",
+                fix="Pass one array for each input of the op.",
+            )
+        return tuple(self._infer(self.batching, list(metas)))
+
+    def _infer(self, levels: Levels, metas: list[TensorMeta]) -> list[TensorMeta]:
+        if levels:
+            size = levels[0].size([m.shape for m in metas])
+            return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas))]
+        where = f"infer_output_meta of extension {self.family_id}"
+        try:
+            outs = self.op.infer_output_meta(metas, ShapeContext(where))
+        except TenferroError:
+            raise
+        except Exception as error:
+            raise InvalidConfig(
+                where=where,
+                given=f"{', '.join(map(str, metas))}: {type(error).__name__}: {error}",
+                needed="inputs that the op takes, and inference that is total over symbolic shapes",
+                fix="Correct the inputs, or the op's inference; the author's error is the cause.",
+            ) from error
+        pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
+        return [TensorMeta(canonical_dtype(dtype), tuple(shape)) for dtype, shape in pairs]
+
+    def batch(self, level: BatchLevel) -> Extension:
+        """The carrier under one more vmap, which is the outermost."""
+        return Extension(self.op, (level, *self.batching))
+
+    def map_leaves(self, change: Callable[[Any], Any]) -> Extension:
+        """The carrier with every payload leaf of its op replaced through `change`."""
+        op = map_leaves(self.op, change)
+        return self if op is self.op else Extension(op, self.batching)
+
+    def attributes(self) -> dict[str, str]:
+        """Identity as text, for exported programs: family_id, payload, batching."""
+        levels = [[list(v.in_axes), v.axis_name, v.spmd_axis_name] for v in self.batching]
+        return {"family_id": self.family_id, "payload": payload_json(self.op), "batching": json.dumps(levels, default=str)}
+
+    def __repr__(self) -> str:
+        levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
+        return f"{self.op!r}{levels}"

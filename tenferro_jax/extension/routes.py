@@ -1,0 +1,54 @@
+"""Ask a JAX function which route each of its extensions takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from ..jax_seam import Site, inner_jaxprs, open_jaxpr
+from ..meta import TensorMeta
+from .op import Extension
+from .primitive import route_of
+from .runtimes import Route
+
+
+def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:
+    """The route of every extension that `fn(*args)` calls, in program order; nothing is run.
+
+    Args:
+      fn: a JAX-traceable function; wrap it in jax.grad and the like to see what the derivative calls.
+      *args: arrays or ShapeDtypeStructs, as fn takes them.
+      platform: "cpu", "cuda", "rocm" or "tpu"; by default where JAX runs now.
+      exporting: as an exported program would do it.
+
+    Raises:
+      Unsupported: an extension has no route there.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from ext_tropical import tropical_einsum
+      >>> x = jnp.zeros((2, 2))
+      >>> for route in routes(lambda a, b: tropical_einsum("ij,jk->ik", a, b), x, x, platform="cpu"):
+      ...     print(route)
+      tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA)
+    """
+    site = Site(platform or _platform(), exporting, partitioned=False)
+    return [route_of(carrier, metas, site) for carrier, metas in extensions_in(jax.make_jaxpr(fn)(*args))]
+
+
+def _platform() -> str:
+    backend = jax.default_backend()
+    return "cuda" if backend == "gpu" else backend
+
+
+def extensions_in(closed: Any) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
+    """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program order."""
+    jaxpr, _ = open_jaxpr(closed)
+    for eqn in jaxpr.eqns:
+        carrier = eqn.params.get("op")
+        if isinstance(carrier, Extension):
+            yield carrier, tuple(TensorMeta(v.aval.dtype, tuple(v.aval.shape)) for v in eqn.invars)
+        for inner in inner_jaxprs(eqn):
+            yield from extensions_in(inner)

@@ -1,0 +1,197 @@
+"""AD rules of extensions: frozen values in explicit rule sets that travel with each call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
+
+from ..errors import ADRuleError, DuplicateRule
+from ..meta import TensorMeta, meta_of, require_equal
+from ..ops.builder import Builder
+from ..payload import Sealed
+from .family import parse_family_id
+from .op import ExtensionOp
+
+
+class _NotDifferentiable:
+    def __repr__(self) -> str:
+        return "NOT_DIFFERENTIABLE"
+
+
+NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
+"""Returned by a rule in place of a tangent or cotangent that does not exist; None, by contrast, is a zero."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearInput:
+    """Stands in `inputs` of a transpose rule for an input that the program is linear in; it has metadata, no value."""
+
+    meta: TensorMeta
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Shape of the input."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> Any:
+        """dtype of the input."""
+        return self.meta.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearMode:
+    """How a transpose rule is called.
+
+    Attributes:
+      active_mask: for each input, whether its cotangent is wanted; `inputs[i]` is a LinearInput exactly there.
+    """
+
+    active_mask: tuple[bool, ...]
+
+
+class RuleContext:
+    """The only way for a rule to ask about values: metadata and guards."""
+
+    def __init__(self, family_id: str):
+        self._family_id = family_id
+
+    def shape_of(self, value: Any) -> tuple[Any, ...]:
+        """Shape of a value or LinearInput; dimensions may be symbolic."""
+        return tuple(value.shape)
+
+    def dtype_of(self, value: Any) -> Any:
+        """dtype of a value or LinearInput."""
+        return value.dtype
+
+    def metadata_of(self, value: Any) -> TensorMeta:
+        """dtype and shape of a value or LinearInput."""
+        return meta_of(value)
+
+    def require_equal(self, a: Any, b: Any) -> None:
+        """Demand that two dimensions are equal; ShapeError or UndecidedDimensionError otherwise."""
+        require_equal(a, b, f"AD rule of extension {self._family_id}")
+
+
+class ExtensionAdRule(Sealed):
+    """AD of one family. A frozen value: a `@dataclass(frozen=True)`, or a class without state."""
+
+    family_id: ClassVar[str]
+
+    def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
+        """The op to run in place of `op` when it is differentiated.
+
+        Its first outputs are those of `op`; the further ones are residuals for `linearize`, which then receives this
+        op and all its outputs. By default `op` itself.
+        """
+        return op
+
+    def linearize(
+        self,
+        op: Any,
+        builder: Builder,
+        primal_in: Sequence[Any],
+        primal_out: Sequence[Any],
+        tangent_in: Sequence[Any],
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        """Emit the tangents of the outputs, linear in the tangents of the inputs.
+
+        Args:
+          op: the extension op (its differentiable form).
+          builder: where to emit; `builder.add(op, *values)`, `builder.inline(fn, *values)`. Extensions may be emitted
+            too; they are called with the rule set of the outer call.
+          primal_in: inputs.
+          primal_out: outputs of the differentiable form.
+          tangent_in: for each input its tangent, None where inactive (a zero must not be made).
+          context: metadata and guards.
+
+        Returns:
+          For each output of the differentiable form a tangent, None for zero, or NOT_DIFFERENTIABLE.
+        """
+        raise ADRuleError(op.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
+
+    def transpose_rule(
+        self,
+        op: Any,
+        builder: Builder,
+        cotangent_out: Sequence[Any],
+        inputs: Sequence[Any],
+        mode: LinearMode,
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        """Emit the cotangents of the inputs that the op is linear in.
+
+        Args:
+          op: the extension op.
+          builder: where to emit.
+          cotangent_out: for each output its cotangent, None where zero.
+          inputs: for each input its value, or LinearInput where `mode.active_mask` is True.
+          mode: which inputs are linear.
+          context: metadata and guards.
+
+        Returns:
+          For each input a cotangent, None for zero or where the mask is False, or NOT_DIFFERENTIABLE.
+        """
+        raise ADRuleError(op.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
+
+
+class ExtensionRuleSet(Sealed):
+    """An immutable set of AD rules, at most one a family, equal and hashed by content.
+
+    Example:
+      >>> from ext_tropical import TROPICAL_RULES
+      >>> TROPICAL_RULES
+      ExtensionRuleSet(tenferro-ext-tropical.einsum.v1)
+    """
+
+    def __init__(self, *rules: ExtensionAdRule):
+        by_family: dict[str, ExtensionAdRule] = {}
+        for rule in rules:
+            parse_family_id(getattr(rule, "family_id", None))  # type: ignore[arg-type]
+            if rule.family_id in by_family:
+                raise DuplicateRule(
+                    where="ExtensionRuleSet",
+                    given=f"a second rule for family_id {rule.family_id}",
+                    needed="at most one rule a family",
+                    fix="Drop one of the two.",
+                )
+            by_family[rule.family_id] = rule
+        object.__setattr__(self, "_by_family", by_family)
+        self._set_key((ExtensionRuleSet, frozenset((f, r.typed_key) for f, r in by_family.items())))
+
+    _by_family: dict[str, ExtensionAdRule]
+
+    def lookup_rule(self, family_id: str) -> ExtensionAdRule | None:
+        """The rule of a family, or None."""
+        return self._by_family.get(family_id)
+
+    def is_rule_registered(self, family_id: str) -> bool:
+        """Whether the set has a rule for the family."""
+        return family_id in self._by_family
+
+    def with_rule(self, rule: ExtensionAdRule) -> ExtensionRuleSet:
+        """A new set with one more rule; DuplicateRule if its family is there."""
+        return ExtensionRuleSet(*self, rule)
+
+    def merge(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
+        """A new set with the rules of both; DuplicateRule, and nothing changed, if they share a family."""
+        return ExtensionRuleSet(*self, *other)
+
+    def united(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
+        """Like merge, but an equal rule on both sides is no conflict: for graphs that meet one rule many times."""
+        return ExtensionRuleSet(*self, *(r for r in other if self._by_family.get(r.family_id) != r))
+
+    def __iter__(self) -> Iterator[ExtensionAdRule]:
+        return iter(self._by_family.values())
+
+    def __len__(self) -> int:
+        return len(self._by_family)
+
+    def __repr__(self) -> str:
+        return f"ExtensionRuleSet({', '.join(sorted(self._by_family))})"
+
+
+NO_RULES: Final = ExtensionRuleSet()
+"""The empty rule set."""

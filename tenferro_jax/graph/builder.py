@@ -1,0 +1,169 @@
+"""Building graphs: values, interning, canonical order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import InvalidConfig
+from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
+from ..meta import TensorMeta, as_operand, meta_of, require_x64, struct
+from ..ops.arithmetic import Constant
+from ..ops.op import StdTensorOp
+from .graph import Graph, Node
+from .read_jaxpr import read_jaxpr
+
+
+class Value:
+    """A handle to a tensor in a GraphBuilder."""
+
+    __slots__ = ("_builder", "index", "meta")
+
+    def __init__(self, builder: GraphBuilder, index: int, meta: TensorMeta):
+        self._builder, self.index, self.meta = builder, index, meta
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Shape, symbolic dimensions included."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> Any:
+        """dtype."""
+        return self.meta.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Rank."""
+        return self.meta.ndim
+
+    def __repr__(self) -> str:
+        return f"Value(%{self.index}: {self.meta})"
+
+
+class GraphBuilder:
+    """Records ops into a graph; equal ops on equal inputs become one node.
+
+    Example:
+      >>> import numpy as np
+      >>> from tenferro_jax import GraphBuilder, TensorMeta
+      >>> from tenferro_jax.ops.arithmetic import Add
+      >>> builder = GraphBuilder()
+      >>> x = builder.input(TensorMeta(np.dtype("float32"), (3,)))
+      >>> (twice,) = builder.add(Add(), x, x)
+      >>> print(builder.build([twice]))
+      graph(%0: float32[3]) {
+        %1 = Add(%0, %0) : float32[3]
+        return %1
+      }
+    """
+
+    def __init__(self) -> None:
+        self.rules = NO_RULES
+        self._metas: list[TensorMeta] = []
+        self._nodes: list[Node] = []
+        self._producer: list[int | None] = []  # value number -> node number, None for inputs
+        self._seen: dict[tuple[StdTensorOp, tuple[int, ...]], tuple[Value, ...]] = {}
+        self._inputs: list[int] = []
+
+    def input(self, spec: Any) -> Value:
+        """A new input.
+
+        Args:
+          spec: a TensorMeta, or anything with dtype and shape.
+        """
+        if not isinstance(spec, TensorMeta):
+            require_x64(spec, f"graph input {len(self._inputs)}")
+        value = self._new(meta_of(spec), None)
+        self._inputs.append(value.index)
+        return value
+
+    def constant(self, array: Any) -> Value:
+        """A concrete array as a value; equal arrays become one."""
+        return self.add(Constant(np.asarray(as_operand(array, "graph constant"))))[0]
+
+    def add(self, op: StdTensorOp | ExtensionOp, *values: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[Value, ...]:
+        """Record one op; concrete arrays among the values become constants.
+
+        Args:
+          op: a standard op, an extension op or its carrier.
+          *values: Values of this builder, or concrete arrays.
+          rules: AD rules that come with an extension.
+
+        Raises:
+          InvalidConfig: dtypes or shapes that the op refuses, or a value of another builder.
+        """
+        carrier = Extension.of(op) if isinstance(op, ExtensionOp) else op
+        inputs = tuple((v if isinstance(v, Value) else self.constant(v)) for v in values)
+        for v in inputs:
+            if v._builder is not self:
+                raise InvalidConfig(
+                    where=f"GraphBuilder.add({op})",
+                    given=f"{v!r} of another builder",
+                    needed="values of this builder",
+                    fix="Make it an input here, or inline the other graph.",
+                )
+        if rules is not NO_RULES:
+            self.rules = self.rules.united(rules)
+        key = (carrier, tuple(v.index for v in inputs))
+        outputs = self._seen.get(key)
+        if outputs is None:
+            metas = carrier.infer(*(v.meta for v in inputs))
+            node = len(self._nodes)
+            self._nodes.append(Node(carrier, key[1], len(self._metas)))
+            outputs = self._seen[key] = tuple(self._new(meta, node) for meta in metas)
+        return outputs
+
+    def _new(self, meta: TensorMeta, producer: int | None) -> Value:
+        value = Value(self, len(self._metas), meta)
+        self._metas.append(meta)
+        self._producer.append(producer)
+        return value
+
+    def inline(self, fn: Callable[..., Any], *values: Any) -> Any:
+        """Record what a JAX function of arrays does.
+
+        Raises:
+          Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
+        """
+        inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
+        closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
+        return jax.tree.unflatten(jax.tree.structure(out_shape), read_jaxpr(self, closed, inputs))
+
+    def fresh(self) -> GraphBuilder:
+        """A new, empty builder: for the bodies of control-flow ops."""
+        return GraphBuilder()
+
+    def build(self, outputs: Sequence[Value], in_tree: Any = None, out_tree: Any = None) -> Graph:
+        """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
+        if in_tree is None:
+            in_tree = jax.tree.structure(tuple(self._inputs))
+        if out_tree is None:
+            out_tree = jax.tree.structure(tuple(v.index for v in outputs))
+        number = {old: new for new, old in enumerate(self._inputs)}
+        metas = [self._metas[i] for i in self._inputs]
+        nodes: list[Node] = []
+        done: set[int] = set()
+        pending = [self._producer[v.index] for v in reversed(outputs)]
+        while pending:
+            index = pending[-1]
+            if index is None or index in done:
+                pending.pop()
+                continue
+            node = self._nodes[index]
+            waiting = [p for p in (self._producer[i] for i in node.inputs) if p is not None and p not in done]
+            if waiting:
+                pending.extend(reversed(waiting))
+                continue
+            pending.pop()
+            done.add(index)
+            last = self._nodes[index + 1].first_output if index + 1 < len(self._nodes) else None
+            old = [i for i in range(node.first_output, last or len(self._metas)) if self._producer[i] == index]
+            nodes.append(Node(node.op, tuple(number[i] for i in node.inputs), len(metas)))
+            for i in old:
+                number[i] = len(metas)
+                metas.append(self._metas[i])
+        return Graph(metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules)

@@ -1,0 +1,152 @@
+"""Programs as portable StableHLO files, and back.
+
+File layout: the untouched bytes of `jax.export.Exported.serialize()`, so that `jax.export.deserialize` of a process that
+has only JAX reads the whole file; then a footer: manifest (JSON), its length, SHA-256 of all before, magic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.export
+
+from .. import jax_seam
+from ..errors import ArtifactError
+from ..graph.graph import Graph
+from ..meta import require_x64
+
+MAGIC = b"tenferro-export1"
+_TAIL = struct.Struct(f"<Q32s{len(MAGIC)}s")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedProgram:
+    """A lowered program for one or more platforms, with the extensions it came from.
+
+    Attributes:
+      exported: the jax.export.Exported.
+      extensions: for each extension call its family_id, payload and batching as text.
+    """
+
+    exported: Any
+    extensions: tuple[dict[str, str], ...]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The extension families in the program, sorted, each once."""
+        return tuple(sorted({e["family_id"] for e in self.extensions}))
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """Platforms that the program runs on."""
+        return tuple(self.exported.platforms)
+
+    @property
+    def text(self) -> str:
+        """The StableHLO module."""
+        return self.exported.mlir_module()
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on the current platform; symbolic dimensions take the sizes of the arguments."""
+        return self.exported.call(*args)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(map(str, self.exported.in_avals))
+        outs = ", ".join(map(str, self.exported.out_avals))
+        families = ", ".join(self.families) or "none"
+        return f"ExportedProgram(({inputs}) -> ({outs}); platforms {', '.join(self.platforms)}; extensions {families})"
+
+    def to_bytes(self) -> bytes:
+        """The file content."""
+        body = bytes(self.exported.serialize())
+        manifest = json.dumps(
+            {"format": 1, "jax": jax.__version__, "platforms": self.platforms, "extensions": self.extensions, "body_bytes": len(body)},
+            sort_keys=True,
+        ).encode()
+        content = body + manifest
+        return content + _TAIL.pack(len(manifest), hashlib.sha256(content).digest(), MAGIC)
+
+    def save(self, path: str | pathlib.Path) -> int:
+        """Write the file; returns its size in bytes."""
+        return pathlib.Path(path).write_bytes(self.to_bytes())
+
+
+def export(
+    fn: Callable[..., Any] | Graph,
+    *specs: Any,
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    compatibility: str | None = "WEEK_12",
+) -> ExportedProgram:
+    """Lower a function or a graph to a portable program.
+
+    Extensions are lowered to standard ops; each stays one named call that carries its family_id and payload.
+
+    Args:
+      fn: a JAX-traceable function, or a Graph.
+      *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct, dimensions may be symbolic; none for a graph.
+      platforms: platforms the file is for; none of them needs to be present.
+      compatibility: StableHLO requirement that the file is rewritten for ("WEEK_4", "WEEK_12", "MAX"), so that an older
+        JAX reads it; None keeps what this JAX writes.
+
+    Raises:
+      Unsupported: an extension has no lowering; kernels and host code are not portable.
+      UndecidedDimensionError: an extension needs two symbolic dimensions to be equal; the text says which constraint to add.
+      X64Error: a 64-bit spec while 64-bit types are off.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from tenferro_jax import export
+      >>> (b,) = jax.export.symbolic_shape("b")
+      >>> program = export(lambda x: x.sum(1), jax.ShapeDtypeStruct((b, 3), jnp.float32))
+      >>> program(jnp.ones((2, 3))).tolist()
+      [3.0, 3.0]
+    """
+    if isinstance(fn, Graph):
+        fn, specs = fn.to_jax(), fn.input_specs
+    for i, leaf in enumerate(jax.tree.leaves(specs)):
+        if hasattr(leaf, "dtype"):
+            require_x64(leaf, f"export, input {i}")
+    exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
+    if compatibility is not None:
+        portable = jax_seam.reserialize(exported.mlir_module_serialized, compatibility)
+        exported = dataclasses.replace(exported, mlir_module_serialized=portable)
+    return ExportedProgram(exported, tuple(jax_seam.tagged_calls(exported.mlir_module())))
+
+
+def load(source: bytes | str | pathlib.Path) -> ExportedProgram:
+    """Read an exported program from a file or its bytes; the digest is checked before anything is parsed.
+
+    Raises:
+      ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from tenferro_jax import export, load
+      >>> load(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
+      ()
+    """
+    content = source if isinstance(source, bytes) else pathlib.Path(source).read_bytes()
+    where = "exported program" if isinstance(source, bytes) else f"exported program {source}"
+    if len(content) < _TAIL.size:
+        raise _damaged(where, f"{len(content)} bytes")
+    manifest_bytes, digest, magic = _TAIL.unpack(content[-_TAIL.size :])
+    body_and_manifest = content[: -_TAIL.size]
+    if magic != MAGIC:
+        raise _damaged(where, "no footer of this format at the end")
+    if hashlib.sha256(body_and_manifest).digest() != digest or manifest_bytes > len(body_and_manifest):
+        raise _damaged(where, "content that does not match its digest")
+    split = len(body_and_manifest) - manifest_bytes
+    manifest = json.loads(body_and_manifest[split:])
+    exported = jax.export.deserialize(bytearray(body_and_manifest[:split]))
+    return ExportedProgram(exported, tuple(manifest["extensions"]))
+
+
+def _damaged(where: str, given: str) -> ArtifactError:
+    return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix="Export again, or copy the file again.")
