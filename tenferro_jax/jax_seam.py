@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.ad_checkpoint
 import jax.export
 from jax.extend import core as jexc
-from jax.extend.mlir import deserialize_portable_artifact, ir, serialize_portable_artifact
+from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, serialize_portable_artifact
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, xla
 
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ATTRIBUTE = "tenferro.ext"
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
@@ -36,7 +36,7 @@ class Rules(NamedTuple):
     jvp: Callable[..., Any]
     transpose: Callable[..., list[Any]]
     batch: Callable[..., Any]
-    lowering: Callable[[str | None], Callable[..., Any]]  # platform -> lowering rule
+    lowering: Callable[..., Any]
 
 
 def make_primitive(name: str, rules: Rules) -> Any:
@@ -48,9 +48,8 @@ def make_primitive(name: str, rules: Rules) -> Any:
     ad.primitive_jvps[p] = rules.jvp
     ad.primitive_transposes[p] = rules.transpose
     batching.fancy_primitive_batchers[p] = rules.batch
-    mlir.register_lowering(p, rules.lowering(None))
-    for platform in PLATFORMS:
-        mlir.register_lowering(p, rules.lowering(platform), platform=platform)
+    # One rule for all platforms: an export for several then holds one call, not one a platform behind a switch.
+    mlir.register_lowering(p, rules.lowering)
     return p
 
 
@@ -137,7 +136,7 @@ class Site(NamedTuple):
     partitioned: bool  # several devices, and not every mesh axis manual
 
 
-def site_of(ctx: Any, platform: str | None) -> Site:
+def site_of(ctx: Any) -> Site:
     """Read the lowering site from a lowering rule's context."""
     module = ctx.module_context
     axes = module.axis_context
@@ -146,7 +145,8 @@ def site_of(ctx: Any, platform: str | None) -> Site:
         partitioned = set(manual) != set(axes.mesh.axis_names)
     else:
         partitioned = getattr(axes, "num_devices", 1) not in (None, 1)
-    return Site(platform or "default", module.lowering_parameters.for_export, partitioned)
+    platform = module.platforms[0] if len(module.platforms) == 1 else "default"
+    return Site(platform, module.lowering_parameters.for_export, partitioned)
 
 
 def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., Any], attributes: Callable[[], Mapping[str, str]]) -> Any:
@@ -176,23 +176,24 @@ def tagged_calls(module_text: str) -> list[dict[str, str]]:
     """The `tenferro.ext` attributes of every call in a module, in order."""
     found: list[dict[str, str]] = []
     with mlir.make_ir_context():
-        pending = [ir.Module.parse(module_text).operation]
+        module = ir.Module.parse(module_text)  # a name of its own: it owns what is walked
+        pending = [module.operation]
         while pending:
             op = pending.pop()
             if ATTRIBUTE in op.attributes:
-                tags = ir.DictAttr(op.attributes[ATTRIBUTE])
-                found.append({a.name: ir.StringAttr(a.attr).value for a in tags})
-            pending.extend(child.operation for region in op.regions for block in reversed(list(region)) for child in reversed(list(block)))
+                found.append({a.name: ir.StringAttr(a.attr).value for a in ir.DictAttr(op.attributes[ATTRIBUTE])})
+            children = [child.operation for region in op.regions for block in region for child in block]
+            pending.extend(reversed(children))
     return found
 
 
-def reserialize(portable: bytes, requirement: str) -> bytes:
-    """A portable StableHLO artifact rewritten for older consumers, for example requirement "WEEK_12"."""
+def rewrite_portable(portable: bytes, requirement: str) -> bytes:
+    """A portable StableHLO artifact without source locations, written for older consumers (requirement "WEEK_12")."""
     level = getattr(stablehlo.StablehloCompatibilityRequirement, requirement)
     target = stablehlo.get_version_from_compatibility_requirement(level)
     with mlir.make_ir_context() as context:
-        text = deserialize_portable_artifact(context, portable)
-        module = ir.Module.parse(str(text)) if not isinstance(text, bytes) else ir.Module.parse(text)
+        module = deserialize_portable_artifact(portable, context)
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target))
 
 

@@ -131,7 +131,7 @@ def family_primitive(family_id: str) -> Any:
                     jvp=_jvp,
                     transpose=_transpose,
                     batch=_batch,
-                    lowering=lambda platform: functools.partial(_lower, platform),
+                    lowering=_lower,
                 ),
             )
         return _primitives[family_id]
@@ -164,9 +164,9 @@ def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     return jax_seam.compile_and_run(family_primitive(op.family_id), *arrays, op=op, rules=NO_RULES)
 
 
-def _lower(platform: str | None, ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
+def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
     del rules
-    site = jax_seam.site_of(ctx, platform)
+    site = jax_seam.site_of(ctx)
     return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: _forward(op, site, arrays), op.attributes)
 
 

@@ -92,8 +92,8 @@ def export(
       fn: a JAX-traceable function, or a Graph.
       *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct, dimensions may be symbolic; none for a graph.
       platforms: platforms the file is for; none of them needs to be present.
-      compatibility: StableHLO requirement that the file is rewritten for ("WEEK_4", "WEEK_12", "MAX"), so that an older
-        JAX reads it; None keeps what this JAX writes.
+      compatibility: StableHLO requirement that the program is rewritten for ("WEEK_4", "WEEK_12"), so that an older JAX
+        reads it; source locations, which name files of this machine, are dropped then. None keeps what this JAX writes.
 
     Raises:
       Unsupported: an extension has no lowering; kernels and host code are not portable.
@@ -115,7 +115,7 @@ def export(
             require_x64(leaf, f"export, input {i}")
     exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
     if compatibility is not None:
-        portable = jax_seam.reserialize(exported.mlir_module_serialized, compatibility)
+        portable = jax_seam.rewrite_portable(exported.mlir_module_serialized, compatibility)
         exported = dataclasses.replace(exported, mlir_module_serialized=portable)
     return ExportedProgram(exported, tuple(jax_seam.tagged_calls(exported.mlir_module())))
 

@@ -1,0 +1,140 @@
+"""One binary contraction step as an extension op."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import DTypeError, PayloadError, ShapeError
+from tenferro_jax.extension import Builder, ExtensionOp, ShapeContext, TensorMeta
+
+from .kernels import blocked, reference
+from .layout import MatmulLayout, matmul_layout, product
+from .semiring import Semiring
+
+DTYPES = ("float64", "float32", "bfloat16", "float16", "int32", "int64")
+"""dtypes of operands; the integers are forward only."""
+
+_WIDENED = ("bfloat16", "float16")
+MOST_CONTRACTED = 2**31 - 1
+
+
+class Outputs(enum.Enum):
+    """What the op returns."""
+
+    VALUE = "value"
+    VALUE_AND_WINNER = "value_and_winner"
+
+
+@dataclasses.dataclass(frozen=True)
+class TropicalEinsum(ExtensionOp):
+    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]).
+
+    Attributes:
+      semiring: max_plus, min_plus or max_mul.
+      equation: two operands, every label in at least two of lhs, rhs and output.
+      outputs: the value, or value and winner.
+      accumulate: None for values in the operands' dtype; "float32" keeps 16-bit operands' values in float32.
+    """
+
+    semiring: Semiring
+    equation: str
+    outputs: Outputs = Outputs.VALUE
+    accumulate: str | None = None
+
+    family_id = "tenferro-ext-tropical.einsum.v1"
+    input_count = 2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.semiring, Semiring):
+            raise PayloadError(
+                where=f"{self.family_id}, field semiring",
+                given=repr(self.semiring),
+                needed="a Semiring",
+                fix="Pass max_plus, min_plus or max_mul of ext_tropical.",
+            )
+        if self.accumulate not in (None, "float32"):
+            raise PayloadError(
+                where=f"{self.family_id}, field accumulate", given=repr(self.accumulate), needed="None or 'float32'", fix="Pass one of them."
+            )
+        matmul_layout(self.equation)
+        super().__post_init__()
+
+    @property
+    def output_count(self) -> int:
+        """1, or 2 with the winner."""
+        return 2 if self.outputs is Outputs.VALUE_AND_WINNER else 1
+
+    @property
+    def layout(self) -> MatmulLayout:
+        """The roles of the labels."""
+        return matmul_layout(self.equation)
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+        del context  # the equation compares the label sizes itself
+        left, right = (m.dtype.name for m in inputs)
+        if left != right:
+            raise DTypeError(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"operands of dtype {left} and {right}",
+                needed="one dtype for both",
+                fix=f"Convert one of them, for example with .astype('{left}').",
+            )
+        if left not in DTYPES:
+            raise DTypeError(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"dtype {left}",
+                needed=f"one of {', '.join(DTYPES)}",
+                fix="Convert the operands.",
+            )
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id)
+        contracted = product(sizes, self.layout.contracted)
+        if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
+            raise ShapeError(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"{contracted} contracted entries",
+                needed=f"at most {MOST_CONTRACTED}, the range of an int32 winner",
+                fix="Split the contraction.",
+            )
+        shape = tuple(sizes[label] for label in self.layout.equation.output)
+        value = TensorMeta(np.dtype(self._value_dtype(inputs[0].dtype)), shape)
+        return (value, TensorMeta(np.dtype("int32"), shape))[: self.output_count]
+
+    def _value_dtype(self, dtype: Any) -> Any:
+        return self.accumulate if self.accumulate and dtype.name in _WIDENED else dtype
+
+    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
+        return builder.inline(self._blocked, *inputs)
+
+    def _blocked(self, lhs: Any, rhs: Any) -> tuple[Any, ...]:
+        work = jnp.float32 if lhs.dtype.name in _WIDENED else lhs.dtype
+        left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
+        value, *winner = blocked.contract(self.semiring, left, right, with_winner=self.output_count == 2)
+        return self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), *winner)
+
+    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+        lhs, rhs = arrays
+        work = np.float32 if lhs.dtype.name in _WIDENED else lhs.dtype
+        left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
+        value, winner = reference.contract(self.semiring, np.asarray(left), np.asarray(right))
+        outs = self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), winner)
+        return [np.asarray(out) for out in outs[: self.output_count]]
+
+    def _tensors(self, lhs: Any, rhs: Any, *matrices: Any) -> tuple[Any, ...]:
+        sizes = self.layout.equation.sizes([lhs.shape, rhs.shape], self.family_id)
+        return tuple(self.layout.tensor(matrix, sizes) for matrix in matrices)
+
+    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        label = next((c for c in string.ascii_letters if c not in self.equation), None)
+        if label is None:
+            return None
+        equation = self.layout.equation
+        terms = [t if axis is None else t[:axis] + label + t[axis:] for t, axis in zip(equation.inputs, in_axes, strict=True)]
+        form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
+        return form, (0,) * self.output_count

@@ -1,0 +1,79 @@
+"""AD of the tropical einsum: the derivative follows the winner.
+
+out = times(lhs[winner], rhs[winner]), so the tangent is the tangent of times at the winner: gather the operands and
+their tangents there. Its transpose is a scatter-add, which JAX makes from the gather; both are standard ops and smooth
+in the tangents, so every order works. docs/maths/tropical.md derives it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tenferro_jax.extension import Builder, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, RuleContext
+
+from .einsum_op import Outputs, TropicalEinsum
+
+
+@dataclasses.dataclass(frozen=True)
+class TropicalEinsumRule(ExtensionAdRule):
+    """JVP by gather at the winner. At a tie the first winner takes the whole derivative."""
+
+    family_id = TropicalEinsum.family_id
+
+    def differentiable_form(self, op: Any) -> ExtensionOp:
+        return dataclasses.replace(op, outputs=Outputs.VALUE_AND_WINNER)
+
+    def linearize(
+        self,
+        op: TropicalEinsum,
+        builder: Builder,
+        primal_in: Sequence[Any],
+        primal_out: Sequence[Any],
+        tangent_in: Sequence[Any],
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        sizes = op.layout.equation.sizes([context.shape_of(x) for x in primal_in], op.family_id)
+        if any(isinstance(sizes[label], int) and sizes[label] == 0 for label in op.layout.contracted):
+            return None, None  # no winner, no derivative
+        active = [i for i, t in enumerate(tangent_in) if t is not None]
+
+        def tangent(lhs: Any, rhs: Any, winner: Any, *given: Any) -> Any:
+            at = op.layout.matrix(winner)
+            operands = [_at_winner(m, at, axis) for m, axis in zip(op.layout.matrices(lhs, rhs), (1, 2), strict=True)]
+            full = [jnp.zeros_like(x) for x in (lhs, rhs)]
+            for i, t in zip(active, given, strict=True):
+                full[i] = t
+            directions = [_at_winner(m, at, axis) for m, axis in zip(op.layout.matrices(*full), (1, 2), strict=True)]
+
+            def product(*chosen: Any) -> Any:
+                both = list(operands)
+                for i, x in zip(active, chosen, strict=True):
+                    both[i] = x
+                return op.semiring.times(*both)
+
+            _, out = jax.jvp(product, tuple(operands[i] for i in active), tuple(directions[i] for i in active))
+            return op.layout.tensor(out.astype(context.dtype_of(primal_out[0])), sizes)
+
+        return builder.inline(tangent, *primal_in, primal_out[1], *(tangent_in[i] for i in active)), None
+
+
+def _at_winner(matrix: Any, winner: Any, own_axis: int) -> Any:
+    """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows, columns)."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(1,),
+        start_index_map=(1,),
+        operand_batching_dims=(0, 2),
+        start_indices_batching_dims=(0, own_axis),
+    )
+    return lax.gather(matrix, winner[..., None], numbers, (1, 1, 1), mode="promise_in_bounds")
+
+
+TROPICAL_RULES = ExtensionRuleSet(TropicalEinsumRule())
+"""The AD rules of this package."""
