@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import DTypeError, PayloadError, ShapeError
-from tenferro_jax.extension import Builder, ExtensionOp, ShapeContext, TensorMeta
+from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta
 
 from .kernels import blocked, reference
 from .layout import MatmulLayout, matmul_layout, product
-from .semiring import Semiring
+from .semiring import SEMIRINGS, Semiring
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "int32", "int64")
 """dtypes of operands; the integers are forward only."""
@@ -60,9 +60,8 @@ class TropicalEinsum(ExtensionOp):
                 fix="Pass max_plus, min_plus or max_mul of ext_tropical.",
             )
         if self.accumulate not in (None, "float32"):
-            raise PayloadError(
-                where=f"{self.family_id}, field accumulate", given=repr(self.accumulate), needed="None or 'float32'", fix="Pass one of them."
-            )
+            where = f"{self.family_id}, field accumulate"
+            raise PayloadError(where=where, given=repr(self.accumulate), needed="None or 'float32'", fix="Pass one of them.")
         matmul_layout(self.equation)
         super().__post_init__()
 
@@ -138,3 +137,25 @@ class TropicalEinsum(ExtensionOp):
         terms = [t if axis is None else t[:axis] + label + t[axis:] for t, axis in zip(equation.inputs, in_axes, strict=True)]
         form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
         return form, (0,) * self.output_count
+
+
+@dataclasses.dataclass(frozen=True)
+class TropicalEinsumFactory(ExtensionFactory):
+    """Rebuilds TropicalEinsum from its payload; the semiring is found by its id."""
+
+    op_class: type[ExtensionOp] = TropicalEinsum
+
+    def instantiate_default(self) -> ExtensionOp:
+        return TropicalEinsum(SEMIRINGS[0], "ij,jk->ik")
+
+    def decode(self, payload: str) -> TropicalEinsum:
+        op = super().decode(payload)
+        semiring = next((s for s in SEMIRINGS if s.id == op.semiring.id), None)
+        if semiring is None:
+            raise PayloadError(
+                where=f"payload of {self.family_id}",
+                given=f"semiring {op.semiring.id!r}",
+                needed=f"one of {', '.join(s.id for s in SEMIRINGS)}",
+                fix="Read it with the version of the package that wrote it.",
+            )
+        return dataclasses.replace(op, semiring=semiring)

@@ -83,7 +83,9 @@ def matmul_layout(text: str) -> MatmulLayout:
     for term, other, name in ((left, right, 0), (right, left, 1)):
         for label in term:
             if term.count(label) > 1:
-                raise _refusal(text, text.index(label), f"label {label!r} twice in operand {name}", "Take the diagonal first: jnp.diagonal.")
+                raise _refusal(
+                    text, text.index(label), f"label {label!r} twice in operand {name}", "Take the diagonal first: jnp.diagonal."
+                )
             if label not in other and label not in equation.output:
                 raise _refusal(text, text.index(label), f"label {label!r} in operand {name} alone", "Reduce that operand over it first.")
     batch = "".join(label for label in equation.output if label in left and label in right)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -43,12 +44,12 @@ def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents). Rules and errors as in `grad`."""
     fn = _function(graph, rules)
 
-    def run(*both: object) -> object:
+    def run(*both: Any) -> Any:
         outs, pullback = jax.vjp(fn, *both[:-1])
         return outs, pullback(both[-1])
 
     return trace(run, *graph.input_specs, jax.eval_shape(fn, *graph.input_specs))
 
 
-def _function(graph: Graph, rules: ExtensionRuleSet | None) -> object:
+def _function(graph: Graph, rules: ExtensionRuleSet | None) -> Callable[..., Any]:
     return (graph if rules is None else graph.with_rules(rules)).to_jax()

@@ -94,7 +94,7 @@ class ADRuleError(Unsupported):
       kind: "jvp" or "transpose".
     """
 
-    def __init__(self, family_id: str, kind: str, *, given: str | None = None, needed: str | None = None, fix: str | None = None):
+    def __init__(self, family_id: str, kind: str, *, given: str = "", needed: str = "", fix: str = ""):
         self.family_id, self.kind = family_id, kind
         super().__init__(
             where=f"{kind} of extension {family_id}",
@@ -120,7 +120,10 @@ class ExtensionLoweringError(TenferroError, RuntimeError):
 
     def __init__(self, message: str):
         super().__init__(
-            where="lower_to_standard_ops", given=message, needed="a payload and metadata that the family can lower", fix="See the family's docs."
+            where="lower_to_standard_ops",
+            given=message,
+            needed="a payload and metadata that the family can lower",
+            fix="See the family's docs.",
         )
 
 

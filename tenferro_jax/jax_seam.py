@@ -164,7 +164,7 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
     outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(ctx, *args)
     flat, _ = mlir.ir_tree_registry.flatten(outs)
     owner = getattr(flat[0], "owner", None) if flat else None
-    if getattr(owner, "name", None) == "func.call":
+    if owner is not None and owner.name == "func.call":
         owner.attributes[ATTRIBUTE] = ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in attributes().items()})
     return outs
 
@@ -181,7 +181,8 @@ def tagged_calls(module_text: str) -> list[dict[str, str]]:
         while pending:
             op = pending.pop()
             if ATTRIBUTE in op.attributes:
-                found.append({a.name: ir.StringAttr(a.attr).value for a in ir.DictAttr(op.attributes[ATTRIBUTE])})
+                tags = ir.DictAttr(op.attributes[ATTRIBUTE])
+                found.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
             children = [child.operation for region in op.regions for block in region for child in block]
             pending.extend(reversed(children))
     return found

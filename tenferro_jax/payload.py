@@ -14,10 +14,12 @@ import enum
 import hashlib
 import json
 import struct
+import typing
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.export
 import numpy as np
 
 from .errors import PayloadError
@@ -82,10 +84,16 @@ def _require_frozen(value: Any, where: str) -> None:
 
 
 def _refusal(value: Any, where: str) -> PayloadError:
-    hint = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
+    hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
     kind = type(value)
     fix = hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
-    return PayloadError(where=where, given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}", needed=f"one of: {CLOSED_LIST}", fix=fix)
+    given = f"{value!r} of type {kind.__module__}.{kind.__qualname__}"
+    return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)
+
+
+def _family_hint(cls: type) -> str:
+    family_id = getattr(cls, "family_id", None)
+    return f" (family_id {family_id})" if isinstance(family_id, str) else ""
 
 
 class Sealed:
@@ -104,7 +112,7 @@ class Sealed:
 
     def _seal(self) -> None:
         cls = type(self)
-        where = f"{cls.__name__} payload" + (f" (family_id {cls.family_id})" if isinstance(getattr(cls, "family_id", None), str) else "")
+        where = f"{cls.__name__} payload" + _family_hint(cls)
         names: tuple[str, ...] = ()
         if dataclasses.is_dataclass(self):
             _require_frozen(self, where)
@@ -202,6 +210,61 @@ def _plain(value: Any) -> Any:
         return {"dimension": str(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Sealed):
+    if isinstance(value, Sealed):  # a class without state
         return {}
     raise _refusal(value, "payload")
+
+
+def from_payload_json(text: str, cls: type) -> Any:
+    """An instance of a dataclass from what `payload_json` wrote of one; every field is checked by being constructed.
+
+    Raises:
+      PayloadError: the text is no JSON, or its fields are not those of the class.
+
+    Example:
+      >>> import dataclasses
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Window:
+      ...     width: int
+      ...     scale: float
+      >>> from_payload_json(payload_json(Window(3, 0.5)), Window)
+      Window(width=3, scale=0.5)
+    """
+    try:
+        return _restored(json.loads(text), cls)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PayloadError(
+            where=f"payload of {cls.__name__}",
+            given=f"{text[:200]!r}: {type(error).__name__}: {error}",
+            needed=f"JSON with the fields {[f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []}",
+            fix="Read it with the version of the package that wrote it.",
+        ) from error
+
+
+def _restored(plain: Any, hint: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint[plain["enum"]]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = typing.get_type_hints(hint)
+        names = {f.name for f in dataclasses.fields(hint)}
+        if set(plain) != names:
+            raise ValueError(f"fields {sorted(plain)} where {sorted(names)} are needed")
+        return hint(**{name: _restored(plain[name], hints.get(name)) for name in names})
+    if isinstance(plain, list):
+        return tuple(_restored(item, None) for item in plain)
+    if isinstance(plain, dict):
+        ((tag, value),) = plain.items()
+        return _DECODERS[tag](value)
+    if isinstance(hint, type) and not dataclasses.is_dataclass(hint) and hint in (int, str, bool) and type(plain) is not hint:
+        raise ValueError(f"{plain!r} where {hint.__name__} is needed")
+    return plain
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "float": float.fromhex,
+    "complex": lambda parts: complex(*map(float.fromhex, parts)),
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "dtype": np.dtype,
+    "array": lambda parts: np.frombuffer(base64.b64decode(parts[2], validate=True), np.dtype(parts[0])).reshape(parts[1]),
+    "dimension": lambda text: jax.export.symbolic_shape(text)[0],
+}

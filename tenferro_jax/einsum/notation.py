@@ -92,7 +92,8 @@ def parse_equation(text: str) -> Equation:
       'ij,jk->ik'
     """
     if not isinstance(text, str):
-        raise EquationError(where="einsum equation", given=f"{text!r}", needed="a string such as 'ij,jk->ik'", fix="Pass the equation first.")
+        needed = "a string such as 'ij,jk->ik'"
+        raise EquationError(where="einsum equation", given=f"{text!r}", needed=needed, fix="Pass the equation first.")
     for column, character in enumerate(text):
         if character == ".":
             _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")

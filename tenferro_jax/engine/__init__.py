@@ -1,0 +1,1 @@
+"""Floor 6: compile a graph once, run it many times."""

@@ -6,6 +6,7 @@ from .family import FamilyId, parse_family_id
 from .host_errors import host_errors
 from .op import Extension, ExtensionOp, ShapeContext
 from .primitive import apply, save_families
+from .registry import ExtensionFactory, lookup_extension_factory, register_extension
 from .rules import (
     NO_RULES,
     NOT_DIFFERENTIABLE,
@@ -23,6 +24,7 @@ __all__ = [
     "Builder",
     "Extension",
     "ExtensionAdRule",
+    "ExtensionFactory",
     "ExtensionOp",
     "ExtensionRuleSet",
     "FamilyId",
@@ -36,6 +38,8 @@ __all__ = [
     "TensorMeta",
     "apply",
     "host_errors",
+    "lookup_extension_factory",
     "parse_family_id",
+    "register_extension",
     "save_families",
 ]

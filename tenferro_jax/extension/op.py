@@ -192,7 +192,7 @@ class Extension(StdTensorOp):
                 needed="an instance of an ExtensionOp subclass",
                 fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an instance.",
             )
-        parse_family_id(getattr(op, "family_id", None))  # type: ignore[arg-type]
+        parse_family_id(getattr(op, "family_id", None))
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
@@ -218,12 +218,12 @@ class Extension(StdTensorOp):
         return self.op.family_id
 
     @property
-    def input_count(self) -> int:  # type: ignore[override]
+    def input_count(self) -> int:
         """Number of inputs of the op."""
         return self.op.input_count
 
     @property
-    def output_count(self) -> int:  # type: ignore[override]
+    def output_count(self) -> int:
         """Number of outputs of the op."""
         return self.op.output_count
 

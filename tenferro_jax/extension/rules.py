@@ -149,7 +149,7 @@ class ExtensionRuleSet(Sealed):
     def __init__(self, *rules: ExtensionAdRule):
         by_family: dict[str, ExtensionAdRule] = {}
         for rule in rules:
-            parse_family_id(getattr(rule, "family_id", None))  # type: ignore[arg-type]
+            parse_family_id(getattr(rule, "family_id", None))
             if rule.family_id in by_family:
                 raise DuplicateRule(
                     where="ExtensionRuleSet",

@@ -156,7 +156,8 @@ class Graph(Sealed):
         def run(*args: Any) -> Any:
             leaves, tree = jax.tree.flatten(args)
             if tree != self.in_tree:
-                raise ArityError(where="Graph.to_jax()", given=str(tree), needed=str(self.in_tree), fix="Pass the arguments that were traced.")
+                fix = "Pass arguments nested as those that were traced."
+                raise ArityError(where="Graph.to_jax()", given=str(tree), needed=str(self.in_tree), fix=fix)
             return jax.tree.unflatten(self.out_tree, self(*leaves))
 
         return run
@@ -177,7 +178,8 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
             return tuple(map(changed, value))
         return change(value) if isinstance(value, Graph) else value
 
-    return dataclasses.replace(op, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(op)})
+    control: Any = op  # a dataclass, which the base class does not say
+    return dataclasses.replace(control, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(control)})
 
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:

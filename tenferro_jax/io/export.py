@@ -19,6 +19,7 @@ import jax.export
 
 from .. import jax_seam
 from ..errors import ArtifactError
+from ..extension.registry import require_known_version
 from ..graph.graph import Graph
 from ..meta import require_x64
 
@@ -109,7 +110,7 @@ def export(
       [3.0, 3.0]
     """
     if isinstance(fn, Graph):
-        fn, specs = fn.to_jax(), fn.input_specs
+        specs, fn = fn.input_specs, fn.to_jax()
     for i, leaf in enumerate(jax.tree.leaves(specs)):
         if hasattr(leaf, "dtype"):
             require_x64(leaf, f"export, input {i}")
@@ -125,6 +126,8 @@ def load(source: bytes | str | pathlib.Path) -> ExportedProgram:
 
     Raises:
       ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
+      Unsupported: an extension inside is registered in this process under another major version. A family that is not
+        registered at all is no obstacle: the program holds what it was lowered to.
 
     Example:
       >>> import jax.numpy as jnp
@@ -144,9 +147,12 @@ def load(source: bytes | str | pathlib.Path) -> ExportedProgram:
         raise _damaged(where, "content that does not match its digest")
     split = len(body_and_manifest) - manifest_bytes
     manifest = json.loads(body_and_manifest[split:])
+    for extension in manifest["extensions"]:
+        require_known_version(extension["family_id"])
     exported = jax.export.deserialize(bytearray(body_and_manifest[:split]))
     return ExportedProgram(exported, tuple(manifest["extensions"]))
 
 
 def _damaged(where: str, given: str) -> ArtifactError:
-    return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix="Export again, or copy the file again.")
+    needed = "a complete file as ExportedProgram.save writes it"
+    return ArtifactError(where=where, given=given, needed=needed, fix="Export again, or copy the file again.")

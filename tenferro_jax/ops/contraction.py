@@ -26,6 +26,6 @@ class DotGeneral(StdTensorOp):
             lhs,
             rhs,
             ((self.lhs_contracting, self.rhs_contracting), (self.lhs_batch, self.rhs_batch)),
-            precision=None if self.precision is None else tuple(lax.Precision[p] for p in self.precision),
+            precision=None if self.precision is None else (lax.Precision[self.precision[0]], lax.Precision[self.precision[1]]),
             preferred_element_type=self.accumulation_dtype,
         )

@@ -13,7 +13,7 @@ class _Carrying(StdTensorOp):
     input_count = None
 
     @property
-    def output_count(self) -> int:  # type: ignore[override]
+    def output_count(self) -> int:
         """One output for each output of the body."""
         return len(self.body.outputs)  # type: ignore[attr-defined]
 
@@ -55,7 +55,7 @@ class Cond(StdTensorOp):
     branches: tuple[Any, ...]
 
     @property
-    def output_count(self) -> int:  # type: ignore[override]
+    def output_count(self) -> int:
         """One output for each output of a branch."""
         return len(self.branches[0].outputs)
 

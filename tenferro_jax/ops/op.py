@@ -13,11 +13,11 @@ from ..errors import ArityError, InvalidConfig, TenferroError
 from ..meta import TensorMeta, meta_of, struct
 from ..payload import Sealed
 
-Op = TypeVar("Op", bound="type[StdTensorOp]")
+Op = TypeVar("Op", bound="StdTensorOp")
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
-def op(cls: Op) -> Op:
+def op(cls: type[Op]) -> type[Op]:
     """Class decorator: a frozen dataclass that keeps the typed equality of `Sealed`."""
     return dataclasses.dataclass(frozen=True, eq=False)(cls)
 
@@ -64,6 +64,9 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[TensorMeta, 
         raise
     except (TypeError, ValueError, NotImplementedError, IndexError) as error:
         raise InvalidConfig(
-            where=str(op), given=f"inputs {', '.join(map(str, metas))}: {error}", needed="inputs that the op takes", fix="See docs/spec/ops.md."
+            where=str(op),
+            given=f"inputs {', '.join(map(str, metas))}: {error}",
+            needed="inputs that the op takes",
+            fix="See docs/spec/ops.md.",
         ) from error
     return tuple(meta_of(out) for out in outs)

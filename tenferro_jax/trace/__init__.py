@@ -1,0 +1,1 @@
+"""Floor 4: JAX functions to graphs."""

@@ -1,0 +1,96 @@
+"""Factories by family_id: to rebuild ops from bytes, and for diagnostics. Running and differentiating never look here."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+from ..errors import Duplicate, InvalidConfig, Unsupported
+from ..payload import from_payload_json
+from .family import parse_family_id
+from .op import ExtensionOp
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtensionFactory:
+    """Makes the ops of one family. Subclass it to decode by hand or to offer a default instance.
+
+    Attributes:
+      op_class: the ExtensionOp subclass, a frozen dataclass.
+    """
+
+    op_class: type[ExtensionOp]
+
+    @property
+    def family_id(self) -> str:
+        """The family of the ops."""
+        return self.op_class.family_id
+
+    @property
+    def version(self) -> int:
+        """The major version in the family_id."""
+        return parse_family_id(self.family_id).version
+
+    def instantiate_default(self) -> ExtensionOp | None:
+        """An op for diagnostics, or None."""
+        return None
+
+    def decode(self, payload: str) -> Any:
+        """The op whose payload was written as JSON; PayloadError if it is not one of this family."""
+        return from_payload_json(payload, self.op_class)
+
+
+_factories: dict[str, ExtensionFactory] = {}
+_lock = threading.Lock()
+
+
+def register_extension(factory: ExtensionFactory) -> None:
+    """Make a family known to this process.
+
+    Raises:
+      MalformedFamilyId: the family_id is not `<package>.<op>.v<major>`.
+      Duplicate: the family_id is registered already.
+      InvalidConfig: not an ExtensionFactory.
+    """
+    if not isinstance(factory, ExtensionFactory):
+        raise InvalidConfig(
+            where="register_extension", given=repr(factory), needed="an ExtensionFactory", fix="Pass ExtensionFactory(YourOpClass)."
+        )
+    family_id = factory.family_id
+    parse_family_id(family_id)
+    with _lock:
+        if family_id in _factories:
+            raise Duplicate(
+                where="register_extension",
+                given=f"family_id {family_id} a second time",
+                needed="one factory a family",
+                fix="Register once, at one entry point of the package.",
+            )
+        _factories[family_id] = factory
+
+
+def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
+    """The factory of a family, or None; never raises."""
+    return _factories.get(family_id)
+
+
+def require_known_version(family_id: str) -> None:
+    """Refuse a family that this process knows under another major version only.
+
+    Raises:
+      MalformedFamilyId: the family_id cannot be read.
+      Unsupported: the version differs; the text names both.
+    """
+    name = parse_family_id(family_id)
+    if family_id in _factories:
+        return
+    for known in list(_factories):
+        have = parse_family_id(known)
+        if have[:2] == name[:2]:
+            raise Unsupported(
+                where=f"extension {family_id}",
+                given=f"version mismatch, graph has v{name.version}, runtime has v{have.version}",
+                needed="the same major version",
+                fix=f"Install the release of {name.package} that provides {family_id}.",
+            )
