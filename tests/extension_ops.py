@@ -1,0 +1,138 @@
+"""Extension ops of every kind, written as an outside author would write them, with rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput
+
+
+@dataclass(frozen=True)
+class ScaledSquare(ExtensionOp):
+    """factor * x**2, lowered; its rule is not what JAX would derive: it is marked by `mark`."""
+
+    family_id = "test-package.scaled_square.v1"
+    factor: float = 1.0
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: jnp.asarray(self.factor, x.dtype) * x * x, x),)
+
+
+@dataclass(frozen=True)
+class ScaledSquareRule(ExtensionAdRule):
+    family_id = ScaledSquare.family_id
+    mark: float = 1.0
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        x, t = primal_in[0], tangent_in[0]
+        return [builder.inline(lambda x, t: jnp.asarray(2 * op.factor * self.mark, x.dtype) * x * t, x, t)]
+
+
+@dataclass(frozen=True)
+class HostCumulate(ExtensionOp):
+    """Running sum along the last axis in NumPy only: a linear host op."""
+
+    family_id = "test-package.host_cumulate.v1"
+    reverse: bool = False
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]]
+
+    def eager_execute(self, x):
+        assert isinstance(x, np.ndarray)
+        return [np.flip(np.cumsum(np.flip(x, -1), -1), -1) if self.reverse else np.cumsum(x, -1)]
+
+
+@dataclass(frozen=True)
+class HostCumulateRule(ExtensionAdRule):
+    family_id = HostCumulate.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return builder.add(op, tangent_in[0])
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        assert mode.active_mask == (True,)
+        assert isinstance(inputs[0], LinearInput)
+        return builder.add(HostCumulate(reverse=not op.reverse), cotangent_out[0])
+
+
+@dataclass(frozen=True)
+class Bilinear(ExtensionOp):
+    """x @ w, lowered, linear in each; two inputs."""
+
+    family_id = "test-package.bilinear.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        x, w = inputs
+        context.require_equal(x.shape[-1], w.shape[0])
+        return [(x.dtype, (*x.shape[:-1], *w.shape[1:]))]
+
+    def lower_to_standard_ops(self, builder, x, w):
+        return (builder.inline(lambda x, w: jnp.tensordot(x, w, axes=1), x, w),)
+
+
+@dataclass(frozen=True)
+class BilinearRule(ExtensionAdRule):
+    family_id = Bilinear.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        (x, w), (tx, tw) = primal_in, tangent_in
+        parts = ([] if tx is None else [builder.add(op, tx, w)[0]]) + ([] if tw is None else [builder.add(op, x, tw)[0]])
+        return [builder.inline(lambda *p: sum(p[1:], p[0]), *parts)]
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        x, w = inputs
+        ct = cotangent_out[0]
+        if mode.active_mask[0]:
+            return [builder.inline(lambda ct, w: jnp.tensordot(ct, w, axes=[[-1], [-1]]), ct, w), None]
+        return [None, builder.inline(lambda ct, x: jnp.tensordot(x, ct, axes=[[-2], [-2]]), ct, x)]
+
+
+@dataclass(frozen=True)
+class MaxAndIndex(ExtensionOp):
+    """Maximum over the last axis and its index: two outputs, one an integer."""
+
+    family_id = "test-package.max_and_index.v1"
+    output_count = 2
+
+    def lower_to_standard_ops(self, builder, x):
+        return builder.inline(lambda x: (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32)), x)
+
+
+@dataclass(frozen=True)
+class MaxAndIndexRule(ExtensionAdRule):
+    family_id = MaxAndIndex.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        def pick(t: Any, index: Any) -> Any:
+            return jnp.take_along_axis(t, index[..., None], -1)[..., 0]
+
+        return [builder.inline(pick, tangent_in[0], primal_out[1]), None]
+
+
+@dataclass(frozen=True)
+class KernelSine(ExtensionOp):
+    """sin, with a kernel for cpu that is off by `offset`, so that the route can be seen in the result."""
+
+    family_id = "test-package.kernel_sine.v1"
+    offset: float = 0.0
+    kernels = {"cpu": lambda op, x: [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]}  # noqa: RUF012
+
+    def lower_to_standard_ops(self, builder, x):
+        return [builder.inline(jnp.sin, x)]
+
+
+@dataclass(frozen=True)
+class KernelSineRule(ExtensionAdRule):
+    family_id = KernelSine.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return [builder.inline(lambda x, t: jnp.cos(x) * t, primal_in[0], tangent_in[0])]
+
+
+RULES = ExtensionRuleSet(ScaledSquareRule(), HostCumulateRule(), BilinearRule(), MaxAndIndexRule(), KernelSineRule())

@@ -1,0 +1,106 @@
+"""The floors of the house: imports go downward only, JAX internals are named in one file, outsiders use the doors."""
+
+import ast
+import graphlib
+import pathlib
+
+ROOT = pathlib.Path(__file__).parent.parent
+FLOORS = {
+    "errors": 0,
+    "jax_seam": 0,
+    "payload": 0,
+    "meta": 0,
+    "ops": 1,
+    "extension": 2,
+    "einsum": 0,  # notation only, so far
+    "graph": 3,
+    "trace": 4,
+    "ad": 5,
+    "engine": 6,
+    "io": 7,
+    "__init__": 8,
+}
+DOORS = {"tenferro_jax", "tenferro_jax.extension"}
+INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
+OPTIONAL = {"matplotlib", "sklearn", "optax", "rich", "tqdm"}
+
+
+def imports(path):
+    """(module, whether at top level) of every import of a file; relative ones made absolute, `from . import x` as x."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.col_offset == 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [module] if node.module else [f"{module}.{alias.name}" for alias in node.names]
+            yield from ((name, node.col_offset == 0) for name in names)
+
+
+def files(package):
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def room(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def test_imports_go_downward():
+    wrong = [
+        (dotted(path), module)
+        for path in files("tenferro_jax")
+        for module, _ in imports(path)
+        if module.startswith("tenferro_jax")
+        and room(module) != room(dotted(path))
+        and (FLOORS[room(module)], FLOORS[room(dotted(path))]) != (0, 0)
+        and FLOORS[room(module)] >= FLOORS[room(dotted(path))]
+    ]
+    assert not wrong
+
+
+def test_no_cycle_between_modules():
+    graph = {}
+    for package in ("tenferro_jax", "ext_tropical"):
+        known = {dotted(path) for path in files(package)}
+        for path in files(package):
+            graph[dotted(path)] = {m for m, _ in imports(path) if m in known and m != package}
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+    assert len(order) == len(graph) > 40
+
+
+def test_every_room_has_a_floor():
+    assert {room(dotted(path)) for path in files("tenferro_jax")} == set(FLOORS)
+
+
+def test_jax_internals_are_named_in_the_seam_alone():
+    named = {
+        path.name
+        for package in ("tenferro_jax", "ext_tropical")
+        for path in files(package)
+        for module, _ in imports(path)
+        if module.startswith(INTERNALS) or ("jax._src" in path.read_text() and path.name != "jax_seam.py")
+    }
+    assert named == {"jax_seam.py"}
+    assert not [m for m, _ in imports(ROOT / "tenferro_jax/jax_seam.py") if m.startswith("jax._src")]
+
+
+def test_the_tropical_package_uses_the_doors_alone():
+    used = {module for path in files("ext_tropical") for module, _ in imports(path) if module.split(".")[0] == "tenferro_jax"}
+    assert used == DOORS
+
+
+def test_no_import_inside_a_function_but_for_optional_dependencies():
+    hidden = [
+        (dotted(path), module)
+        for package in ("tenferro_jax", "ext_tropical")
+        for path in files(package)
+        for module, top in imports(path)
+        if not top and module.split(".")[0] not in OPTIONAL
+    ]
+    assert not hidden

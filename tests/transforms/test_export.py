@@ -1,0 +1,84 @@
+"""jax.export: static and symbolic sizes, one and several platforms, exported derivatives, judged by another program."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ext_tropical
+from ext_tropical import tropical_einsum
+from tenferro_jax import ADRuleError, UndecidedDimensionError, Unsupported
+from tenferro_jax.extension import ExtensionRuleSet, apply
+from tenferro_jax.jax_seam import tagged_calls
+
+from ..cases import LOWERED, ids
+from ..extension_ops import HostCumulate, ScaledSquare
+from ..oracles import brute_force, central_difference
+
+sweep = pytest.mark.parametrize("case", LOWERED, ids=ids(LOWERED))
+
+
+@sweep
+@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")], ids=len)
+def test_symbolic_batch(case, platforms):
+    (b,) = jax.export.symbolic_shape("b")
+    specs = [jax.ShapeDtypeStruct((b, *x.shape), x.dtype) for x in case.inputs]
+    exported = jax.export.export(jax.jit(jax.vmap(case)), platforms=platforms)(*specs)
+    back = jax.export.deserialize(bytearray(exported.serialize()))
+    for size in (1, 3):
+        args = [np.stack([x + 0.1 * i for i in range(size)]) for x in case.inputs]
+        want = [np.stack(column) for column in zip(*(case.oracle(*(a[i] for a in args)) for i in range(size)))]
+        for got, w in zip(back.call(*args), want):
+            np.testing.assert_allclose(got, w, rtol=1e-12)
+    (tag,) = tagged_calls(back.mlir_module())
+    assert tag["family_id"] == case.op.family_id
+
+
+@sweep
+def test_exported_derivative(case):
+    exported = jax.export.export(jax.jit(case.scalar))(*case.inputs)
+    back = jax.export.deserialize(bytearray(exported.serialize(vjp_order=1)))
+    got = jax.grad(back.call)(*case.inputs)
+    np.testing.assert_allclose(got, central_difference(case.scalar_oracle, list(case.inputs), 0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
+def test_all_sizes_of_an_einsum_symbolic(name):
+    i, j, k = jax.export.symbolic_shape("i, j, k")
+    specs = jax.ShapeDtypeStruct((i, j), jnp.float64), jax.ShapeDtypeStruct((j, k), jnp.float64)
+
+    def f(a, b):
+        return tropical_einsum("ij,jk->ki", a, b, semiring=getattr(ext_tropical, name))
+
+    value = jax.export.export(jax.jit(f), platforms=("cpu", "tpu"))(*specs)
+    gradient = jax.export.export(jax.jit(jax.grad(lambda a, b: (f(a, b) ** 2).sum())))(*specs)
+    rng = np.random.default_rng(0)
+    for m, n, p in ((1, 1, 1), (2, 3, 4), (3, 16, 2), (2, 17, 2), (1, 40, 3)):
+        a, b = rng.normal(size=(m, n)), rng.normal(size=(n, p))
+        np.testing.assert_array_equal(value.call(a, b), brute_force(name, "ij,jk->ki", a, b)[0])
+        want = central_difference(lambda a, b: (brute_force(name, "ij,jk->ki", a, b)[0] ** 2).sum(), [a, b], 0)
+        np.testing.assert_allclose(gradient.call(a, b), want, rtol=1e-5, atol=1e-5)
+
+
+def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
+    j, k = jax.export.symbolic_shape("j, k")
+    specs = jax.ShapeDtypeStruct((2, j), jnp.float64), jax.ShapeDtypeStruct((k, 3), jnp.float64)
+    with pytest.raises(UndecidedDimensionError, match=r"constraints=\('j == k',\)"):
+        jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs)
+    j, k = jax.export.symbolic_shape("j, k", constraints=("j == k",))
+    specs = jax.ShapeDtypeStruct((2, j), jnp.float64), jax.ShapeDtypeStruct((k, 3), jnp.float64)
+    exported = jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs)
+    a, b = np.ones((2, 5)), np.arange(15.0).reshape(5, 3)
+    np.testing.assert_array_equal(exported.call(a, b), brute_force("max_plus", "ij,jk->ik", a, b)[0])
+
+
+def test_host_code_cannot_be_exported():
+    with pytest.raises(Unsupported, match=r"test-package\.host_cumulate\.v1"):
+        jax.export.export(jax.jit(lambda x: apply(HostCumulate(), x)[0]))(jnp.ones(3))
+
+
+def test_exporting_a_derivative_without_a_rule_names_the_family():
+    exported = jax.export.export(jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0]))(jnp.ones(3))
+    with pytest.raises(ADRuleError, match=r"jvp.*test-package\.scaled_square\.v1"):
+        exported.serialize(vjp_order=1)
