@@ -8,10 +8,11 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import DTypeError, PayloadError, ShapeError
+from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
 from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta
 
 from .kernels import blocked, reference
@@ -107,6 +108,21 @@ class TropicalEinsum(ExtensionOp):
 
     def _value_dtype(self, dtype: Any) -> Any:
         return self.accumulate if self.accumulate and dtype.name in _WIDENED else dtype
+
+    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        placed: dict[str, Any] = {}
+        for labels, struct in zip(self.layout.equation.inputs, inputs, strict=True):
+            for label, axes in zip(labels, struct.sharding.spec, strict=True):
+                placed[label] = placed.get(label) or axes
+        if any(placed[label] for label in self.layout.contracted):
+            raise Unsupported(
+                where=f"{self.family_id} {self.equation!r} on an explicit mesh",
+                given=f"contracted labels split over the mesh: {placed}",
+                needed="contracted labels on one device each",
+                fix="Reshard the operands with jax.sharding.reshard, or contract inside jax.shard_map.",
+            )
+        spec = jax.P(*(placed[label] for label in self.layout.equation.output))
+        return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
 
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
         return builder.inline(self._blocked, *inputs)

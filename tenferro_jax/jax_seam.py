@@ -115,11 +115,6 @@ def vary_together(arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-def callback_structs(avals: Sequence[Any]) -> tuple[Any, ...]:
-    """Result structs of a host callback that keep the varying axes."""
-    return tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, manual_axis_type=a.manual_axis_type) for a in avals)
-
-
 def replicated_placement(arrays: Sequence[Any]) -> Any:
     """Where the result of a host op belongs: beside its first committed, replicated input; None for the default device."""
     return next((a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated), None)
@@ -161,7 +156,9 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
-    outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(ctx, *args)
+    # Inside, mesh types are dropped: the author's loops need not know which mesh axes their carries vary over.
+    plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in ctx.avals_in])
+    outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
     flat, _ = mlir.ir_tree_registry.flatten(outs)
     owner = getattr(flat[0], "owner", None) if flat else None
     if owner is not None and owner.name == "func.call":

@@ -15,7 +15,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import ADRuleError, BackendFailure, InvalidConfig, MetaMismatchError, NotDifferentiableError, TenferroError
 from ..jax_seam import Site
-from ..meta import TensorMeta, as_operand, canonical_dtype, meta_of
+from ..meta import TensorMeta, as_operand, canonical_dtype, meta_of, struct
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel, Levels, host_over_levels, over_levels
 from .op import Extension, ExtensionOp, checked_sequence, has_host_form, has_lowering, lowered, nested_extension
@@ -79,15 +79,15 @@ def _operand(carrier: Extension, i: int) -> str:
 
 
 def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) -> list[Any]:
-    """Bind under a trace; outputs are named by family, so that a checkpoint policy can save them."""
     if len(arrays) != carrier.input_count:
         carrier.infer(*map(meta_of, arrays))  # raises the ArityError
-    outs = family_primitive(carrier.family_id).bind(*arrays, op=carrier, rules=rules)
-    return [jax_seam.checkpoint_name(out, carrier.family_id) for out in outs]
+    return family_primitive(carrier.family_id).bind(*arrays, op=carrier, rules=rules)
 
 
 def save_families(*family_ids: str) -> Any:
     """A policy for jax.checkpoint: keep the outputs of these extension families, recompute the rest.
+
+    It concerns calls that are differentiated: outputs get their name where an AD rule is applied.
 
     Example:
       >>> policy = save_families("tenferro-ext-tropical.einsum.v1")
@@ -239,7 +239,7 @@ def _run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
 def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """Call eager_execute from inside a compiled program."""
     metas = carrier.infer(*map(meta_of, arrays))
-    structs = jax_seam.callback_structs(_abstract_eval(*map(jax.typeof, arrays), op=carrier, rules=NO_RULES))
+    structs = tuple(map(struct, metas))
 
     def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
         # Sizes are concrete here even where the trace had symbols.
@@ -299,7 +299,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
     form = Extension(rule.differentiable_form(op.op), op.batching)
-    outs = _bind(form, rules, primals)
+    # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
+    outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [jax_seam.none_if_zero(t) for t in tangents]
     results = _linearize(rule, form.op, form.batching, rules, primals, outs, given)
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):

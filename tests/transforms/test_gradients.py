@@ -129,3 +129,19 @@ def test_custom_derivatives_around_an_extension(case):
     doubled.defvjp(lambda *xs: (case.scalar(*xs), xs), lambda xs, ct: tuple(2 * ct * g for g in jax.grad(case.scalar, argnums(case))(*xs)))
     want = 2 * central_difference(case.scalar_oracle, list(case.inputs), 0)
     np.testing.assert_allclose(jax.grad(doubled)(*case.inputs), want, rtol=1e-5, atol=1e-5)
+
+
+LINEAR = tuple(c for c in CASES if "linear" in c.name)
+
+
+@pytest.mark.parametrize("case", LINEAR, ids=ids(LINEAR))
+def test_linear_transpose(case):
+    """jax.linear_transpose of a linear extension is the adjoint: <w, A x> = <A' w, x>."""
+    x, *rest = case.inputs
+
+    def f(x):
+        return case(x, *rest)[0]
+
+    w = np.cos(np.arange(f(x).size, dtype=float)).reshape(f(x).shape)
+    (back,) = jax.linear_transpose(f, x)(w)
+    np.testing.assert_allclose(np.vdot(w, case.oracle(x, *rest)[0]), np.vdot(back, x), rtol=1e-12)
