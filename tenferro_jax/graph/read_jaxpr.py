@@ -130,9 +130,7 @@ def _select_n(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
             needed="two cases chosen by a boolean",
             fix="Use jax.numpy.where.",
         )
-    if which.shape != cases[0].shape:
-        (which,) = builder.add(structural.BroadcastInDim(cases[0].shape, ()), which)
-    return builder.add(arithmetic.Select(), which, cases[1], cases[0])
+    return builder.add(arithmetic.Select(), _broadcast(builder, which, cases[0].shape), cases[1], cases[0])
 
 
 def _clamp(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -140,13 +138,18 @@ def _clamp(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return builder.add(arithmetic.Clamp(), x, low, high)
 
 
+def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
+    """A value whose rank is 0, or whose axes of size 1 repeat, in the full shape."""
+    if value.shape == tuple(shape):
+        return value
+    return builder.add(structural.BroadcastInDim(tuple(shape), tuple(range(value.ndim))), value)[0]
+
+
 def _elementwise(op: Any) -> Row:
-    """A binary primitive; a rank-0 operand, which lax lets pass, is broadcast."""
+    """A binary primitive; what lax broadcasts by itself (rank 0, axes of size 1) is broadcast here."""
 
     def row(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        shape = max((v.shape for v in inputs), key=len)
-        full = [v if v.shape == shape else builder.add(structural.BroadcastInDim(shape, ()), v)[0] for v in inputs]
-        return builder.add(op, *full)
+        return builder.add(op, *(_broadcast(builder, v, eqn.outvars[0].aval.shape) for v in inputs))
 
     return row
 

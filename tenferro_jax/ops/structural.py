@@ -6,6 +6,7 @@ from typing import Any
 
 from jax import lax
 
+from ..errors import ShapeError
 from .op import StdTensorOp, op
 
 
@@ -37,6 +38,10 @@ class BroadcastInDim(StdTensorOp):
     dims: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
+        if len(self.dims) != x.ndim:  # lax lets some of these pass and returns x as it is
+            raise ShapeError(
+                where=str(self), given=f"an input of rank {x.ndim}", needed=f"rank {len(self.dims)}", fix="Name one dim an axis."
+            )
         return lax.broadcast_in_dim(x, self.shape, self.dims)
 
 
