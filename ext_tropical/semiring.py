@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Semiring:
     """A selective semiring: "times" makes a candidate from two entries, "plus" keeps the better of two candidates.
 
@@ -18,6 +18,9 @@ class Semiring:
     """
 
     id: str
+
+    def __repr__(self) -> str:
+        return self.id.split(".")[-2]
 
     def times(self, x: Any, y: Any) -> Any:
         """The candidate of two entries, elementwise, differentiable by JAX."""
@@ -71,6 +74,7 @@ def _opposite_infinities(a: Any, b: Any) -> Any:
     return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _MaxPlus(Semiring):
     def times(self, x: Any, y: Any) -> Any:
         return _sum(x, y, lowest(x.dtype))
@@ -91,6 +95,7 @@ class _MaxPlus(Semiring):
         return _opposite_infinities(a, b)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _MinPlus(Semiring):
     def times(self, x: Any, y: Any) -> Any:
         return _sum(x, y, highest(x.dtype))
@@ -111,6 +116,7 @@ class _MinPlus(Semiring):
         return _opposite_infinities(a, b)
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class _MaxMul(Semiring):
     def times(self, x: Any, y: Any) -> Any:
         return x * y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +18,15 @@ from ..ops.arithmetic import Direction
 Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]  # (builder, equation, inputs) -> outputs
 
 
-def read_jaxpr(builder: Any, closed: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Record every equation of a jaxpr through the builder; returns the values of its outputs."""
+def read_jaxpr(builder: Any, closed: Any, inputs: Sequence[Any], caller: Any = None) -> list[Any]:
+    """Record every equation of a jaxpr through the builder; returns the values of its outputs.
+
+    Args:
+      builder: a GraphBuilder.
+      closed: the jaxpr with its constants.
+      inputs: a value for each of its inputs.
+      caller: the equation that calls this jaxpr, whose source line is named where an inner equation has none.
+    """
     jaxpr, constants = jax_seam.open_jaxpr(closed)
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
     values.update(zip(jaxpr.invars, inputs, strict=True))
@@ -28,7 +36,7 @@ def read_jaxpr(builder: Any, closed: Any, inputs: Sequence[Any]) -> list[Any]:
         return value if hasattr(value, "meta") else builder.constant(value)
 
     for eqn in jaxpr.eqns:
-        row = _row(eqn)
+        row = _row(eqn, caller)
         outs = row(builder, eqn, [read(atom) for atom in eqn.invars])
         values.update(zip(eqn.outvars, outs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
@@ -38,26 +46,31 @@ def _literal(atom: Any) -> np.ndarray:
     return np.asarray(atom.val, atom.aval.dtype)
 
 
-def _row(eqn: Any) -> Row:
+def _row(eqn: Any, caller: Any) -> Row:
     if isinstance(eqn.params.get("op"), Extension):
         return _extension
     row = ROWS.get(eqn.primitive.name)
     if row is None:
         raise Unsupported(
             where=f"reading JAX primitive {eqn.primitive.name!r} into a graph",
-            given=f"{eqn.primitive.name} at {_source(eqn)}",
+            given=f"{eqn.primitive.name} at {_source(eqn, caller)}",
             needed=f"one of: {', '.join(sorted(ROWS))}",
             fix="Write the function with those, or keep this part outside the graph.",
         )
     return row
 
 
-def _source(eqn: Any) -> str:
-    traceback = getattr(eqn.source_info, "traceback", None)
-    if traceback is None:
-        return "an unknown line"
-    own = [f for f in traceback.frames if "/jax/" not in f.file_name and "/tenferro_jax/" not in f.file_name]
-    return f"{own[0].file_name}:{own[0].line_num}" if own else "an unknown line"
+_LIBRARIES = tuple(str(pathlib.Path(module.__file__).parent) for module in (jax, jax_seam))
+
+
+def _source(*eqns: Any) -> str:
+    """The user's line that made the first of the equations that has one."""
+    for eqn in eqns:
+        traceback = None if eqn is None else eqn.source_info.traceback
+        for frame in [] if traceback is None else traceback.frames:
+            if not frame.file_name.startswith((*_LIBRARIES, "<")):
+                return f"{frame.file_name}:{frame.line_num}"
+    return "an unknown line"
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -83,7 +96,7 @@ def _extension(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 def _inlined(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     """A primitive that only calls a jaxpr."""
     (inner,) = jax_seam.inner_jaxprs(eqn)[:1]
-    return read_jaxpr(builder, inner, inputs)
+    return read_jaxpr(builder, inner, inputs, caller=eqn)
 
 
 def _body(builder: Any, closed: Any) -> Any:

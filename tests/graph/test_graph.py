@@ -1,0 +1,182 @@
+"""Graphs: interning, canonical equality, text, symbolic sizes, control flow, refusals."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_plus, tropical_einsum
+from tenferro_jax import ArityError, Graph, GraphBuilder, InvalidConfig, ShapeError, TensorMeta, Unsupported, X64Error, trace
+from tenferro_jax.ops.arithmetic import Add, Mul
+from tenferro_jax.ops.control import Cond, CountedLoop, While
+
+F64 = np.dtype("float64")
+
+
+def test_equal_nodes_are_one_and_dead_nodes_go():
+    builder = GraphBuilder()
+    x, y = builder.input(TensorMeta(F64, (3,))), builder.input(TensorMeta(F64, (3,)))
+    (a,), (b,) = builder.add(Add(), x, y), builder.add(Add(), x, y)
+    builder.add(Mul(), x, x)
+    assert a is b
+    assert len(builder.build([a]).nodes) == 1
+
+
+def test_equality_does_not_see_the_order_of_writing():
+    def one(x, y):
+        p = jnp.sin(x)
+        return p + jnp.cos(y)
+
+    def other(x, y):
+        q = jnp.cos(y)
+        return jnp.sin(x) + q
+
+    spec = jax.ShapeDtypeStruct((3,), F64)
+    g, h = trace(one, spec, spec), trace(other, spec, spec)
+    assert g == h
+    assert hash(g) == hash(h)
+    assert str(g) == str(h)
+    assert g != trace(lambda x, y: jnp.cos(y) + jnp.sin(x), spec, spec)
+    assert g != trace(one, jax.ShapeDtypeStruct((4,), F64), jax.ShapeDtypeStruct((4,), F64))
+
+
+def test_rules_are_no_part_of_equality():
+    spec = jax.ShapeDtypeStruct((3, 3), F64)
+    op = TropicalEinsum(max_plus, "ij,jk->ik")
+    with_rules = trace(lambda x: tj.extension.apply(op, x, x, rules=TROPICAL_RULES)[0], spec)
+    without = trace(lambda x: tj.extension.apply(op, x, x)[0], spec)
+    assert with_rules == without
+    assert with_rules.rules == TROPICAL_RULES
+    assert len(without.rules) == 0
+    assert without.with_rules(TROPICAL_RULES).rules == TROPICAL_RULES
+
+
+def test_text():
+    spec = jax.ShapeDtypeStruct((2, 2), F64)
+    assert str(trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x) + 1}, spec)) == (
+        "graph(%0: float64[2,2]) {\n"
+        "  %1 = Extension[tenferro-ext-tropical.einsum.v1]"
+        "[semiring=max_plus, equation='ij,jk->ik', outputs=VALUE, accumulate=None](%0, %0) : float64[2,2]\n"
+        "  %2 = Constant[value=1.0]() : float64[]\n"
+        "  %3 = BroadcastInDim[shape=(2, 2), dims=()](%2) : float64[2,2]\n"
+        "  %4 = Add(%1, %3) : float64[2,2]\n"
+        "  return %4\n"
+        "}"
+    )
+
+
+def test_pytrees_in_and_out():
+    spec = jax.ShapeDtypeStruct((2,), F64)
+    fn = lambda p, xs: {"sum": p["a"] + xs[0], "none": None, "pair": (xs[1], p["a"])}  # noqa: E731
+    graph = trace(fn, {"a": spec}, [spec, spec])
+    args = {"a": np.ones(2)}, [np.arange(2.0), np.zeros(2)]
+    got, want = graph.to_jax()(*args), fn(*args)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+        np.testing.assert_array_equal(g, w)
+    with pytest.raises(ArityError, match="PyTreeDef"):
+        graph.to_jax()(*args[::-1])
+
+
+def test_symbolic_sizes_take_those_of_the_arguments():
+    b, n = jax.export.symbolic_shape("b, n")
+    graph = trace(
+        lambda x: (x.sum(1) / x.shape[1]).reshape(-1, 1) * jnp.ones((x.shape[0], 2 * x.shape[1])), jax.ShapeDtypeStruct((b, n), F64)
+    )
+    assert "n" in str(graph)
+    for shape in ((1, 1), (2, 5), (7, 3)):
+        x = np.random.default_rng(0).normal(size=shape)
+        np.testing.assert_allclose(graph.to_jax()(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(graph.to_jax())(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12)
+    square = trace(lambda x: x + x.T, jax.ShapeDtypeStruct((b, b), F64))
+    with pytest.raises(ShapeError, match=r"axis 1 \(declared b\)"):
+        square.to_jax()(np.ones((2, 3)))
+    with pytest.raises(ShapeError, match="float32"):
+        square.to_jax()(np.ones((2, 2), np.float32))
+
+
+def test_control_flow_becomes_ops_with_graphs_inside():
+    def f(x, n):
+        x = jax.lax.fori_loop(0, 4, lambda i, x: x * 2 + i, x)
+        x = jax.lax.while_loop(lambda x: x.sum() < 100.0, lambda x: x + 1, x)
+        return jax.lax.cond(n > 0, lambda x: x + n, lambda x: -x, x)
+
+    x = np.array([1.0, 2.0])
+    graph = trace(f, x, np.float64(3))
+    assert {CountedLoop, While, Cond} <= {type(node.op) for node in graph.nodes}
+    for n in (3.0, -1.0):
+        want = np.array(x)
+        for i in range(4):
+            want = want * 2 + i
+        while want.sum() < 100:
+            want = want + 1
+        want = want + n if n > 0 else -want
+        np.testing.assert_array_equal(graph.to_jax()(x, np.float64(n)), want)
+        np.testing.assert_array_equal(jax.jit(graph.to_jax())(x, np.float64(n)), want)
+
+
+@pytest.mark.parametrize("outputs", ["VALUE", "VALUE_AND_WINNER"])
+def test_the_tropical_lowering_is_recorded_by_the_same_method_that_runs_it(outputs):
+    op = TropicalEinsum(max_plus, "bij,jk->kbi", Outputs[outputs])
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 3, 37)), rng.normal(size=(37, 4))
+    builder = GraphBuilder()
+    graph = builder.build(op.lower_to_standard_ops(builder, builder.input(a), builder.input(b)))
+    kinds = {type(node.op).__name__ for node in graph.nodes}
+    inner = {type(n.op).__name__ for node in graph.nodes if type(node.op) is Cond for branch in node.op.branches for n in branch.nodes}
+    assert "Extension" not in kinds | inner
+    assert "CountedLoop" in inner
+    for got, want in zip(graph(a, b), op.eager_execute(a, b)):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_lowering_is_recorded_for_symbolic_sizes_too():
+    i, j = jax.export.symbolic_shape("i, j")
+    builder = GraphBuilder()
+    x, y = builder.input(jax.ShapeDtypeStruct((i, j), F64)), builder.input(jax.ShapeDtypeStruct((j, 2), F64))
+    op = TropicalEinsum(max_plus, "ij,jk->ik")
+    graph = builder.build(op.lower_to_standard_ops(builder, x, y))
+    for m, n in ((1, 1), (3, 20)):
+        a, b = np.random.default_rng(n).normal(size=(m, n)), np.random.default_rng(m).normal(size=(n, 2))
+        np.testing.assert_array_equal(graph(a, b)[0], op.eager_execute(a, b)[0])
+
+
+def test_ten_thousand_nodes_in_a_chain():
+    builder = GraphBuilder()
+    first = value = builder.input(TensorMeta(F64, ()))
+    for _ in range(10_000):
+        (value,) = builder.add(Add(), value, first)
+    graph = builder.build([value])
+    assert len(graph.nodes) == 10_000
+    assert hash(graph) == hash(builder.build([value]))
+    assert str(graph).count("\n") == 10_002
+    assert float(graph(np.float64(1))[0]) == 10_001.0
+
+
+def test_refusals():
+    with pytest.raises(Unsupported, match=r"fft.*test_graph\.py:\d+") as error:
+        trace(lambda x: jnp.fft.fft(x), np.ones(4))
+    assert "one of" in error.value.needed
+    with pytest.raises(Unsupported, match="scan over 1 arrays"):
+        trace(lambda x: jax.lax.scan(lambda c, x: (c + x, x), 0.0, x), np.ones(4))
+    other, builder = GraphBuilder(), GraphBuilder()
+    with pytest.raises(InvalidConfig, match="another builder"):
+        builder.add(Add(), builder.input(np.ones(2)), other.input(np.ones(2)))
+    graph = trace(lambda x: x + 1, np.ones(2))
+    with pytest.raises(AttributeError, match="immutable"):
+        graph.nodes = ()
+    with pytest.raises(ArityError, match="given 2 inputs"):
+        graph(np.ones(2), np.ones(2))
+    assert isinstance(graph, Graph)
+
+
+def test_64_bit_specs_are_refused_while_x64_is_off():
+    with jax.enable_x64(False):
+        with pytest.raises(X64Error, match=r"enable_x64\(True\).*astype\(np\.float32\)"):
+            trace(lambda x: x, jax.ShapeDtypeStruct((2,), np.float64))
+        with pytest.raises(X64Error):
+            GraphBuilder().input(np.ones(2))
+        with pytest.raises(X64Error):
+            tj.export(lambda x: x, np.ones(2))
