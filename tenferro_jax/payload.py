@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import math
 import struct
 import typing
 from collections.abc import Callable, Hashable
@@ -48,9 +49,9 @@ def _key(value: Any, where: str) -> Hashable:
     if kind in _PLAIN:
         return kind, value
     if kind is float:
-        return kind, struct.pack("<d", value)
+        return kind, _bits(value)
     if kind is complex:
-        return kind, struct.pack("<dd", value.real, value.imag)
+        return kind, _bits(value.real) + _bits(value.imag)
     if kind is tuple:
         return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Sealed):
@@ -67,6 +68,11 @@ def _key(value: Any, where: str) -> Hashable:
         _require_frozen(value, where)
         return kind, tuple((f.name, _key(getattr(value, f.name), f"{where}.{f.name}")) for f in dataclasses.fields(value))
     raise _refusal(value, where)
+
+
+def _bits(value: float) -> bytes:
+    """The IEEE bytes; every NaN is one."""
+    return struct.pack("<d", value if value == value else math.nan)
 
 
 def _digest(array: np.ndarray | np.generic) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import ADRuleError, BackendFailure, InvalidConfig, MetaMismatchError, NotDifferentiableError, TenferroError
 from ..jax_seam import Site
-from ..meta import TensorMeta, as_operand, canonical_dtype, meta_of, struct
+from ..meta import TensorMeta, as_operand, meta_of, struct
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel, Levels, host_over_levels, over_levels
 from .op import Extension, ExtensionOp, checked_sequence, has_host_form, has_lowering, lowered, nested_extension
@@ -177,9 +177,12 @@ def _forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any
     """The traced body of an extension at a lowering site, checked against infer_output_meta."""
     route = choose_route(carrier.op, site)
     if route.kind is RouteKind.KERNEL:
-        kernel = functools.partial(carrier.op.kernels[site.platform], carrier.op)
-        outs = over_levels(carrier.batching, kernel)(*arrays)
-        return _checked(carrier, outs, arrays, f"{site.platform} kernel")
+        what, kernel = f"{site.platform} kernel", carrier.op.kernels[site.platform]
+
+        def one(*element: Any) -> tuple[Any, ...]:
+            return checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
+
+        return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
     if route.kind is RouteKind.LOWERING:
         body = _lowering_body(carrier, arrays)
         if body is not None:
@@ -219,13 +222,17 @@ def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], wha
     want = carrier.infer(*map(meta_of, arrays))
     have = tuple(meta_of(out) for out in outs)
     if have != want:
-        raise MetaMismatchError(
-            where=f"{what} of extension, family_id={carrier.family_id}",
-            given=f"outputs {', '.join(map(str, have)) or 'none'}",
-            needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
-            fix="Make the two agree.",
-        )
+        raise _mismatch(carrier, what, have, want)
     return tuple(outs)
+
+
+def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> MetaMismatchError:
+    return MetaMismatchError(
+        where=f"{what} of extension, family_id={carrier.family_id}",
+        given=f"outputs {', '.join(map(str, have)) or 'none'}",
+        needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
+        fix="Make the two agree.",
+    )
 
 
 def _run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
@@ -249,14 +256,22 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    arrays = [array.view() for array in arrays]  # the author reads, the caller's own array stays as it is
     for array in arrays:
         array.setflags(write=False)
+    depth = len(carrier.batching)
+    want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
 
-    def one(*element: np.ndarray) -> tuple[Any, ...]:
-        return checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
+    def one(*element: np.ndarray) -> list[np.ndarray]:
+        returned = checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
+        outs = [np.asarray(out) for out in returned]
+        have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
+        if have != want:
+            raise _mismatch(carrier, "eager_execute", have, want)
+        return outs
 
     try:
-        outs = host_over_levels(carrier.batching, one, metas)(*arrays)
+        return list(host_over_levels(carrier.batching, one, metas)(*arrays))
     except TenferroError:
         raise
     except Exception as error:
@@ -266,16 +281,6 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
             needed="an execution without an exception",
             fix="See the cause; it is the author's own exception.",
         ) from error
-    results = [np.asarray(out) for out in outs]
-    have = tuple(TensorMeta(canonical_dtype(r.dtype) if r.dtype == canonical_dtype(r.dtype) else r.dtype, r.shape) for r in results)
-    if have != tuple(metas):
-        raise MetaMismatchError(
-            where=f"eager_execute of extension, family_id={carrier.family_id}",
-            given=f"outputs {', '.join(map(str, have))}",
-            needed=f"{', '.join(map(str, metas))}, as infer_output_meta says",
-            fix="Make the two agree.",
-        )
-    return results
 
 
 # --- JVP -----------------------------------------------------------------------------------------------------------

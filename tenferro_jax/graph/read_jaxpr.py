@@ -60,7 +60,7 @@ def _row(eqn: Any, caller: Any) -> Row:
     return row
 
 
-_LIBRARIES = tuple(str(pathlib.Path(module.__file__).parent) for module in (jax, jax_seam))
+_LIBRARIES = tuple(str(pathlib.Path(str(module.__file__)).parent) for module in (jax, jax_seam))
 
 
 def _source(*eqns: Any) -> str:

@@ -1,0 +1,297 @@
+"""Identity: typed payloads, family ids, carriers, rule sets."""
+
+import dataclasses
+import enum
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenferro_jax import DuplicateRule, InvalidConfig, MalformedFamilyId, PayloadError
+from tenferro_jax.extension import (
+    Extension,
+    ExtensionAdRule,
+    ExtensionFactory,
+    ExtensionOp,
+    ExtensionRuleSet,
+    apply,
+    parse_family_id,
+)
+from tenferro_jax.payload import from_payload_json, payload_json, typed_key
+
+from ..extension_ops import RULES, ScaledSquare, ScaledSquareRule
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder(ExtensionOp):
+    family_id = "test-package.holder.v1"
+    value: object = None
+
+    def lower_to_standard_ops(self, builder, x):
+        if isinstance(self.value, bool | int | float):
+            return [x + jnp.asarray(1.0 if isinstance(self.value, float) else 2.0 if isinstance(self.value, bool) else 3.0, x.dtype)]
+        return [x]
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+DISTINCT = [
+    None, False, True, 0, 1, 0.0, -0.0, 1.0, float("nan"), float("inf"), 0j, 1 + 0j, "", "1", b"1", (), (1,), (1.0,), (True,), ((1,),),
+    Color.RED, Color.BLUE, np.dtype("float32"), np.dtype("float64"), np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
+    jax.export.symbolic_shape("n")[0], ScaledSquare(1.0), ScaledSquare(2.0),
+]  # fmt: skip
+
+
+def test_distinct_payloads_are_distinct_and_each_equals_itself():
+    carriers = [Extension.of(Holder(v)) for v in DISTINCT]
+    for i, a in enumerate(carriers):
+        for j, b in enumerate(carriers):
+            assert (a == b) == (i == j), (a, b)
+            assert (hash(a) == hash(b)) == (i == j)
+    again = [Extension.of(Holder(np.copy(v) if isinstance(v, np.ndarray) else v)) for v in DISTINCT]
+    assert again == carriers
+
+
+def test_equal_looking_payloads_run_their_own_program():
+    x = np.zeros(())
+    for run in (lambda op: apply(op, x)[0], lambda op: jax.jit(lambda x: apply(op, x)[0])(x)):
+        assert [float(run(Holder(v))) for v in (1, 1.0, True)] == [3.0, 1.0, 2.0]
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.sampled_from(Color),
+)
+payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
+
+
+@given(payloads, payloads)
+@settings(max_examples=200, deadline=None)
+def test_keys_and_text_tell_the_same_payloads_apart(a, b):
+    same = typed_key(a) == typed_key(b)
+    assert same == (payload_json(a) == payload_json(b))
+    assert typed_key(a) == typed_key(a)
+    if same:
+        assert hash(typed_key(a)) == hash(typed_key(b))
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything(ExtensionOp):
+    family_id = "test-package.everything.v1"
+    f: float
+    c: complex
+    b: bytes
+    d: np.dtype
+    a: np.ndarray
+    t: tuple
+    e: Color
+    n: None
+    i: int
+    s: str
+
+
+@given(st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color))
+@settings(max_examples=50, deadline=None)
+def test_text_round_trip(f, c, b, i, s, e):
+    op = Everything(f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s)
+    assert Extension.of(from_payload_json(payload_json(op), Everything)) == Extension.of(op)
+    assert Extension.of(ExtensionFactory(Everything).decode(payload_json(op))) == Extension.of(op)
+    for wrong in ("[]", "{}", '{"f": 1}', payload_json(op).replace('"enum"', '"emun"'), "nonsense"):
+        with pytest.raises(PayloadError):
+            from_payload_json(wrong, Everything)
+
+
+def test_arrays_are_copied_and_read_only():
+    array = np.array([1.0, 2.0])
+    op = Holder(array)
+    array[0] = 9
+    assert op.value.tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match="read-only"):
+        op.value[0] = 5
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2])], ids=lambda v: type(v).__name__)
+def test_values_outside_the_closed_list_are_refused_at_construction(value):
+    with pytest.raises(PayloadError, match=r"test-package\.holder\.v1.*field value.*needed one of: None, bool"):
+        Holder(value)
+
+
+def test_tracers_are_refused_as_payload():
+    with pytest.raises(PayloadError, match=r"Tensors are inputs of the op"):
+        jax.jit(lambda x: apply(Holder(x), x)[0])(1.0)
+
+
+def test_hidden_or_mutable_state_is_refused():
+    class Plain(ExtensionOp):
+        family_id = "test-package.plain.v1"
+
+        def __init__(self, k):
+            self.k = k
+
+    with pytest.raises(PayloadError, match="state outside the dataclass fields: k"):
+        Extension.of(Plain(3))
+
+    with pytest.raises((PayloadError, TypeError)):
+
+        @dataclasses.dataclass
+        class Mutable(ExtensionOp):
+            family_id = "test-package.mutable.v1"
+            k: int = 1
+
+        Mutable()
+
+
+def test_a_class_without_state_needs_no_decorator():
+    class Plain(ExtensionOp):
+        family_id = "test-package.plain.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return [x]
+
+    assert Extension.of(Plain()) == Extension.of(Plain())
+    assert apply(Plain(), 1.0)[0] == 1.0
+
+
+def test_an_own_eq_is_not_asked():
+    @dataclasses.dataclass(frozen=True)
+    class Lying(ExtensionOp):
+        family_id = "test-package.lying.v1"
+        k: int
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 0
+
+        def lower_to_standard_ops(self, builder, x):
+            return [x * self.k]
+
+    assert Extension.of(Lying(1)) != Extension.of(Lying(2))
+    assert [float(apply(Lying(k), 1.0)[0]) for k in (1, 2)] == [1.0, 2.0]
+
+
+def test_two_classes_of_one_family_and_payload_are_different():
+    def make(factor):
+        @dataclasses.dataclass(frozen=True)
+        class Same(ExtensionOp):
+            family_id = "test-package.same.v1"
+
+            def lower_to_standard_ops(self, builder, x):
+                return [x * factor]
+
+        return Same()
+
+    assert [float(apply(op, 1.0)[0]) for op in (make(2.0), make(3.0))] == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("family_id", "parts"),
+    [
+        ("a.b.v1", ("a", "b", 1)),
+        ("my-crate.fused_dot.v12", ("my-crate", "fused_dot", 12)),
+        ("a.b.c.d.v0", ("a", "b.c.d", 0)),
+        ("a..v1", None),
+        ("a.b.v007", ("a", "b", 7)),
+    ],
+)
+def test_family_ids(family_id, parts):
+    if parts is None:
+        with pytest.raises(MalformedFamilyId):
+            parse_family_id(family_id)
+    else:
+        assert parse_family_id(family_id) == parts
+
+
+@pytest.mark.parametrize(
+    ("family_id", "column"),
+    [
+        ("", 0),
+        ("a", 0),
+        ("a.b", 2),
+        ("a.v1", 1),
+        (".b.v1", 0),
+        ("a.b.v", 4),
+        ("a.b.1", 4),
+        ("a.b.v1x", 4),
+        ("a.b c.v1", 3),
+        ("a.bé.v1", 3),
+        ("a.b.v-1", 4),
+    ],
+)
+def test_malformed_family_ids_point_at_the_character(family_id, column):
+    with pytest.raises(MalformedFamilyId) as error:
+        parse_family_id(family_id)
+    assert f"\n  {family_id}\n  {' ' * column}^\n" in str(error.value)
+
+
+def test_an_op_with_a_malformed_or_missing_family_id_is_refused():
+    class Bad(ExtensionOp):
+        family_id = "no version"
+
+    class None_(ExtensionOp):
+        pass
+
+    for op in (Bad(), None_()):
+        with pytest.raises(MalformedFamilyId):
+            apply(op, 1.0)
+    with pytest.raises(InvalidConfig, match="ExtensionOp subclass"):
+        apply("op", 1.0)
+
+
+def test_rule_sets_compare_by_content():
+    assert ExtensionRuleSet(ScaledSquareRule()) == ExtensionRuleSet(ScaledSquareRule())
+    assert hash(ExtensionRuleSet(ScaledSquareRule())) == hash(ExtensionRuleSet(ScaledSquareRule()))
+    assert ExtensionRuleSet(ScaledSquareRule(1.0)) != ExtensionRuleSet(ScaledSquareRule(2.0))
+    assert ExtensionRuleSet(*reversed(list(RULES))) == RULES
+    with pytest.raises(DuplicateRule, match=r"test-package\.scaled_square\.v1"):
+        RULES.merge(ExtensionRuleSet(ScaledSquareRule()))
+    with pytest.raises(DuplicateRule):
+        RULES.with_rule(ScaledSquareRule(3.0))
+    assert RULES.united(ExtensionRuleSet(ScaledSquareRule())) == RULES
+    with pytest.raises(DuplicateRule):
+        RULES.united(ExtensionRuleSet(ScaledSquareRule(3.0)))
+
+    class Nameless(ExtensionAdRule):
+        family_id = "x"
+
+    with pytest.raises(MalformedFamilyId):
+        ExtensionRuleSet(Nameless())
+
+
+def test_rules_do_not_key_the_executable():
+    lowerings = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Counted(ExtensionOp):
+        family_id = "test-package.counted.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return inputs
+
+        def lower_to_standard_ops(self, builder, x):
+            lowerings.append(1)
+            return [x]
+
+    class Rule(ExtensionAdRule):
+        family_id = "test-package.counted.v1"
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return tangent_in
+
+    for _ in range(5):
+        apply(Counted(), np.ones(3), rules=ExtensionRuleSet(Rule()))
+    assert len(lowerings) == 1
