@@ -63,7 +63,6 @@ def product(sizes: Mapping[str, Any], labels: Sequence[str]) -> Any:
     return math.prod((sizes[label] for label in labels), start=1)
 
 
-@functools.lru_cache(maxsize=1024)
 def matmul_layout(text: str) -> MatmulLayout:
     """Sort the labels of a two-operand equation into batch, rows, columns and contracted.
 
@@ -76,7 +75,12 @@ def matmul_layout(text: str) -> MatmulLayout:
       >>> layout.batch, layout.rows, layout.columns, layout.contracted
       ('b', 'i', 'k', 'j')
     """
-    equation = parse_equation(text)
+    return _sorted(parse_equation(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sorted(equation: Equation) -> MatmulLayout:
+    text = equation.text
     if len(equation.inputs) != 2:
         raise _refusal(text, 0, f"{len(equation.inputs)} operands", "Contract two operands at a time.")
     left, right = equation.inputs

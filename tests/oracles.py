@@ -36,6 +36,9 @@ def scalar_class(algebra: Algebra) -> type:
         def __add__(self, other: Any) -> Any:
             return self if not algebra.better(other.value, self.value) else other
 
+        def __radd__(self, other: Any) -> Any:  # NumPy starts its sums from the integer 0
+            return self
+
         def __mul__(self, other: Any) -> Any:
             return Scalar(algebra.times(self.value, other.value))
 

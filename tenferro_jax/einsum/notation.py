@@ -80,7 +80,6 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
     )
 
 
-@functools.lru_cache(maxsize=1024)
 def parse_equation(text: str) -> Equation:
     """Read an equation of single-letter labels; spaces are ignored.
 
@@ -94,6 +93,11 @@ def parse_equation(text: str) -> Equation:
     if not isinstance(text, str):
         needed = "a string such as 'ij,jk->ik'"
         raise EquationError(where="einsum equation", given=f"{text!r}", needed=needed, fix="Pass the equation first.")
+    return _parse(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(text: str) -> Equation:
     for column, character in enumerate(text):
         if character == ".":
             _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")

@@ -54,6 +54,7 @@ BINARY = {
     arithmetic.Maximum: np.maximum,
     arithmetic.Minimum: np.minimum,
 }
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 REDUCTIONS = {
     reduction.ReduceSum: np.sum,
     reduction.ReduceProd: np.prod,
@@ -71,10 +72,7 @@ CASES = [
     *((op(), (X, Y), fn) for op, fn in BINARY.items()),
     (arithmetic.Div(), (I, J), lambda x, y: np.trunc(x / y).astype(np.int64)),
     (arithmetic.Rem(), (I, J), np.fmod),
-    *(
-        (arithmetic.Compare(d), (I, J), getattr(np, name))
-        for d, name in zip(Direction, "equal not_equal less less_equal greater greater_equal".split())
-    ),
+    *((arithmetic.Compare(d), (I, J), getattr(np, name)) for d, name in zip(Direction, COMPARISONS)),
     (arithmetic.And(), (B, C), np.logical_and),
     (arithmetic.Or(), (I, J), np.bitwise_or),
     (arithmetic.Not(), (B,), np.logical_not),

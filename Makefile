@@ -1,0 +1,51 @@
+# Two commands for newcomers: `make demo` and `make test`. Both make .venv and install what they need; both are quick the second time.
+
+enough = import sys; sys.exit(sys.version_info < $(1))
+find = $(shell for p in $(1); do $$p -c '$(call enough,$(2))' 2>/dev/null && echo $$p && break; done)
+
+PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)11))
+comma := ,
+NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
+
+.PHONY: demo test test-all test-newest lint bench clean
+
+demo: .venv/.demo
+	.venv/bin/python -m ext_tropical.demo
+
+test: .venv/.test lint
+	.venv/bin/python -m pytest -n 2
+
+test-all: .venv/.test lint
+	TENFERRO_SWEEP=all .venv/bin/python -m pytest -n 2
+
+test-newest: .venv-newest/.test
+	.venv-newest/bin/python -c "import jax; print('JAX', jax.__version__)"
+	.venv-newest/bin/python -m pytest -n 2
+
+lint: .venv/.test
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/.test
+	.venv/bin/python -m benchmarks.gradient_of_matmul
+	.venv/bin/python -m benchmarks.call_overhead
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv-newest/bin/python:
+	@test -n "$(NEWEST)" || { echo "No Python 3.12 or newer found; name one: make NEWEST=/path/to/python3.12 test-newest"; exit 1; }
+	$(NEWEST) -m venv .venv-newest
+
+%/.demo: pyproject.toml | %/bin/python
+	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	touch $@
+
+%/.test: pyproject.toml | %/bin/python
+	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@ $*/.demo
+
+clean:
+	rm -rf .venv .venv-newest demo_out build *.egg-info

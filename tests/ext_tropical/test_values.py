@@ -1,0 +1,234 @@
+"""Tropical einsum against brute force and NumPy object einsum: values, winners, edges, dtypes, memory."""
+
+import string
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+from opt_einsum.testing import rand_equation
+
+import ext_tropical
+from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_mul, max_plus, min_plus, tropical_einsum, tropical_einsum_with_argmax
+
+from ..oracles import brute_force, object_einsum
+
+NAMES = ("max_plus", "min_plus", "max_mul")
+EQUATIONS = (
+    "ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "ij,kj->ik", "bij,bjk->bik", "ijb,jkb->bik", "bij,jk->bik", "ij,bjk->ibk",
+    "ijk,jkl->il", "kji,ljk->il", "ijk,kj->i", "i,i->", "i,ij->j", "ij,ij->", "ij,ij->ij", "i,i->i", "i,j->ij", "i,j->ji",
+    "ij,kl->ikjl", "abij,bajk->kaib", ",i->i", "i,->i", ",->", "ij,jk", "ba,bc",
+)  # fmt: skip
+
+
+def semiring(name):
+    return getattr(ext_tropical, name)
+
+
+def operands(equation, rng, values, size=3):
+    left, right = equation.split("->")[0].split(",")
+    sizes = {c: int(rng.integers(1, size + 1)) for c in string.ascii_letters}
+    return [rng.choice(values, size=[sizes[c] for c in term]).astype(np.float64) for term in (left, right)]
+
+
+def check(name, equation, lhs, rhs):
+    """Value and winner of every route equal brute force, to the bit but for the sign of zero."""
+    explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
+    want = brute_force(name, explicit, lhs, rhs)
+    op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
+    result = tropical_einsum_with_argmax(equation, lhs, rhs, semiring=semiring(name))
+    host = op.eager_execute(lhs, rhs)
+    for value, winner in ((result.value, result.winner), host):
+        np.testing.assert_array_equal(value, want[0])
+        np.testing.assert_array_equal(winner, want[1])
+    np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), want[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_equations(name, equation):
+    """Small integers, so that ties are many and sums exact; the two oracles agree on values too."""
+    rng = np.random.default_rng(len(equation))
+    for _ in range(3):
+        lhs, rhs = operands(equation, rng, np.arange(-3, 4))
+        check(name, equation, lhs, rhs)
+        explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
+        np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), object_einsum(name, explicit, lhs, rhs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_equations(name):
+    rng = np.random.default_rng(11)
+    done = 0
+    for seed in range(24):
+        equation, shapes = rand_equation(2, 3, n_out=2, d_min=1, d_max=3, seed=seed)
+        try:
+            ext_tropical.layout.matmul_layout(equation)
+        except ext_tropical.layout.EquationError:
+            continue
+        done += 1
+        check(name, equation, *(rng.integers(-3, 4, shape).astype(float) for shape in shapes))
+    assert done >= 12
+
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, -np.inf, np.nan])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(seed=st.integers(0, 2**32 - 1), contracted=st.sampled_from([1, 6, 17, 33]), few=st.integers(2, 8))
+@settings(max_examples=40, deadline=None)
+def test_special_values(name, seed, contracted, few):
+    """NaN operands, inf - inf, 0 * inf, all-zero cells, signed zeros: value and winner by rule."""
+    rng = np.random.default_rng(seed)
+    values = rng.permutation(SPECIAL)[:few]
+    check(name, "ij,jk->ik", rng.choice(values, (2, contracted)), rng.choice(values, (contracted, 2)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("contracted", [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100])
+def test_every_block_boundary(name, contracted):
+    rng = np.random.default_rng(contracted)
+    check(name, "ij,jk->ik", rng.normal(size=(3, contracted)), rng.normal(size=(contracted, 2)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0), (0, 3)), ((0, 0), (0, 0))])
+def test_empty_dimensions(name, shapes):
+    check(name, "ij,jk->ik", *(np.ones(shape) for shape in shapes))
+    result = tropical_einsum_with_argmax("ij,jk->ik", *(np.ones(shape) for shape in shapes), semiring=semiring(name))
+    if shapes[0][1] == 0:
+        assert not result.feasible.any()
+        assert (result.coordinates()["j"] == -1).all()
+    gradient = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name)).sum())(
+        *(np.ones(shape) for shape in shapes)
+    )
+    if shapes[0][1] == 0 or shapes[1][1] == 0:
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers(name, dtype):
+    rng = np.random.default_rng(0)
+    lhs, rhs = (rng.integers(-50, 50, shape).astype(dtype) for shape in ((3, 20), (20, 4)))
+    result = tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring(name))
+    want = object_einsum(name, "ij,jk->ik", lhs, rhs)
+    assert result.value.dtype == dtype
+    np.testing.assert_array_equal(result.value, want)
+
+
+def test_integer_infinities_absorb_and_other_overflow_wraps():
+    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    lhs = np.array([[low, 5], [low, low], [high, 1]], np.int32)
+    rhs = np.array([[-7, 1], [2, low]], np.int32)
+    got = tropical_einsum("ij,jk->ik", lhs, rhs)
+    np.testing.assert_array_equal(got, [[7, low], [low, low], [high - 7, low]])
+    shortest = tropical_einsum("ij,jk->ik", np.array([[high, 4]], np.int32), np.array([[-3], [6]], np.int32), semiring=min_plus)
+    np.testing.assert_array_equal(shortest, [[10]])
+    np.testing.assert_array_equal(tropical_einsum("i,i->", np.array([high], np.int32), np.array([2], np.int32)), low + 1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_sixteen_bit_floats_compute_in_float32(name, dtype):
+    rng = np.random.default_rng(0)
+    lhs, rhs = (jnp.asarray(rng.normal(size=shape), dtype) for shape in ((3, 20), (20, 4)))
+    wide = [np.asarray(x.astype(np.float32)) for x in (lhs, rhs)]
+    value, winner = brute_force(name, "ij,jk->ik", *wide)
+    result = tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring(name))
+    assert result.value.dtype == dtype
+    np.testing.assert_array_equal(result.value, jnp.asarray(value).astype(dtype))
+    np.testing.assert_array_equal(result.winner, winner)
+    kept = tropical_einsum("ij,jk->ik", lhs, rhs, semiring=semiring(name), accumulate="float32")
+    assert kept.dtype == np.float32
+    np.testing.assert_array_equal(kept, value)
+    grads = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name), accumulate="float32").sum())(lhs, rhs)
+    assert grads.dtype == dtype
+
+
+def test_published_small_examples():
+    """The upstream project's own examples, transposed from column-major."""
+    a, b = np.array([[10.0, 0.0], [1.0, 5.0]]), np.array([[1.0, 10.0], [0.0, 1.0]])
+    result = tropical_einsum_with_argmax("ij,jk->ik", a, b)
+    np.testing.assert_array_equal(result.value, [[11, 20], [5, 11]])
+    a, b = np.array([[1.0, 3.0], [2.0, 4.0]]), np.array([[10.0, 30.0], [20.0, 40.0]])
+    np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", a, b), [[23, 43], [24, 44]])
+    np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", a, b, semiring=min_plus), [[11, 31], [12, 32]])
+
+
+def test_max_mul_of_negative_products_is_their_maximum():
+    lhs, rhs = np.array([[-1.0, -2.0]]), np.array([[3.0], [1.0]])
+    result = tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=max_mul)
+    assert (result.value.item(), result.winner.item()) == (-2.0, 1)
+
+
+def test_coordinates_of_several_contracted_labels_and_feasible():
+    rng = np.random.default_rng(0)
+    lhs, rhs = rng.normal(size=(2, 3, 4)), rng.normal(size=(4, 3, 5))
+    result = tropical_einsum_with_argmax("ijk,kjl->il", lhs, rhs)
+    at = result.coordinates()
+    assert list(at) == ["j", "k"]
+    i, c = np.indices(result.value.shape)
+    np.testing.assert_array_equal(lhs[i, at["j"], at["k"]] + rhs[at["k"], at["j"], c], result.value)
+    assert all(v.dtype == np.int32 for v in at.values())
+    lhs[1] = -np.inf
+    masked = tropical_einsum_with_argmax("ijk,kjl->il", lhs, rhs)
+    np.testing.assert_array_equal(masked.feasible, [[True] * 5, [False] * 5])
+    np.testing.assert_array_equal(masked.winner[1], 0)
+
+
+def test_result_is_a_pytree():
+    x = np.ones((2, 2))
+    result = jax.jit(lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x))(x)
+    assert len(jax.tree.leaves(result)) == 2
+    mapped = jax.vmap(lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x))(np.stack([x, x]))
+    assert mapped.coordinates()["j"].shape == (2, 2, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_program_judges_the_lowering(name):
+    """The StableHLO reference interpreter runs what we lower to; comparing with XLA alone would compare XLA with itself."""
+    rng = np.random.default_rng(0)
+    lhs, rhs = rng.choice(SPECIAL[:7], (2, 18)), rng.choice(SPECIAL, (18, 2))
+    fn = jax.jit(lambda a, b: tuple(jax.tree.leaves(tropical_einsum_with_argmax("ij,jk->ik", a, b, semiring=semiring(name)))))
+    text = fn.lower(lhs, rhs).compiler_ir("stablehlo")
+    with text.context:
+        arguments = [ir.DenseElementsAttr.get(np.ascontiguousarray(x)) for x in (lhs, rhs)]
+        judged = [np.array(out) for out in stablehlo.eval_module(text, arguments)]
+    want = brute_force(name, "ij,jk->ik", lhs, rhs)
+    for got, w in zip(judged, want):
+        np.testing.assert_array_equal(got.reshape(w.shape), w)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_memory_stays_far_below_the_array_of_candidates(with_gradient):
+    n = 256
+    spec = jax.ShapeDtypeStruct((n, n), np.float32)
+
+    def f(a, b):
+        return tropical_einsum("ij,jk->ik", a, b)
+
+    fn = jax.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1)) if with_gradient else f
+    memory = jax.jit(fn).lower(spec, spec).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 24 * n * n * 4  # a few results; all candidates would be n * n * n * 4
+
+
+def test_vmap_is_one_more_label():
+    jaxpr = str(
+        jax.make_jaxpr(jax.vmap(lambda a, b: tropical_einsum("ij,jk->ik", a, b), in_axes=(0, None)))(np.ones((5, 2, 3)), np.ones((3, 4)))
+    )
+    assert "equation='aij,jk->aik'" in jaxpr
+    assert len(SEMIRINGS) == 3
+
+
+def test_all_letters_used_falls_back_to_a_batch_level():
+    left = string.ascii_letters[:31]
+    right = string.ascii_letters[31:]
+    equation = f"{left},{right}->{left}{right}"
+    assert TropicalEinsum(max_plus, equation).batched((0, 0)) is None
+    assert TropicalEinsum(max_plus, "ij,jk->ik").batched((None, 1))[0].equation == "ij,jak->aik"
