@@ -51,7 +51,7 @@ def tropical_einsum(equation: str, lhs: Any, rhs: Any, *, semiring: Semiring = m
       [[3. 1.]
        [2. 3.]]
       >>> print(jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum())(a, a))
-      [[0. 2.]
+      [[1. 1.]
        [2. 0.]]
     """
     op = TropicalEinsum(semiring, equation, Outputs.VALUE, accumulate)

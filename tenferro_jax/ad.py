@@ -34,14 +34,43 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
 
 
 def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
-    """The graph of (arguments..., tangents...) -> (outputs, output tangents). Rules and errors as in `grad`."""
+    """The graph of (arguments..., tangents...) -> (outputs, output tangents).
+
+    Args:
+      graph: any graph.
+      rules: AD rules for the extensions, in place of those that the graph carries.
+
+    Raises:
+      ADRuleError, Unsupported: as `grad`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> square = trace(lambda x: x * x, jnp.float32(0))
+      >>> [float(x) for x in jvp(square).to_jax()(jnp.float32(3), jnp.float32(1))]
+      [9.0, 6.0]
+    """
     fn = _function(graph, rules)
     count = len(graph.input_specs)
     return trace(lambda *both: jax.jvp(fn, both[:count], both[count:]), *graph.input_specs, *graph.input_specs)
 
 
 def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
-    """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents). Rules and errors as in `grad`."""
+    """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents).
+
+    Args:
+      graph: any graph; the cotangents are one argument, nested as the output.
+      rules: AD rules for the extensions, in place of those that the graph carries.
+
+    Raises:
+      ADRuleError, Unsupported: as `grad`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> product = trace(lambda x, y: x * y, jnp.float32(0), jnp.float32(0))
+      >>> value, (to_x, to_y) = vjp(product).to_jax()(jnp.float32(3), jnp.float32(5), jnp.float32(1))
+      >>> float(value), float(to_x), float(to_y)
+      (15.0, 5.0, 3.0)
+    """
     fn = _function(graph, rules)
 
     def run(*both: Any) -> Any:

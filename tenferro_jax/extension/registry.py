@@ -52,6 +52,14 @@ def register_extension(factory: ExtensionFactory) -> None:
       MalformedFamilyId: the family_id is not `<package>.<op>.v<major>`.
       Duplicate: the family_id is registered already.
       InvalidConfig: not an ExtensionFactory.
+
+    Example:
+      >>> from tenferro_jax.extension import ExtensionFactory, ExtensionOp
+      >>> class Nothing(ExtensionOp):
+      ...     family_id = "docs-example.nothing.v1"
+      >>> register_extension(ExtensionFactory(Nothing))
+      >>> lookup_extension_factory("docs-example.nothing.v1").version
+      1
     """
     if not isinstance(factory, ExtensionFactory):
         raise InvalidConfig(
@@ -71,7 +79,12 @@ def register_extension(factory: ExtensionFactory) -> None:
 
 
 def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
-    """The factory of a family, or None; never raises."""
+    """The factory of a family, or None; never raises.
+
+    Example:
+      >>> print(lookup_extension_factory("docs-example.unknown.v1"))
+      None
+    """
     return _factories.get(family_id)
 
 

@@ -1,0 +1,20 @@
+"""Each benchmark runs at toy size, so that none rots; no time is asserted."""
+
+import jax
+
+from benchmarks import call_overhead, gradient_of_matmul
+
+
+def test_gradient_of_matmul(capsys):
+    with jax.enable_x64(False):
+        ratios = gradient_of_matmul.main([8], repeats=2)
+    assert len(ratios) == 1
+    assert "gradient" in capsys.readouterr().out
+
+
+def test_call_overhead(capsys):
+    with jax.enable_x64(False):
+        rows = call_overhead.main(calls=5)
+    assert set(rows) > {"jax.jit"}
+    assert all(v > 0 for v in rows.values())
+    assert "x jit" in capsys.readouterr().out

@@ -1,0 +1,63 @@
+"""The docs hold: every block and docstring example runs and prints what the page says; pages and code name the same things."""
+
+import inspect
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tenferro_jax import errors
+from tenferro_jax.ops.vocabulary import VOCABULARY
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def test_every_example_runs_and_prints_what_is_written():
+    done = subprocess.run([sys.executable, "-m", "tests.run_docs"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    blocks, examples = map(int, re.match(r"(\d+) blocks, (\d+) examples, 0 problems", done.stdout).groups())
+    assert blocks >= 13
+    assert examples >= 70
+
+
+def test_the_op_page_and_the_vocabulary_name_the_same_ops():
+    rows = re.findall(r"^\| (\w+) \|", (ROOT / "docs/spec/ops.md").read_text(), re.MULTILINE)
+    assert sorted(set(rows) - {"op"}) == sorted(op.__name__ for op in VOCABULARY)
+
+
+def test_the_error_page_names_every_class():
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    classes = [n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.TenferroError)]
+    assert rows == classes
+
+
+def test_every_dependency_has_a_reason():
+    names = re.findall(r'^  ?"([a-zA-Z_-]+)>=|"([a-zA-Z_-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    reasons = (ROOT / "docs/design/dependencies.md").read_text()
+    used = {a or b for a, b in names}
+    assert len(used) > 10
+    assert not {name for name in used if name not in reasons}
+
+
+@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]))
+def test_links_lead_somewhere(page):
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)):
+        assert (path.parent / target).exists(), target
+
+
+def test_the_first_screen_of_the_readme():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    first = lines[: lines.index("## What the demo prints")]
+    assert len(first) <= 42
+    assert "make demo" in "\n".join(first)
+    assert "make test" in "\n".join(first)
+
+
+def test_retired_names_stay_out():
+    retired = ("SemiringOpKind", "SemiringOps", "SemiringBackend", "SemiringOp", "compile_semiring_to_exec", "eval_semiring_ir")
+    for package in ("tenferro_jax", "ext_tropical"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert not [name for name in retired if name in path.read_text()], path
