@@ -71,6 +71,12 @@ def zero_tangent(primal: Any) -> Any:
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
+def tangent_meta(primal: Any) -> tuple[Any, tuple[Any, ...]] | None:
+    """(dtype, shape) of the tangents of a primal value; None for integers, which have none."""
+    aval = jax.typeof(primal).to_tangent_aval()
+    return None if aval.dtype == jax.dtypes.float0 else (aval.dtype, tuple(aval.shape))
+
+
 def zero_cotangent(linear_input: Any) -> Any:
     """The symbolic zero cotangent of a linear input."""
     return ad.Zero(linear_input.aval.to_ct_aval())

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, BackendFailure, InvalidConfig, MetaMismatchError, NotDifferentiableError, TenferroError
-from ..jax_seam import Site
-from ..meta import TensorMeta, as_operand, meta_of, struct
+from ..errors import ADRuleError, InvalidConfig
+from ..meta import TensorMeta, as_operand, meta_of
 from ..ops.builder import JaxBuilder
-from .batching import BatchLevel, Levels, host_over_levels, over_levels
-from .op import Extension, ExtensionOp, checked_sequence, has_host_form, has_lowering, lowered, nested_extension
-from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, LinearMode, RuleContext
-from .runtimes import Route, RouteKind, choose_route
-
-_lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
-
+from .batching import BatchLevel
+from .differentiation import linearize, not_differentiable, present, require_metas, transposed
+from .execution import forward, lowering_body, lowering_family, run_host
+from .op import Extension, ExtensionOp, has_host_form, has_lowering, nested_extension
+from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionRuleSet, LinearInput
 
 # --- the entry point -----------------------------------------------------------------------------------------------
 
@@ -57,7 +51,7 @@ def apply(op: ExtensionOp | Extension, *arrays: Any, rules: ExtensionRuleSet = N
       [[3.0, 1.0], [2.0, 3.0]]
     """
     carrier = Extension.of(op)
-    outer = _lowering_family.get()
+    outer = lowering_family.get()
     if outer is not None:
         raise nested_extension(outer, carrier.family_id)
     if not isinstance(rules, ExtensionRuleSet):
@@ -101,7 +95,7 @@ def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
     op = carrier.op
     if has_host_form(op) and not has_lowering(op) and not op.kernels:
-        return lambda *arrays: tuple(_run_host(carrier, arrays))
+        return lambda *arrays: tuple(run_host(carrier, arrays))
     primitive = family_primitive(carrier.family_id)
 
     def run(*arrays: Any) -> tuple[Any, ...]:
@@ -154,133 +148,20 @@ def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
             needed="a way to know the output shardings",
             fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
         )
-    return [out.sharding for out in jax.eval_shape(lambda *xs: _lowering_body(carrier, xs), *inputs)]
+    return [out.sharding for out in jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *inputs)]
 
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     del rules  # they never key an executable
     if has_host_form(op.op) and not has_lowering(op.op) and not op.op.kernels:
-        return _run_host(op, arrays)
+        return run_host(op, arrays)
     return jax_seam.compile_and_run(family_primitive(op.family_id), *arrays, op=op, rules=NO_RULES)
 
 
 def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
     del rules
     site = jax_seam.site_of(ctx)
-    return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: _forward(op, site, arrays), op.attributes)
-
-
-# --- forward -------------------------------------------------------------------------------------------------------
-
-
-def _forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The traced body of an extension at a lowering site, checked against infer_output_meta."""
-    route = choose_route(carrier.op, site)
-    if route.kind is RouteKind.KERNEL:
-        what, kernel = f"{site.platform} kernel", carrier.op.kernels[site.platform]
-
-        def one(*element: Any) -> tuple[Any, ...]:
-            return checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
-
-        return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
-    if route.kind is RouteKind.LOWERING:
-        body = _lowering_body(carrier, arrays)
-        if body is not None:
-            return _checked(carrier, body, arrays, "lower_to_standard_ops")
-        choose_route(carrier.op, site, lowering_declined=True)
-    return _callback(carrier, arrays)
-
-
-def _lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-    token = _lowering_family.set(carrier.family_id)
-    declined = False
-
-    def one(*element: Any) -> tuple[Any, ...]:
-        nonlocal declined
-        outs = lowered(carrier.op, element)
-        declined = outs is None
-        return () if outs is None else outs
-
-    try:
-        outs = over_levels(carrier.batching, one)(*arrays)
-    finally:
-        _lowering_family.reset(token)
-    return None if declined else tuple(outs)
-
-
-def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
-    """The route that a carrier takes at a site, found without running anything."""
-    route = choose_route(carrier.op, site)
-    if route.kind is not RouteKind.LOWERING:
-        return route
-    structs = [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas]
-    declined = jax.eval_shape(lambda *xs: _lowering_body(carrier, xs), *structs) is None
-    return choose_route(carrier.op, site, lowering_declined=declined)
-
-
-def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], what: str) -> tuple[Any, ...]:
-    want = carrier.infer(*map(meta_of, arrays))
-    have = tuple(meta_of(out) for out in outs)
-    if have != want:
-        raise _mismatch(carrier, what, have, want)
-    return tuple(outs)
-
-
-def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> MetaMismatchError:
-    return MetaMismatchError(
-        where=f"{what} of extension, family_id={carrier.family_id}",
-        given=f"outputs {', '.join(map(str, have)) or 'none'}",
-        needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
-        fix="Make the two agree.",
-    )
-
-
-def _run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
-    """Run eager_execute on concrete arrays now; an exception of the author is kept as the cause."""
-    metas = carrier.infer(*map(meta_of, arrays))
-    outs = _host_outputs(carrier, metas, [np.asarray(a) for a in arrays])
-    placement = jax_seam.replicated_placement(arrays)
-    return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
-
-
-def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Call eager_execute from inside a compiled program."""
-    metas = carrier.infer(*map(meta_of, arrays))
-    structs = tuple(map(struct, metas))
-
-    def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
-        # Sizes are concrete here even where the trace had symbols.
-        return tuple(_host_outputs(carrier, metas, [np.asarray(x) for x in xs]))
-
-    return tuple(jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential"))
-
-
-def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    arrays = [array.view() for array in arrays]  # the author reads, the caller's own array stays as it is
-    for array in arrays:
-        array.setflags(write=False)
-    depth = len(carrier.batching)
-    want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
-
-    def one(*element: np.ndarray) -> list[np.ndarray]:
-        returned = checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
-        outs = [np.asarray(out) for out in returned]
-        have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
-        if have != want:
-            raise _mismatch(carrier, "eager_execute", have, want)
-        return outs
-
-    try:
-        return list(host_over_levels(carrier.batching, one, metas)(*arrays))
-    except TenferroError:
-        raise
-    except Exception as error:
-        raise BackendFailure(
-            where=f"eager_execute of extension {carrier.family_id}",
-            given=f"{type(error).__name__}: {error}",
-            needed="an execution without an exception",
-            fix="See the cause; it is the author's own exception.",
-        ) from error
+    return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes)
 
 
 # --- JVP -----------------------------------------------------------------------------------------------------------
@@ -307,57 +188,12 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [jax_seam.none_if_zero(t) for t in tangents]
-    results = _linearize(rule, form.op, form.batching, rules, primals, outs, given)
+    results = linearize(rule, form.op, form.batching, RuleBuilder(rules), primals, outs, given)
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
-        raise _not_differentiable(op.family_id, "jvp", "output", results)
+        raise not_differentiable(op.family_id, "jvp", "output", results)
+    require_metas(results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}")
     kept = list(zip(outs, results, strict=True))[: op.output_count]
     return [out for out, _ in kept], [jax_seam.zero_tangent(out) if t is None else t for out, t in kept]
-
-
-def _not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:
-    index = next(i for i, r in enumerate(results) if r is NOT_DIFFERENTIABLE)
-    return NotDifferentiableError(
-        family_id,
-        kind,
-        given=f"family_id {family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {index}",
-        needed="a slot that has a derivative",
-        fix="Differentiate with respect to other inputs, or stop the gradient with jax.lax.stop_gradient.",
-    )
-
-
-def _present(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(v for v in values if v is not None and v is not NOT_DIFFERENTIABLE)
-
-
-def _restored(slots: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """`slots` with every present entry replaced, in order, by `values`; None and NOT_DIFFERENTIABLE stay."""
-    source = iter(values)
-    return [s if s is None or s is NOT_DIFFERENTIABLE else next(source) for s in slots]
-
-
-def _linearize(
-    rule: ExtensionAdRule,
-    op: ExtensionOp,
-    levels: Levels,
-    rules: ExtensionRuleSet,
-    primals: Sequence[Any],
-    outs: Sequence[Any],
-    tangents: Sequence[Any],
-) -> list[Any]:
-    """The rule's tangents, with the rule itself mapped over the batch levels."""
-    if not levels:
-        results = rule.linearize(op, RuleBuilder(rules), tuple(primals), tuple(outs), tuple(tangents), RuleContext(op.family_id))
-        return list(checked_sequence(results, op, "linearize", op.output_count))
-    level, rest = levels[0], levels[1:]
-    slots: list[Any] = []
-
-    def one(primals: Any, outs: Any, given: Any) -> tuple[Any, ...]:
-        slots[:] = _linearize(rule, op, rest, rules, primals, outs, _restored(tangents, given))
-        return _present(slots)
-
-    axes = tuple(axis for axis, t in zip(level.in_axes, tangents, strict=True) if t is not None)
-    mapped = level.vmap(one, in_axes=(level.in_axes, 0, axes))(tuple(primals), tuple(outs), _present(tangents))
-    return _restored(slots, mapped)
 
 
 # --- transpose -----------------------------------------------------------------------------------------------------
@@ -370,42 +206,12 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
     given = [jax_seam.none_if_zero(c) for c in cotangents]
     inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else a for a, m in zip(args, mask, strict=True)]
-    results = [None] * len(args) if not _present(given) else _transposed(rule, op.op, op.batching, rules, given, inputs)
+    results = [None] * len(args) if not present(given) else transposed(rule, op.op, op.batching, RuleBuilder(rules), given, inputs)
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
-        raise _not_differentiable(op.family_id, "transpose", "input", results)
+        raise not_differentiable(op.family_id, "transpose", "input", results)
+    wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
+    require_metas(results, wanted, f"transpose_rule of extension {op.family_id}")
     return [None if not m else jax_seam.zero_cotangent(a) if r is None else r for a, m, r in zip(args, mask, results, strict=True)]
-
-
-def _transposed(
-    rule: ExtensionAdRule,
-    op: ExtensionOp,
-    levels: Levels,
-    rules: ExtensionRuleSet,
-    cotangents: Sequence[Any],
-    inputs: Sequence[Any],
-) -> list[Any]:
-    """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums over it."""
-    mask = tuple(isinstance(x, LinearInput) for x in inputs)
-    if not levels:
-        results = rule.transpose_rule(op, RuleBuilder(rules), tuple(cotangents), tuple(inputs), LinearMode(mask), RuleContext(op.family_id))
-        results = checked_sequence(results, op, "transpose_rule", op.input_count)
-        return [r if m else None for r, m in zip(results, mask, strict=True)]
-    level, rest = levels[0], levels[1:]
-    metas = level.inner([meta_of(x) for x in inputs])
-    slots: list[Any] = []
-
-    def one(given: Any, known: Any) -> tuple[Any, ...]:
-        values = iter(known)
-        element = [LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)]
-        slots[:] = _transposed(rule, op, rest, rules, _restored(cotangents, given), element)
-        return _present(slots)
-
-    known = [(x, axis) for x, axis, m in zip(inputs, level.in_axes, mask, strict=True) if not m]
-    mapped = level.vmap(one, in_axes=(0, tuple(axis for _, axis in known)))(_present(cotangents), tuple(x for x, _ in known))
-    return [
-        r if r is None or r is NOT_DIFFERENTIABLE else r.sum(0) if axis is None else jnp.moveaxis(r, 0, axis)
-        for r, axis in zip(_restored(slots, mapped), level.in_axes, strict=True)
-    ]
 
 
 # --- batching ------------------------------------------------------------------------------------------------------

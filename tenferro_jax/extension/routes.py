@@ -9,8 +9,8 @@ import jax
 
 from ..jax_seam import Site, inner_jaxprs, open_jaxpr
 from ..meta import TensorMeta
+from .execution import route_of
 from .op import Extension
-from .primitive import route_of
 from .runtimes import Route
 
 

@@ -169,6 +169,32 @@ def test_rules_of_a_wrong_shape():
         apply(ScaledSquare(), X, rules=[Bare()])
 
 
+def test_tangents_and_cotangents_have_the_metas_of_their_primals():
+    class Rule(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return [tangent_in[0][..., 0], primal_out[1]]
+
+    class HostRule(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return builder.add(op, tangent_in[0])
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            return [cotangent_out[0][:1]]
+
+    rules = ExtensionRuleSet(Rule(), HostRule())
+    for wrap in (lambda f: f, jax.vmap):
+        with pytest.raises(MetaMismatchError, match=r"linearize of extension test-package\.max_and_index\.v1, entry 1.*no tangents"):
+            jax.jvp(wrap(lambda x: apply(MaxAndIndex(), x, rules=rules)), (X,), (X,))
+    with pytest.raises(
+        MetaMismatchError, match=r"transpose_rule of extension test-package\.host_cumulate\.v1, entry 0.*float64\[1,3\].*float64\[2,3\]"
+    ):
+        jax.grad(lambda x: apply(HostCumulate(), x, rules=rules)[0].sum())(X)
+
+
 @dataclasses.dataclass(frozen=True)
 class Wrong(ExtensionOp):
     """Says float64[2,3] and returns something else."""

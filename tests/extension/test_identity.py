@@ -44,7 +44,8 @@ class Color(enum.Enum):
 
 DISTINCT = [
     None, False, True, 0, 1, 0.0, -0.0, 1.0, float("nan"), float("inf"), 0j, 1 + 0j, "", "1", b"1", (), (1,), (1.0,), (True,), ((1,),),
-    Color.RED, Color.BLUE, np.dtype("float32"), np.dtype("float64"), np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
+    Color.RED, Color.BLUE, np.dtype("float32"), np.dtype("float64"),
+    np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
     jax.export.symbolic_shape("n")[0], ScaledSquare(1.0), ScaledSquare(2.0),
 ]  # fmt: skip
 

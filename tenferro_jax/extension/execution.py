@@ -1,0 +1,132 @@
+"""The forward computation of an extension at a lowering site or on concrete arrays, checked against infer_output_meta."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import jax_seam
+from ..errors import BackendFailure, MetaMismatchError, TenferroError
+from ..jax_seam import Site
+from ..meta import TensorMeta, meta_of, struct
+from .batching import host_over_levels, over_levels
+from .op import Extension, checked_sequence, lowered
+from .runtimes import Route, RouteKind, choose_route
+
+lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
+
+
+def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The traced body of an extension at a lowering site, checked against infer_output_meta."""
+    route = choose_route(carrier.op, site)
+    if route.kind is RouteKind.KERNEL:
+        what, kernel = f"{site.platform} kernel", carrier.op.kernels[site.platform]
+
+        def one(*element: Any) -> tuple[Any, ...]:
+            return checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
+
+        return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
+    if route.kind is RouteKind.LOWERING:
+        body = lowering_body(carrier, arrays)
+        if body is not None:
+            return _checked(carrier, body, arrays, "lower_to_standard_ops")
+        choose_route(carrier.op, site, lowering_declined=True)
+    return _callback(carrier, arrays)
+
+
+def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The lowering's outputs, mapped over the batch levels; None when it declines."""
+    token = lowering_family.set(carrier.family_id)
+    declined = False
+
+    def one(*element: Any) -> tuple[Any, ...]:
+        nonlocal declined
+        outs = lowered(carrier.op, element)
+        declined = outs is None
+        return () if outs is None else outs
+
+    try:
+        outs = over_levels(carrier.batching, one)(*arrays)
+    finally:
+        lowering_family.reset(token)
+    return None if declined else tuple(outs)
+
+
+def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
+    """The route that a carrier takes at a site, found without running anything."""
+    route = choose_route(carrier.op, site)
+    if route.kind is not RouteKind.LOWERING:
+        return route
+    structs = [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas]
+    declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *structs) is None
+    return choose_route(carrier.op, site, lowering_declined=declined)
+
+
+def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], what: str) -> tuple[Any, ...]:
+    want = carrier.infer(*map(meta_of, arrays))
+    have = tuple(meta_of(out) for out in outs)
+    if have != want:
+        raise _mismatch(carrier, what, have, want)
+    return tuple(outs)
+
+
+def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> MetaMismatchError:
+    return MetaMismatchError(
+        where=f"{what} of extension, family_id={carrier.family_id}",
+        given=f"outputs {', '.join(map(str, have)) or 'none'}",
+        needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
+        fix="Make the two agree.",
+    )
+
+
+def run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
+    """Run eager_execute on concrete arrays now; an exception of the author is kept as the cause."""
+    metas = carrier.infer(*map(meta_of, arrays))
+    outs = _host_outputs(carrier, metas, [np.asarray(a) for a in arrays])
+    placement = jax_seam.replicated_placement(arrays)
+    return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
+
+
+def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Call eager_execute from inside a compiled program."""
+    metas = carrier.infer(*map(meta_of, arrays))
+    structs = tuple(map(struct, metas))
+
+    def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
+        # Sizes are concrete here even where the trace had symbols.
+        return tuple(_host_outputs(carrier, metas, [np.asarray(x) for x in xs]))
+
+    return tuple(jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential"))
+
+
+def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    arrays = [array.view() for array in arrays]  # the author reads, the caller's own array stays as it is
+    for array in arrays:
+        array.setflags(write=False)
+    depth = len(carrier.batching)
+    want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
+
+    def one(*element: np.ndarray) -> list[np.ndarray]:
+        returned = checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
+        outs = [np.asarray(out) for out in returned]
+        have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
+        if have != want:
+            raise _mismatch(carrier, "eager_execute", have, want)
+        return outs
+
+    try:
+        return list(host_over_levels(carrier.batching, one, metas)(*arrays))
+    except TenferroError:
+        raise
+    except Exception as error:
+        raise BackendFailure(
+            where=f"eager_execute of extension {carrier.family_id}",
+            given=f"{type(error).__name__}: {error}",
+            needed="an execution without an exception",
+            fix="See the cause; it is the author's own exception.",
+        ) from error
