@@ -7,7 +7,7 @@ PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)
 comma := ,
 NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
 
-.PHONY: demo test test-all test-newest lint bench clean
+.PHONY: demo test test-all test-newest lint bench docs clean
 
 demo: .venv/.demo
 	.venv/bin/python -m ext_tropical.demo
@@ -31,6 +31,13 @@ bench: .venv/.test
 	.venv/bin/python -m benchmarks.gradient_of_matmul
 	.venv/bin/python -m benchmarks.call_overhead
 
+docs: .venv/.docs
+	.venv/bin/mkdocs build --quiet
+
+%/.docs: pyproject.toml | %/bin/python
+	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found; name one: make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv .venv
@@ -48,4 +55,4 @@ bench: .venv/.test
 	touch $@ $*/.demo
 
 clean:
-	rm -rf .venv .venv-newest demo_out build *.egg-info
+	rm -rf .venv .venv-newest demo_out build site *.egg-info

@@ -225,9 +225,16 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 
 def scan_counts(eqn: Any) -> tuple[int, int, int]:
-    """(constants, carried values, scanned arrays) of a scan equation; the params changed in JAX 0.11."""
-    if "num_carry" in eqn.params:
-        constants, carried = eqn.params["num_consts"], eqn.params["num_carry"]
-        return constants, carried, len(eqn.invars) - constants - carried
-    constants, carried, scanned = (len(jax.tree.leaves(part, is_leaf=lambda x: x is None)) for part in eqn.params["ft_in"])
-    return constants, carried, scanned
+    """(constants, carried values, scanned arrays) of a scan equation.
+
+    The params that say so have another form in each JAX version; what is scanned or stacked has one axis more outside
+    than inside the body, in all of them.
+    """
+    body, _ = open_jaxpr(eqn.params["jaxpr"])
+
+    def same_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in zip(outer, inner, strict=True))
+
+    carried = same_rank(eqn.outvars, body.outvars)
+    scanned = len(eqn.invars) - same_rank(eqn.invars, body.invars)
+    return len(eqn.invars) - carried - scanned, carried, scanned

@@ -6,7 +6,14 @@ import os
 
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
 
+import hypothesis
 import jax
+
+from .sweep import ALL
+
+hypothesis.settings.register_profile("fixed sample", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("all", deadline=None, database=None)
+hypothesis.settings.load_profile("all" if ALL else "fixed sample")
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

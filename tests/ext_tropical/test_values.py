@@ -17,6 +17,7 @@ import ext_tropical
 from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_mul, max_plus, min_plus, tropical_einsum, tropical_einsum_with_argmax
 
 from ..oracles import brute_force, object_einsum
+from ..sweep import times
 
 NAMES = ("max_plus", "min_plus", "max_mul")
 EQUATIONS = (
@@ -65,7 +66,7 @@ def test_equations(name, equation):
 def test_random_equations(name):
     rng = np.random.default_rng(11)
     done = 0
-    for seed in range(24):
+    for seed in range(times(24)):
         equation, shapes = rand_equation(2, 3, n_out=2, d_min=1, d_max=3, seed=seed)
         try:
             ext_tropical.layout.matmul_layout(equation)
@@ -81,7 +82,7 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, -np.inf, np.nan])
 
 @pytest.mark.parametrize("name", NAMES)
 @given(seed=st.integers(0, 2**32 - 1), contracted=st.sampled_from([1, 6, 17, 33]), few=st.integers(2, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40))
 def test_special_values(name, seed, contracted, few):
     """NaN operands, inf - inf, 0 * inf, all-zero cells, signed zeros: value and winner by rule."""
     rng = np.random.default_rng(seed)

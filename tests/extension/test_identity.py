@@ -24,6 +24,7 @@ from tenferro_jax.extension import (
 from tenferro_jax.payload import from_payload_json, payload_json, typed_key
 
 from ..extension_ops import RULES, ScaledSquare, ScaledSquareRule
+from ..sweep import times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tu
 
 
 @given(payloads, payloads)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(200))
 def test_keys_and_text_tell_the_same_payloads_apart(a, b):
     same = typed_key(a) == typed_key(b)
     assert same == (payload_json(a) == payload_json(b))
@@ -105,7 +106,7 @@ class Everything(ExtensionOp):
 
 
 @given(st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=times(50))
 def test_text_round_trip(f, c, b, i, s, e):
     op = Everything(f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s)
     assert Extension.of(from_payload_json(payload_json(op), Everything)) == Extension.of(op)
