@@ -63,57 +63,42 @@ def _extreme(dtype: Any, infinity: float, name: str) -> Any:
     return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
 
 
-def _sum(x: Any, y: Any, absorbing: Any) -> Any:
-    """x + y; in integers, where infinity is the type's extreme value, an infinite term stays infinite."""
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return x + y
-    return jnp.where((x == absorbing) | (y == absorbing), absorbing, x + y)
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Plus(Semiring):
+    """times is +, and the zero is infinite: in integers the type's extreme value, which absorbs as infinity does."""
 
+    def times(self, x: Any, y: Any) -> Any:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return x + y
+        zero = self.zero(x.dtype)
+        return jnp.where((x == zero) | (y == zero), zero, x + y)
 
-def _opposite_infinities(a: Any, b: Any) -> Any:
-    return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+    def one(self, dtype: Any) -> Any:
+        return np.zeros((), dtype)
+
+    def identity(self, dtype: Any) -> Any:
+        return self.zero(dtype)
+
+    def may_make_nan(self, a: Any, b: Any) -> Any:
+        return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class _MaxPlus(Semiring):
-    def times(self, x: Any, y: Any) -> Any:
-        return _sum(x, y, lowest(x.dtype))
-
+class _MaxPlus(_Plus):
     def better(self, y: Any, x: Any) -> Any:
         return y > x
 
     def zero(self, dtype: Any) -> Any:
         return lowest(dtype)
 
-    def one(self, dtype: Any) -> Any:
-        return np.zeros((), dtype)
-
-    def identity(self, dtype: Any) -> Any:
-        return lowest(dtype)
-
-    def may_make_nan(self, a: Any, b: Any) -> Any:
-        return _opposite_infinities(a, b)
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class _MinPlus(Semiring):
-    def times(self, x: Any, y: Any) -> Any:
-        return _sum(x, y, highest(x.dtype))
-
+class _MinPlus(_Plus):
     def better(self, y: Any, x: Any) -> Any:
         return y < x
 
     def zero(self, dtype: Any) -> Any:
         return highest(dtype)
-
-    def one(self, dtype: Any) -> Any:
-        return np.zeros((), dtype)
-
-    def identity(self, dtype: Any) -> Any:
-        return highest(dtype)
-
-    def may_make_nan(self, a: Any, b: Any) -> Any:
-        return _opposite_infinities(a, b)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -40,6 +40,27 @@ class TensorMeta(NamedTuple):
         return f"{name}[{','.join(map(str, self.shape))}]"
 
 
+class Described:
+    """Anything that has a `meta`: its shape, dtype and rank."""
+
+    meta: TensorMeta
+
+    @property
+    def shape(self) -> tuple[SymDim, ...]:
+        """Shape; dimensions may be symbolic."""
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> Any:
+        """dtype."""
+        return self.meta.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Rank."""
+        return self.meta.ndim
+
+
 def meta_of(value: Any) -> TensorMeta:
     """The TensorMeta of anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""
     return TensorMeta(canonical_dtype(value.dtype), tuple(value.shape))

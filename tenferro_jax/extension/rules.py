@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from ..errors import ADRuleError, DuplicateRule
-from ..meta import TensorMeta, meta_of, require_equal
+from ..meta import Described, TensorMeta, meta_of, require_equal
 from ..ops.builder import Builder
 from ..payload import Sealed
 from .family import parse_family_id
@@ -24,20 +24,10 @@ NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearInput:
+class LinearInput(Described):
     """Stands in `inputs` of a transpose rule for an input that the program is linear in; it has metadata, no value."""
 
     meta: TensorMeta
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Shape of the input."""
-        return self.meta.shape
-
-    @property
-    def dtype(self) -> Any:
-        """dtype of the input."""
-        return self.meta.dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,35 +10,18 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
-from ..meta import TensorMeta, as_operand, meta_of, require_x64, struct
+from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
 from ..ops.arithmetic import Constant
 from ..ops.op import StdTensorOp
 from .graph import Graph, Node
 from .read_jaxpr import read_jaxpr
 
 
-class Value:
+class Value(Described):
     """A handle to a tensor in a GraphBuilder."""
-
-    __slots__ = ("_builder", "index", "meta")
 
     def __init__(self, builder: GraphBuilder, index: int, meta: TensorMeta):
         self._builder, self.index, self.meta = builder, index, meta
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Shape, symbolic dimensions included."""
-        return self.meta.shape
-
-    @property
-    def dtype(self) -> Any:
-        """dtype."""
-        return self.meta.dtype
-
-    @property
-    def ndim(self) -> int:
-        """Rank."""
-        return self.meta.ndim
 
     def __repr__(self) -> str:
         return f"Value(%{self.index}: {self.meta})"
