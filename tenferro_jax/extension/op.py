@@ -120,6 +120,11 @@ def has_lowering(op: ExtensionOp) -> bool:
     return type(op).lower_to_standard_ops is not ExtensionOp.lower_to_standard_ops
 
 
+def is_host_only(op: ExtensionOp) -> bool:
+    """Whether eager_execute is the only way to run the op."""
+    return has_host_form(op) and not has_lowering(op) and not op.kernels
+
+
 class LoweringBuilder(JaxBuilder):
     """Emits a lowering into JAX; extensions are refused, because a lowering ends in standard ops."""
 

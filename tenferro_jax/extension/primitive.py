@@ -16,7 +16,7 @@ from ..ops.builder import JaxBuilder
 from .batching import BatchLevel
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
 from .execution import forward, lowering_body, lowering_family, run_host
-from .op import Extension, ExtensionOp, has_host_form, has_lowering, nested_extension
+from .op import Extension, ExtensionOp, has_lowering, is_host_only, nested_extension
 from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionRuleSet, LinearInput
 
 # --- the entry point -----------------------------------------------------------------------------------------------
@@ -40,7 +40,8 @@ def apply(op: ExtensionOp | Extension, *arrays: Any, rules: ExtensionRuleSet = N
       ADRuleError: later, if the call is differentiated and `rules` has no rule for the family.
       BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see `host_errors`.
 
-    Cost: about 4 us over the op itself on concrete arrays; nothing at run time inside jit.
+    Cost: on concrete arrays about 2 us more than a call of an equal jitted function, and 5 us to make a new op object;
+      nothing at run time inside jit.
 
     Example:
       >>> import numpy as np
@@ -93,8 +94,7 @@ def save_families(*family_ids: str) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
-    op = carrier.op
-    if has_host_form(op) and not has_lowering(op) and not op.kernels:
+    if is_host_only(carrier.op):
         return lambda *arrays: tuple(run_host(carrier, arrays))
     primitive = family_primitive(carrier.family_id)
 
@@ -153,7 +153,7 @@ def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     del rules  # they never key an executable
-    if has_host_form(op.op) and not has_lowering(op.op) and not op.op.kernels:
+    if is_host_only(op.op):
         return run_host(op, arrays)
     return jax_seam.compile_and_run(family_primitive(op.family_id), *arrays, op=op, rules=NO_RULES)
 
