@@ -93,7 +93,8 @@ class TropicalStep:
     Attributes:
       labels: the contracted labels, in order of first appearance.
       shape: their sizes.
-      winner: int32, shape of the step's output; row-major index over `shape`, from 0; -1 where nothing is contracted.
+      winner: int32, shape of the step's output; row-major index over `shape`, from 0; -1 where a
+        contracted size is 0.
     """
 
     labels: str = dataclasses.field(metadata={"static": True})
@@ -101,7 +102,7 @@ class TropicalStep:
     winner: Any
 
     def coordinates(self) -> Mapping[str, Any]:
-        """For each contracted label its index at the winner: int32, shape of the step's output; -1 where nothing is contracted."""
+        """For each contracted label its index at the winner: int32, shape of the step's output; -1 where a contracted size is 0."""
         rest, found = self.winner, {}
         for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
             extent = jnp.maximum(jnp.asarray(size, jnp.int32), 1)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
@@ -53,13 +52,18 @@ class TropicalEinsum(ExtensionOp):
     input_count = 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.semiring, Semiring):
+        known = next((s for s in SEMIRINGS if s.id == getattr(self.semiring, "id", None)), None)
+        if known is None:
             raise PayloadError(
                 where=f"{self.family_id}, field semiring",
                 given=repr(self.semiring),
-                needed="a Semiring",
-                fix="Pass max_plus, min_plus or max_mul of ext_tropical.",
+                needed=f"one of {', '.join(map(repr, SEMIRINGS))}",
+                fix="Pass one of them; they are in ext_tropical.",
             )
+        object.__setattr__(self, "semiring", known)  # what was read from bytes has the id alone
+        if not isinstance(self.outputs, Outputs):
+            where = f"{self.family_id}, field outputs"
+            raise PayloadError(where=where, given=repr(self.outputs), needed="a member of Outputs", fix="Pass Outputs.VALUE.")
         if self.accumulate not in (None, "float32"):
             where = f"{self.family_id}, field accumulate"
             raise PayloadError(where=where, given=repr(self.accumulate), needed="None or 'float32'", fix="Pass one of them.")
@@ -84,7 +88,7 @@ class TropicalEinsum(ExtensionOp):
                 where=f"{self.family_id} {self.equation!r}",
                 given=f"operands of dtype {left} and {right}",
                 needed="one dtype for both",
-                fix=f"Convert one of them, for example with .astype('{left}').",
+                fix="Convert both to the dtype you mean with .astype; no promotion is done, not of Python numbers either.",
             )
         if left not in DTYPES:
             raise DTypeError(
@@ -92,6 +96,13 @@ class TropicalEinsum(ExtensionOp):
                 given=f"dtype {left}",
                 needed=f"one of {', '.join(DTYPES)}",
                 fix="Convert the operands.",
+            )
+        if self.accumulate and left not in (*_WIDENED, self.accumulate):
+            raise DTypeError(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"accumulate={self.accumulate!r} with {left} operands",
+                needed=f"operands of {', '.join(_WIDENED)} or {self.accumulate}",
+                fix="Leave accumulate out: these operands are added in their own dtype.",
             )
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id)
         contracted = product(sizes, self.layout.contracted)
@@ -105,6 +116,11 @@ class TropicalEinsum(ExtensionOp):
         shape = tuple(sizes[label] for label in self.layout.equation.output)
         value = TensorMeta(np.dtype(self._value_dtype(inputs[0].dtype)), shape)
         return (value, TensorMeta(np.dtype("int32"), shape))[: self.output_count]
+
+    @staticmethod
+    def work_dtype(dtype: Any) -> Any:
+        """The dtype in which candidates are made and compared, and cotangents added."""
+        return np.dtype("float32") if dtype.name in _WIDENED else dtype
 
     def _value_dtype(self, dtype: Any) -> Any:
         return self.accumulate if self.accumulate and dtype.name in _WIDENED else dtype
@@ -121,21 +137,30 @@ class TropicalEinsum(ExtensionOp):
                 needed="contracted labels on one device each",
                 fix="Reshard the operands with jax.sharding.reshard, or contract inside jax.shard_map.",
             )
-        spec = jax.P(*(placed[label] for label in self.layout.equation.output))
+        axes = [placed[label] for label in self.layout.equation.output]
+        named = [name for entry in axes if entry for name in (entry if isinstance(entry, tuple) else (entry,))]
+        if len(set(named)) < len(named):
+            raise Unsupported(
+                where=f"{self.family_id} {self.equation!r} on an explicit mesh",
+                given=f"two output labels split over one mesh axis: {placed}",
+                needed="each mesh axis used once in the output",
+                fix="Reshard one operand with jax.sharding.reshard, or contract inside jax.shard_map.",
+            )
+        spec = jax.P(*axes)
         return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
 
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
         return builder.inline(self._blocked, *inputs)
 
     def _blocked(self, lhs: Any, rhs: Any) -> tuple[Any, ...]:
-        work = jnp.float32 if lhs.dtype.name in _WIDENED else lhs.dtype
+        work = self.work_dtype(lhs.dtype)
         left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
         value, *winner = blocked.contract(self.semiring, left, right, with_winner=self.output_count == 2)
         return self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), *winner)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
         lhs, rhs = arrays
-        work = np.float32 if lhs.dtype.name in _WIDENED else lhs.dtype
+        work = self.work_dtype(lhs.dtype)
         left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
         value, winner = reference.contract(self.semiring, np.asarray(left), np.asarray(right))
         outs = self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), winner)
@@ -155,23 +180,11 @@ class TropicalEinsum(ExtensionOp):
         return form, (0,) * self.output_count
 
 
-@dataclasses.dataclass(frozen=True)
 class TropicalEinsumFactory(ExtensionFactory):
-    """Rebuilds TropicalEinsum from its payload; the semiring is found by its id."""
+    """Rebuilds TropicalEinsum from its payload."""
 
-    op_class: type[ExtensionOp] = TropicalEinsum
+    def __init__(self) -> None:
+        super().__init__(TropicalEinsum)
 
     def instantiate_default(self) -> ExtensionOp:
         return TropicalEinsum(SEMIRINGS[0], "ij,jk->ik")
-
-    def decode(self, payload: str) -> TropicalEinsum:
-        op = super().decode(payload)
-        semiring = next((s for s in SEMIRINGS if s.id == op.semiring.id), None)
-        if semiring is None:
-            raise PayloadError(
-                where=f"payload of {self.family_id}",
-                given=f"semiring {op.semiring.id!r}",
-                needed=f"one of {', '.join(s.id for s in SEMIRINGS)}",
-                fix="Read it with the version of the package that wrote it.",
-            )
-        return dataclasses.replace(op, semiring=semiring)

@@ -45,11 +45,16 @@ class TropicalEinsumRule(ExtensionAdRule):
 
         def tangent(lhs: Any, rhs: Any, winner: Any, *given: Any) -> Any:
             at = op.layout.matrix(winner)
-            operands = [_at_winner(m, at, axis) for m, axis in zip(op.layout.matrices(lhs, rhs), (1, 2), strict=True)]
+            work = op.work_dtype(lhs.dtype)  # the transpose adds up in it: 16 bits would saturate
+
+            def chosen_entries(lhs: Any, rhs: Any) -> list[Any]:
+                matrices = op.layout.matrices(lhs.astype(work), rhs.astype(work))
+                return [_at_winner(m, at, axis) for m, axis in zip(matrices, (1, 2), strict=True)]
+
             full = [jnp.zeros_like(x) for x in (lhs, rhs)]
             for i, t in zip(active, given, strict=True):
                 full[i] = t
-            directions = [_at_winner(m, at, axis) for m, axis in zip(op.layout.matrices(*full), (1, 2), strict=True)]
+            operands, directions = chosen_entries(lhs, rhs), chosen_entries(*full)
 
             def product(*chosen: Any) -> Any:
                 both = list(operands)

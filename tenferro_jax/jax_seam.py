@@ -17,7 +17,11 @@ from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, seri
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, xla
 
+from .errors import InvalidConfig
+
 ATTRIBUTE = "tenferro.ext"
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement) if n.startswith(("WEEK_", "MAX")))
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim = jax.export.is_symbolic_dim
@@ -127,6 +131,14 @@ def replicated_placement(arrays: Sequence[Any]) -> Any:
 
 
 # --- lowering ------------------------------------------------------------------------------------------------------
+
+
+def require_platforms(platforms: Sequence[str], where: str) -> None:
+    """Refuse an empty, repeated or unknown choice of platforms."""
+    if isinstance(platforms, str) or not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
+        raise InvalidConfig(
+            where=where, given=f"platforms={platforms!r}", needed=f"a tuple, each once, of {', '.join(PLATFORMS)}", fix="Name them so."
+        )
 
 
 class Site(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
+from .errors import DTypeError, InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
 from .jax_seam import is_symbolic_dim, max_dim, min_dim
 
 SymDim: TypeAlias = Any
@@ -78,6 +78,11 @@ def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(meta.shape, meta.dtype)
 
 
+def x64_enabled() -> bool:
+    """Whether JAX keeps 64-bit types."""
+    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+
+
 def require_x64(value: Any, where: str) -> None:
     """Refuse a 64-bit NumPy array or spec while JAX would silently narrow it.
 
@@ -85,7 +90,7 @@ def require_x64(value: Any, where: str) -> None:
       X64Error: `value` has a 64-bit dtype (128-bit if complex) and jax_enable_x64 is off.
     """
     dtype = np.dtype(value.dtype) if isinstance(value.dtype, np.dtype | type | str) else value.dtype
-    if isinstance(dtype, np.dtype) and canonical_dtype(dtype) != dtype:
+    if isinstance(dtype, np.dtype) and dtype.kind in "fiuc" and canonical_dtype(dtype) != dtype:
         raise X64Error(
             where=where,
             given=f"a {dtype.name} array while 64-bit types are off",
@@ -94,14 +99,36 @@ def require_x64(value: Any, where: str) -> None:
         )
 
 
+def require_x64_leaves(tree: Any, where: str) -> None:
+    """`require_x64` for every array or spec of a pytree."""
+    for i, leaf in enumerate(jax.tree.leaves(tree)):
+        if hasattr(leaf, "dtype"):
+            require_x64(leaf, f"{where}, input {i}")
+
+
 def as_operand(value: Any, where: str) -> Any:
-    """An array ready for JAX: arrays and tracers pass, NumPy arrays are checked for silent narrowing, Python numbers and lists convert."""
-    if isinstance(value, jax.Array):
+    """An array ready for JAX: arrays and tracers pass, Python numbers and lists of them convert.
+
+    Raises:
+      X64Error: an array of a 64-bit dtype while 64-bit types are off.
+      DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order).
+    """
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        if not x64_enabled():
+            require_x64(value, where)
+        if isinstance(value, np.ma.MaskedArray) or (isinstance(value, np.ndarray) and not value.dtype.isnative):
+            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}")
         return value
-    if isinstance(value, np.ndarray | np.generic):
-        require_x64(value, where)
-        return value
-    return jnp.asarray(value)
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise _no_array(where, f"{type(value).__name__}: {error}") from error
+
+
+def _no_array(where: str, given: str) -> DTypeError:
+    return DTypeError(
+        where=where, given=given, needed="an array, a number or a list of numbers", fix="Convert with jax.numpy.asarray first."
+    )
 
 
 def require_equal(a: SymDim, b: SymDim, where: str) -> None:

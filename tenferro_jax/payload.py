@@ -23,7 +23,7 @@ import jax
 import jax.export
 import numpy as np
 
-from .errors import PayloadError
+from .errors import PayloadError, TenferroError
 from .jax_seam import is_symbolic_dim
 
 _PLAIN = (type(None), bool, int, str, bytes)
@@ -60,7 +60,7 @@ def _key(value: Any, where: str) -> Hashable:
         return kind, value.name
     if isinstance(value, np.dtype):
         return np.dtype, value.name
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return np.ndarray, value.dtype.name, value.shape, _digest(value)
     if is_symbolic_dim(value):
         return "dimension", value
@@ -97,6 +97,18 @@ def _refusal(value: Any, where: str) -> PayloadError:
     return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)
 
 
+def _read_only(leaf: Any) -> Any:
+    """An array leaf as a read-only copy; other leaves as they are."""
+    if not isinstance(leaf, np.ndarray | jax.Array) or isinstance(leaf, jax.core.Tracer) or leaf.dtype == object:
+        return leaf
+    try:
+        copy = np.array(leaf)
+    except TypeError:  # a key array, which the closed list refuses
+        return leaf
+    copy.setflags(write=False)
+    return copy
+
+
 def _family_hint(cls: type) -> str:
     family_id = getattr(cls, "family_id", None)
     return f" (family_id {family_id})" if isinstance(family_id, str) else ""
@@ -105,9 +117,9 @@ def _family_hint(cls: type) -> str:
 class Sealed:
     """A frozen value with typed identity: base of ops, rules and graphs.
 
-    A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays among
-    the fields are copied and made read-only when the object is made. A subclass that writes its own `__post_init__`
-    calls `super().__post_init__()` last.
+    A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays in
+    the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made. A subclass
+    that writes its own `__post_init__` calls `super().__post_init__()` last.
     """
 
     _key: Hashable = None
@@ -132,11 +144,7 @@ class Sealed:
                 fix=f"Decorate {cls.__name__} with @dataclass(frozen=True) and declare the fields.",
             )
         for name in names:
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray) or (isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)):
-                copy = np.array(value)
-                copy.setflags(write=False)
-                object.__setattr__(self, name, copy)
+            object.__setattr__(self, name, map_leaves(getattr(self, name), _read_only))
         key = (cls, tuple((name, _key(getattr(self, name), f"{where}, field {name}")) for name in names))
         self._set_key(key)
 
@@ -172,7 +180,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) is tuple:
         items = tuple(map_leaves(item, change) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    if hasattr(value, "map_leaves"):
+    if hasattr(value, "map_leaves") and not isinstance(value, type):
         return value.map_leaves(change)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
@@ -238,6 +246,8 @@ def from_payload_json(text: str, cls: type) -> Any:
     """
     try:
         return _restored(json.loads(text), cls)
+    except TenferroError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise PayloadError(
             where=f"payload of {cls.__name__}",

@@ -12,6 +12,7 @@ from ..errors import InvalidConfig
 from ..extension import Route
 from ..extension.routes import routes
 from ..graph.graph import Graph
+from ..meta import x64_enabled
 
 
 class Program(NamedTuple):
@@ -80,7 +81,7 @@ class Engine:
                 needed="concrete shapes",
                 fix="Use eval, which binds the sizes of its arguments, or trace with concrete specs.",
             )
-        key = (graph, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        key = (graph, x64_enabled())
         with self._lock:
             program = self._programs.get(key)
             if program is not None:

@@ -62,15 +62,10 @@ def apply(op: ExtensionOp | Extension, *arrays: Any, rules: ExtensionRuleSet = N
             needed="an ExtensionRuleSet",
             fix="Wrap the rules: ExtensionRuleSet(rule, ...).",
         )
-    if any(isinstance(a, jax.core.Tracer) for a in arrays):
-        operands = [as_operand(a, _operand(carrier, i)) for i, a in enumerate(arrays)]
+    operands = [as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)]
+    if any(isinstance(a, jax.core.Tracer) for a in operands):
         return tuple(_bind(carrier, rules, jax_seam.vary_together(operands)))
-    operands = [a if isinstance(a, jax.Array) else as_operand(a, _operand(carrier, i)) for i, a in enumerate(arrays)]
     return _eager(carrier)(*operands)
-
-
-def _operand(carrier: Extension, i: int) -> str:
-    return f"extension {carrier.family_id}, input {i}"
 
 
 def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) -> list[Any]:

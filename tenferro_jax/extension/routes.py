@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..jax_seam import Site, inner_jaxprs, open_jaxpr
+from ..jax_seam import Site, inner_jaxprs, open_jaxpr, require_platforms
 from ..meta import TensorMeta
 from .execution import route_of
 from .op import Extension
@@ -25,6 +25,7 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
 
     Raises:
       Unsupported: an extension has no route there.
+      InvalidConfig: an unknown platform.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -34,6 +35,8 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
       ...     print(route)
       tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA)
     """
+    if platform is not None:
+        require_platforms((platform,), "routes")
     site = Site(platform or _platform(), exporting, partitioned=False)
     return [route_of(carrier, metas, site) for carrier, metas in extensions_in(jax.make_jaxpr(fn)(*args))]
 

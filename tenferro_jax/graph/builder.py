@@ -46,6 +46,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self.rules = NO_RULES
+        self.lost_rules: tuple[str, ...] = ()
         self._metas: list[TensorMeta] = []
         self._nodes: list[Node] = []
         self._producer: list[int | None] = []  # value number -> node number, None for inputs
@@ -80,15 +81,15 @@ class GraphBuilder:
           InvalidConfig: dtypes or shapes that the op refuses, or a value of another builder.
         """
         carrier = Extension.of(op) if isinstance(op, ExtensionOp) else op
+        if not isinstance(carrier, StdTensorOp):
+            raise InvalidConfig(
+                where="GraphBuilder.add",
+                given=repr(op),
+                needed="a standard op or an extension op, as an instance",
+                fix="Pass Add() rather than Add; the ops are in tenferro_jax.ops.",
+            )
         inputs = tuple((v if isinstance(v, Value) else self.constant(v)) for v in values)
-        for v in inputs:
-            if v._builder is not self:
-                raise InvalidConfig(
-                    where=f"GraphBuilder.add({op})",
-                    given=f"{v!r} of another builder",
-                    needed="values of this builder",
-                    fix="Make it an input here, or inline the other graph.",
-                )
+        self._require_own(inputs, f"GraphBuilder.add({op})")
         if rules is not NO_RULES:
             self.rules = self.rules.united(rules)
         key = (carrier, tuple(v.index for v in inputs))
@@ -99,6 +100,16 @@ class GraphBuilder:
             self._nodes.append(Node(carrier, key[1], len(self._metas)))
             outputs = self._seen[key] = tuple(self._new(meta, node) for meta in metas)
         return outputs
+
+    def _require_own(self, values: Sequence[Any], where: str) -> None:
+        for v in values:
+            if not isinstance(v, Value) or v._builder is not self:
+                raise InvalidConfig(
+                    where=where,
+                    given=f"{v!r}" + (" of another builder" if isinstance(v, Value) else ""),
+                    needed="values of this builder",
+                    fix="Make it an input here, or inline the other graph.",
+                )
 
     def _new(self, meta: TensorMeta, producer: int | None) -> Value:
         value = Value(self, len(self._metas), meta)
@@ -120,8 +131,18 @@ class GraphBuilder:
         """A new, empty builder: for the bodies of control-flow ops."""
         return GraphBuilder()
 
+    def absorb(self, body: Graph) -> None:
+        """Take over what a body brings along beside its nodes: AD rules, and the names of lost ones."""
+        self.rules = self.rules.united(body.rules)
+        self.lose_rules(body.lost_rules)
+
+    def lose_rules(self, names: Sequence[str]) -> None:
+        """Note that custom derivatives of these functions were inlined."""
+        self.lost_rules = tuple(dict.fromkeys((*self.lost_rules, *names)))
+
     def build(self, outputs: Sequence[Value], in_tree: Any = None, out_tree: Any = None) -> Graph:
         """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
+        self._require_own(outputs, "GraphBuilder.build")
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))
         if out_tree is None:
@@ -149,4 +170,4 @@ class GraphBuilder:
             for i in old:
                 number[i] = len(metas)
                 metas.append(self._metas[i])
-        return Graph(metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules)
+        return Graph(metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules)

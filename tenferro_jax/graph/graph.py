@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArityError
+from ..errors import ArityError, Unsupported
 from ..extension import Extension, ExtensionRuleSet, apply
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta, as_operand, bind_dim, meta_of, solve_sizes, struct
+from ..meta import TensorMeta, as_operand, bind_dim, meta_of, require_x64, solve_sizes, struct, x64_enabled
 from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import CONTROL
 from ..payload import Sealed, map_leaves
@@ -41,6 +41,8 @@ class Graph(Sealed):
       outputs: value numbers of the outputs.
       in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of arguments.
       rules: AD rules of the extensions inside. No part of equality, hash or text.
+      lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is refused.
+        No part of equality, hash or text.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -50,6 +52,7 @@ class Graph(Sealed):
     in_tree: Any
     out_tree: Any
     rules: ExtensionRuleSet
+    lost_rules: tuple[str, ...]
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Graph(Sealed):
         in_tree: Any,
         out_tree: Any,
         rules: ExtensionRuleSet,
+        lost_rules: Sequence[str] = (),
     ):
         for name, value in [
             ("metas", tuple(metas)),
@@ -69,6 +73,7 @@ class Graph(Sealed):
             ("in_tree", in_tree),
             ("out_tree", out_tree),
             ("rules", rules),
+            ("lost_rules", tuple(lost_rules)),
         ]:
             object.__setattr__(self, name, value)
         body = tuple((node.op.typed_key, node.inputs) for node in self.nodes)
@@ -107,7 +112,7 @@ class Graph(Sealed):
     def map_ops(self, change: Callable[[StdTensorOp], StdTensorOp], metas: Sequence[TensorMeta], rules: ExtensionRuleSet) -> Graph:
         """The same wiring with other ops, metas and rules."""
         nodes = [Node(change(n.op), n.inputs, n.first_output) for n in self.nodes]
-        return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules)
+        return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules, self.lost_rules)
 
     def map_leaves(self, change: Callable[[Any], Any]) -> Graph:
         """The graph with every payload leaf and every dimension replaced through `change`."""
@@ -130,16 +135,22 @@ class Graph(Sealed):
 
         Raises:
           ArityError, ShapeError: the arrays are not what the graph declares.
+          X64Error: the graph holds 64-bit values and 64-bit types are off.
+          Unsupported: later, where the result is differentiated and a custom derivative was inlined (`lost_rules`).
         """
         if len(arrays) != self.input_count:
             raise ArityError(where="Graph", given=f"{len(arrays)} inputs", needed=f"{self.input_count}", fix="Pass one array an input.")
         arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
         graph = self._bound([meta_of(a) for a in arrays])
+        if not x64_enabled():
+            for meta in self.metas:
+                require_x64(meta, "a value of a graph that was made with 64-bit types")
         values = list(arrays)
         for node in graph.nodes:
             inputs = [values[i] for i in node.inputs]
             values.extend(apply(node.op, *inputs, rules=self.rules) if isinstance(node.op, Extension) else call(node.op, inputs))
-        return tuple(values[i] for i in self.outputs)
+        outputs = (values[i] for i in self.outputs)
+        return tuple(map(_not_to_be_differentiated(self.lost_rules), outputs)) if self.lost_rules else tuple(outputs)
 
     def _bound(self, given: Sequence[TensorMeta]) -> Graph:
         """The graph with its symbols replaced by the sizes in `given`, which are checked against the declared inputs."""
@@ -166,6 +177,25 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    """The identity, refusing to be differentiated: better no derivative than another one than the author gave."""
+
+    @jax.custom_jvp
+    def identity(x: Any) -> Any:
+        return x
+
+    @identity.defjvp
+    def _refuse(primals: Any, tangents: Any) -> Any:
+        raise Unsupported(
+            where="differentiating a graph",
+            given=f"custom derivatives that tracing inlined: {', '.join(names)}",
+            needed="a graph without them",
+            fix="Differentiate first and trace the result: trace(jax.grad(fn), ...).",
+        )
+
+    return identity
 
 
 def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp:

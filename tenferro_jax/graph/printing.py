@@ -19,11 +19,12 @@ def graph_text(graph: Any) -> str:
     """
     inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(graph.input_metas))
     lines = [f"graph({inputs}) {{"]
-    for node, end in zip(graph.nodes, [n.first_output for n in graph.nodes[1:]] + [len(graph.metas)], strict=True):
+    ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
+    for node, end in zip(graph.nodes, ends, strict=bool(graph.nodes)):
         outs = range(node.first_output, end)
         names, types = ", ".join(f"%{i}" for i in outs), ", ".join(str(graph.metas[i]) for i in outs)
         lines.append(f"  {names} = {op_text(node.op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}")
-    lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}")
+    lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}".rstrip())
     return "\n".join([*lines, "}"])
 
 

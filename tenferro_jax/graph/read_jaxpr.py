@@ -54,8 +54,8 @@ def _row(eqn: Any, caller: Any) -> Row:
         raise Unsupported(
             where=f"reading JAX primitive {eqn.primitive.name!r} into a graph",
             given=f"{eqn.primitive.name} at {_source(eqn, caller)}",
-            needed=f"one of: {', '.join(sorted(ROWS))}",
-            fix="Write the function with those, or keep this part outside the graph.",
+            needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists them",
+            fix="Write this part with those, or keep it outside the graph.",
         )
     return row
 
@@ -99,11 +99,17 @@ def _inlined(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return read_jaxpr(builder, inner, inputs, caller=eqn)
 
 
+def _custom_rule(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A function with a derivative of its own: its body is inlined, the loss of the derivative is noted."""
+    builder.lose_rules([f"{eqn.primitive.name} at {_source(eqn)}"])
+    return _inlined(builder, eqn, inputs)
+
+
 def _body(builder: Any, closed: Any) -> Any:
     sub = builder.fresh()
     jaxpr, _ = jax_seam.open_jaxpr(closed)
     graph = sub.build(read_jaxpr(sub, closed, [sub.input(v.aval) for v in jaxpr.invars]))
-    builder.rules = builder.rules.united(graph.rules)
+    builder.absorb(graph)
     return graph
 
 
@@ -112,9 +118,9 @@ def _scan(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     if scanned or len(eqn.outvars) != carried:
         raise Unsupported(
             where="reading JAX primitive 'scan' into a graph",
-            given=f"a scan over {scanned} arrays at {_source(eqn)}",
-            needed="a counted loop: a scan that only carries values",
-            fix="Write it with jax.lax.fori_loop, or keep it outside the graph.",
+            given=f"a scan over {scanned} arrays that stacks {len(eqn.outvars) - carried} results at {_source(eqn)}",
+            needed="a counted loop: a scan that only carries values, as jax.lax.fori_loop makes",
+            fix="Keep it outside the graph. The reverse-mode derivative of a loop is such a scan: use jax.grad(graph.to_jax()).",
         )
     body = _body(builder, eqn.params["jaxpr"])
     return builder.add(control.CountedLoop(body, eqn.params["length"], constants), *inputs)
@@ -269,6 +275,8 @@ ROWS: dict[str, Row] = {
     "sin": _plain(analytic.Sin()),
     "cos": _plain(analytic.Cos()),
     "tanh": _plain(analytic.Tanh()),
+    "is_finite": _plain(arithmetic.IsFinite()),
+    "stop_gradient": _plain(arithmetic.StopGradient()),
     "logistic": _plain(analytic.Logistic()),
     "sqrt": _plain(analytic.Sqrt()),
     "rsqrt": _plain(analytic.Rsqrt()),
@@ -308,6 +316,7 @@ ROWS: dict[str, Row] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call"), _inlined),
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"), _inlined),
+    **dict.fromkeys(("custom_jvp_call", "custom_vjp_call"), _custom_rule),
     **dict.fromkeys(("name", "copy", "copy_p", "optimization_barrier"), _same),
 }

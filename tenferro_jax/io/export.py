@@ -18,13 +18,14 @@ import jax
 import jax.export
 
 from .. import jax_seam
-from ..errors import ArtifactError
+from ..errors import ArityError, ArtifactError, InvalidConfig
 from ..extension.registry import require_known_version
 from ..graph.graph import Graph
-from ..meta import require_x64
+from ..meta import require_x64_leaves
 
 MAGIC = b"tenferro-export1"
-_TAIL = struct.Struct(f"<Q32s{len(MAGIC)}s")
+_LENGTH = struct.Struct("<Q")
+_TAIL = struct.Struct(f"<32s{len(MAGIC)}s")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,13 @@ class ExportedProgram:
         return self.exported.mlir_module()
 
     def __call__(self, *args: Any) -> Any:
-        """Run on the current platform; symbolic dimensions take the sizes of the arguments."""
+        """Run on the current platform; symbolic dimensions take the sizes of the arguments.
+
+        Raises:
+          X64Error: a 64-bit array while 64-bit types are off.
+          ValueError: JAX's own, where the arguments are not what the program takes.
+        """
+        require_x64_leaves(args, "exported program")
         return self.exported.call(*args)
 
     def __repr__(self) -> str:
@@ -71,8 +78,8 @@ class ExportedProgram:
             {"format": 1, "jax": jax.__version__, "platforms": self.platforms, "extensions": self.extensions, "body_bytes": len(body)},
             sort_keys=True,
         ).encode()
-        content = body + manifest
-        return content + _TAIL.pack(len(manifest), hashlib.sha256(content).digest(), MAGIC)
+        content = body + manifest + _LENGTH.pack(len(manifest))
+        return content + _TAIL.pack(hashlib.sha256(content).digest(), MAGIC)
 
     def save(self, path: str | pathlib.Path) -> int:
         """Write the file; returns its size in bytes."""
@@ -110,10 +117,18 @@ def export(
       [3.0, 3.0]
     """
     if isinstance(fn, Graph):
+        if specs:
+            raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")
         specs, fn = fn.input_specs, fn.to_jax()
-    for i, leaf in enumerate(jax.tree.leaves(specs)):
-        if hasattr(leaf, "dtype"):
-            require_x64(leaf, f"export, input {i}")
+    jax_seam.require_platforms(platforms, "export")
+    if compatibility not in (None, *jax_seam.COMPATIBILITY):
+        raise InvalidConfig(
+            where="export",
+            given=f"compatibility={compatibility!r}",
+            needed=f"None or one of {', '.join(jax_seam.COMPATIBILITY)}",
+            fix="Leave it out for WEEK_12.",
+        )
+    require_x64_leaves(specs, "export")
     exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
     if compatibility is not None:
         portable = jax_seam.rewrite_portable(exported.mlir_module_serialized, compatibility)
@@ -121,7 +136,7 @@ def export(
     return ExportedProgram(exported, tuple(jax_seam.tagged_calls(exported.mlir_module())))
 
 
-def load(source: bytes | str | pathlib.Path) -> ExportedProgram:
+def load(source: bytes | bytearray | memoryview | str | pathlib.Path) -> ExportedProgram:
     """Read an exported program from a file or its bytes; the digest is checked before anything is parsed.
 
     Raises:
@@ -135,21 +150,26 @@ def load(source: bytes | str | pathlib.Path) -> ExportedProgram:
       >>> load(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    content = source if isinstance(source, bytes) else pathlib.Path(source).read_bytes()
-    where = "exported program" if isinstance(source, bytes) else f"exported program {source}"
-    if len(content) < _TAIL.size:
+    if isinstance(source, str | pathlib.Path):
+        where, content = f"exported program {source}", pathlib.Path(source).read_bytes()
+    else:
+        where, content = "exported program", bytes(source)
+    if len(content) < _LENGTH.size + _TAIL.size:
         raise _damaged(where, f"{len(content)} bytes")
-    manifest_bytes, digest, magic = _TAIL.unpack(content[-_TAIL.size :])
-    body_and_manifest = content[: -_TAIL.size]
+    hashed, (digest, magic) = content[: -_TAIL.size], _TAIL.unpack(content[-_TAIL.size :])
     if magic != MAGIC:
         raise _damaged(where, "no footer of this format at the end")
-    if hashlib.sha256(body_and_manifest).digest() != digest or manifest_bytes > len(body_and_manifest):
+    if hashlib.sha256(hashed).digest() != digest:
         raise _damaged(where, "content that does not match its digest")
-    split = len(body_and_manifest) - manifest_bytes
-    manifest = json.loads(body_and_manifest[split:])
+    end = len(hashed) - _LENGTH.size
+    split = end - _LENGTH.unpack(hashed[end:])[0]
+    try:
+        manifest = json.loads(hashed[split:end])
+    except ValueError as error:
+        raise _damaged(where, "a manifest that cannot be read, under a digest that matches") from error
     for extension in manifest["extensions"]:
         require_known_version(extension["family_id"])
-    exported = jax.export.deserialize(bytearray(body_and_manifest[:split]))
+    exported = jax.export.deserialize(bytearray(hashed[:split]))
     return ExportedProgram(exported, tuple(manifest["extensions"]))
 
 

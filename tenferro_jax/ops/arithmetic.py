@@ -125,6 +125,22 @@ class Sign(Unary):
         return lax.sign(x)
 
 
+@op
+class IsFinite(Unary):
+    """Whether x is neither NaN nor infinite."""
+
+    def apply(self, x: Any) -> Any:
+        return lax.is_finite(x)
+
+
+@op
+class StopGradient(Unary):
+    """x, with a derivative of zero."""
+
+    def apply(self, x: Any) -> Any:
+        return lax.stop_gradient(x)
+
+
 class Direction(enum.Enum):
     """How `Compare` compares."""
 

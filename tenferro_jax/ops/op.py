@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 import jax
 
 from ..errors import ArityError, InvalidConfig, TenferroError
-from ..meta import TensorMeta, meta_of, struct
+from ..meta import TensorMeta, meta_of, struct, x64_enabled
 from ..payload import Sealed
 
 Op = TypeVar("Op", bound="StdTensorOp")
@@ -43,7 +43,7 @@ class StdTensorOp(Sealed):
           ArityError: a wrong number of inputs.
           InvalidConfig: dtypes or shapes that the definition refuses; JAX's own text is inside.
         """
-        return _infer(self, metas)
+        return _infer(self, metas, x64_enabled())
 
 
 def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -57,7 +57,8 @@ def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[TensorMeta, ...]:
+def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[TensorMeta, ...]:
+    del x64  # part of the key: it changes what JAX infers
     try:
         outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
     except TenferroError:

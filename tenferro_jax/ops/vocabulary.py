@@ -13,6 +13,7 @@ from .arithmetic import (
     Convert,
     DimensionValue,
     Div,
+    IsFinite,
     Maximum,
     Minimum,
     Mul,
@@ -22,6 +23,7 @@ from .arithmetic import (
     Rem,
     Select,
     Sign,
+    StopGradient,
     Sub,
 )
 from .contraction import DotGeneral
@@ -33,8 +35,8 @@ from .structural import BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse
 
 ARITHMETIC: tuple[type[StdTensorOp], ...] = (Add, Sub, Mul, Div, Rem, Neg, Abs, Sign, Maximum, Minimum)
 ANALYTIC: tuple[type[StdTensorOp], ...] = (Exp, Log, Expm1, Log1p, Sin, Cos, Tanh, Logistic, Sqrt, Rsqrt, Pow, IntegerPow)
-LOGIC: tuple[type[StdTensorOp], ...] = (And, Or, Not, Compare, Select, Clamp)
-ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *LOGIC, Convert)
+LOGIC: tuple[type[StdTensorOp], ...] = (And, Or, Not, Compare, Select, Clamp, IsFinite)
+ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *LOGIC, Convert, StopGradient)
 SOURCES: tuple[type[StdTensorOp], ...] = (Constant, DimensionValue, Iota)
 STRUCTURAL: tuple[type[StdTensorOp], ...] = (Transpose, Reshape, BroadcastInDim, Slice, Pad, Reverse, Concatenate)
 REDUCTION: tuple[type[StdTensorOp], ...] = (ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceAnd, ReduceOr, ArgMax, ArgMin)

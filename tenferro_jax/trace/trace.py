@@ -9,7 +9,7 @@ import jax
 
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..meta import require_x64
+from ..meta import require_x64_leaves
 
 
 def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
@@ -41,9 +41,7 @@ def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
       }
     """
     leaves, in_tree = jax.tree.flatten(specs)
-    for i, leaf in enumerate(leaves):
-        if hasattr(leaf, "dtype"):
-            require_x64(leaf, f"trace, input {i}")
+    require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_shaped, leaves)]
     inputs = [builder.input(s) for s in structs]

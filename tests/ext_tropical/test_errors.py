@@ -62,7 +62,7 @@ def test_shapes_and_dtypes():
 
 
 def test_payload():
-    with pytest.raises(PayloadError, match="needed a Semiring"):
+    with pytest.raises(PayloadError, match="field semiring: given 'max_plus'; needed one of max_plus, min_plus, max_mul"):
         tropical_einsum("ij,jk->ik", A, B, semiring="max_plus")
     with pytest.raises(PayloadError, match="needed None or 'float32'"):
         tropical_einsum("ij,jk->ik", A, B, accumulate="float64")
@@ -70,5 +70,5 @@ def test_payload():
     assert TropicalEinsumFactory().decode(payload_json(op)) == op
     assert TropicalEinsumFactory().instantiate_default() == op
     assert (TropicalEinsumFactory().family_id, TropicalEinsumFactory().version) == (op.family_id, 1)
-    with pytest.raises(PayloadError, match=r"semiring 'someone\.else\.v1'"):
+    with pytest.raises(PayloadError, match="field semiring: given else"):
         TropicalEinsumFactory().decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", "someone.else.v1"))

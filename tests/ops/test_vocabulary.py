@@ -79,6 +79,8 @@ CASES = [
     (arithmetic.Select(), (B, X, Y), np.where),
     (arithmetic.Clamp(), (X, np.float64(-0.5), np.float64(0.5)), np.clip),
     (arithmetic.Convert(np.dtype("int32")), (X,), lambda x: x.astype(np.int32)),
+    (arithmetic.IsFinite(), (np.array([1.0, np.inf, np.nan]),), np.isfinite),
+    (arithmetic.StopGradient(), (X,), lambda x: x),
     (arithmetic.Constant(X), (), lambda: X),
     (arithmetic.DimensionValue(7, np.dtype("int32")), (), lambda: np.int32(7)),
     (structural.Iota(np.dtype("int32"), (2, 3), 1), (), lambda: np.broadcast_to(np.arange(3, dtype=np.int32), (2, 3))),
