@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from .errors import InvalidConfig
 from .extension import ExtensionRuleSet
-from .graph.graph import Graph
+from .graph.graph import Graph, require_graph
 from .trace.trace import trace
 
 
@@ -21,8 +23,9 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       rules: AD rules for the extensions, in place of those that the graph carries.
 
     Raises:
+      InvalidConfig: no graph, no scalar floating output, or arguments that are not there or not floating.
       ADRuleError: an extension on the way has no rule.
-      Unsupported: the derivative needs a primitive that the vocabulary lacks.
+      Unsupported: the derivative needs a primitive that the vocabulary lacks, or a custom derivative was inlined.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -30,14 +33,29 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       >>> grad(square).to_jax()(jnp.arange(3.0)).tolist()
       [0.0, 2.0, 4.0]
     """
-    return trace(jax.grad(_function(graph, rules), argnums if isinstance(argnums, int) else tuple(argnums)), *graph.input_specs)
+    fn = _function(graph, rules)
+    outputs = graph.output_metas
+    if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
+        given = f"outputs {', '.join(map(str, outputs)) or 'none'}"
+        raise InvalidConfig(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums) if isinstance(argnums, Sequence) else ()
+    known = range(len(graph.input_specs))
+    if not chosen or isinstance(argnums, str) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
+        needed = f"one or more of {list(known)}, each once"
+        raise InvalidConfig(where="grad", given=f"argnums={argnums!r}", needed=needed, fix="Name arguments of the graph.")
+    for leaf in jax.tree.leaves([graph.input_specs[i] for i in chosen]):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise InvalidConfig(
+                where="grad", given=f"an argument of dtype {leaf.dtype}", needed="floating arguments", fix="Choose other argnums."
+            )
+    return trace(jax.grad(fn, argnums if isinstance(argnums, int) else chosen), *graph.input_specs)
 
 
 def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """The graph of (arguments..., tangents...) -> (outputs, output tangents).
 
     Args:
-      graph: any graph.
+      graph: a graph of floating inputs.
       rules: AD rules for the extensions, in place of those that the graph carries.
 
     Raises:
@@ -58,7 +76,7 @@ def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents).
 
     Args:
-      graph: any graph; the cotangents are one argument, nested as the output.
+      graph: a graph of floating inputs and outputs; the cotangents are one argument, nested as the output.
       rules: AD rules for the extensions, in place of those that the graph carries.
 
     Raises:
@@ -81,4 +99,5 @@ def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
 
 
 def _function(graph: Graph, rules: ExtensionRuleSet | None) -> Callable[..., Any]:
+    require_graph(graph, "a derivative of a graph")
     return (graph if rules is None else graph.with_rules(rules)).to_jax()

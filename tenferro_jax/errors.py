@@ -100,7 +100,7 @@ class ADRuleError(Unsupported):
             where=f"{kind} of extension {family_id}",
             given=given or f"a rule set without a {kind} rule for family_id {family_id}",
             needed=needed or f"an ExtensionAdRule for {family_id}",
-            fix=fix or "Pass rules=ExtensionRuleSet(...) to apply, or stop the gradient with jax.lax.stop_gradient.",
+            fix=fix or "Pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of its inputs with jax.lax.stop_gradient.",
         )
 
 

@@ -119,6 +119,8 @@ def as_operand(value: Any, where: str) -> Any:
         if isinstance(value, np.ma.MaskedArray) or (isinstance(value, np.ndarray) and not value.dtype.isnative):
             raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}")
         return value
+    if isinstance(value, str | bytes):
+        raise _no_array(where, repr(value))
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ import jax
 from ..errors import InvalidConfig
 from ..extension import Route
 from ..extension.routes import routes
-from ..graph.graph import Graph
+from ..graph.graph import Graph, require_graph
 from ..meta import x64_enabled
 
 
@@ -29,7 +29,12 @@ class Program(NamedTuple):
     routes: tuple[Route, ...]
 
     def __call__(self, *args: Any) -> Any:
-        """Run on arrays of exactly the compiled shapes and dtypes."""
+        """Run on arrays of exactly the compiled shapes and dtypes.
+
+        Raises:
+          ArityError, ShapeError, X64Error: the arguments are not those.
+        """
+        self.graph.bound_to(*args)
         return self.compiled(*args)
 
     def __repr__(self) -> str:
@@ -63,6 +68,10 @@ class Engine:
     """
 
     def __init__(self, cache_size: int = 128):
+        if not isinstance(cache_size, int) or cache_size < 1:
+            raise InvalidConfig(
+                where="Engine", given=f"cache_size={cache_size!r}", needed="a positive integer", fix="Leave it out for 128."
+            )
         self._programs: collections.OrderedDict[Any, Program] = collections.OrderedDict()
         self._cache_size, self._hits, self._misses = cache_size, 0, 0
         self._lock = threading.Lock()
@@ -74,6 +83,7 @@ class Engine:
           InvalidConfig: an input has a symbolic dimension; trace with the sizes that will run.
           Unsupported: an extension has no route on this platform.
         """
+        require_graph(graph, "Engine.compile")
         if graph.is_symbolic:
             raise InvalidConfig(
                 where="Engine.compile",
@@ -100,8 +110,8 @@ class Engine:
 
     def eval(self, graph: Graph, *args: Any) -> Any:
         """Compile if needed and run; symbolic dimensions take the sizes of the arguments."""
-        bound = graph.bound_to(*args) if graph.is_symbolic else graph
-        return self.compile(bound)(*args)
+        require_graph(graph, "Engine.eval")
+        return self.compile(graph.bound_to(*args))(*args)
 
     def stats(self) -> CacheStats:
         """Hits, misses and size of the cache."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..errors import MetaMismatchError, NotDifferentiableError
+from ..errors import InvalidConfig, MetaMismatchError, NotDifferentiableError
 from ..meta import TensorMeta, meta_of
 from ..ops.builder import Builder
 from .batching import Levels
@@ -23,7 +23,7 @@ def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[A
         kind,
         given=f"family_id {family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {index}",
         needed="a slot that has a derivative",
-        fix="Differentiate with respect to other inputs, or stop the gradient with jax.lax.stop_gradient.",
+        fix="Differentiate with respect to other inputs, or stop the gradient of its inputs with jax.lax.stop_gradient.",
     )
 
 
@@ -51,6 +51,10 @@ def _restored(pattern: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | None], where: str) -> None:
     """Refuse a tangent or cotangent that has not the dtype and shape of its primal; None where there can be no value."""
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
+        if not absent(result) and not hasattr(result, "dtype"):
+            raise InvalidConfig(
+                where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE", fix="Correct the rule."
+            )
         if not absent(result) and (want is None or (result.dtype, tuple(result.shape)) != tuple(want)):
             raise MetaMismatchError(
                 where=f"{where}, entry {i}",

@@ -15,7 +15,7 @@ from ..errors import BackendFailure, MetaMismatchError, TenferroError
 from ..jax_seam import Site
 from ..meta import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
-from .op import Extension, checked_sequence, lowered
+from .op import Extension, checked_sequence, lowered, require_arrays
 from .runtimes import Route, RouteKind, choose_route
 
 lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
@@ -28,7 +28,8 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
         what, kernel = f"{site.platform} kernel", carrier.op.kernels[site.platform]
 
         def one(*element: Any) -> tuple[Any, ...]:
-            return checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
+            outs = checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
+            return require_arrays(outs, carrier.op, what)
 
         return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
     if route.kind is RouteKind.LOWERING:
@@ -101,7 +102,9 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
         # Sizes are concrete here even where the trace had symbols.
         return tuple(_host_outputs(carrier, metas, [np.asarray(x) for x in xs]))
 
-    return tuple(jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential"))
+    outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")
+    # Where XLA partitions, JAX marks the result with a sharding that its next jit refuses; behind a barrier it does not.
+    return tuple(jax.lax.optimization_barrier(outs))
 
 
 def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -16,8 +16,7 @@ class FamilyId(NamedTuple):
     version: int
 
 
-@functools.lru_cache(maxsize=1024)
-def parse_family_id(family_id: str) -> FamilyId:
+def parse_family_id(family_id: object) -> FamilyId:
     """Read a family_id: split at the last dot, then at the first; the op part may itself contain dots.
 
     Raises:
@@ -29,12 +28,17 @@ def parse_family_id(family_id: str) -> FamilyId:
     """
     if not isinstance(family_id, str):
         raise MalformedFamilyId(family_id, problem="not a string")
+    return _parse(family_id)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(family_id: str) -> FamilyId:
     for column, character in enumerate(family_id):
         if character.isspace() or not character.isascii():
             raise MalformedFamilyId(family_id, column=column, problem="a space" if character.isspace() else "not ASCII")
     prefix, dot, version = family_id.rpartition(".")
     digits = version[1:]
-    if not dot or not version.startswith("v") or not digits.isdigit():
+    if not dot or not version.startswith("v") or not digits.isdigit() or len(digits) > 4000:
         raise MalformedFamilyId(family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits")
     package, dot, op = prefix.partition(".")
     if not package:

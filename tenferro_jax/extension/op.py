@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 
 from ..errors import ArityError, InvalidConfig, TenferroError
+from ..jax_seam import is_symbolic_dim, require_platforms
 from ..meta import TensorMeta, canonical_dtype, meta_of, require_equal, struct
 from ..ops.builder import Builder, JaxBuilder
 from ..ops.op import StdTensorOp
@@ -59,6 +61,10 @@ class ExtensionOp(Sealed):
     output_count: Any = 1
     kernels: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     """platform ("cpu", "cuda", "rocm", "tpu") -> function(op, *arrays) -> outputs, JAX-traceable (jax.ffi, Pallas)."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        require_platforms(tuple(cls.kernels) or ("cpu",), f"kernels of extension {getattr(cls, 'family_id', cls.__name__)}")
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.
@@ -151,26 +157,60 @@ def nested_extension(family_id: str, inner: str) -> InvalidConfig:
 def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
     outs = op.lower_to_standard_ops(LoweringBuilder(op.family_id), *arrays)
-    return None if outs is None else checked_sequence(outs, op, "lower_to_standard_ops", op.output_count)
+    if outs is None:
+        return None
+    return require_arrays(checked_sequence(outs, op, "lower_to_standard_ops", op.output_count), op, "lower_to_standard_ops")
 
 
 def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
     """What an author's method returned, as a tuple of the right length."""
+    slot = "input" if method == "transpose_rule" else "output"
     if not isinstance(outs, tuple | list):
         raise InvalidConfig(
             where=f"{method} of extension {op.family_id}",
             given=f"a {type(outs).__name__}",
-            needed="a tuple or list with one entry for each output",
-            fix="Return (value,) for a single output.",
+            needed=f"a tuple or list with one entry for each {slot}",
+            fix="Return (value,) for a single one.",
         )
     if len(outs) != count:
         raise ArityError(
             where=f"{method} of extension, family_id={op.family_id}",
             given=f"{len(outs)} entries",
-            needed=f"{count}",
-            fix="Return one entry for each output (linearize) or each input (transpose_rule).",
+            needed=f"{count}, one for each {slot}",
+            fix=f"Correct what {method} returns, or the count.",
         )
     return tuple(outs)
+
+
+def require_arrays(outs: Sequence[Any], op: ExtensionOp, method: str) -> tuple[Any, ...]:
+    """Refuse outputs of an author's method that are no arrays: numbers, None, lists."""
+    for i, out in enumerate(outs):
+        if not hasattr(out, "dtype") or not hasattr(out, "shape"):
+            raise InvalidConfig(
+                where=f"{method} of extension {op.family_id}, entry {i}",
+                given=f"{out!r}",
+                needed="an array",
+                fix="Convert it with jax.numpy.asarray and the dtype that you mean.",
+            )
+    return tuple(outs)
+
+
+def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
+    """What infer_output_meta returned for one output, as a TensorMeta."""
+    try:
+        dtype, shape = pair
+        meta = TensorMeta(canonical_dtype(dtype), tuple(shape))
+        for size in meta.shape:
+            if not is_symbolic_dim(size) and operator.index(size) < 0:
+                raise ValueError(f"the size {size}")
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(
+            where=f"{where}, output {i}",
+            given=f"{pair!r}: {error}",
+            needed="a TensorMeta or a (dtype, shape) pair, sizes non-negative integers or symbolic",
+            fix="Correct what it returns.",
+        ) from error
+    return meta
 
 
 class Extension(StdTensorOp):
@@ -237,8 +277,8 @@ class Extension(StdTensorOp):
         if len(metas) != self.input_count:
             raise ArityError(
                 where=f"extension, family_id={self.family_id}",
-                given=f"{len(metas)} inputs",
-                needed=f"expected {self.input_count} inputs, got {len(metas)}",
+                given=f"a call that does not fit: expected {self.input_count} inputs, got {len(metas)}",
+                needed=f"{self.input_count} inputs",
                 fix="Pass one array for each input of the op.",
             )
         return tuple(self._infer(self.batching, list(metas)))
@@ -247,7 +287,9 @@ class Extension(StdTensorOp):
         if levels:
             size = levels[0].size([m.shape for m in metas])
             return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas))]
-        where = f"infer_output_meta of extension {self.family_id}"
+        derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
+        method = "lower_to_standard_ops, from which metas are inferred," if derived else "infer_output_meta"
+        where = f"{method} of extension {self.family_id}"
         try:
             outs = self.op.infer_output_meta(metas, ShapeContext(where))
         except TenferroError:
@@ -260,7 +302,7 @@ class Extension(StdTensorOp):
                 fix="Correct the inputs, or the op's inference; the author's error is the cause.",
             ) from error
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
-        return [TensorMeta(canonical_dtype(dtype), tuple(shape)) for dtype, shape in pairs]
+        return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 
     def batch(self, level: BatchLevel) -> Extension:
         """The carrier under one more vmap, which is the outermost."""

@@ -10,12 +10,13 @@ from typing import Any
 import jax
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig
+from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
 from ..meta import TensorMeta, as_operand, meta_of
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
 from .execution import forward, lowering_body, lowering_family, run_host
+from .family import parse_family_id
 from .op import Extension, ExtensionOp, has_lowering, is_host_only, nested_extension
 from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionRuleSet, LinearInput
 
@@ -83,6 +84,8 @@ def save_families(*family_ids: str) -> Any:
       >>> policy = save_families("tenferro-ext-tropical.einsum.v1")
       >>> f = jax.checkpoint(lambda x: x * 2, policy=policy)
     """
+    for family_id in family_ids:
+        parse_family_id(family_id)
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
@@ -217,17 +220,34 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension
     if all(d is None for d in dims):
         return primitive.bind(*args, op=op, rules=rules), [None] * op.output_count
     in_axes = tuple(None if d is None else int(d) for d in dims)
-    own = None if op.batching else op.op.batched(in_axes)
-    if own is not None:
-        form, out_axes = own
-        if form.family_id != op.family_id:
-            raise InvalidConfig(
-                where=f"batched() of extension {op.family_id}",
-                given=f"an op of family {form.family_id}",
-                needed="an op of the same family, so that its AD rule stays",
-                fix="Return an op of the same family, or None.",
-            )
-        return primitive.bind(*args, op=Extension.of(form), rules=rules), list(out_axes)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, axis.spmd_name or axis.explicit_mesh_axis)
+    own = None if op.batching else op.op.batched(in_axes)
+    if own is not None:
+        form, out_axes = _checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
+        return primitive.bind(*args, op=form, rules=rules), out_axes
     return primitive.bind(*args, op=op.batch(level), rules=rules), [0] * op.output_count
+
+
+def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[TensorMeta]) -> tuple[Extension, list[int]]:
+    """An op's own batched form: of the same family, and with the metas that mapping the op has."""
+    where = f"batched() of extension {op.family_id}"
+    needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"
+    try:
+        form, out_axes = own
+        out_axes = [int(axis) for axis in out_axes]
+        if form.family_id != op.family_id or len(out_axes) != op.output_count or min(out_axes) < 0:
+            raise ValueError("another family, count or axis")
+        have = Extension.of(form).infer(*metas)
+        moved = tuple(TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :])) for m, i in zip(have, out_axes, strict=True))
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Correct it, or return None.") from error
+    want = mapped.infer(*metas)
+    if moved != want:
+        raise MetaMismatchError(
+            where=where,
+            given=f"outputs {', '.join(map(str, moved))}, batch axis first",
+            needed=f"{', '.join(map(str, want))}, as the vmap of the op has",
+            fix="Correct it, or return None.",
+        )
+    return Extension.of(form), out_axes

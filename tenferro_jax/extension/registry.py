@@ -61,7 +61,7 @@ def register_extension(factory: ExtensionFactory) -> None:
       >>> lookup_extension_factory("docs-example.nothing.v1").version
       1
     """
-    if not isinstance(factory, ExtensionFactory):
+    if not isinstance(factory, ExtensionFactory) or not isinstance(factory.op_class, type):
         raise InvalidConfig(
             where="register_extension", given=repr(factory), needed="an ExtensionFactory", fix="Pass ExtensionFactory(YourOpClass)."
         )
@@ -85,7 +85,7 @@ def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
       >>> print(lookup_extension_factory("docs-example.unknown.v1"))
       None
     """
-    return _factories.get(family_id)
+    return _factories.get(family_id) if isinstance(family_id, str) else None
 
 
 def require_known_version(family_id: str) -> None:

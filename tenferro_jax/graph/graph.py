@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArityError, Unsupported
+from ..errors import ArityError, InvalidConfig, Unsupported
 from ..extension import Extension, ExtensionRuleSet, apply
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta, as_operand, bind_dim, meta_of, require_x64, solve_sizes, struct, x64_enabled
+from ..meta import TensorMeta, as_operand, bind_dim, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
 from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import CONTROL
 from ..payload import Sealed, map_leaves
@@ -136,7 +136,7 @@ class Graph(Sealed):
         Raises:
           ArityError, ShapeError: the arrays are not what the graph declares.
           X64Error: the graph holds 64-bit values and 64-bit types are off.
-          Unsupported: later, where the result is differentiated and a custom derivative was inlined (`lost_rules`).
+          Unsupported: later, where an input has a tangent and a custom derivative was inlined (`lost_rules`).
         """
         if len(arrays) != self.input_count:
             raise ArityError(where="Graph", given=f"{len(arrays)} inputs", needed=f"{self.input_count}", fix="Pass one array an input.")
@@ -145,12 +145,11 @@ class Graph(Sealed):
         if not x64_enabled():
             for meta in self.metas:
                 require_x64(meta, "a value of a graph that was made with 64-bit types")
-        values = list(arrays)
+        values = list(map(_not_to_be_differentiated(self.lost_rules), arrays)) if self.lost_rules else list(arrays)
         for node in graph.nodes:
             inputs = [values[i] for i in node.inputs]
             values.extend(apply(node.op, *inputs, rules=self.rules) if isinstance(node.op, Extension) else call(node.op, inputs))
-        outputs = (values[i] for i in self.outputs)
-        return tuple(map(_not_to_be_differentiated(self.lost_rules), outputs)) if self.lost_rules else tuple(outputs)
+        return tuple(values[i] for i in self.outputs)
 
     def _bound(self, given: Sequence[TensorMeta]) -> Graph:
         """The graph with its symbols replaced by the sizes in `given`, which are checked against the declared inputs."""
@@ -158,18 +157,27 @@ class Graph(Sealed):
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
     def bound_to(self, *args: Any) -> Graph:
-        """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced)."""
-        return self._bound([meta_of(leaf) for leaf in jax.tree.leaves(args)])
+        """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
+
+        Raises:
+          ArityError, ShapeError, X64Error: the arguments are not what the graph declares.
+        """
+        leaves = self._leaves(args, "Graph.bound_to()")
+        require_x64_leaves(leaves, "Graph.bound_to()")
+        return self._bound([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
+
+    def _leaves(self, args: Any, where: str) -> list[Any]:
+        leaves, tree = jax.tree.flatten(args)
+        if tree != self.in_tree:
+            fix = "Pass arguments nested as those that were traced."
+            raise ArityError(where=where, given=str(tree), needed=str(self.in_tree), fix=fix)
+        return leaves
 
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""
 
         def run(*args: Any) -> Any:
-            leaves, tree = jax.tree.flatten(args)
-            if tree != self.in_tree:
-                fix = "Pass arguments nested as those that were traced."
-                raise ArityError(where="Graph.to_jax()", given=str(tree), needed=str(self.in_tree), fix=fix)
-            return jax.tree.unflatten(self.out_tree, self(*leaves))
+            return jax.tree.unflatten(self.out_tree, self(*self._leaves(args, "Graph.to_jax()")))
 
         return run
 
@@ -177,6 +185,13 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def require_graph(value: Any, where: str) -> Graph:
+    """Refuse what is no graph: most often the function that should have been traced."""
+    if not isinstance(value, Graph):
+        raise InvalidConfig(where=where, given=repr(value), needed="a Graph", fix="Make one with tenferro_jax.trace(fn, *specs).")
+    return value
 
 
 def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:

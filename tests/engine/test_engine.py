@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, InvalidConfig, RouteKind, trace
+from tenferro_jax import ArityError, Engine, InvalidConfig, RouteKind, ShapeError, X64Error, trace
 
 from ..oracles import brute_force
 
@@ -44,3 +44,21 @@ def test_symbolic_graphs_bind_at_eval():
     assert engine.stats() == (1, 2, 2)
     with pytest.raises(InvalidConfig, match=r"symbolic inputs float64\[b\]"):
         engine.compile(graph)
+
+
+def test_arguments_that_do_not_fit_are_typed_errors():
+    engine, graph = Engine(), trace(lambda x: x + 1, np.ones(2))
+    program = engine.compile(graph)
+    for call in (lambda *xs: engine.eval(graph, *xs), program):
+        with pytest.raises(ShapeError):
+            call(np.ones(3))
+        with pytest.raises(ShapeError, match="float32"):
+            call(np.ones(2, np.float32))
+        with pytest.raises(ArityError):
+            call(np.ones(2), np.ones(2))
+    for size in (0, -1, "a"):
+        with pytest.raises(InvalidConfig, match="cache_size"):
+            Engine(size)
+    narrow = trace(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
+    with jax.enable_x64(False), pytest.raises(X64Error):
+        engine.eval(narrow, np.int64(2**40))

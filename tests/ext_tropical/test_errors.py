@@ -72,3 +72,20 @@ def test_payload():
     assert (TropicalEinsumFactory().family_id, TropicalEinsumFactory().version) == (op.family_id, 1)
     with pytest.raises(PayloadError, match="field semiring: given else"):
         TropicalEinsumFactory().decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", "someone.else.v1"))
+
+
+@pytest.mark.parametrize(
+    "operand", [None, "a", object(), [[1.0], [1.0, 2.0]], np.ma.masked_array([1.0]), np.array([1.0], ">f8")], ids=lambda v: type(v).__name__
+)
+def test_what_is_no_array(operand):
+    with pytest.raises(DTypeError, match=r"tenferro-ext-tropical\.einsum\.v1, input 0"):
+        tropical_einsum("i,i->", operand, np.ones(1))
+
+
+def test_accumulate_is_for_sixteen_bits():
+    for dtype in (np.int32, np.float64):
+        with pytest.raises(DTypeError, match="accumulate='float32' with"):
+            tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype), accumulate="float32")
+    assert tropical_einsum("ij,jk->ik", A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype == np.float32
+    with pytest.raises(PayloadError, match="member of Outputs"):
+        TropicalEinsum(max_plus, "ij,jk->ik", "value")

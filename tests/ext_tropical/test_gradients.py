@@ -119,3 +119,12 @@ def test_the_value_is_searched_once_in_a_derivative():
     x = np.ones((3, 3))
     jaxpr = jax.make_jaxpr(jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum(), argnums=(0, 1)))(x, x)
     assert len(list(extensions_in(jaxpr))) == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_cotangents_of_sixteen_bit_operands_add_up_in_float32(dtype):
+    """5,000 cotangents of 1 onto one entry: 16-bit addition would stop at 256 or 2,048."""
+    a, b = jnp.zeros((1, 2), dtype), jnp.zeros((2, 5000), dtype)
+    got = jax.grad(lambda a: tropical_einsum("ij,jk->ik", a, b).astype(jnp.float32).sum())(a)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, jnp.array([[5000, 0]], dtype))

@@ -161,7 +161,10 @@ def test_rules_of_a_wrong_shape():
             return tangent_in[0]
 
     rules = ExtensionRuleSet(Short(), Bare())
-    with pytest.raises(ArityError, match=r"linearize of extension, family_id=test-package\.max_and_index\.v1: given 1 entries; needed 2"):
+    with pytest.raises(
+        ArityError,
+        match=r"linearize of extension, family_id=test-package\.max_and_index\.v1: given 1 entries; needed 2, one for each output",
+    ):
         jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X)
     with pytest.raises(InvalidConfig, match=r"linearize of extension test-package\.scaled_square\.v1.*tuple or list"):
         jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X)
@@ -409,3 +412,85 @@ def test_one_of_many_threads_registers(monkeypatch):
     for t in threads:
         t.join()
     assert sorted(outcomes) == ["duplicate"] * 15 + ["registered"]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [["float64"], [("floot", (3,))], [(np.float64, 3)], [(np.float64, (-1,))], [(np.float64, (3.0,))], [None]],
+    ids=str,
+)
+def test_metas_that_are_none(returned):
+    class Odd(ExtensionOp):
+        family_id = "test-package.odd.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return returned
+
+    with pytest.raises(InvalidConfig, match=r"infer_output_meta of extension test-package\.odd\.v1, output 0"):
+        apply(Odd(), X)
+
+
+def test_numbers_where_arrays_are_needed():
+    class Number(ExtensionOp):
+        family_id = "test-package.number.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return inputs
+
+        def lower_to_standard_ops(self, builder, x):
+            return (0.0,)
+
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return (0.0,)
+
+    with pytest.raises(
+        InvalidConfig, match=r"lower_to_standard_ops of extension test-package\.number\.v1, entry 0: given 0\.0; needed an array"
+    ):
+        apply(Number(), X)
+    with pytest.raises(InvalidConfig, match=r"linearize of extension test-package\.scaled_square\.v1, entry 0: given 0\.0"):
+        jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum())(X)
+
+
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        (lambda op: (op, (None,)), InvalidConfig),
+        (lambda op: (op, (0, 0)), InvalidConfig),
+        (lambda op: (op, (5,)), InvalidConfig),
+        (lambda op: (op, (-1,)), InvalidConfig),
+        (lambda op: 3, InvalidConfig),
+        (lambda op: (HostCumulate(), (0,)), InvalidConfig),
+        (lambda op: (op, (1,)), MetaMismatchError),
+    ],
+)
+def test_an_own_batched_form_is_checked(form, error):
+    class Formed(Bilinear):
+        family_id = "test-package.formed.v1"
+
+        def batched(self, in_axes):
+            return form(self)
+
+    with pytest.raises(error, match=r"batched\(\) of extension test-package\.formed\.v1"):
+        jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))(np.ones((2, 3, 3)), np.ones((3, 3)))
+
+
+def test_an_exception_in_a_lowering_is_not_blamed_on_inference():
+    class Raising(ExtensionOp):
+        family_id = "test-package.raising.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            raise KeyError("table")
+
+    with pytest.raises(
+        InvalidConfig, match=r"lower_to_standard_ops, from which metas are inferred, of extension test-package\.raising\.v1.*KeyError"
+    ):
+        apply(Raising(), X)
+
+
+def test_64_bit_jax_arrays_made_before_x64_was_switched_off():
+    x = jnp.ones(2)
+    with jax.enable_x64(False), pytest.raises(X64Error, match=r"test-package\.scaled_square\.v1, input 0"):
+        apply(ScaledSquare(), x)

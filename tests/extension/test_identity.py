@@ -295,3 +295,26 @@ def test_rules_do_not_key_the_executable():
     for _ in range(5):
         apply(Counted(), np.ones(3), rules=ExtensionRuleSet(Rule()))
     assert len(lowerings) == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    array: np.ndarray
+
+
+def test_arrays_inside_tuples_and_dataclasses_are_copied_too():
+    array = np.ones(2)
+    op = Holder(((array,), Inner(array)))
+    before = Extension.of(op).typed_key
+    array[:] = 7
+    assert op.value[0][0].tolist() == op.value[1].array.tolist() == [1.0, 1.0]
+    assert Extension(op).typed_key == before
+    with pytest.raises(PayloadError, match="dtype=object"):
+        Holder(np.array([object()]))
+    with pytest.raises(PayloadError):
+        Holder(jax.random.key(0))
+
+
+def test_kernels_are_for_known_platforms():
+    with pytest.raises(InvalidConfig, match=r"kernels of extension a\.b\.v1: given platforms=\('gpu',\); needed .* cuda"):
+        type("Bad", (ExtensionOp,), {"family_id": "a.b.v1", "kernels": {"gpu": len}})

@@ -180,3 +180,72 @@ def test_64_bit_specs_are_refused_while_x64_is_off():
             GraphBuilder().input(np.ones(2))
         with pytest.raises(X64Error):
             tj.export(lambda x: x, np.ones(2))
+
+
+def test_a_lost_custom_derivative_is_refused_not_replaced():
+    x = np.array([-1.0, 0.0, 1.0])
+
+    @jax.custom_vjp
+    def straight(x):
+        return jnp.sign(x)
+
+    straight.defvjp(lambda x: (jnp.sign(x), None), lambda _, g: (g,))
+    for fn in (jax.nn.relu, straight, lambda x: jax.lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x)):
+        graph = trace(lambda x, fn=fn: fn(x).sum(), x)
+        assert graph.lost_rules
+        np.testing.assert_array_equal(graph.to_jax()(x), fn(x).sum())
+        again = trace(graph.to_jax(), x)
+        assert again == graph
+        for run in (lambda: tj.grad(graph), lambda: jax.grad(graph.to_jax())(x), lambda: jax.jvp(again.to_jax(), (x,), (x,))):
+            with pytest.raises(Unsupported, match=r"custom derivatives that tracing inlined: custom_.*trace\(jax\.grad\(fn\), \.\.\.\)"):
+                run()
+        if fn is not straight:
+            continue
+        np.testing.assert_array_equal(trace(jax.grad(lambda x: straight(x).sum()), x).to_jax()(x), np.ones(3))
+
+
+def test_softmax_checkpoint_and_stop_gradient_are_read():
+    x = np.array([-1.0, 0.5, 1.0])
+    np.testing.assert_allclose(trace(jax.nn.softmax, x).to_jax()(x), np.exp(x) / np.exp(x).sum(), rtol=1e-14)
+    np.testing.assert_array_equal(trace(jax.checkpoint(jnp.sin), x).to_jax()(x), jnp.sin(x))
+    stopped = trace(lambda x: (jax.lax.stop_gradient(x) * x).sum(), x)
+    np.testing.assert_array_equal(tj.grad(stopped).to_jax()(x), x)
+
+
+def test_a_graph_made_with_64_bit_types_is_refused_without_them():
+    graph = trace(lambda x: (x.astype(np.int64) + 2**40).astype(np.float32), jax.ShapeDtypeStruct((3,), np.float32))
+    ones = np.ones(3, np.float32)
+    with jax.enable_x64(False):
+        for run in (lambda: graph.to_jax()(ones), lambda: tj.Engine().eval(graph, ones), lambda: tj.export(graph)):
+            with pytest.raises(X64Error, match="graph that was made with 64-bit types"):
+                run()
+    np.testing.assert_array_equal(graph.to_jax()(ones), np.full(3, 2**40 + 1, np.float32))
+
+
+def test_graphs_without_nodes_print():
+    assert str(trace(lambda x: x, np.ones(2))) == "graph(%0: float64[2]) {\n  return %0\n}"
+    assert str(trace(lambda x: (), np.ones(2))) == "graph(%0: float64[2]) {\n  return\n}"
+
+
+def test_wrong_kinds_of_things():
+    builder, other = GraphBuilder(), GraphBuilder()
+    value = other.input(np.ones(2))
+    builder.input(np.ones(2))
+    for outputs in ([value], [3]):
+        with pytest.raises(InvalidConfig, match=r"GraphBuilder\.build"):
+            builder.build(outputs)
+    for op in (3, Add):
+        with pytest.raises(InvalidConfig, match="as an instance"):
+            builder.add(op, np.ones(2), np.ones(2))
+    for run in (tj.grad, tj.jvp, tj.vjp, tj.Engine().compile, tj.Engine().eval):
+        with pytest.raises(InvalidConfig, match=r"needed a Graph.*trace\(fn"):
+            run(jnp.sin)
+    vector = trace(lambda x: x * 2, np.ones(2))
+    with pytest.raises(InvalidConfig, match=r"outputs float64\[2\]; needed one floating output"):
+        tj.grad(vector)
+    scalar = trace(lambda x, n: (x * n.astype(x.dtype)).sum(), np.ones(2), np.ones(2, np.int32))
+    for argnums in (2, (), (0, 0), -1, "a", None):
+        with pytest.raises(InvalidConfig, match=r"argnums=.*needed one or more of \[0, 1\]"):
+            tj.grad(scalar, argnums)
+    with pytest.raises(InvalidConfig, match="an argument of dtype int32"):
+        tj.grad(scalar, 1)

@@ -110,3 +110,32 @@ def test_graph_and_function_export_alike():
     for p in (tj.export(fn, x), tj.export(tj.trace(fn, x))):
         np.testing.assert_allclose(p(x)["y"], np.tanh(x), rtol=1e-14)
         assert p.families == ()
+
+
+def test_every_byte_after_the_program_is_covered_by_the_digest():
+    content = tj.export(jnp.sin, np.ones(2)).to_bytes()
+    start = content.index(b'{"body_bytes"')
+    for position in range(start, len(content)):
+        flipped = bytearray(content)
+        flipped[position] ^= 0x80
+        with pytest.raises(tj.ArtifactError):
+            tj.load(flipped)
+    assert tj.load(memoryview(content))(np.ones(2)).shape == (2,)
+
+
+@pytest.mark.parametrize("platforms", ["cpu", (), ("foo",), ("gpu",), ("cpu", "cpu")], ids=str)
+def test_unknown_platforms(platforms):
+    with pytest.raises(tj.InvalidConfig, match="needed a tuple, each once, of cpu, cuda, rocm, tpu"):
+        tj.export(jnp.sin, np.ones(2), platforms=platforms)
+
+
+def test_other_wrong_arguments():
+    with pytest.raises(tj.InvalidConfig, match="WEEK_12"):
+        tj.export(jnp.sin, np.ones(2), compatibility="FOO")
+    with pytest.raises(tj.ArityError, match="a graph and specs"):
+        tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2))
+    with pytest.raises(tj.InvalidConfig, match="routes"):
+        tj.routes(jnp.sin, np.ones(2), platform="gpu")
+    narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
+    with jax.enable_x64(False), pytest.raises(tj.X64Error):
+        narrow(np.int64(2**40))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from tenferro_jax import InvalidConfig
+from ext_tropical import tropical_einsum
+from tenferro_jax import InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 
 from ..cases import CASES, LOWERED, ids
@@ -124,3 +125,20 @@ def test_a_kernel_runs_on_one_device_or_inside_shard_map_but_not_where_xla_parti
     np.testing.assert_allclose(jax.jit(call)(sharded)[0], np.sin(x))
     manual = jax.shard_map(call, mesh=mesh(), in_specs=P("d"), out_specs=P("d"))
     np.testing.assert_allclose(jax.jit(manual)(sharded)[0], np.sin(x) + 1)
+
+
+def test_the_result_of_a_host_op_is_usable_where_xla_partitions():
+    x = np.arange(16.0).reshape(4, 4)
+    sharded = jax.device_put(x, jax.NamedSharding(mesh(), P("d")))
+    call = jax.jit(lambda x: apply(HostCumulate(), x)[0])
+    np.testing.assert_allclose(call(call(sharded)) + 1, np.cumsum(np.cumsum(x, -1), -1) + 1)
+
+
+def test_an_explicit_mesh_that_the_einsum_cannot_serve_is_refused():
+    with jax.set_mesh(mesh(AxisType.Explicit)):
+        rows = jax.device_put(jnp.ones((8, 8)), P("d"))
+        columns = jax.device_put(jnp.ones((8, 8)), P(None, "d"))
+        with pytest.raises(Unsupported, match="contracted labels split over the mesh"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(columns, rows)
+        with pytest.raises(Unsupported, match="two output labels split over one mesh axis"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(rows, columns)
