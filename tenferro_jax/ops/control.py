@@ -28,7 +28,13 @@ class CountedLoop(_Carrying):
 
     def apply(self, *inputs: Any) -> tuple[Any, ...]:
         constants, carry = inputs[: self.constant_count], inputs[self.constant_count :]
-        return tuple(lax.fori_loop(0, self.trip_count, lambda _, c: tuple(self.body(*constants, *c)), tuple(carry)))
+
+        def step(carry: Any, _: Any) -> tuple[Any, None]:
+            return tuple(self.body(*constants, *carry)), None
+
+        if isinstance(self.trip_count, int):  # a scan counts by itself: nothing is added that was not in the graph
+            return lax.scan(step, tuple(carry), None, length=self.trip_count)[0]
+        return lax.fori_loop(0, self.trip_count, lambda _, carry: step(carry, None)[0], tuple(carry))
 
 
 @op
