@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,8 +55,22 @@ def tropical_einsum(equation: str, lhs: Any, rhs: Any, *, semiring: Semiring = m
       [[1. 1.]
        [2. 0.]]
     """
-    op = TropicalEinsum(semiring, equation, Outputs.VALUE, accumulate)
+    op = _op(semiring, equation, Outputs.VALUE, accumulate)
     return apply(op, lhs, rhs, rules=TROPICAL_RULES)[0]
+
+
+def _op(*payload: Any) -> TropicalEinsum:
+    """The op, made once for each payload. What cannot be hashed is wrong anyway, and the op says how."""
+    try:
+        hash(payload)
+    except TypeError:
+        return TropicalEinsum(*payload)
+    return _cached_op(*payload)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cached_op(*payload: Any) -> TropicalEinsum:
+    return TropicalEinsum(*payload)
 
 
 def tropical_einsum_with_argmax(
@@ -76,7 +91,7 @@ def tropical_einsum_with_argmax(
       >>> float(result.value[0, 1]), int(result.coordinates()["j"][0, 1])
       (3.0, 2)
     """
-    op = TropicalEinsum(semiring, equation, Outputs.VALUE_AND_WINNER, accumulate)
+    op = _op(semiring, equation, Outputs.VALUE_AND_WINNER, accumulate)
     lhs, rhs = (x if hasattr(x, "dtype") else jnp.asarray(x) for x in (lhs, rhs))
     value, winner = apply(op, lhs, rhs, rules=TROPICAL_RULES)
     labels = matmul_layout(equation).contracted

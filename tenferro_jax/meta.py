@@ -106,6 +106,9 @@ def require_x64_leaves(tree: Any, where: str) -> None:
             require_x64(leaf, f"{where}, input {i}")
 
 
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
 def as_operand(value: Any, where: str) -> Any:
     """An array ready for JAX: arrays and tracers pass, Python numbers and lists of them convert.
 
@@ -113,10 +116,10 @@ def as_operand(value: Any, where: str) -> Any:
       X64Error: an array of a 64-bit dtype while 64-bit types are off.
       DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order).
     """
-    if isinstance(value, jax.Array | np.ndarray | np.generic):
-        if not x64_enabled():
+    if isinstance(value, _ARRAYS):
+        if value.dtype.itemsize >= 8 and not x64_enabled():
             require_x64(value, where)
-        if isinstance(value, np.ma.MaskedArray) or (isinstance(value, np.ndarray) and not value.dtype.isnative):
+        if isinstance(value, np.ndarray) and (isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative):
             raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}")
         return value
     if isinstance(value, str | bytes):
