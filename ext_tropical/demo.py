@@ -260,7 +260,7 @@ def main() -> None:
     matplotlib.use("Agg")
     try:
         run(arguments.out, arguments.epochs)
-    except (DemoError, TenferroError, OSError, subprocess.SubprocessError) as error:
+    except (DemoError, TenferroError, OSError, ImportError, jax.errors.JaxRuntimeError, subprocess.SubprocessError) as error:
         sys.exit(f"demo failed: {type(error).__name__}: {error}")
 
 
