@@ -38,17 +38,19 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
         given = f"outputs {', '.join(map(str, outputs)) or 'none'}"
         raise InvalidConfig(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums) if isinstance(argnums, Sequence) else ()
-    known = range(len(graph.input_specs))
-    if not chosen or isinstance(argnums, str) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
-        needed = f"one or more of {list(known)}, each once"
+    count = len(graph.input_specs)
+    chosen: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums) if isinstance(argnums, Sequence) else ()
+    if not isinstance(argnums, str):
+        chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
+    if not chosen or isinstance(argnums, str) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
+        needed = f"one or more of {list(range(count))}, each once"
         raise InvalidConfig(where="grad", given=f"argnums={argnums!r}", needed=needed, fix="Name arguments of the graph.")
     for leaf in jax.tree.leaves([graph.input_specs[i] for i in chosen]):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise InvalidConfig(
                 where="grad", given=f"an argument of dtype {leaf.dtype}", needed="floating arguments", fix="Choose other argnums."
             )
-    return trace(jax.grad(fn, argnums if isinstance(argnums, int) else chosen), *graph.input_specs)
+    return trace(jax.grad(fn, chosen[0] if isinstance(argnums, int) else chosen), *graph.input_specs)
 
 
 def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:

@@ -215,12 +215,14 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], whe
     """Sizes of the symbols in `declared` input shapes, read off the `given` shapes.
 
     Raises:
-      ShapeError: a rank or dtype differs, or one symbol would need two sizes.
+      ShapeError: a rank differs, or one symbol would need two sizes.
+      DTypeError: a dtype differs.
     """
     sizes: dict[str, SymDim] = {}
     for i, (want, have) in enumerate(zip(declared, given, strict=True)):
         if want.ndim != have.ndim or want.dtype != have.dtype:
-            raise ShapeError(where=f"{where}, input {i}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
+            kind = ShapeError if want.ndim != have.ndim else DTypeError
+            raise kind(where=f"{where}, input {i}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
         for w, h in zip(want.shape, have.shape, strict=True):
             if is_symbolic_dim(w) and str(w).isidentifier():
                 sizes.setdefault(str(w), h)

@@ -32,7 +32,7 @@ class Program(NamedTuple):
         """Run on arrays of exactly the compiled shapes and dtypes.
 
         Raises:
-          ArityError, ShapeError, X64Error: the arguments are not those.
+          ArityError, ShapeError, DTypeError, X64Error: the arguments are not those.
         """
         self.graph.bound_to(*args)
         return self.compiled(*args)

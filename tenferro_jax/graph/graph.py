@@ -134,7 +134,7 @@ class Graph(Sealed):
         """The flat outputs for flat inputs: one loop over the nodes, under any JAX transform.
 
         Raises:
-          ArityError, ShapeError: the arrays are not what the graph declares.
+          ArityError, ShapeError, DTypeError: the arrays are not what the graph declares.
           X64Error: the graph holds 64-bit values and 64-bit types are off.
           Unsupported: later, where an input has a tangent and a custom derivative was inlined (`lost_rules`).
         """
@@ -160,7 +160,7 @@ class Graph(Sealed):
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
-          ArityError, ShapeError, X64Error: the arguments are not what the graph declares.
+          ArityError, ShapeError, DTypeError, X64Error: the arguments are not what the graph declares.
         """
         leaves = self._leaves(args, "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")

@@ -128,6 +128,14 @@ def _scan(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _while(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     p = eqn.params
+    predicate, _ = jax_seam.open_jaxpr(p["cond_jaxpr"])
+    if predicate.outvars[0].aval.shape != ():
+        raise Unsupported(
+            where="reading JAX primitive 'while' into a graph",
+            given=f"a while_loop under vmap whose predicate differs along the batch, at {_source(eqn)}",
+            needed="one predicate for the whole loop",
+            fix="Trace the loop for one element, or keep it outside the graph.",
+        )
     op = control.While(_body(builder, p["cond_jaxpr"]), _body(builder, p["body_jaxpr"]), p["cond_nconsts"], p["body_nconsts"])
     return builder.add(op, *inputs)
 
@@ -142,6 +150,9 @@ def _cond(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _select_n(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     which, *cases = inputs
+    if which.dtype == np.dtype("int32") and len(cases) == 2:  # a cond under vmap
+        zero = builder.add(structural.BroadcastInDim(which.shape, ()), builder.constant(np.int32(0)))[0]
+        (which,) = builder.add(arithmetic.Compare(Direction.Ne), which, zero)
     if which.dtype != np.dtype(bool) or len(cases) != 2:
         raise Unsupported(
             where="reading JAX primitive 'select_n' into a graph",
@@ -175,6 +186,16 @@ def _elementwise(op: Any) -> Row:
 
 def _square(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return builder.add(arithmetic.Mul(), inputs[0], inputs[0])
+
+
+def _split(builder: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    shape, axis, start, parts = inputs[0].shape, eqn.params["axis"], 0, []
+    for size in eqn.params["sizes"]:
+        starts, limits = [0] * len(shape), list(shape)
+        starts[axis], limits[axis] = start, start + size
+        parts += builder.add(structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape)), inputs[0])
+        start += size
+    return parts
 
 
 def _slice(p: dict[str, Any]) -> Any:
@@ -292,6 +313,7 @@ ROWS: dict[str, Row] = {
     "expand_dims": _reshape_to_output,
     "broadcast_in_dim": _op(lambda p: structural.BroadcastInDim(tuple(p["shape"]), tuple(p["broadcast_dimensions"]))),
     "slice": _op(_slice),
+    "split": _split,
     "pad": _op(_pad),
     "rev": _op(lambda p: structural.Reverse(tuple(p["dimensions"]))),
     "concatenate": _op(lambda p: structural.Concatenate(p["dimension"])),

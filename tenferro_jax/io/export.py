@@ -152,8 +152,10 @@ def load(source: bytes | bytearray | memoryview | str | pathlib.Path) -> Exporte
     """
     if isinstance(source, str | pathlib.Path):
         where, content = f"exported program {source}", pathlib.Path(source).read_bytes()
-    else:
+    elif isinstance(source, bytes | bytearray | memoryview):
         where, content = "exported program", bytes(source)
+    else:
+        raise InvalidConfig(where="load", given=repr(source), needed="a path or bytes", fix="Pass what ExportedProgram.save wrote.")
     if len(content) < _LENGTH.size + _TAIL.size:
         raise _damaged(where, f"{len(content)} bytes")
     hashed, (digest, magic) = content[: -_TAIL.size], _TAIL.unpack(content[-_TAIL.size :])

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from ..errors import InvalidConfig
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..meta import require_x64_leaves
@@ -40,6 +41,8 @@ def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
         return %4
       }
     """
+    if not callable(fn):
+        raise InvalidConfig(where="trace", given=repr(fn), needed="a function of arrays", fix="Pass the function first, then its specs.")
     leaves, in_tree = jax.tree.flatten(specs)
     require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()

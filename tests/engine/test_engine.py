@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import ArityError, Engine, InvalidConfig, RouteKind, ShapeError, X64Error, trace
+from tenferro_jax import ArityError, DTypeError, Engine, InvalidConfig, RouteKind, ShapeError, X64Error, trace
 
 from ..oracles import brute_force
 
@@ -52,7 +52,7 @@ def test_arguments_that_do_not_fit_are_typed_errors():
     for call in (lambda *xs: engine.eval(graph, *xs), program):
         with pytest.raises(ShapeError):
             call(np.ones(3))
-        with pytest.raises(ShapeError, match="float32"):
+        with pytest.raises(DTypeError, match="float32"):
             call(np.ones(2, np.float32))
         with pytest.raises(ArityError):
             call(np.ones(2), np.ones(2))

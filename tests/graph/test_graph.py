@@ -8,7 +8,7 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_plus, tropical_einsum
-from tenferro_jax import ArityError, Graph, GraphBuilder, InvalidConfig, ShapeError, TensorMeta, Unsupported, X64Error, trace
+from tenferro_jax import ArityError, DTypeError, Graph, GraphBuilder, InvalidConfig, ShapeError, TensorMeta, Unsupported, X64Error, trace
 from tenferro_jax.ops.arithmetic import Add, Mul
 from tenferro_jax.ops.control import Cond, CountedLoop, While
 
@@ -93,7 +93,7 @@ def test_symbolic_sizes_take_those_of_the_arguments():
     square = trace(lambda x: x + x.T, jax.ShapeDtypeStruct((b, b), F64))
     with pytest.raises(ShapeError, match=r"axis 1 \(declared b\)"):
         square.to_jax()(np.ones((2, 3)))
-    with pytest.raises(ShapeError, match="float32"):
+    with pytest.raises(DTypeError, match="float32"):
         square.to_jax()(np.ones((2, 2), np.float32))
 
 
@@ -244,8 +244,32 @@ def test_wrong_kinds_of_things():
     with pytest.raises(InvalidConfig, match=r"outputs float64\[2\]; needed one floating output"):
         tj.grad(vector)
     scalar = trace(lambda x, n: (x * n.astype(x.dtype)).sum(), np.ones(2), np.ones(2, np.int32))
-    for argnums in (2, (), (0, 0), -1, "a", None):
+    for argnums in (2, -3, (), (0, 0), "a", None):
         with pytest.raises(InvalidConfig, match=r"argnums=.*needed one or more of \[0, 1\]"):
             tj.grad(scalar, argnums)
     with pytest.raises(InvalidConfig, match="an argument of dtype int32"):
-        tj.grad(scalar, 1)
+        tj.grad(scalar, -1)
+    assert tj.grad(scalar, -2) == tj.grad(scalar, 0)
+    with pytest.raises(InvalidConfig, match="needed a function"):
+        trace(3)
+
+
+def test_control_flow_under_vmap():
+    x = np.random.default_rng(0).normal(size=(5, 4))
+
+    def branching(x):
+        return jax.vmap(lambda r: jax.lax.cond(r[0] > 0, jnp.sin, lambda a: a * 2, r))(x)
+
+    np.testing.assert_array_equal(trace(branching, x).to_jax()(x), np.where(x[:, :1] > 0, jnp.sin(x), 2 * x))
+
+    def looping(x):
+        return jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 1, lambda r: r + 1, r))(x)
+
+    with pytest.raises(Unsupported, match=r"predicate differs along the batch, at .*test_graph\.py:\d+"):
+        trace(looping, x)
+
+
+def test_gradient_of_concatenate():
+    x = np.arange(3.0)
+    graph = trace(lambda x: (jnp.concatenate([x, 2 * x]) ** 2).sum(), x)
+    np.testing.assert_array_equal(tj.grad(graph).to_jax()(x), 10 * x)

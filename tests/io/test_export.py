@@ -136,6 +136,8 @@ def test_other_wrong_arguments():
         tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2))
     with pytest.raises(tj.InvalidConfig, match="routes"):
         tj.routes(jnp.sin, np.ones(2), platform="gpu")
+    with pytest.raises(tj.InvalidConfig, match="a path or bytes"):
+        tj.load(None)
     narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
     with jax.enable_x64(False), pytest.raises(tj.X64Error):
         narrow(np.int64(2**40))
