@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from tenferro_jax.extension import apply
 
 from .einsum_op import Outputs, TropicalEinsum
-from .layout import matmul_layout
 from .rules import TROPICAL_RULES
 from .semiring import Semiring, max_plus
 
@@ -92,10 +91,10 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     op = _op(semiring, equation, Outputs.VALUE_AND_WINNER, accumulate)
-    lhs, rhs = (x if hasattr(x, "dtype") else jnp.asarray(x) for x in (lhs, rhs))
     value, winner = apply(op, lhs, rhs, rules=TROPICAL_RULES)
-    labels = matmul_layout(equation).contracted
-    sizes = matmul_layout(equation).equation.sizes([lhs.shape, rhs.shape], op.family_id)
+    labels = op.layout.contracted
+    shapes = [x.shape if hasattr(x, "shape") else jnp.asarray(x).shape for x in (lhs, rhs)]
+    sizes = op.layout.equation.sizes(shapes, op.family_id)
     step = TropicalStep(labels, tuple(sizes[label] for label in labels), winner)
     return TropicalResult(value, (step,), semiring)
 

@@ -26,7 +26,6 @@ COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim = jax.export.is_symbolic_dim
 checkpoint_name = jax.ad_checkpoint.checkpoint_name
-JaxprEqn, ClosedJaxpr = jexc.JaxprEqn, jexc.ClosedJaxpr
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------

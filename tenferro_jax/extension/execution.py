@@ -99,7 +99,6 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
     structs = tuple(map(struct, metas))
 
     def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
-        # Sizes are concrete here even where the trace had symbols.
         return tuple(_host_outputs(carrier, metas, [np.asarray(x) for x in xs]))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")

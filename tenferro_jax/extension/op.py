@@ -64,7 +64,8 @@ class ExtensionOp(Sealed):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        require_platforms(tuple(cls.kernels) or ("cpu",), f"kernels of extension {getattr(cls, 'family_id', cls.__name__)}")
+        if cls.kernels:
+            require_platforms(tuple(cls.kernels), f"kernels of extension {getattr(cls, 'family_id', cls.__name__)}")
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.

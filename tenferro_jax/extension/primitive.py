@@ -94,12 +94,9 @@ def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
     if is_host_only(carrier.op):
         return lambda *arrays: tuple(run_host(carrier, arrays))
-    primitive = family_primitive(carrier.family_id)
 
     def run(*arrays: Any) -> tuple[Any, ...]:
-        if len(arrays) != carrier.input_count:
-            carrier.infer(*map(meta_of, arrays))
-        return tuple(primitive.bind(*arrays, op=carrier, rules=NO_RULES))
+        return tuple(_bind(carrier, NO_RULES, arrays))
 
     run.__name__ = run.__qualname__ = carrier.family_id
     return jax.jit(run)

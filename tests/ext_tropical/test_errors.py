@@ -77,9 +77,15 @@ def test_payload():
 @pytest.mark.parametrize(
     "operand", [None, "a", object(), [[1.0], [1.0, 2.0]], np.ma.masked_array([1.0]), np.array([1.0], ">f8")], ids=lambda v: type(v).__name__
 )
-def test_what_is_no_array(operand):
+@pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])
+def test_what_is_no_array(call, operand):
     with pytest.raises(DTypeError, match=r"tenferro-ext-tropical\.einsum\.v1, input 0"):
-        tropical_einsum("i,i->", operand, np.ones(1))
+        call("i,i->", operand, np.ones(1))
+
+
+def test_lists_are_arrays():
+    result = tropical_einsum_with_argmax("ij,jk->ik", [[0.0, 1.0]], [[2.0], [3.0]])
+    assert (result.value.item(), result.coordinates()["j"].item()) == (4.0, 1)
 
 
 def test_accumulate_is_for_sixteen_bits():
