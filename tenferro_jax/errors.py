@@ -79,6 +79,46 @@ class MetaMismatchError(InvalidConfig):
     """A route returned other dtypes or shapes than `infer_output_meta` promised."""
 
 
+class BindingError(InvalidConfig):
+    """The arrays handed to a graph or a program are not those that it declares."""
+
+
+class UnboundPlaceholder(BindingError):
+    """An input has no array."""
+
+
+class UnexpectedBinding(BindingError):
+    """An array for something that is no input of the program."""
+
+
+class DuplicateBinding(BindingError):
+    """Two arrays for one input."""
+
+
+class PlaceholderDtypeMismatch(BindingError, DTypeError):
+    """An array of another dtype than its input declares."""
+
+
+class PlaceholderShapeMismatch(BindingError, ShapeError):
+    """An array of another shape than its input declares, or sizes that contradict one symbol."""
+
+
+class PlaceholderRankMismatch(PlaceholderShapeMismatch):
+    """An array of another rank than its input declares."""
+
+
+class ShapeConstraintViolation(BindingError, ShapeError):
+    """Sizes at which a guard of the graph, an equality assumed while it was built, does not hold."""
+
+
+class MalformedGraph(InvalidConfig):
+    """A graph that breaks a rule of well-formedness; the rule is named."""
+
+
+class NonScalarGrad(InvalidConfig):
+    """The gradient of something that is no floating scalar."""
+
+
 # --- what cannot be done -------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ FLOORS = {
     "errors": 0,
     "jax_seam": 0,
     "payload": 0,
+    "limitation": 0,
     "meta": 0,
     "ops": 1,
     "extension": 2,
