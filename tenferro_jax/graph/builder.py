@@ -11,10 +11,10 @@ import numpy as np
 from ..errors import InvalidConfig
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
-from ..ops.arithmetic import Constant
 from ..ops.op import StdTensorOp
+from ..ops.source import Constant
 from .graph import Graph, Node
-from .read_jaxpr import read_jaxpr
+from .read_jaxpr import Reader
 
 
 class Value(Described):
@@ -125,7 +125,7 @@ class GraphBuilder:
         """
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
         closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
-        return jax.tree.unflatten(jax.tree.structure(out_shape), read_jaxpr(self, closed, inputs))
+        return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
     def fresh(self) -> GraphBuilder:
         """A new, empty builder: for the bodies of control-flow ops."""
@@ -133,8 +133,12 @@ class GraphBuilder:
 
     def absorb(self, body: Graph) -> None:
         """Take over what a body brings along beside its nodes: AD rules, and the names of lost ones."""
-        self.rules = self.rules.united(body.rules)
+        self.absorb_rules(body)
         self.lose_rules(body.lost_rules)
+
+    def absorb_rules(self, body: Graph) -> None:
+        """Take over the AD rules of a body."""
+        self.rules = self.rules.united(body.rules)
 
     def lose_rules(self, names: Sequence[str]) -> None:
         """Note that custom derivatives of these functions were inlined."""

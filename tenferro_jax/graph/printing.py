@@ -36,9 +36,9 @@ def op_text(op: StdTensorOp) -> str:
 
 
 def _fields(op: Any) -> str:
-    if not dataclasses.is_dataclass(op) or not dataclasses.fields(op):
-        return ""
-    return "[" + ", ".join(f"{f.name}={_value(getattr(op, f.name))}" for f in dataclasses.fields(op)) + "]"
+    """The payload but for fields that have their default."""
+    told = [f for f in dataclasses.fields(op) if getattr(op, f.name) is not f.default] if dataclasses.is_dataclass(op) else []
+    return "[" + ", ".join(f"{f.name}={_value(getattr(op, f.name))}" for f in told) + "]" if told else ""
 
 
 def _value(value: Any) -> str:
