@@ -99,7 +99,9 @@ class Reader:
                 fix="Write this part with those, or keep it outside the graph.",
             )
         for param, plain in PLAIN_PARAMS.items():
-            if eqn.params.get(param, plain) != plain and not (name == "rng_bit_generator" and param == "algorithm"):
+            value = eqn.params.get(param, plain)
+            is_plain = value == plain or (isinstance(value, jax.NamedSharding) and value.mesh.empty)
+            if not is_plain and not (name == "rng_bit_generator" and param == "algorithm"):
                 given = f"{param}={eqn.params[param]} at {self.source(eqn, caller)}"
                 raise refuse(name, given, f"{param}={plain}", "Leave it out, or keep this part outside the graph.")
         return row

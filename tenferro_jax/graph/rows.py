@@ -287,10 +287,11 @@ def _pad(p: dict[str, Any]) -> Any:
     return structural.Pad(*(zip(*config, strict=True) if config else ((), (), ())))
 
 
-def _reshape(p: dict[str, Any]) -> Any:
-    if p.get("dimensions") is not None:
-        raise refuse("reshape", "a permuting reshape", "row-major order", "Transpose first.")
-    return structural.Reshape(payload(p["new_sizes"]))
+def _reshape(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    order = payload(eqn.params["dimensions"])
+    if order is not None:
+        inputs = reader.builder.add(structural.Transpose(order), *inputs)
+    return _reshape_to_output(reader, eqn, inputs)
 
 
 def _reshape_to_output(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -575,7 +576,7 @@ ROWS: dict[str, Row] = {
     "optimization_barrier": _plain(source.OptimizationBarrier()),
     # structural
     "transpose": _fields(structural.Transpose),
-    "reshape": _op(_reshape),
+    "reshape": _reshape,
     "squeeze": _reshape_to_output,
     "expand_dims": _reshape_to_output,
     "broadcast_in_dim": _fields(structural.BroadcastInDim, dims="broadcast_dimensions"),

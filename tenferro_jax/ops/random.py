@@ -121,9 +121,9 @@ class RandomFoldIn(Binary):
 
 @op
 class RandomGamma(StdTensorOp):
-    """A sample of gamma(a), or its logarithm, for each key and a.
+    """Samples of gamma(a), or their logarithms: for each key those of the last axes of a.
 
-    C1: keys and floating a of one shape.
+    C1: the shape of the keys begins that of a. C2: floating a.
     Gradient: the implicit derivative in a.
     Example: RandomGamma().apply(jax.random.split(jax.random.key(0)), np.ones(2)) > 0
     """
@@ -135,7 +135,7 @@ class RandomGamma(StdTensorOp):
         draw = jax.random.loggamma if self.log_space else jax.random.gamma
 
         def sample(k: Any, alpha: Any) -> Any:
-            return draw(k, alpha, (), alpha.dtype)
+            return draw(k, alpha, alpha.shape, alpha.dtype)
 
         for _ in range(key.ndim):
             sample = jax.vmap(sample)
