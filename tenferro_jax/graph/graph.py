@@ -98,6 +98,15 @@ class Graph(Sealed):
         return jax.tree.unflatten(self.in_tree, [struct(m) for m in self.input_metas])
 
     @property
+    def output_specs(self) -> Any:
+        """The outputs as a pytree of ShapeDtypeStruct."""
+        return jax.tree.unflatten(self.out_tree, [struct(m) for m in self.output_metas])
+
+    def outputs_of(self, node: Node) -> range:
+        """The value numbers of a node's outputs."""
+        return range(node.first_output, node.first_output + len(node.op.infer(*(self.metas[i] for i in node.inputs))))
+
+    @property
     def extensions(self) -> tuple[Extension, ...]:
         """Every extension of the graph and of its control-flow bodies, in order."""
         found: list[Extension] = []
