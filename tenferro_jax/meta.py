@@ -43,6 +43,7 @@ class TensorMeta(NamedTuple):
 class Described:
     """Anything that has a `meta`: its shape, dtype and rank."""
 
+    __slots__ = ()
     meta: TensorMeta
 
     @property

@@ -76,8 +76,7 @@ class Graph(Sealed):
             ("lost_rules", tuple(lost_rules)),
         ]:
             object.__setattr__(self, name, value)
-        body = tuple((node.op.typed_key, node.inputs) for node in self.nodes)
-        self._set_key((Graph, self.metas[:input_count], body, self.outputs, in_tree, out_tree))
+        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Graph is immutable; cannot set {name}")
