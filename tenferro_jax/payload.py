@@ -130,7 +130,8 @@ def _payload_of(cls: type) -> str:
 @functools.lru_cache(maxsize=1024)
 def _layout(cls: type) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
     """(name, what an error calls it) of each field of a Sealed class, and every attribute that an instance may have."""
-    where, fields = _payload_of(cls), ()
+    where = _payload_of(cls)
+    fields: tuple[tuple[str, str], ...] = ()
     if dataclasses.is_dataclass(cls):
         _require_frozen(cls, where)
         fields = tuple((f.name, f"{where}, field {f.name}") for f in dataclasses.fields(cls))
@@ -152,7 +153,7 @@ class Sealed:
         self._seal()
 
     def _seal(self) -> None:
-        cls = type(self)
+        cls: Any = type(self)
         fields, allowed = _layout(cls)
         state = vars(self)
         if not state.keys() <= allowed:

@@ -65,21 +65,11 @@ def infer_direct(op: StdTensorOp, metas: Metas) -> Metas | None:
 
 
 def _is_shape(shape: Any) -> bool:
-    if type(shape) is not tuple:
-        return False
-    for size in shape:
-        if (type(size) is not int or size < 0) and not is_symbolic_dim(size):
-            return False
-    return True
+    return type(shape) is tuple and all([(type(size) is int and size >= 0) or is_symbolic_dim(size) for size in shape])
 
 
 def _is_concrete(shape: Any) -> bool:
-    if type(shape) is not tuple:
-        return False
-    for size in shape:
-        if type(size) is not int or size < 0:
-            return False
-    return True
+    return type(shape) is tuple and all([type(size) is int and size >= 0 for size in shape])
 
 
 def _are_axes(axes: Any, rank: int) -> bool:
@@ -94,10 +84,7 @@ def _are_axes(axes: Any, rank: int) -> bool:
 
 def _are_rows(rank: int, *rows: Any) -> bool:
     """Whether each is a tuple with one entry an axis."""
-    for row in rows:
-        if type(row) is not tuple or len(row) != rank:
-            return False
-    return True
+    return all([type(row) is tuple and len(row) == rank for row in rows])
 
 
 def _dtype(value: Any) -> np.dtype[Any] | None:
