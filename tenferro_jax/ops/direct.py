@@ -65,11 +65,11 @@ def infer_direct(op: StdTensorOp, metas: Metas) -> Metas | None:
 
 
 def _is_shape(shape: Any) -> bool:
-    return type(shape) is tuple and all([(type(size) is int and size >= 0) or is_symbolic_dim(size) for size in shape])
+    return type(shape) is tuple and all((type(size) is int and size >= 0) or is_symbolic_dim(size) for size in shape)
 
 
 def _is_concrete(shape: Any) -> bool:
-    return type(shape) is tuple and all([type(size) is int and size >= 0 for size in shape])
+    return type(shape) is tuple and all(type(size) is int and size >= 0 for size in shape)
 
 
 def _are_axes(axes: Any, rank: int) -> bool:
@@ -84,7 +84,7 @@ def _are_axes(axes: Any, rank: int) -> bool:
 
 def _are_rows(rank: int, *rows: Any) -> bool:
     """Whether each is a tuple with one entry an axis."""
-    return all([type(row) is tuple and len(row) == rank for row in rows])
+    return all(type(row) is tuple and len(row) == rank for row in rows)
 
 
 def _dtype(value: Any) -> np.dtype[Any] | None:
