@@ -50,7 +50,7 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
             raise InvalidConfig(
                 where="grad", given=f"an argument of dtype {leaf.dtype}", needed="floating arguments", fix="Choose other argnums."
             )
-    return trace(jax.grad(fn, chosen[0] if isinstance(argnums, int) else chosen), *graph.input_specs)
+    return _derived(graph, jax.grad(fn, chosen[0] if isinstance(argnums, int) else chosen), *graph.input_specs)
 
 
 def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
@@ -71,7 +71,7 @@ def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """
     fn = _function(graph, rules)
     count = len(graph.input_specs)
-    return trace(lambda *both: jax.jvp(fn, both[:count], both[count:]), *graph.input_specs, *graph.input_specs)
+    return _derived(graph, lambda *both: jax.jvp(fn, both[:count], both[count:]), *graph.input_specs, *graph.input_specs)
 
 
 def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
@@ -97,9 +97,15 @@ def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
         outs, pullback = jax.vjp(fn, *both[:-1])
         return outs, pullback(both[-1])
 
-    return trace(run, *graph.input_specs, jax.eval_shape(fn, *graph.input_specs))
+    return _derived(graph, run, *graph.input_specs, graph.output_specs)
 
 
 def _function(graph: Graph, rules: ExtensionRuleSet | None) -> Callable[..., Any]:
     require_graph(graph, "a derivative of a graph")
-    return (graph if rules is None else graph.with_rules(rules)).to_jax()
+    return (graph if rules is None else graph.with_rules(rules)).with_guards(()).to_jax()
+
+
+def _derived(graph: Graph, fn: Callable[..., Any], *specs: Any) -> Graph:
+    """A function made of a graph's, as a graph that keeps its guards also where the ops that assumed them are gone."""
+    derived = trace(fn, *specs)
+    return derived.with_guards((*graph.guards, *derived.guards)) if graph.guards else derived

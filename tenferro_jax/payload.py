@@ -171,8 +171,8 @@ class Sealed:
                 if sealed is not value:
                     object.__setattr__(self, name, sealed)
                     value = sealed
-            keys.append((name, _key(value, where)))
-        self._set_key((cls, tuple(keys)))
+            keys.append(_key(value, where))
+        self._set_key((cls, *keys))
 
     def _set_key(self, key: Hashable) -> None:
         object.__setattr__(self, "_key", key)

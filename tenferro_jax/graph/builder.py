@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import jax_seam
 from ..errors import InvalidConfig
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
 from ..ops.arithmetic import Constant
-from ..ops.direct import infer
 from ..ops.op import StdTensorOp
-from .graph import Graph, Node
+from .graph import Graph, Node, infer
+from .guards import Guard
 from .read_jaxpr import read_jaxpr
 
 
@@ -55,6 +56,7 @@ class GraphBuilder:
         self._producer: list[int | None] = []  # value number -> node number, None for inputs
         self._seen: dict[tuple[StdTensorOp, tuple[int, ...]], tuple[Value, ...]] = {}
         self._inputs: list[int] = []
+        self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> what its inference assumed
 
     def input(self, spec: Any) -> Value:
         """A new input.
@@ -100,8 +102,10 @@ class GraphBuilder:
         key = (carrier, tuple([v.index for v in inputs]))
         outputs = self._seen.get(key)
         if outputs is None:
-            metas = infer(carrier, tuple([v.meta for v in inputs]))
+            metas, guards = infer(carrier, tuple([v.meta for v in inputs]))
             node = len(self._nodes)
+            if guards:
+                self._guards[node] = guards
             self._nodes.append(Node(carrier, key[1], len(self._metas)))
             outputs = self._seen[key] = tuple([self._new(meta, node) for meta in metas])
         return outputs
@@ -129,7 +133,8 @@ class GraphBuilder:
           Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
         """
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
-        closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
+        with jax_seam.tracing_for_graph(True):
+            closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
         return jax.tree.unflatten(jax.tree.structure(out_shape), read_jaxpr(self, closed, inputs))
 
     def fresh(self) -> GraphBuilder:
@@ -175,4 +180,7 @@ class GraphBuilder:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        return Graph(metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules)
+        guards = [guard for index, assumed in self._guards.items() if done[index] for guard in assumed]
+        return Graph(
+            metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules, guards
+        )

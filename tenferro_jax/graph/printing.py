@@ -18,7 +18,7 @@ def graph_text(graph: Any) -> str:
     Large constants are shown by dtype and shape only.
     """
     inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(graph.input_metas))
-    lines = [f"graph({inputs}) {{"]
+    lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in graph.guards)]
     ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
     for node, end in zip(graph.nodes, ends, strict=bool(graph.nodes)):
         outs = range(node.first_output, end)
