@@ -8,6 +8,7 @@ graph was written.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from ..ops import direct
 from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import CONTROL
 from ..payload import Sealed, map_leaves
+from .canonical import canonical_bytes
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
@@ -159,10 +161,30 @@ class Graph(Sealed):
             self.metas, self.input_count, self.nodes, self.outputs, self.in_tree, self.out_tree, self.rules, self.lost_rules, guards
         )
 
+    # --- what it looks like, and what it is ---
+
+    def text(self, *, expand: bool = False) -> str:
+        """One line a node; `expand` writes the bodies of control flow out, below their op."""
+        return graph_text(self, expand=expand)
+
     def __str__(self) -> str:
         return graph_text(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return graph_text(self, abbreviate=True)
+
+    def canonical_bytes(self) -> bytes:
+        """What equality sees, as bytes that are the same in every process and on every machine.
+
+        Graphs are equal exactly when their bytes are, but for symbols: those of two calls of `jax.export.symbolic_shape`
+        are never equal, though they have one text.
+        """
+        return canonical_bytes(self)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `canonical_bytes`, in hexadecimal."""
+        return hashlib.sha256(self.canonical_bytes()).hexdigest()
 
     # --- running it as JAX ---
 
