@@ -149,20 +149,18 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
     both = jvp(graph, argnums, rules=rules)
     primal_count, count = graph.input_count, both.input_count
     linear = set(range(primal_count, count))
-    for node in both.nodes:
-        if linear & set(node.inputs):
-            linear |= set(both.outputs_of(node))
-    used = [i for node in both.nodes if linear & set(node.inputs) for i in node.inputs] + list(both.outputs[len(graph.outputs) :])
+    for node, outs in both.steps():
+        if not linear.isdisjoint(node.inputs):
+            linear.update(outs)
+    used = [i for node in both.nodes if not linear.isdisjoint(node.inputs) for i in node.inputs] + list(both.outputs[len(graph.outputs) :])
     residuals = [i for i in dict.fromkeys(used) if i not in linear]
 
     first, second = GraphBuilder(), GraphBuilder()
     known: dict[int, Any] = {i: first.input(both.metas[i]) for i in range(primal_count)}
     moved: dict[int, Any] = {i: second.input(both.metas[i]) for i in (*residuals, *range(primal_count, count))}
-    for node in both.nodes:
-        where, values = (second, moved) if linear & set(node.inputs) else (first, known)
-        if where is first or not linear.isdisjoint(node.inputs):
-            outs = where.add(node.op, *(values[i] for i in node.inputs), rules=both.rules)
-            values.update(zip(both.outputs_of(node), outs, strict=True))
+    for node, outs in both.steps():
+        where, values = (first, known) if linear.isdisjoint(node.inputs) else (second, moved)
+        values.update(zip(outs, where.add(node.op, *(values[i] for i in node.inputs), rules=both.rules), strict=True))
     tangent_specs = both.input_specs[len(graph.input_specs) :]
     out_tree, tangent_tree = jax.tree.flatten(both.output_specs[0])[1], jax.tree.flatten(both.output_specs[1])[1]
     return (
@@ -237,7 +235,8 @@ class _Active:
 
     def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
         require_graph(graph, f"{where} of a graph")
-        self.graph = graph if rules is None else graph.with_rules(rules)
+        self.guards = graph.guards
+        self.graph = (graph if rules is None else graph.with_rules(rules)).with_guards(())
         self.where = where
         self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
         ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
@@ -273,9 +272,9 @@ class _Active:
         )
 
     def traced(self, run: Callable[..., Any], *specs: Any) -> Graph:
-        """The derivative as a graph."""
+        """The derivative as a graph. It keeps the guards, also where the ops that assumed them are gone."""
         try:
-            return trace(run, *specs)
+            derived = trace(run, *specs)
         except TenferroError:
             raise
         except (NotImplementedError, TypeError, ValueError) as error:  # what JAX's own rules raise
@@ -285,6 +284,7 @@ class _Active:
                 needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
                 fix="Stop the gradient before that op, choose other argnums, or another mode.",
             ) from error
+        return derived.with_guards((*self.guards, *derived.guards)) if self.guards else derived
 
 
 def _spec(meta: Any) -> Any:

@@ -26,6 +26,13 @@ COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim = jax.export.is_symbolic_dim
 checkpoint_name = jax.ad_checkpoint.checkpoint_name
+tracing_for_graph = jax.make_user_context(False)
+"""`with tracing_for_graph(True):` marks tracing whose jaxpr a graph builder reads. Part of the key of jit's caches."""
+
+
+def is_tracing_for_graph() -> bool:
+    """Whether this code runs inside such a scope."""
+    return bool(tracing_for_graph.value)
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------

@@ -310,6 +310,12 @@ def _dimension(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.builder.add(source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype)))
 
 
+def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Memory that the other branch of a differentiated cond never reads; zeros here, since a graph has no undefined values."""
+    aval = eqn.outvars[0].aval
+    return reader.builder.add(structural.BroadcastInDim(tuple(aval.shape), ()), reader.builder.constant(np.zeros((), aval.dtype)))
+
+
 def _accurate(cls: Any) -> Row:
     def make(p: dict[str, Any]) -> Any:
         accuracy = p.get("accuracy")
@@ -572,6 +578,7 @@ ROWS: dict[str, Row] = {
     "iota": _fields(source.Iota, axis="dimension"),
     "iota_2x32_shape": _expanded(_counter),
     "dim_as_value": _dimension,
+    **dict.fromkeys(("empty", "empty2"), _empty),
     "stop_gradient": _plain(source.StopGradient()),
     "optimization_barrier": _plain(source.OptimizationBarrier()),
     # structural

@@ -54,6 +54,9 @@ LINALG = _ops_of(linalg)
 RANDOM = _ops_of(random)
 CONTROL = _ops_of(control)
 
+WITH_BODIES = (*CONTROL, reduction.Reduce, window.ReduceWindow)
+"""Ops whose payload holds graphs."""
+
 ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *SPECIAL, *LOGIC, *CONVERSION)
 
 ROOMS: dict[str, Ops] = {
