@@ -15,7 +15,7 @@ F64 = np.dtype("float64")
 
 
 def test_equal_graphs_hit_and_the_cache_is_bounded():
-    engine = Engine(cache_size=2)
+    engine = Engine(capacity=2)
     x = np.arange(3.0)
     graphs = [trace(lambda x, k=k: x * k, x) for k in (1.0, 2.0, 3.0)]
     for graph, k in zip(graphs, (1.0, 2.0, 3.0)):
@@ -31,7 +31,7 @@ def test_programs_tell_their_routes():
     x = np.random.default_rng(0).normal(size=(3, 3))
     program = Engine().compile(trace(lambda x: tropical_einsum("ij,jk->ik", x, x), x))
     assert [r.kind for r in program.routes] == [RouteKind.LOWERING]
-    assert "tenferro-ext-tropical.einsum.v1 on cpu: lowering" in repr(program)
+    assert "tenferro-ext-tropical.einsum.v1 on cpu: lowering" in program.explain()
     np.testing.assert_array_equal(program(x), brute_force("max_plus", "ij,jk->ik", x, x)[0])
 
 
@@ -57,8 +57,8 @@ def test_arguments_that_do_not_fit_are_typed_errors():
         with pytest.raises(ArityError):
             call(np.ones(2), np.ones(2))
     for size in (0, -1, "a"):
-        with pytest.raises(InvalidConfig, match="cache_size"):
-            Engine(size)
+        with pytest.raises(InvalidConfig, match="capacity"):
+            Engine(capacity=size)
     narrow = trace(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
     with jax.enable_x64(False), pytest.raises(X64Error):
         engine.eval(narrow, np.int64(2**40))
