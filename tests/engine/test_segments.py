@@ -1,7 +1,5 @@
 """How a graph becomes steps: what XLA sees, where the host stands between, what is given back."""
 
-import itertools
-import re
 from dataclasses import dataclass
 
 import jax
@@ -10,6 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
+from benchmarks import training_step
+from benchmarks.measure import canonical_hlo
 from ext_tropical import tropical_einsum, tropical_einsum_with_argmax
 from tenferro_jax import (
     BackendFailure,
@@ -35,36 +35,6 @@ def cumulate(x):
     return apply(HostCumulate(), x)[0]
 
 
-def canonical(hlo):
-    """Optimised HLO without module name, metadata and source tables; values numbered in order of appearance."""
-    body = hlo[re.search(r"^(ENTRY )?%\S+ \(", hlo, re.MULTILINE).start() :]
-    names: dict[str, str] = {}
-
-    def renamed(match):
-        return names.setdefault(match[1] or match[2], f"%{len(names)}")
-
-    return re.sub(r"%([\w.\-]+)|([\w.\-]+)(?=: )", renamed, re.sub(r", metadata=\{[^}]*\}", "", body))
-
-
-def mlp_step(params, x, y):
-    def loss(params):
-        h = x
-        for w, b in params[:-1]:
-            h = jnp.maximum(h @ w + b[None, :], 0.0)
-        w, b = params[-1]
-        logits = h @ w + b[None, :]
-        shifted = logits - lax.stop_gradient(logits.max(1, keepdims=True))
-        return (jnp.log(jnp.exp(shifted).sum(1)) - (shifted * y).sum(1)).sum()
-
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
-
-
-def mlp_arguments(*widths, batch=8):
-    rng = np.random.default_rng(0)
-    params = [(rng.normal(size=(m, n)), rng.normal(size=n)) for m, n in itertools.pairwise(widths)]
-    return params, rng.normal(size=(batch, widths[0])), np.eye(widths[-1])[rng.integers(widths[-1], size=batch)]
-
-
 ONE_SEGMENT = {
     "elementwise": (lambda x: jnp.tanh(x) * 2 + x, (np.ones((3, 3)),)),
     "outputs twice, an input as output, one unused": (lambda x, y, z: (x + y, x, x + y), (np.ones(3), np.ones(3), np.ones(2))),
@@ -73,7 +43,7 @@ ONE_SEGMENT = {
     "loop": (lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (np.ones(3),)),
     "while": (lambda x: lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c + x, x), (np.ones(3),)),  # cond: one clamp more
     "tropical": (lambda x: tropical_einsum("ij,jk->ik", x, x), (np.ones((3, 3)),)),
-    "a training step": (mlp_step, mlp_arguments(4, 5, 3)),
+    "a training step": (training_step.step, training_step.arguments(8, 4, 5, 3)),
 }
 
 
@@ -81,12 +51,12 @@ ONE_SEGMENT = {
 def test_without_host_ops_xla_sees_what_jit_would_show_it(fn, args):
     program = compile_std_to_exec(trace(fn, *args))
     (segment,) = program.steps
-    assert canonical(segment.compiled.as_text()) == canonical(jax.jit(fn).lower(*args).compile().as_text())
+    assert canonical_hlo(segment.compiled.as_text()) == canonical_hlo(jax.jit(fn).lower(*args).compile().as_text())
     jax.tree.map(np.testing.assert_array_equal, program(*args), jax.jit(fn)(*args))
 
 
 def test_the_comparison_of_programs_tells_them_apart():
-    texts = {canonical(jax.jit(f).lower(np.ones(3)).compile().as_text()) for f in (jnp.sin, jnp.cos, lambda x: jnp.sin(x) + 1)}
+    texts = {canonical_hlo(jax.jit(f).lower(np.ones(3)).compile().as_text()) for f in (jnp.sin, jnp.cos, lambda x: jnp.sin(x) + 1)}
     assert len(texts) == 3
 
 
