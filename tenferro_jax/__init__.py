@@ -2,7 +2,11 @@
 
 from .ad import grad, jvp, vjp
 from .einsum.notation import Equation, parse_equation
-from .engine.engine import CacheStats, Engine, Program
+from .engine.cache import CacheStats
+from .engine.compiler import compile_std_to_exec
+from .engine.engine import Engine
+from .engine.program import Cost, ExecProgram, Memory
+from .engine.progress import Progress
 from .errors import (
     ADRuleError,
     ArityError,
@@ -52,6 +56,7 @@ __all__ = [
     "BackendFailure",
     "BindingError",
     "CacheStats",
+    "Cost",
     "DTypeError",
     "Duplicate",
     "DuplicateBinding",
@@ -59,6 +64,7 @@ __all__ = [
     "Engine",
     "Equation",
     "EquationError",
+    "ExecProgram",
     "ExportedProgram",
     "ExtensionLoweringError",
     "ExtensionRegistryError",
@@ -67,6 +73,7 @@ __all__ = [
     "InvalidConfig",
     "MalformedFamilyId",
     "MalformedGraph",
+    "Memory",
     "MetaMismatchError",
     "Node",
     "NonScalarGrad",
@@ -75,7 +82,7 @@ __all__ = [
     "PlaceholderDtypeMismatch",
     "PlaceholderRankMismatch",
     "PlaceholderShapeMismatch",
-    "Program",
+    "Progress",
     "RegistrationError",
     "Route",
     "RouteKind",
@@ -89,6 +96,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "X64Error",
+    "compile_std_to_exec",
     "export",
     "grad",
     "host_errors",
