@@ -110,6 +110,14 @@ class GraphBuilder:
             outputs = self._seen[key] = tuple([self._new(meta, node) for meta in metas])
         return outputs
 
+    def maker(self, value: Value) -> tuple[StdTensorOp | None, tuple[Value, ...]]:
+        """The op that made a value, and its inputs; (None, ()) for an input."""
+        number = self._producer[value.index]
+        if number is None:
+            return None, ()
+        node = self._nodes[number]
+        return node.op, tuple(Value(self, i, self._metas[i]) for i in node.inputs)
+
     def _require_own(self, values: Sequence[Any], where: str) -> None:
         for v in values:
             if not isinstance(v, Value) or v._builder is not self:
