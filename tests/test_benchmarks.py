@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, gradient_of_matmul
+from benchmarks import call_overhead, gradient_of_matmul, graph_building
 
 
 def test_gradient_of_matmul(capsys):
@@ -18,3 +18,10 @@ def test_call_overhead(capsys):
     assert set(rows) > {"jax.jit"}
     assert all(v > 0 for v in rows.values())
     assert "x jit" in capsys.readouterr().out
+
+
+def test_graph_building(capsys):
+    results = graph_building.main([20], repeats=1)
+    assert set(results) == {("op and shape repeat", 20), ("ever new", 20)}
+    assert all(v > 0 for v in results.values())
+    assert "us a node" in capsys.readouterr().out
