@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .. import jax_seam
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
 from ..ops.op import StdTensorOp
@@ -63,10 +63,19 @@ class GraphBuilder:
 
         Args:
           spec: a TensorMeta, or anything with dtype and shape.
+
+        Raises:
+          ShapeError: a size that is neither symbolic nor an integer from 0.
+          X64Error: a 64-bit array or spec while 64-bit types are off.
         """
         if not isinstance(spec, TensorMeta):
             require_x64(spec, f"graph input {len(self._inputs)}")
-        value = self._new(meta_of(spec), None)
+        meta = meta_of(spec)
+        for size in meta.shape:
+            if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
+                where, needed = f"graph input {len(self._inputs)}", "sizes that are symbolic, or integers from 0"
+                raise ShapeError(where=where, given=str(meta), needed=needed, fix="Correct the spec.")
+        value = self._new(meta, None)
         self._inputs.append(value.index)
         return value
 

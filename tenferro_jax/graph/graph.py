@@ -34,6 +34,7 @@ from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
 from ..payload import Sealed, map_leaves
 from .canonical import canonical_bytes
+from .drawing import graph_svg
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
@@ -178,6 +179,18 @@ class Graph(Sealed):
 
     def __repr__(self) -> str:
         return graph_text(self, abbreviate=True)
+
+    def svg(self, *, limit: int = 80) -> str:
+        """A picture: boxes coloured by kind, with full text as tooltips; notebooks show it by themselves.
+
+        Args:
+          limit: how many nodes are drawn one by one. In a larger graph chains of elementwise and structural ops become one
+            box, then the middle; the picture says how many nodes it folded.
+        """
+        return graph_svg(self, limit=limit)
+
+    def _repr_svg_(self) -> str:
+        return graph_svg(self)
 
     def canonical_bytes(self) -> bytes:
         """What equality sees, as bytes that are the same in every process and on every machine.
