@@ -137,6 +137,11 @@ def _custom(extract: Callable[..., Any], make: Callable[..., Any]) -> Row:
     return row
 
 
+def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    given = "the forward-mode derivative of a custom_vjp function"
+    raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
+
+
 def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
     metas = [v.meta for v in inputs]
@@ -672,6 +677,7 @@ ROWS: dict[str, Row] = {
     "cond": _cond,
     "custom_linear_solve": _linear_solve,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
+    "custom_lin": _refused_custom_lin,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"), _inlined),
     **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),
