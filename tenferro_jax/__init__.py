@@ -1,8 +1,8 @@
 """Extension ops for JAX: one class gives every transform and portable export. Door 1, for users."""
 
 from .ad import grad, jvp, vjp
+from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
-from .engine.cache import CacheStats
 from .engine.compiler import compile_std_to_exec
 from .engine.engine import Engine
 from .engine.program import Cost, ExecProgram, Memory

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 
+from ..cache import CacheStats
 from ..errors import InvalidConfig
 from ..extension import ExtensionRuleSet
 from ..graph.graph import Graph, require_graph
 from ..meta import x64_enabled
-from .cache import CacheStats, ProgramCache
+from .cache import ProgramCache
 from .compiler import compile_std_to_exec
 from .program import ExecProgram, is_plain, operands, signature
 from .progress import ProgressCallback
@@ -37,7 +38,7 @@ class Engine:
       >>> engine.eval(trace(lambda x: x + x, spec), jnp.ones(2)).tolist()
       [2.0, 2.0]
       >>> engine.eval(trace(lambda y: y + y, spec), jnp.ones(2)).tolist(), engine.stats()
-      ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1))
+      ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1, capacity=128))
     """
 
     def __init__(self, *, capacity: int = 128, rules: ExtensionRuleSet | None = None, progress: ProgressCallback | None = None):
@@ -76,7 +77,7 @@ class Engine:
         leaves, tree = jax.tree.flatten(args)
         call = graph, signature(leaves)
         if tree == graph.in_tree:
-            program = self._cache.find(call)
+            program = self._cache.find_call(call)
             if program is not None:
                 return program.run(leaves)
         bound = graph.bound_to(*args)
@@ -89,7 +90,7 @@ class Engine:
         return program.run(arrays)
 
     def stats(self) -> CacheStats:
-        """Hits, misses and size of the cache."""
+        """Hits, misses, size and capacity of the cache."""
         return self._cache.stats()
 
     def clear(self) -> None:

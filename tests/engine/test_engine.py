@@ -55,15 +55,15 @@ def test_equal_graphs_hit_and_the_least_recently_used_goes_first():
     one, two, three = (scaled(k, x) for k in (1.0, 2.0, 3.0))
     for graph, k in ((one, 1), (two, 2), (one, 1), (three, 3)):
         np.testing.assert_array_equal(engine.eval(graph, x), x * k)
-    assert engine.stats() == (1, 3, 2)
+    assert engine.stats()[:3] == (1, 3, 2)
     engine.eval(scaled(1.0, x), x)  # an equal graph; two was the one to go
-    assert engine.stats() == (2, 3, 2)
+    assert engine.stats()[:3] == (2, 3, 2)
     engine.eval(two, x)
-    assert engine.stats() == (2, 4, 2)
+    assert engine.stats()[:3] == (2, 4, 2)
     engine.clear()
-    assert engine.stats() == (2, 4, 0)
+    assert engine.stats()[:3] == (2, 4, 0)
     np.testing.assert_array_equal(engine.eval(one, x), x)
-    assert engine.stats() == (2, 5, 1)
+    assert engine.stats()[:3] == (2, 5, 1)
 
 
 def test_capacity_can_be_set_and_shrinking_evicts():
@@ -75,7 +75,7 @@ def test_capacity_can_be_set_and_shrinking_evicts():
     engine.capacity = 1
     assert engine.stats().size == engine.capacity == 1
     engine.eval(graphs[2], x)
-    assert engine.stats() == (1, 3, 1)
+    assert engine.stats()[:3] == (1, 3, 1)
     for wrong in (0, -1, "a", True, 1.5):
         with pytest.raises(InvalidConfig, match="capacity"):
             Engine(capacity=wrong)
@@ -94,12 +94,12 @@ def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
     graph = trace(lambda x: jnp.flip(x) * x.shape[0], jax.ShapeDtypeStruct((b,), F64))
     for size in (2, 3, 2, 3, 2):
         np.testing.assert_array_equal(engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0)
-    assert engine.stats() == (3, 2, 2)
+    assert engine.stats()[:3] == (3, 2, 2)
     assert len(bound) == 2
     with pytest.raises(InvalidConfig, match=r"symbolic inputs float64\[b\]"):
         engine.compile(graph)
     np.testing.assert_array_equal(engine.compile(original(graph, np.ones(2)))(np.arange(2.0)), [2.0, 0.0])
-    assert engine.stats() == (4, 3, 2)
+    assert engine.stats()[:3] == (4, 3, 2)
 
 
 def test_an_executable_is_made_once(compilations):
@@ -144,7 +144,7 @@ def test_two_threads_that_ask_for_one_program_compile_it_once():
     for thread in threads:
         thread.join()
     assert [e.phase for e in lowered] == ["lower", "compile"]
-    assert engine.stats() == (3, 1, 1)
+    assert engine.stats()[:3] == (3, 1, 1)
     assert all(r.tolist() == [0.0, 5.0, 10.0] for r in results)
 
 
@@ -160,7 +160,7 @@ def test_a_compilation_that_fails_is_tried_anew():
     with pytest.raises(RuntimeError, match="stop"):
         engine.eval(graph, x)
     assert engine.eval(graph, x).tolist() == [0.0, 7.0, 14.0]
-    assert engine.stats() == (0, 2, 1)
+    assert engine.stats()[:3] == (0, 2, 1)
 
 
 def test_progress_tells_each_step_of_compilation_and_run():
@@ -227,7 +227,7 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
         assert engine.eval(narrow, np.int32(3)) == 6
         with pytest.raises(X64Error):
             engine.eval(narrow, np.int64(2**40))
-    assert engine.stats() == (0, 2, 2)
+    assert engine.stats()[:3] == (0, 2, 2)
     wide = trace(lambda i: i.astype(F64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
     program = engine.compile(wide)
     with jax.enable_x64(False):
