@@ -45,6 +45,8 @@ from .extension.routes import routes
 from .extension.runtimes import Route, RouteKind
 from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
+from .graph.guards import Guard
+from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
 from .meta import TensorMeta
 from .trace.trace import trace
@@ -70,6 +72,7 @@ __all__ = [
     "ExtensionRegistryError",
     "Graph",
     "GraphBuilder",
+    "Guard",
     "InvalidConfig",
     "MalformedFamilyId",
     "MalformedGraph",
@@ -105,5 +108,6 @@ __all__ = [
     "parse_equation",
     "routes",
     "trace",
+    "verify",
     "vjp",
 ]

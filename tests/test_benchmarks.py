@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, compile_time, donation, gradient_of_matmul, graph_passes, training_step
+from benchmarks import call_overhead, compile_time, donation, gradient_of_matmul, graph_building, graph_passes, training_step
 
 
 def test_gradient_of_matmul(capsys):
@@ -44,3 +44,10 @@ def test_donation(capsys):
     ratios = donation.main(8, repeats=2)
     assert set(ratios) == set(donation.CASES)
     assert "donated/kept" in capsys.readouterr().out
+
+
+def test_graph_building(capsys):
+    results = graph_building.main([20], repeats=1)
+    assert set(results) == {("op and shape repeat", 20), ("ever new", 20)}
+    assert all(v > 0 for v in results.values())
+    assert "us a node" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import jax
 from ..cache import CacheStats
 from ..errors import InvalidConfig
 from ..extension import ExtensionRuleSet
-from ..graph.graph import Graph, require_graph
+from ..graph.graph import Graph, arguments, require_graph
 from ..meta import x64_enabled
 from .cache import ProgramCache
 from .compiler import compile_std_to_exec
@@ -66,7 +66,7 @@ class Engine:
         require_graph(graph, "Engine.compile")
         return self._cache.get(_key(graph), lambda: compile_std_to_exec(graph, progress=self._progress))
 
-    def eval(self, graph: Graph, *args: Any) -> Any:
+    def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
         """Compile if needed and run; symbolic dimensions take the sizes of the arguments.
 
         Raises:
@@ -74,6 +74,7 @@ class Engine:
           BackendFailure: a host step failed.
         """
         require_graph(graph, "Engine.eval")
+        args = arguments(args, kwargs)
         leaves, tree = jax.tree.flatten(args)
         call = graph, signature(leaves)
         if tree == graph.in_tree:

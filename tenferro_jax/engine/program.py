@@ -10,7 +10,7 @@ import jax
 
 from ..errors import Unsupported
 from ..extension import Route
-from ..graph.graph import Graph
+from ..graph.graph import Graph, arguments
 from ..meta import TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment
 from .progress import Progress, ProgressCallback
@@ -94,13 +94,14 @@ class ExecProgram:
         """The steps that XLA runs."""
         return tuple(s for s in self.steps if isinstance(s, Segment))
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
 
         Raises:
           ArityError, ShapeError, DTypeError, X64Error: the arguments are not those; nothing was run or uploaded.
           BackendFailure: a host step failed.
         """
+        args = arguments(args, kwargs)
         leaves, tree = jax.tree.flatten(args)
         if tree == self.graph.in_tree and signature(leaves) in self._known:
             return self.run(leaves)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .. import jax_seam
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
 from ..ops.op import StdTensorOp
@@ -63,10 +63,19 @@ class GraphBuilder:
 
         Args:
           spec: a TensorMeta, or anything with dtype and shape.
+
+        Raises:
+          ShapeError: a size that is neither symbolic nor an integer from 0.
+          X64Error: a 64-bit array or spec while 64-bit types are off.
         """
         if not isinstance(spec, TensorMeta):
             require_x64(spec, f"graph input {len(self._inputs)}")
-        value = self._new(meta_of(spec), None)
+        meta = meta_of(spec)
+        for size in meta.shape:
+            if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
+                where, needed = f"graph input {len(self._inputs)}", "sizes that are symbolic, or integers from 0"
+                raise ShapeError(where=where, given=str(meta), needed=needed, fix="Correct the spec.")
+        value = self._new(meta, None)
         self._inputs.append(value.index)
         return value
 
@@ -109,6 +118,14 @@ class GraphBuilder:
             self._nodes.append(Node(carrier, key[1], len(self._metas)))
             outputs = self._seen[key] = tuple([self._new(meta, node) for meta in metas])
         return outputs
+
+    def maker(self, value: Value) -> tuple[StdTensorOp | None, tuple[Value, ...]]:
+        """The op that made a value, and its inputs; (None, ()) for an input."""
+        number = self._producer[value.index]
+        if number is None:
+            return None, ()
+        node = self._nodes[number]
+        return node.op, tuple(Value(self, i, self._metas[i]) for i in node.inputs)
 
     def _require_own(self, values: Sequence[Any], where: str) -> None:
         for v in values:

@@ -34,6 +34,7 @@ from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
 from ..payload import Sealed, map_leaves
 from .canonical import canonical_bytes
+from .drawing import graph_svg
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
@@ -55,7 +56,8 @@ class Graph(Sealed):
       input_count: how many of the values are inputs.
       nodes: the ops in canonical order.
       outputs: value numbers of the outputs.
-      in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of arguments.
+      in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of
+        arguments, the last of which is the dict of the keyword arguments, if there are any.
       rules: AD rules of the extensions inside. No part of equality, hash or text.
       lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is refused.
         No part of equality, hash or text.
@@ -178,6 +180,18 @@ class Graph(Sealed):
     def __repr__(self) -> str:
         return graph_text(self, abbreviate=True)
 
+    def svg(self, *, limit: int = 80) -> str:
+        """A picture: boxes coloured by kind, with full text as tooltips; notebooks show it by themselves.
+
+        Args:
+          limit: how many nodes are drawn one by one. In a larger graph chains of elementwise and structural ops become one
+            box, then the middle; the picture says how many nodes it folded.
+        """
+        return graph_svg(self, limit=limit)
+
+    def _repr_svg_(self) -> str:
+        return graph_svg(self)
+
     def canonical_bytes(self) -> bytes:
         """What equality sees, as bytes that are the same in every process and on every machine.
 
@@ -237,7 +251,7 @@ class Graph(Sealed):
             if str(guard) not in known:
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
 
-    def bound_to(self, *args: Any) -> Graph:
+    def bound_to(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
@@ -246,7 +260,7 @@ class Graph(Sealed):
             graph declares.
           ShapeConstraintViolation: a guard does not hold at these sizes.
         """
-        leaves = self._leaves(args, "Graph.bound_to()")
+        leaves = self._leaves(arguments(args, kwargs), "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")
         return self.bound_metas([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
 
@@ -269,8 +283,8 @@ class Graph(Sealed):
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""
 
-        def run(*args: Any) -> Any:
-            return jax.tree.unflatten(self.out_tree, self(*self._leaves(args, "Graph.to_jax()")))
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return jax.tree.unflatten(self.out_tree, self(*self._leaves(arguments(args, kwargs), "Graph.to_jax()")))
 
         return run
 
@@ -278,6 +292,11 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
+    return (*args, kwargs) if kwargs else args
 
 
 def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:

@@ -68,10 +68,11 @@ def op_text(op: StdTensorOp) -> str:
 def _fields(op: Any) -> str:
     """The payload but for fields that have their default."""
     told = [f for f in dataclasses.fields(op) if getattr(op, f.name) is not f.default] if dataclasses.is_dataclass(op) else []
-    return "[" + ", ".join(f"{f.name}={_value(getattr(op, f.name))}" for f in told) + "]" if told else ""
+    return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A payload value in one line."""
     if isinstance(value, np.ndarray):
         return str(value) if value.ndim == 0 else f"{value.dtype}{list(value.shape)}"
     if hasattr(value, "input_metas"):
@@ -81,5 +82,5 @@ def _value(value: Any) -> str:
     if isinstance(value, np.dtype):
         return value.name
     if type(value) is tuple:
-        return "(" + ", ".join(map(_value, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(value_text, value)) + ("," if len(value) == 1 else "") + ")"
     return str(value) if not isinstance(value, str) else repr(value)

@@ -227,10 +227,19 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     branches = tuple(reader.sub_graph(branch) for branch in eqn.params["branches"])
-    index = inputs[0]
-    if index.dtype == np.dtype(bool):
-        (index,) = reader.builder.add(conversion.Convert(np.dtype("int32")), index)
-    return reader.builder.add(control.Cond(branches), index, *inputs[1:])
+    return reader.builder.add(control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:])
+
+
+def _plain_index(builder: Any, index: Any, count: int) -> Any:
+    """The index of a cond before lax.cond converted it from a boolean, or lax.switch clamped it: the op does so itself."""
+    op, made_from = builder.maker(index)
+    if isinstance(op, conversion.Convert) and made_from[0].dtype == np.dtype(bool) and count == 2:
+        return made_from[0]
+    if isinstance(op, logic.Clamp):
+        bounds = [builder.maker(v)[0] for v in made_from[1:]]
+        if bounds == [source.Constant(np.int32(0)), source.Constant(np.int32(count - 1))]:
+            return made_from[0]
+    return index
 
 
 def _linear_solve(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

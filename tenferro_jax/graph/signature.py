@@ -60,7 +60,8 @@ def _while(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
 def _cond(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     if type(op.branches) is not tuple or not op.branches:
         raise _payload("Cond", f"branches={op.branches!r}", "a tuple of one graph or more")
-    _agree(inputs[:1], [TensorMeta(np.dtype("int32"), ())], "Cond", "index", "the choice of a branch")
+    if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
+        _agree(inputs[:1], [TensorMeta(np.dtype("int32"), ())], "Cond", "index", "the choice of a branch")
     outputs = [_outputs(f"Cond, branch {i}", branch, inputs[1:]) for i, branch in enumerate(op.branches)]
     for i, outs in enumerate(outputs):
         _agree(outs, outputs[0], f"Cond, branch {i}", "output", "as branch 0 gives")

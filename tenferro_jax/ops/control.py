@@ -74,9 +74,10 @@ class While(_Carrying):
 
 @op
 class Cond(StdTensorOp):
-    """Run one of several graphs on the operands, chosen by an int32 index (the first input), clamped into range.
+    """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped into range, or a boolean.
 
-    C1: an int32 index of shape (). C2: every branch takes the operands to the same dtypes and shapes.
+    C1: an int32 index of shape (); or a boolean one for two branches, False for the first.
+    C2: every branch takes the operands to the same dtypes and shapes.
     Gradient: forward and reverse, through the branch that ran.
     Example: Cond((graph(lambda x: -x), graph(lambda x: x * 2.0))).apply(np.int32(1), 3.0) = [6.0]
     """
@@ -90,7 +91,10 @@ class Cond(StdTensorOp):
         return len(self.branches[0].outputs)
 
     def apply(self, index: Any, *operands: Any) -> tuple[Any, ...]:
-        return tuple(lax.switch(index, [lambda *xs, b=b: tuple(b(*xs)) for b in self.branches], *operands))
+        branches = [lambda *xs, b=b: tuple(b(*xs)) for b in self.branches]
+        if jax.dtypes.result_type(index) == np.dtype(bool):
+            return tuple(lax.cond(index, branches[1], branches[0], *operands))
+        return tuple(lax.switch(index, branches, *operands))
 
 
 @op
