@@ -41,8 +41,8 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
     return float(np.median(seconds)), min(seconds), max(seconds)
 
 
-def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
+def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, float]]:
+    """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
     for run in runs:
         jax.block_until_ready(run())
     seconds: list[list[float]] = [[] for _ in runs]
@@ -51,7 +51,7 @@ def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
             start = time.perf_counter()
             jax.block_until_ready(run())
             kept.append(time.perf_counter() - start)
-    return [float(np.median(kept)) for kept in seconds]
+    return [(float(np.median(kept)), min(kept)) for kept in seconds]
 
 
 def canonical_hlo(text: str) -> str:

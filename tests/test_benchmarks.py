@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, compile_time, gradient_of_matmul, graph_building, graph_passes, training_step
+from benchmarks import call_overhead, compile_time, donation, gradient_of_matmul, graph_building, graph_passes, training_step
 
 
 def test_gradient_of_matmul(capsys):
@@ -38,6 +38,12 @@ def test_graph_passes(capsys):
     assert set(ratios) == set(graph_passes.CASES)
     out = capsys.readouterr().out
     assert all(f"{name} |" in out for name in ratios)
+
+
+def test_donation(capsys):
+    ratios = donation.main(8, repeats=2)
+    assert set(ratios) == set(donation.CASES)
+    assert "donated/kept" in capsys.readouterr().out
 
 
 def test_graph_building(capsys):
