@@ -1,6 +1,6 @@
 """Extension ops for JAX: one class gives every transform and portable export. Door 1, for users."""
 
-from .ad import grad, jvp, vjp
+from .ad import AdContext, grad, jvp, linearize, vjp
 from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
 from .engine.compiler import compile_std_to_exec
@@ -48,11 +48,13 @@ from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
+from .limitation import Limitation
 from .meta import TensorMeta
 from .trace.trace import trace
 
 __all__ = [
     "ADRuleError",
+    "AdContext",
     "ArityError",
     "ArtifactError",
     "BackendFailure",
@@ -74,6 +76,7 @@ __all__ = [
     "GraphBuilder",
     "Guard",
     "InvalidConfig",
+    "Limitation",
     "MalformedFamilyId",
     "MalformedGraph",
     "Memory",
@@ -104,6 +107,7 @@ __all__ = [
     "grad",
     "host_errors",
     "jvp",
+    "linearize",
     "load",
     "parse_equation",
     "routes",

@@ -465,9 +465,6 @@ def _of_maximum(p: dict[str, Any]) -> bool:
 
 
 def _reduce_window(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    if len(inputs) != 2:
-        given = f"a reduction of {len(inputs) // 2} arrays together"
-        raise refuse("reduce_window", given, "one array", "Reduce each array by itself.")
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
     return _windowed(window.ReduceWindow, body=lambda _: body)(reader, eqn, inputs)
 
