@@ -117,24 +117,42 @@ def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
-def _custom(extract: Callable[..., Any], make: Callable[..., Any]) -> Row:
+def _custom(extract: Callable[..., Any], cls: Any) -> Row:
     """A function with a derivative of its own. Where its rule cannot be read it is inlined and the loss is noted."""
 
-    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        inner = jax_seam.inner_jaxprs(eqn)[0]
-        if reader.is_derivative_free:
-            return reader.read(inner, inputs, eqn)
-        name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
+    def make(reader: Any, eqn: Any, inner: Any, name: str, inputs: Sequence[Any]) -> Any:
         try:
             if reader.rule_depth == 0:
                 raise refuse(eqn.primitive.name, "a higher derivative", "one of the orders that are read", "Trace the derivative.")
             rules = extract(reader, jax_seam.as_function(eqn), inputs)
         except (TenferroError, TypeError, ValueError, NotImplementedError) as error:  # what rules raise that fit no graph
-            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({str(error).splitlines()[0]})"])
+            return str(error).splitlines()[0]
+        return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
+
+    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        inner = jax_seam.inner_jaxprs(eqn)[0]
+        if reader.is_derivative_free:
             return reader.read(inner, inputs, eqn)
-        return reader.builder.add(make(name, reader.sub_graph(inner, derivative_free=True), *rules), *inputs)
+        metas = tuple(v.meta for v in inputs)
+        name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
+        op = control.known_custom(name, metas)
+        name = name.split("#")[0]
+        if op is None:
+            op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
+        if isinstance(op, str):  # why the rule is lost
+            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
+            return reader.read(inner, inputs, eqn)
+        for graph in bodies_of(op):
+            reader.builder.absorb_rules(graph)
+        return reader.builder.add(op, *inputs)
 
     return row
+
+
+def bodies_of(op: Any) -> list[Any]:
+    """The graphs among an op's fields."""
+    values = (getattr(op, name) for name in op.__dataclass_fields__)
+    return [value for value in values if hasattr(value, "input_metas")]
 
 
 def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
