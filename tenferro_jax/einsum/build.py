@@ -1,0 +1,89 @@
+"""Plan -> standard ops, through the Builder protocol: the same code runs on arrays and records tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..ops.arithmetic import Mul
+from ..ops.builder import Builder
+from ..ops.contraction import DotGeneral
+from ..ops.indexing import Gather
+from ..ops.reduction import ReduceSum
+from ..ops.structural import BroadcastInDim, Iota, Reshape, Transpose
+from .plan import Plan
+
+
+def build_einsum(plan: Plan, builder: Builder, operands: Sequence[Any]) -> Any:
+    """Emit the steps of a plan.
+
+    Args:
+      plan: from `plan_einsum`.
+      builder: where to emit.
+      operands: values of one dtype, of the shapes that were planned for.
+
+    Returns:
+      The builder's value of the result.
+    """
+    sizes = dict(plan.sizes)
+    values = [
+        _reshaped(builder, x, tuple(sizes[label] for label in term)) if len(term) < len(x.shape) else x
+        for x, term in zip(operands, plan.terms, strict=True)
+    ]
+    labels = list(plan.terms)
+    for step in plan.steps:
+        inputs = [values[i] for i in step.operands]
+        if len(inputs) == 1:
+            values.append(_reduced(builder, inputs[0], step.terms[0], step.result, sizes))
+        else:
+            values.append(_contracted(builder, *inputs, *step.terms, step.result, sizes))
+        labels.append(step.result)
+    return _transposed(builder, values[-1], labels[-1], plan.equation.output)
+
+
+def _reshaped(builder: Builder, x: Any, shape: tuple[Any, ...]) -> Any:
+    return builder.add(Reshape(shape), x)[0]
+
+
+def _transposed(builder: Builder, x: Any, labels: str, wanted: str) -> Any:
+    return x if labels == wanted else builder.add(Transpose(tuple(map(labels.index, wanted))), x)[0]
+
+
+def _reduced(builder: Builder, x: Any, term: str, result: str, sizes: Mapping[str, Any]) -> Any:
+    """Diagonals of repeated labels, sums over labels that the result lacks."""
+    for label in dict.fromkeys(term):
+        if term.count(label) > 1:
+            x, term = _diagonal(builder, x, term, label, sizes)
+    axes = tuple(i for i, label in enumerate(term) if label not in result)
+    if axes:
+        (x,) = builder.add(ReduceSum(axes), x)
+    return _transposed(builder, x, "".join(label for label in term if label in result), result)
+
+
+def _diagonal(builder: Builder, x: Any, term: str, label: str, sizes: Mapping[str, Any]) -> tuple[Any, str]:
+    """The entries whose indices on all axes of a label agree, along a new first axis: one gather, of as many entries."""
+    axes = tuple(i for i, other in enumerate(term) if other == label)
+    rest = tuple(i for i in range(len(term)) if i not in axes)
+    (indices,) = builder.add(Iota(np.dtype("int32"), (sizes[label], len(axes)), 0))
+    slices = tuple(1 if i in axes else sizes[other] for i, other in enumerate(term))
+    gather = Gather(tuple(range(1, len(rest) + 1)), axes, axes, slices)
+    return builder.add(gather, x, indices)[0], label + "".join(term[i] for i in rest)
+
+
+def _contracted(builder: Builder, lhs: Any, rhs: Any, left: str, right: str, result: str, sizes: Mapping[str, Any]) -> Any:
+    shared = [label for label in left if label in right]
+    contracted = [label for label in shared if label not in result]
+    if not contracted:
+        shape = tuple(sizes[label] for label in result)
+        return builder.add(Mul(), *(_spread(builder, x, term, result, shape) for x, term in ((lhs, left), (rhs, right))))[0]
+    batch = [label for label in shared if label in result]
+    op = DotGeneral(*(tuple(map(term.index, group)) for group in (contracted, batch) for term in (left, right)))
+    return builder.add(op, lhs, rhs)[0]
+
+
+def _spread(builder: Builder, x: Any, term: str, result: str, shape: tuple[Any, ...]) -> Any:
+    """A factor with all axes of the product."""
+    x = _transposed(builder, x, term, "".join(label for label in result if label in term))
+    return x if len(term) == len(result) else builder.add(BroadcastInDim(shape, tuple(map(result.index, sorted(term, key=result.index)))), x)[0]
