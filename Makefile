@@ -30,6 +30,7 @@ lint: .venv/.test
 bench: .venv/.test
 	.venv/bin/python -m benchmarks.gradient_of_matmul
 	.venv/bin/python -m benchmarks.call_overhead
+	.venv/bin/python -m benchmarks.graph_building
 
 docs: .venv/.docs
 	.venv/bin/mkdocs build --quiet

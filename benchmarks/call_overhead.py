@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ext_tropical import tropical_einsum
+from tenferro_jax import Engine, trace
 from tenferro_jax.extension import Builder, ExtensionOp, apply
 
 from .measure import header, spread
@@ -47,10 +48,14 @@ def main(calls: int = 2000) -> dict[str, float]:
     print(header(__doc__.splitlines()[0]))
     x, w = jnp.ones(3), jnp.ones((3, 3))
     op, jitted = Double(), jax.jit(lambda x: x + x)
+    engine, graph = Engine(), trace(lambda x: x + x, x)
+    program = engine.compile(graph)
     rows = {
         "jax.jit": microseconds(lambda: jitted(x), calls),
         "apply, one op object": microseconds(lambda: apply(op, x), calls),
         "apply, a new op each call": microseconds(lambda: apply(Double(), x), calls),
+        "ExecProgram": microseconds(lambda: program(x), calls),
+        "Engine.eval": microseconds(lambda: engine.eval(graph, x), calls),
         "tropical_einsum 3x3x3": microseconds(lambda: tropical_einsum("ij,jk->ik", w, w), calls),
     }
     for name, value in rows.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,27 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
         run()
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds)), min(seconds), max(seconds)
+
+
+def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Median seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
+    for run in runs:
+        jax.block_until_ready(run())
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats):
+        for run, kept in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            kept.append(time.perf_counter() - start)
+    return [float(np.median(kept)) for kept in seconds]
+
+
+def canonical_hlo(text: str) -> str:
+    """Optimised HLO without module name, metadata and source tables; values numbered in order of appearance."""
+    start = re.search(r"^(ENTRY )?%\S+ \(", text, re.MULTILINE)
+    body = re.sub(r", metadata=\{[^}]*\}", "", text[start.start() if start else 0 :])
+    names: dict[str, str] = {}
+    return re.sub(r"%([\w.\-]+)|([\w.\-]+)(?=: )", lambda m: names.setdefault(m[1] or m[2], f"%{len(names)}"), body)
 
 
 def header(question: str) -> str:

@@ -170,6 +170,9 @@ class TropicalEinsum(ExtensionOp):
         sizes = self.layout.equation.sizes([lhs.shape, rhs.shape], self.family_id)
         return tuple(self.layout.tensor(matrix, sizes) for matrix in matrices)
 
+    def prune_outputs(self, live: tuple[bool, ...]) -> ExtensionOp | None:
+        return dataclasses.replace(self, outputs=Outputs.VALUE) if live == (True, False) else None
+
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         label = next((c for c in string.ascii_letters if c not in self.equation), None)
         if label is None:

@@ -1,8 +1,12 @@
 """Extension ops for JAX: one class gives every transform and portable export. Door 1, for users."""
 
 from .ad import grad, jvp, vjp
+from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
-from .engine.engine import CacheStats, Engine, Program
+from .engine.compiler import compile_std_to_exec
+from .engine.engine import Engine
+from .engine.program import Cost, ExecProgram, Memory
+from .engine.progress import Progress
 from .errors import (
     ADRuleError,
     ArityError,
@@ -41,6 +45,8 @@ from .extension.routes import routes
 from .extension.runtimes import Route, RouteKind
 from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
+from .graph.guards import Guard
+from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
 from .meta import TensorMeta
 from .trace.trace import trace
@@ -52,6 +58,7 @@ __all__ = [
     "BackendFailure",
     "BindingError",
     "CacheStats",
+    "Cost",
     "DTypeError",
     "Duplicate",
     "DuplicateBinding",
@@ -59,14 +66,17 @@ __all__ = [
     "Engine",
     "Equation",
     "EquationError",
+    "ExecProgram",
     "ExportedProgram",
     "ExtensionLoweringError",
     "ExtensionRegistryError",
     "Graph",
     "GraphBuilder",
+    "Guard",
     "InvalidConfig",
     "MalformedFamilyId",
     "MalformedGraph",
+    "Memory",
     "MetaMismatchError",
     "Node",
     "NonScalarGrad",
@@ -75,7 +85,7 @@ __all__ = [
     "PlaceholderDtypeMismatch",
     "PlaceholderRankMismatch",
     "PlaceholderShapeMismatch",
-    "Program",
+    "Progress",
     "RegistrationError",
     "Route",
     "RouteKind",
@@ -89,6 +99,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "X64Error",
+    "compile_std_to_exec",
     "export",
     "grad",
     "host_errors",
@@ -97,5 +108,6 @@ __all__ = [
     "parse_equation",
     "routes",
     "trace",
+    "verify",
     "vjp",
 ]

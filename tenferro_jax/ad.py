@@ -1,17 +1,28 @@
-"""Derivatives of graphs. JAX differentiates; the result is read back into the vocabulary."""
+"""Derivatives of graphs. JAX differentiates; the result is read back into the vocabulary.
+
+A leaf is active when its argument is differentiated and its dtype is floating or complex. What is inactive is None,
+in tangents and cotangents, going in and coming out.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .errors import InvalidConfig
+from .cache import BoundedCache, CacheStats
+from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
 from .extension import ExtensionRuleSet
+from .graph.builder import GraphBuilder
 from .graph.graph import Graph, require_graph
+from .meta import x64_enabled
 from .trace.trace import trace
+
+Argnums = int | Sequence[int] | None
 
 
 def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRuleSet | None = None) -> Graph:
@@ -22,10 +33,15 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       argnums: which arguments, as in jax.grad.
       rules: AD rules for the extensions, in place of those that the graph carries.
 
+    Returns:
+      A graph to the gradient, nested as the argument (a tuple of them for several argnums). For a complex argument
+      it is JAX's: the conjugate of the direction of steepest ascent.
+
     Raises:
-      InvalidConfig: no graph, no scalar floating output, or arguments that are not there or not floating.
+      NonScalarGrad: the graph has no single floating output of shape ().
+      InvalidConfig: no graph, or arguments that are not there or not floating or complex.
       ADRuleError: an extension on the way has no rule.
-      Unsupported: the derivative needs a primitive that the vocabulary lacks, or a custom derivative was inlined.
+      Unsupported: an op on the way is not differentiable in reverse mode; the text says which.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -33,35 +49,35 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       >>> grad(square).to_jax()(jnp.arange(3.0)).tolist()
       [0.0, 2.0, 4.0]
     """
-    fn = _function(graph, rules)
+    require_graph(graph, "grad of a graph")
     outputs = graph.output_metas
     if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
         given = f"outputs {', '.join(map(str, outputs)) or 'none'}"
-        raise InvalidConfig(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
-    count = len(graph.input_specs)
-    chosen: tuple[Any, ...] = (argnums,) if isinstance(argnums, int) else tuple(argnums) if isinstance(argnums, Sequence) else ()
-    if not isinstance(argnums, str):
-        chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
-    if not chosen or isinstance(argnums, str) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
-        needed = f"one or more of {list(range(count))}, each once"
-        raise InvalidConfig(where="grad", given=f"argnums={argnums!r}", needed=needed, fix="Name arguments of the graph.")
-    for leaf in jax.tree.leaves([graph.input_specs[i] for i in chosen]):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise InvalidConfig(
-                where="grad", given=f"an argument of dtype {leaf.dtype}", needed="floating arguments", fix="Choose other argnums."
-            )
-    return trace(jax.grad(fn, chosen[0] if isinstance(argnums, int) else chosen), *graph.input_specs)
+        raise NonScalarGrad(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
+    active = _Active(graph, argnums, rules, "grad")
+    for leaf in jax.tree.leaves([graph.input_specs[i] for i in active.argnums]):
+        if not _inexact(leaf.dtype):
+            needed = "floating or complex arguments"
+            raise InvalidConfig(where="grad", given=f"an argument of dtype {leaf.dtype}", needed=needed, fix="Choose other argnums.")
+
+    def run(*args: Any) -> Any:
+        _, pullback = jax.vjp(lambda *moving: active.of(moving, args)[0], *active.moving_of(args))
+        found = active.nested(pullback([jnp.ones((), outputs[0].dtype)]))
+        return found[0] if isinstance(argnums, int) else found
+
+    return active.traced(run, *graph.input_specs)
 
 
-def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
+def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """The graph of (arguments..., tangents...) -> (outputs, output tangents).
 
     Args:
-      graph: a graph of floating inputs.
+      graph: any graph.
+      argnums: the arguments that have tangents; all by default. Integer leaves have the tangent None.
       rules: AD rules for the extensions, in place of those that the graph carries.
 
     Raises:
-      ADRuleError, Unsupported: as `grad`.
+      InvalidConfig, ADRuleError, Unsupported: as `grad`, for forward mode.
 
     Example:
       >>> import jax.numpy as jnp
@@ -69,20 +85,27 @@ def jvp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
       >>> [float(x) for x in jvp(square).to_jax()(jnp.float32(3), jnp.float32(1))]
       [9.0, 6.0]
     """
-    fn = _function(graph, rules)
+    active = _Active(graph, argnums, rules, "jvp")
     count = len(graph.input_specs)
-    return trace(lambda *both: jax.jvp(fn, both[:count], both[count:]), *graph.input_specs, *graph.input_specs)
+
+    def run(*both: Any) -> Any:
+        args, tangents = both[:count], jax.tree.leaves(both[count:])
+        outs, out_tangents, others = jax.jvp(lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True)
+        return active.outputs(outs, others), active.outputs(out_tangents, None)
+
+    return active.traced(run, *graph.input_specs, *active.nested([graph.input_metas[i] for i in active.moving], as_spec=True))
 
 
-def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
+def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> Graph:
     """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents).
 
     Args:
-      graph: a graph of floating inputs and outputs; the cotangents are one argument, nested as the output.
+      graph: any graph; the cotangents are one argument, nested as the output, None for an integer output.
+      argnums: the arguments that get cotangents; all by default. Integer leaves get None.
       rules: AD rules for the extensions, in place of those that the graph carries.
 
     Raises:
-      ADRuleError, Unsupported: as `grad`.
+      InvalidConfig, ADRuleError, Unsupported: as `grad`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -91,15 +114,194 @@ def vjp(graph: Graph, *, rules: ExtensionRuleSet | None = None) -> Graph:
       >>> float(value), float(to_x), float(to_y)
       (15.0, 5.0, 3.0)
     """
-    fn = _function(graph, rules)
+    active = _Active(graph, argnums, rules, "vjp")
 
     def run(*both: Any) -> Any:
-        outs, pullback = jax.vjp(fn, *both[:-1])
-        return outs, pullback(both[-1])
+        args, cotangents = both[:-1], jax.tree.leaves(both[-1])
+        outs, pullback, others = jax.vjp(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
+        return active.outputs(outs, others), active.nested(pullback(cotangents))
 
-    return trace(run, *graph.input_specs, jax.eval_shape(fn, *graph.input_specs))
+    return active.traced(run, *graph.input_specs, active.outputs([graph.output_metas[i] for i in active.floating], None, as_spec=True))
 
 
-def _function(graph: Graph, rules: ExtensionRuleSet | None) -> Callable[..., Any]:
-    require_graph(graph, "a derivative of a graph")
-    return (graph if rules is None else graph.with_rules(rules)).to_jax()
+def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> tuple[Graph, Graph]:
+    """`jvp` in two parts: what needs the arguments alone, and what is linear in the tangents.
+
+    Args:
+      graph: any graph.
+      argnums: the arguments that have tangents; all by default.
+      rules: AD rules for the extensions, in place of those that the graph carries.
+
+    Returns:
+      The graph of (arguments...) -> (outputs, residuals) and the graph of (residuals, tangents...) -> output tangents;
+      residuals are a tuple.
+
+    Raises:
+      InvalidConfig, ADRuleError, Unsupported: as `jvp`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> first, second = linearize(trace(jnp.sin, jnp.float32(0)))
+      >>> value, residuals = first.to_jax()(jnp.float32(0))
+      >>> float(second.to_jax()(residuals, jnp.float32(5)))
+      5.0
+    """
+    both = jvp(graph, argnums, rules=rules)
+    primal_count, count = graph.input_count, both.input_count
+    linear = set(range(primal_count, count))
+    for node, outs in both.steps():
+        if not linear.isdisjoint(node.inputs):
+            linear.update(outs)
+    used = [i for node in both.nodes if not linear.isdisjoint(node.inputs) for i in node.inputs] + list(both.outputs[len(graph.outputs) :])
+    residuals = [i for i in dict.fromkeys(used) if i not in linear]
+
+    first, second = GraphBuilder(), GraphBuilder()
+    known: dict[int, Any] = {i: first.input(both.metas[i]) for i in range(primal_count)}
+    moved: dict[int, Any] = {i: second.input(both.metas[i]) for i in (*residuals, *range(primal_count, count))}
+    for node, outs in both.steps():
+        where, values = (first, known) if linear.isdisjoint(node.inputs) else (second, moved)
+        values.update(zip(outs, where.add(node.op, *(values[i] for i in node.inputs), rules=both.rules), strict=True))
+    tangent_specs = both.input_specs[len(graph.input_specs) :]
+    out_tree, tangent_tree = jax.tree.flatten(both.output_specs[0])[1], jax.tree.flatten(both.output_specs[1])[1]
+    return (
+        first.build(
+            [known[i] for i in (*both.outputs[: len(graph.outputs)], *residuals)],
+            graph.in_tree,
+            jax.tree.structure((jax.tree.unflatten(out_tree, graph.outputs), tuple(residuals))),
+        ),
+        second.build(
+            [moved[i] for i in both.outputs[len(graph.outputs) :]],
+            jax.tree.structure((tuple(residuals), *tangent_specs)),
+            tangent_tree,
+        ),
+    )
+
+
+class AdContext:
+    """Derivatives under one rule set, kept in a bounded cache: the same request is traced once.
+
+    Args:
+      rules: AD rules of the extensions, in place of those that graphs carry; None: each graph's own.
+      capacity: how many derivatives are kept; the least recently used goes first.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> context, square = AdContext(), trace(lambda x: x * x, jnp.float32(0))
+      >>> context.grad(square) == context.grad(square), context.stats()
+      (True, CacheStats(hits=1, misses=1, size=1, capacity=128))
+    """
+
+    def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
+        self.rules = rules
+        self._cache: BoundedCache = BoundedCache(capacity, "AdContext")
+
+    def _derived(self, transform: Callable[..., Any], graph: Graph, argnums: Any) -> Any:
+        require_graph(graph, f"AdContext.{transform.__name__}")
+        hashable = tuple(argnums) if isinstance(argnums, list | tuple) else argnums
+        key = (transform, graph, hashable, type(hashable), graph.rules if self.rules is None else self.rules, x64_enabled())
+        return self._cache.get(key, lambda: transform(graph, argnums, rules=self.rules))
+
+    def grad(self, graph: Graph, argnums: int | Sequence[int] = 0) -> Graph:
+        """As `grad`."""
+        return self._derived(grad, graph, argnums)
+
+    def jvp(self, graph: Graph, argnums: Argnums = None) -> Graph:
+        """As `jvp`."""
+        return self._derived(jvp, graph, argnums)
+
+    def vjp(self, graph: Graph, argnums: Argnums = None) -> Graph:
+        """As `vjp`."""
+        return self._derived(vjp, graph, argnums)
+
+    def linearize(self, graph: Graph, argnums: Argnums = None) -> tuple[Graph, Graph]:
+        """As `linearize`."""
+        return self._derived(linearize, graph, argnums)
+
+    def stats(self) -> CacheStats:
+        """Hits, misses, size and capacity of the cache."""
+        return self._cache.stats()
+
+    def clear(self) -> None:
+        """Forget all derivatives."""
+        self._cache.clear()
+
+
+def _inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, np.inexact))
+
+
+class _Active:
+    """A graph with its active leaves told from the others."""
+
+    def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
+        require_graph(graph, f"{where} of a graph")
+        self.guards = graph.guards
+        self.graph = (graph if rules is None else graph.with_rules(rules)).with_guards(())
+        self.where = where
+        self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
+        ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
+        self.positions = list(itertools.starmap(range, itertools.pairwise(ends)))
+        self.moving = [i for n in self.argnums for i in self.positions[n] if _inexact(graph.input_metas[i].dtype)]
+        self.floating = [i for i, meta in enumerate(graph.output_metas) if _inexact(meta.dtype)]
+
+    def moving_of(self, args: Any) -> tuple[Any, ...]:
+        """The active leaves of the arguments."""
+        leaves = jax.tree.leaves(args)
+        return tuple(leaves[i] for i in self.moving)
+
+    def of(self, moving: Sequence[Any], args: Any) -> tuple[list[Any], list[Any]]:
+        """(floating outputs, other outputs) with the active leaves replaced."""
+        leaves = jax.tree.leaves(args)
+        for i, value in zip(self.moving, moving, strict=True):
+            leaves[i] = value
+        outs = self.graph(*leaves)
+        return [outs[i] for i in self.floating], [out for i, out in enumerate(outs) if i not in self.floating]
+
+    def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None, as_spec: bool = False) -> Any:
+        """Outputs nested as the graph nests them; None in place of `others` where they are None."""
+        floating_left, others_left = iter(floating), iter(others or ())
+        flat = [next(floating_left) if i in self.floating else next(others_left, None) for i in range(len(self.graph.outputs))]
+        return jax.tree.unflatten(self.graph.out_tree, [_spec(m) if as_spec else m for m in flat])
+
+    def nested(self, moving: Sequence[Any], as_spec: bool = False) -> tuple[Any, ...]:
+        """A value for each active leaf, nested as the differentiated arguments; None at inactive leaves."""
+        found = dict(zip(self.moving, [_spec(m) for m in moving] if as_spec else moving, strict=True))
+        trees = [jax.tree.structure(self.graph.input_specs[n]) for n in self.argnums]
+        return tuple(
+            jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]]) for tree, n in zip(trees, self.argnums, strict=True)
+        )
+
+    def traced(self, run: Callable[..., Any], *specs: Any) -> Graph:
+        """The derivative as a graph. It keeps the guards, also where the ops that assumed them are gone."""
+        try:
+            derived = trace(run, *specs)
+        except TenferroError:
+            raise
+        except (NotImplementedError, TypeError, ValueError) as error:  # what JAX's own rules raise
+            raise Unsupported(
+                where=f"{self.where} of a graph",
+                given=str(error).splitlines()[0],
+                needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
+                fix="Stop the gradient before that op, choose other argnums, or another mode.",
+            ) from error
+        return derived.with_guards((*self.guards, *derived.guards)) if self.guards else derived
+
+
+def _spec(meta: Any) -> Any:
+    return None if meta is None else jax.ShapeDtypeStruct(meta.shape, meta.dtype)
+
+
+def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
+    """argnums as a tuple of positions from 0."""
+    chosen: tuple[Any, ...] = ()
+    if argnums is None:
+        chosen = () if where == "grad" else tuple(range(count))
+    elif isinstance(argnums, int):
+        chosen = (argnums,)
+    elif isinstance(argnums, Sequence) and not isinstance(argnums, str):
+        chosen = tuple(argnums)
+    chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
+    if (not chosen and (where == "grad" or argnums is not None)) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
+        needed = f"one or more of {list(range(count))}, each once"
+        raise InvalidConfig(where=where, given=f"argnums={argnums!r}", needed=needed, fix="Name arguments of the graph.")
+    return chosen

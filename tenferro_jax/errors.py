@@ -83,11 +83,11 @@ class BindingError(InvalidConfig):
     """The arrays handed to a graph or a program are not those that it declares."""
 
 
-class UnboundPlaceholder(BindingError):
+class UnboundPlaceholder(BindingError, ArityError):
     """An input has no array."""
 
 
-class UnexpectedBinding(BindingError):
+class UnexpectedBinding(BindingError, ArityError):
     """An array for something that is no input of the program."""
 
 

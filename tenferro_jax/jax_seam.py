@@ -26,6 +26,13 @@ COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim = jax.export.is_symbolic_dim
 checkpoint_name = jax.ad_checkpoint.checkpoint_name
+tracing_for_graph = jax.make_user_context(False)
+"""`with tracing_for_graph(True):` marks tracing whose jaxpr a graph builder reads. Part of the key of jit's caches."""
+
+
+def is_tracing_for_graph() -> bool:
+    """Whether this code runs inside such a scope."""
+    return bool(tracing_for_graph.value)
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------
@@ -220,6 +227,17 @@ def open_jaxpr(closed: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
 
 
+def closed(jaxpr: Any, constants: Sequence[Any]) -> Any:
+    """A jaxpr together with its constants."""
+    return jexc.ClosedJaxpr(open_jaxpr(jaxpr)[0], list(constants)) if constants else jaxpr
+
+
+def as_function(eqn: Any) -> Callable[..., Any]:
+    """The function that an equation calls, derivative rules included: binding it anew reaches them."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    return lambda *xs: eqn.primitive.bind(*xs, **params)
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an equation's input is a literal."""
     return isinstance(atom, jexc.Literal)
@@ -249,3 +267,20 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
     carried = same_rank(eqn.outvars, body.outvars)
     scanned = len(eqn.invars) - same_rank(eqn.invars, body.invars)
     return len(eqn.invars) - carried - scanned, carried, scanned
+
+
+# --- functions that only newer versions have -------------------------------------------------------------------------
+
+
+@jax.custom_jvp
+def _one_minus_square(x: Any) -> Any:
+    return (1 + x) * (1 - x)
+
+
+@_one_minus_square.defjvp
+def _one_minus_square_jvp(primals: Any, tangents: Any) -> Any:
+    return _one_minus_square(*primals), tangents[0] * -2 * primals[0]
+
+
+one_minus_square = getattr(jax.lax, "one_minus_square", _one_minus_square)
+log2 = getattr(jax.lax, "log2", jax.numpy.log2)

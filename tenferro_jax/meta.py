@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .errors import DTypeError, InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
+from .errors import (
+    DTypeError,
+    InvalidConfig,
+    PlaceholderDtypeMismatch,
+    PlaceholderRankMismatch,
+    PlaceholderShapeMismatch,
+    ShapeError,
+    UndecidedDimensionError,
+    X64Error,
+)
 from .jax_seam import is_symbolic_dim, max_dim, min_dim
 
 SymDim: TypeAlias = Any
@@ -43,6 +52,7 @@ class TensorMeta(NamedTuple):
 class Described:
     """Anything that has a `meta`: its shape, dtype and rank."""
 
+    __slots__ = ()
     meta: TensorMeta
 
     @property
@@ -136,6 +146,23 @@ def _no_array(where: str, given: str) -> DTypeError:
     )
 
 
+def are_equal(a: SymDim, b: SymDim) -> bool | None:
+    """Whether two dimensions are equal; None where they are symbolic and JAX cannot tell.
+
+    Example:
+      >>> import jax.export
+      >>> b, c = jax.export.symbolic_shape("b, c")
+      >>> are_equal(b, b), are_equal(b, b + 1), are_equal(b, c)
+      (True, False, None)
+    """
+    if a == b:
+        return True
+    try:
+        return False if bool(a < b) or bool(a > b) else None
+    except Exception:  # JAX raises InconclusiveDimensionOperation, across scopes a ValueError
+        return None
+
+
 def require_equal(a: SymDim, b: SymDim, where: str) -> None:
     """Demand that two dimensions are equal.
 
@@ -143,22 +170,21 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
       ShapeError: they are known to differ.
       UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
     """
-    if a == b:
-        return
-    try:
-        differ = bool(a < b) or bool(a > b)
-    except Exception as error:  # JAX raises InconclusiveDimensionOperation, across scopes a ValueError
-        raise UndecidedDimensionError(
-            where=where,
-            given=f"dimensions {a} and {b}, which may or may not be equal",
-            needed="equal dimensions",
-            fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
-        ) from error
-    raise ShapeError(
+    equal = are_equal(a, b)
+    if equal is None:
+        raise undecided(a, b, where)
+    if not equal:
+        given, fix = f"dimensions {a} and {b}", "Pass operands whose sizes agree."
+        raise ShapeError(where=where, given=given, needed="equal dimensions", fix=fix)
+
+
+def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
+    """The refusal of two symbolic dimensions that may or may not be equal; it names the constraint to add."""
+    return UndecidedDimensionError(
         where=where,
-        given=f"dimensions {a} and {b}",
+        given=f"dimensions {a} and {b}, which may or may not be equal",
         needed="equal dimensions",
-        fix="Pass operands whose sizes agree." if differ else f"Add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+        fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
     )
 
 
@@ -211,22 +237,33 @@ def _evaluate(node: ast.AST, sizes: Mapping[str, SymDim]) -> SymDim:
     )
 
 
-def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], where: str) -> dict[str, SymDim]:
-    """Sizes of the symbols in `declared` input shapes, read off the `given` shapes.
+def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]) -> dict[str, SymDim]:
+    """Sizes of the symbols in `declared` input shapes, read off the `given` shapes; `names` are what errors call the inputs.
 
     Raises:
-      ShapeError: a rank differs, or one symbol would need two sizes.
-      DTypeError: a dtype differs.
+      PlaceholderRankMismatch, PlaceholderDtypeMismatch: a rank or a dtype differs.
+      PlaceholderShapeMismatch: a size differs, or one symbol would need two sizes.
+      UndecidedDimensionError: the sizes given are symbolic and JAX cannot tell.
     """
     sizes: dict[str, SymDim] = {}
-    for i, (want, have) in enumerate(zip(declared, given, strict=True)):
+    for want, have, name in zip(declared, given, names, strict=True):
         if want.ndim != have.ndim or want.dtype != have.dtype:
-            kind = ShapeError if want.ndim != have.ndim else DTypeError
-            raise kind(where=f"{where}, input {i}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
+            kind = PlaceholderRankMismatch if want.ndim != have.ndim else PlaceholderDtypeMismatch
+            raise kind(where=f"graph input {name}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
         for w, h in zip(want.shape, have.shape, strict=True):
             if is_symbolic_dim(w) and str(w).isidentifier():
                 sizes.setdefault(str(w), h)
-    for i, (want, have) in enumerate(zip(declared, given, strict=True)):
+    for want, have, name in zip(declared, given, names, strict=True):
         for axis, (w, h) in enumerate(zip(want.shape, have.shape, strict=True)):
-            require_equal(bind_dim(w, sizes), h, f"{where}, input {i}, axis {axis} (declared {w})")
+            if w is h or (size := bind_dim(w, sizes)) == h:
+                continue
+            where = f"graph input {name}, axis {axis} (declared {w})"
+            if are_equal(size, h) is None:
+                raise undecided(size, h, where)
+            raise PlaceholderShapeMismatch(
+                where=where,
+                given=f"size {h} in {have}",
+                needed=f"size {size}",
+                fix="Pass arrays whose sizes agree, as the graph declares them.",
+            )
     return sizes

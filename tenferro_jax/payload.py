@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 import math
@@ -27,6 +28,7 @@ from .errors import PayloadError, TenferroError
 from .jax_seam import is_symbolic_dim
 
 _PLAIN = (type(None), bool, int, str, bytes)
+_INTEGERS = frozenset({int})
 _CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
 CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
 
@@ -53,6 +55,8 @@ def _key(value: Any, where: str) -> Hashable:
     if kind is complex:
         return kind, _bits(value.real) + _bits(value.imag)
     if kind is tuple:
+        if _is_integers(value):
+            return "integers", value  # the name tells it from a tuple that holds True or 1.0
         return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Sealed):
         return value.typed_key
@@ -65,9 +69,14 @@ def _key(value: Any, where: str) -> Hashable:
     if is_symbolic_dim(value):
         return "dimension", value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _require_frozen(value, where)
+        _require_frozen(kind, where)
         return kind, tuple((f.name, _key(getattr(value, f.name), f"{where}.{f.name}")) for f in dataclasses.fields(value))
     raise _refusal(value, where)
+
+
+def _is_integers(value: Any) -> bool:
+    """Whether it is a tuple of Python's ints alone, as axes and shapes are: its own typed key."""
+    return type(value) is tuple and set(map(type, value)) <= _INTEGERS
 
 
 def _bits(value: float) -> bytes:
@@ -79,11 +88,11 @@ def _digest(array: np.ndarray | np.generic) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
 
 
-def _require_frozen(value: Any, where: str) -> None:
-    if not type(value).__dataclass_params__.frozen:
+def _require_frozen(cls: Any, where: str) -> None:
+    if not cls.__dataclass_params__.frozen:
         raise PayloadError(
             where=where,
-            given=f"a mutable dataclass {type(value).__name__}",
+            given=f"a mutable dataclass {cls.__name__}",
             needed="a value that cannot change after it was hashed",
             fix="Write @dataclass(frozen=True).",
         )
@@ -114,6 +123,21 @@ def _family_hint(cls: type) -> str:
     return f" (family_id {family_id})" if isinstance(family_id, str) else ""
 
 
+def _payload_of(cls: type) -> str:
+    return f"{cls.__name__} payload" + _family_hint(cls)
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout(cls: type) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]:
+    """(name, what an error calls it) of each field of a Sealed class, and every attribute that an instance may have."""
+    where = _payload_of(cls)
+    fields: tuple[tuple[str, str], ...] = ()
+    if dataclasses.is_dataclass(cls):
+        _require_frozen(cls, where)
+        fields = tuple((f.name, f"{where}, field {f.name}") for f in dataclasses.fields(cls))
+    return fields, frozenset({*(name for name, _ in fields), *_CACHED})
+
+
 class Sealed:
     """A frozen value with typed identity: base of ops, rules and graphs.
 
@@ -129,24 +153,26 @@ class Sealed:
         self._seal()
 
     def _seal(self) -> None:
-        cls = type(self)
-        where = f"{cls.__name__} payload" + _family_hint(cls)
-        names: tuple[str, ...] = ()
-        if dataclasses.is_dataclass(self):
-            _require_frozen(self, where)
-            names = tuple(f.name for f in dataclasses.fields(self))
-        hidden = sorted(set(vars(self)) - {*names, *_CACHED})
-        if hidden:
+        cls: Any = type(self)
+        fields, allowed = _layout(cls)
+        state = vars(self)
+        if not state.keys() <= allowed:
             raise PayloadError(
-                where=where,
-                given=f"state outside the dataclass fields: {', '.join(hidden)}",
+                where=_payload_of(cls),
+                given=f"state outside the dataclass fields: {', '.join(sorted(set(state) - allowed))}",
                 needed="every attribute declared as a field, because the fields are the identity",
                 fix=f"Decorate {cls.__name__} with @dataclass(frozen=True) and declare the fields.",
             )
-        for name in names:
-            object.__setattr__(self, name, map_leaves(getattr(self, name), _read_only))
-        key = (cls, tuple((name, _key(getattr(self, name), f"{where}, field {name}")) for name in names))
-        self._set_key(key)
+        keys = []
+        for name, where in fields:
+            value = getattr(self, name)
+            if type(value) not in _PLAIN and not _is_integers(value):
+                sealed = map_leaves(value, _read_only)
+                if sealed is not value:
+                    object.__setattr__(self, name, sealed)
+                    value = sealed
+            keys.append(_key(value, where))
+        self._set_key((cls, *keys))
 
     def _set_key(self, key: Hashable) -> None:
         object.__setattr__(self, "_key", key)

@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, gradient_of_matmul
+from benchmarks import call_overhead, compile_time, gradient_of_matmul, graph_building, graph_passes, training_step
 
 
 def test_gradient_of_matmul(capsys):
@@ -18,3 +18,30 @@ def test_call_overhead(capsys):
     assert set(rows) > {"jax.jit"}
     assert all(v > 0 for v in rows.values())
     assert "x jit" in capsys.readouterr().out
+
+
+def test_training_step(capsys):
+    equal, ratio = training_step.main([4, 5, 3], 8, repeats=2)
+    assert equal
+    assert ratio > 0
+    assert "optimised HLO equal: True" in capsys.readouterr().out
+
+
+def test_compile_time(capsys):
+    ((ours, theirs),) = compile_time.main([8])
+    assert min(ours, theirs) > 0
+    assert "graph/jit" in capsys.readouterr().out
+
+
+def test_graph_passes(capsys):
+    ratios = graph_passes.main(16, repeats=2)
+    assert set(ratios) == set(graph_passes.CASES)
+    out = capsys.readouterr().out
+    assert all(f"{name} |" in out for name in ratios)
+
+
+def test_graph_building(capsys):
+    results = graph_building.main([20], repeats=1)
+    assert set(results) == {("op and shape repeat", 20), ("ever new", 20)}
+    assert all(v > 0 for v in results.values())
+    assert "us a node" in capsys.readouterr().out

@@ -10,6 +10,7 @@ FLOORS = {
     "jax_seam": 0,
     "payload": 0,
     "limitation": 0,
+    "cache": 0,
     "meta": 0,
     "ops": 1,
     "extension": 2,

@@ -1,60 +1,34 @@
-"""Compile a graph once, run it many times."""
+"""Compile a graph once for each set of sizes, run it many times."""
 
 from __future__ import annotations
 
-import collections
-import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
+from ..cache import CacheStats
 from ..errors import InvalidConfig
-from ..extension import Route
-from ..extension.routes import routes
-from ..graph.graph import Graph, require_graph
+from ..extension import ExtensionRuleSet
+from ..graph.graph import Graph, arguments, require_graph
 from ..meta import x64_enabled
-
-
-class Program(NamedTuple):
-    """A compiled graph.
-
-    Attributes:
-      graph: what was compiled.
-      compiled: the ahead-of-time compiled function, on pytrees as they were traced.
-      routes: the route of each extension node, in program order.
-    """
-
-    graph: Graph
-    compiled: Any
-    routes: tuple[Route, ...]
-
-    def __call__(self, *args: Any) -> Any:
-        """Run on arrays of exactly the compiled shapes and dtypes.
-
-        Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments are not those.
-        """
-        self.graph.bound_to(*args)
-        return self.compiled(*args)
-
-    def __repr__(self) -> str:
-        chosen = "; ".join(map(str, self.routes)) or "no extensions"
-        return f"Program({len(self.graph.nodes)} nodes; {chosen})"
-
-
-class CacheStats(NamedTuple):
-    """What an engine's cache did."""
-
-    hits: int
-    misses: int
-    size: int
+from .cache import ProgramCache
+from .compiler import compile_std_to_exec
+from .program import ExecProgram, is_plain, operands, signature
+from .progress import ProgressCallback
 
 
 class Engine:
-    """Owns a bounded cache of compiled programs; any equal graph hits.
+    """Owns a bounded cache of compiled programs; any equal graph hits, one symbolic graph serves many sizes.
+
+    Threads may share an engine; two that ask for one program compile it once.
 
     Args:
-      cache_size: how many programs are kept; the least recently used goes first.
+      capacity: how many programs are kept; the least recently used goes first.
+      rules: AD rules for `eval` under a JAX transform, in place of those that each graph carries. They key no program.
+      progress: called with a Progress after each step of a compilation, and of a run that has several.
+
+    Raises:
+      InvalidConfig: capacity is no positive integer.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -64,60 +38,70 @@ class Engine:
       >>> engine.eval(trace(lambda x: x + x, spec), jnp.ones(2)).tolist()
       [2.0, 2.0]
       >>> engine.eval(trace(lambda y: y + y, spec), jnp.ones(2)).tolist(), engine.stats()
-      ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1))
+      ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1, capacity=128))
     """
 
-    def __init__(self, cache_size: int = 128):
-        if not isinstance(cache_size, int) or cache_size < 1:
-            raise InvalidConfig(
-                where="Engine", given=f"cache_size={cache_size!r}", needed="a positive integer", fix="Leave it out for 128."
-            )
-        self._programs: collections.OrderedDict[Any, Program] = collections.OrderedDict()
-        self._cache_size, self._hits, self._misses = cache_size, 0, 0
-        self._lock = threading.Lock()
+    def __init__(self, *, capacity: int = 128, rules: ExtensionRuleSet | None = None, progress: ProgressCallback | None = None):
+        if rules is not None and not isinstance(rules, ExtensionRuleSet):
+            raise InvalidConfig(where="Engine", given=f"rules={rules!r}", needed="an ExtensionRuleSet", fix="Wrap the rules in one.")
+        self._cache, self._rules, self._progress = ProgramCache(capacity), rules, progress
 
-    def compile(self, graph: Graph) -> Program:
+    @property
+    def capacity(self) -> int:
+        """How many programs are kept; set it lower and the least recently used go at once."""
+        return self._cache.capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        self._cache.capacity = capacity
+
+    def compile(self, graph: Graph) -> ExecProgram:
         """The compiled program of a graph with concrete shapes.
 
         Raises:
-          InvalidConfig: an input has a symbolic dimension; trace with the sizes that will run.
+          InvalidConfig: an input has a symbolic dimension; bind the sizes with graph.bound_to.
+          X64Error: the graph holds 64-bit values and 64-bit types are off.
           Unsupported: an extension has no route on this platform.
         """
         require_graph(graph, "Engine.compile")
-        if graph.is_symbolic:
-            raise InvalidConfig(
-                where="Engine.compile",
-                given=f"symbolic inputs {', '.join(map(str, graph.input_metas))}",
-                needed="concrete shapes",
-                fix="Use eval, which binds the sizes of its arguments, or trace with concrete specs.",
-            )
-        key = (graph, x64_enabled())
-        with self._lock:
-            program = self._programs.get(key)
-            if program is not None:
-                self._hits += 1
-                self._programs.move_to_end(key)
-                return program
-            self._misses += 1
-        fn = graph.to_jax()
-        compiled = jax.jit(fn).lower(*graph.input_specs).compile()
-        program = Program(graph, compiled, tuple(routes(fn, *graph.input_specs)))
-        with self._lock:
-            self._programs[key] = program
-            while len(self._programs) > self._cache_size:
-                self._programs.popitem(last=False)
-        return program
+        return self._cache.get(_key(graph), lambda: compile_std_to_exec(graph, progress=self._progress))
 
-    def eval(self, graph: Graph, *args: Any) -> Any:
-        """Compile if needed and run; symbolic dimensions take the sizes of the arguments."""
+    def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
+        """Compile if needed and run; symbolic dimensions take the sizes of the arguments.
+
+        Raises:
+          ArityError, ShapeError, DTypeError, X64Error: the arguments are not what the graph declares; nothing was run.
+          BackendFailure: a host step failed.
+        """
         require_graph(graph, "Engine.eval")
-        return self.compile(graph.bound_to(*args))(*args)
+        args = arguments(args, kwargs)
+        leaves, tree = jax.tree.flatten(args)
+        call = graph, signature(leaves)
+        if tree == graph.in_tree:
+            program = self._cache.find_call(call)
+            if program is not None:
+                return program.run(leaves)
+        bound = graph.bound_to(*args)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return (graph if self._rules is None else graph.with_rules(self._rules)).to_jax()(*args)
+        program = self.compile(bound)
+        arrays = operands(leaves)
+        if is_plain(leaves, arrays):
+            self._cache.remember(call, _key(bound))
+        return program.run(arrays)
 
     def stats(self) -> CacheStats:
-        """Hits, misses and size of the cache."""
-        return CacheStats(self._hits, self._misses, len(self._programs))
+        """Hits, misses, size and capacity of the cache."""
+        return self._cache.stats()
 
     def clear(self) -> None:
         """Forget all programs."""
-        with self._lock:
-            self._programs.clear()
+        self._cache.clear()
+
+    def __repr__(self) -> str:
+        stats = self.stats()
+        return f"Engine({stats.size} of {self.capacity} programs, {stats.hits} hits, {stats.misses} misses)"
+
+
+def _key(graph: Graph) -> tuple[Graph, bool]:
+    return graph, x64_enabled()

@@ -10,29 +10,36 @@ from typing import Any, ClassVar
 import jax
 
 from ..errors import ArityError, InvalidConfig, TenferroError
-from ..jax_seam import is_symbolic_dim, require_platforms
-from ..meta import TensorMeta, canonical_dtype, meta_of, require_equal, struct
+from ..jax_seam import is_symbolic_dim, is_tracing_for_graph, require_platforms
+from ..meta import TensorMeta, are_equal, canonical_dtype, meta_of, require_equal, struct
 from ..ops.builder import Builder, JaxBuilder
 from ..ops.op import StdTensorOp
 from ..payload import Sealed, map_leaves, payload_json
 from .batching import BatchLevel, Levels
 from .family import parse_family_id
 
+Assume = Callable[[Any, Any, str], None]
+"""What takes note of two dimensions that inference assumed to be equal, and where it did."""
+
 
 class ShapeContext:
     """Given to `infer_output_meta`: how inference compares dimensions that may be symbolic."""
 
-    def __init__(self, where: str):
-        self._where = where
+    def __init__(self, where: str, assume: Assume | None = None):
+        self._where, self._assume = where, assume
 
     def require_equal(self, a: Any, b: Any) -> None:
         """Demand that two dimensions are equal.
 
         Raises:
           ShapeError: they differ.
-          UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
+          UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add. A graph
+            that is being recorded keeps the equality as a guard instead, checked when the graph is bound to sizes.
         """
-        require_equal(a, b, self._where)
+        if self._assume is not None and are_equal(a, b) is None:
+            self._assume(a, b, self._where)
+        else:
+            require_equal(a, b, self._where)
 
 
 class ExtensionOp(Sealed):
@@ -109,6 +116,14 @@ class ExtensionOp(Sealed):
         Without it, vmap wraps the op in a batch level and maps its lowering. With it, the op chooses a better form.
         """
         del in_axes
+        return None
+
+    def prune_outputs(self, live: tuple[bool, ...]) -> ExtensionOp | None:
+        """An op of the same family and inputs with exactly the live outputs, in order; None keeps all of them.
+
+        Asked when a graph is compiled and some outputs are used by nothing, with one bool for each output.
+        """
+        del live
         return None
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
@@ -196,6 +211,10 @@ def require_arrays(outs: Sequence[Any], op: ExtensionOp, method: str) -> tuple[A
     return tuple(outs)
 
 
+def _forget(a: Any, b: Any, where: str) -> None:
+    del a, b, where
+
+
 def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     """What infer_output_meta returned for one output, as a TensorMeta."""
     try:
@@ -275,6 +294,11 @@ class Extension(StdTensorOp):
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
+        # What is traced for a graph is inferred once more where the graph reads it: there the equalities are noted.
+        return self.infer_assuming(metas, _forget if is_tracing_for_graph() else None)
+
+    def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
+        """As `infer`; equalities of dimensions that JAX cannot decide go to `assume`, where there is one."""
         if len(metas) != self.input_count:
             raise ArityError(
                 where=f"extension, family_id={self.family_id}",
@@ -282,17 +306,17 @@ class Extension(StdTensorOp):
                 needed=f"{self.input_count} inputs",
                 fix="Pass one array for each input of the op.",
             )
-        return tuple(self._infer(self.batching, list(metas)))
+        return tuple(self._infer(self.batching, list(metas), assume))
 
-    def _infer(self, levels: Levels, metas: list[TensorMeta]) -> list[TensorMeta]:
+    def _infer(self, levels: Levels, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
         if levels:
             size = levels[0].size([m.shape for m in metas])
-            return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas))]
+            return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
         derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
         method = "lower_to_standard_ops, from which metas are inferred," if derived else "infer_output_meta"
         where = f"{method} of extension {self.family_id}"
         try:
-            outs = self.op.infer_output_meta(metas, ShapeContext(where))
+            outs = self.op.infer_output_meta(metas, ShapeContext(where, assume))
         except TenferroError:
             raise
         except Exception as error:

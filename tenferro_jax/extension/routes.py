@@ -37,11 +37,12 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
     """
     if platform is not None:
         require_platforms((platform,), "routes")
-    site = Site(platform or _platform(), exporting, partitioned=False)
+    site = Site(platform or current_platform(), exporting, partitioned=False)
     return [route_of(carrier, metas, site) for carrier, metas in extensions_in(jax.make_jaxpr(fn)(*args))]
 
 
-def _platform() -> str:
+def current_platform() -> str:
+    """The platform where JAX runs now, as extensions name it."""
     backend = jax.default_backend()
     return "cuda" if backend == "gpu" else backend
 

@@ -8,17 +8,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import InvalidConfig
+from .. import jax_seam
+from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
-from ..ops.arithmetic import Constant
 from ..ops.op import StdTensorOp
-from .graph import Graph, Node
-from .read_jaxpr import read_jaxpr
+from ..ops.source import Constant
+from .graph import Graph, Node, infer
+from .guards import Guard
+from .read_jaxpr import Reader
 
 
 class Value(Described):
     """A handle to a tensor in a GraphBuilder."""
+
+    __slots__ = ("_builder", "index", "meta")
 
     def __init__(self, builder: GraphBuilder, index: int, meta: TensorMeta):
         self._builder, self.index, self.meta = builder, index, meta
@@ -52,16 +56,26 @@ class GraphBuilder:
         self._producer: list[int | None] = []  # value number -> node number, None for inputs
         self._seen: dict[tuple[StdTensorOp, tuple[int, ...]], tuple[Value, ...]] = {}
         self._inputs: list[int] = []
+        self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> what its inference assumed
 
     def input(self, spec: Any) -> Value:
         """A new input.
 
         Args:
           spec: a TensorMeta, or anything with dtype and shape.
+
+        Raises:
+          ShapeError: a size that is neither symbolic nor an integer from 0.
+          X64Error: a 64-bit array or spec while 64-bit types are off.
         """
         if not isinstance(spec, TensorMeta):
             require_x64(spec, f"graph input {len(self._inputs)}")
-        value = self._new(meta_of(spec), None)
+        meta = meta_of(spec)
+        for size in meta.shape:
+            if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
+                where, needed = f"graph input {len(self._inputs)}", "sizes that are symbolic, or integers from 0"
+                raise ShapeError(where=where, given=str(meta), needed=needed, fix="Correct the spec.")
+        value = self._new(meta, None)
         self._inputs.append(value.index)
         return value
 
@@ -88,18 +102,30 @@ class GraphBuilder:
                 needed="a standard op or an extension op, as an instance",
                 fix="Pass Add() rather than Add; the ops are in tenferro_jax.ops.",
             )
-        inputs = tuple((v if isinstance(v, Value) else self.constant(v)) for v in values)
-        self._require_own(inputs, f"GraphBuilder.add({op})")
+        inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
+        for v in inputs:
+            if v._builder is not self:
+                self._require_own(inputs, f"GraphBuilder.add({op})")
         if rules is not NO_RULES:
             self.rules = self.rules.united(rules)
-        key = (carrier, tuple(v.index for v in inputs))
+        key = (carrier, tuple([v.index for v in inputs]))
         outputs = self._seen.get(key)
         if outputs is None:
-            metas = carrier.infer(*(v.meta for v in inputs))
+            metas, guards = infer(carrier, tuple([v.meta for v in inputs]))
             node = len(self._nodes)
+            if guards:
+                self._guards[node] = guards
             self._nodes.append(Node(carrier, key[1], len(self._metas)))
-            outputs = self._seen[key] = tuple(self._new(meta, node) for meta in metas)
+            outputs = self._seen[key] = tuple([self._new(meta, node) for meta in metas])
         return outputs
+
+    def maker(self, value: Value) -> tuple[StdTensorOp | None, tuple[Value, ...]]:
+        """The op that made a value, and its inputs; (None, ()) for an input."""
+        number = self._producer[value.index]
+        if number is None:
+            return None, ()
+        node = self._nodes[number]
+        return node.op, tuple(Value(self, i, self._metas[i]) for i in node.inputs)
 
     def _require_own(self, values: Sequence[Any], where: str) -> None:
         for v in values:
@@ -124,8 +150,9 @@ class GraphBuilder:
           Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
         """
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
-        closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
-        return jax.tree.unflatten(jax.tree.structure(out_shape), read_jaxpr(self, closed, inputs))
+        with jax_seam.tracing_for_graph(True):
+            closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
+        return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
     def fresh(self) -> GraphBuilder:
         """A new, empty builder: for the bodies of control-flow ops."""
@@ -133,8 +160,12 @@ class GraphBuilder:
 
     def absorb(self, body: Graph) -> None:
         """Take over what a body brings along beside its nodes: AD rules, and the names of lost ones."""
-        self.rules = self.rules.united(body.rules)
+        self.absorb_rules(body)
         self.lose_rules(body.lost_rules)
+
+    def absorb_rules(self, body: Graph) -> None:
+        """Take over the AD rules of a body."""
+        self.rules = self.rules.united(body.rules)
 
     def lose_rules(self, names: Sequence[str]) -> None:
         """Note that custom derivatives of these functions were inlined."""
@@ -150,24 +181,27 @@ class GraphBuilder:
         number = {old: new for new, old in enumerate(self._inputs)}
         metas = [self._metas[i] for i in self._inputs]
         nodes: list[Node] = []
-        done: set[int] = set()
-        pending = [self._producer[v.index] for v in reversed(outputs)]
+        done = [False] * len(self._nodes)
+        producer = self._producer
+        pending = [producer[v.index] for v in reversed(outputs)]
         while pending:
             index = pending[-1]
-            if index is None or index in done:
+            if index is None or done[index]:
                 pending.pop()
                 continue
-            node = self._nodes[index]
-            waiting = [p for p in (self._producer[i] for i in node.inputs) if p is not None and p not in done]
+            op, inputs, first = self._nodes[index]
+            waiting = [p for i in inputs if (p := producer[i]) is not None and not done[p]]
             if waiting:
                 pending.extend(reversed(waiting))
                 continue
             pending.pop()
-            done.add(index)
-            last = self._nodes[index + 1].first_output if index + 1 < len(self._nodes) else None
-            old = [i for i in range(node.first_output, last or len(self._metas)) if self._producer[i] == index]
-            nodes.append(Node(node.op, tuple(number[i] for i in node.inputs), len(metas)))
-            for i in old:
-                number[i] = len(metas)
-                metas.append(self._metas[i])
-        return Graph(metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules)
+            done[index] = True
+            nodes.append(Node(op, tuple([number[i] for i in inputs]), len(metas)))
+            while first < len(producer) and producer[first] == index:
+                number[first] = len(metas)
+                metas.append(self._metas[first])
+                first += 1
+        guards = [guard for index, assumed in self._guards.items() if done[index] for guard in assumed]
+        return Graph(
+            metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules, guards
+        )

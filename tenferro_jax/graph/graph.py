@@ -8,19 +8,36 @@ graph was written.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArityError, InvalidConfig, Unsupported
+from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension import Extension, ExtensionRuleSet, apply
-from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta, as_operand, bind_dim, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
+from ..jax_seam import is_symbolic_dim, is_tracing_for_graph
+from ..meta import (
+    TensorMeta,
+    as_operand,
+    bind_dim,
+    meta_of,
+    require_x64,
+    require_x64_leaves,
+    solve_sizes,
+    struct,
+    undecided,
+    x64_enabled,
+)
+from ..ops import direct
 from ..ops.op import StdTensorOp, call
-from ..ops.vocabulary import CONTROL
+from ..ops.vocabulary import WITH_BODIES
 from ..payload import Sealed, map_leaves
+from .canonical import canonical_bytes
+from .drawing import graph_svg
+from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
+from .signature import control_outputs
 
 
 class Node(NamedTuple):
@@ -39,10 +56,13 @@ class Graph(Sealed):
       input_count: how many of the values are inputs.
       nodes: the ops in canonical order.
       outputs: value numbers of the outputs.
-      in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of arguments.
+      in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of
+        arguments, the last of which is the dict of the keyword arguments, if there are any.
       rules: AD rules of the extensions inside. No part of equality, hash or text.
       lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is refused.
         No part of equality, hash or text.
+      guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and before anything runs.
+        Part of equality and hash, but for the text that says where they come from.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -53,6 +73,7 @@ class Graph(Sealed):
     out_tree: Any
     rules: ExtensionRuleSet
     lost_rules: tuple[str, ...]
+    guards: tuple[Guard, ...]
 
     def __init__(
         self,
@@ -64,6 +85,7 @@ class Graph(Sealed):
         out_tree: Any,
         rules: ExtensionRuleSet,
         lost_rules: Sequence[str] = (),
+        guards: Iterable[Guard] = (),
     ):
         for name, value in [
             ("metas", tuple(metas)),
@@ -74,10 +96,10 @@ class Graph(Sealed):
             ("out_tree", out_tree),
             ("rules", rules),
             ("lost_rules", tuple(lost_rules)),
+            ("guards", canonical_guards(guards)),
         ]:
             object.__setattr__(self, name, value)
-        body = tuple((node.op.typed_key, node.inputs) for node in self.nodes)
-        self._set_key((Graph, self.metas[:input_count], body, self.outputs, in_tree, out_tree))
+        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, tuple(map(str, self.guards))))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Graph is immutable; cannot set {name}")
@@ -88,6 +110,12 @@ class Graph(Sealed):
         return self.metas[: self.input_count]
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """What errors and pictures call each input: its path in the arguments, such as "args[0]['w']"."""
+        tree = jax.tree.unflatten(self.in_tree, range(self.input_count))
+        return tuple("args" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
+
+    @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
         """TensorMeta of each output, flat."""
         return tuple(self.metas[i] for i in self.outputs)
@@ -96,6 +124,16 @@ class Graph(Sealed):
     def input_specs(self) -> tuple[Any, ...]:
         """The arguments as pytrees of ShapeDtypeStruct."""
         return jax.tree.unflatten(self.in_tree, [struct(m) for m in self.input_metas])
+
+    @property
+    def output_specs(self) -> Any:
+        """The result as a pytree of ShapeDtypeStruct."""
+        return jax.tree.unflatten(self.out_tree, [struct(m) for m in self.output_metas])
+
+    def steps(self) -> Iterator[tuple[Node, range]]:
+        """Every node with the numbers of its outputs."""
+        ends = (*(n.first_output for n in self.nodes), len(self.metas))
+        return ((node, range(node.first_output, end)) for node, end in zip(self.nodes, ends[1:], strict=False))
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
@@ -112,21 +150,60 @@ class Graph(Sealed):
     def map_ops(self, change: Callable[[StdTensorOp], StdTensorOp], metas: Sequence[TensorMeta], rules: ExtensionRuleSet) -> Graph:
         """The same wiring with other ops, metas and rules."""
         nodes = [Node(change(n.op), n.inputs, n.first_output) for n in self.nodes]
-        return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules, self.lost_rules)
+        return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules, self.lost_rules, self.guards)
 
     def map_leaves(self, change: Callable[[Any], Any]) -> Graph:
         """The graph with every payload leaf and every dimension replaced through `change`."""
         metas = [TensorMeta(m.dtype, tuple(map(change, m.shape))) for m in self.metas]
-        return self.map_ops(lambda op: map_leaves(op, change), metas, self.rules)
+        graph = self.map_ops(lambda op: map_leaves(op, change), metas, self.rules)
+        return graph.with_guards(bound_guards(self.guards, change)) if self.guards else graph
 
     def with_rules(self, rules: ExtensionRuleSet) -> Graph:
         """The same graph under other AD rules, control-flow bodies included."""
         return self.map_ops(lambda op: map_bodies(op, lambda body: body.with_rules(rules)), self.metas, rules)
 
+    def with_guards(self, guards: Iterable[Guard]) -> Graph:
+        """The same graph under other guards."""
+        return Graph(
+            self.metas, self.input_count, self.nodes, self.outputs, self.in_tree, self.out_tree, self.rules, self.lost_rules, guards
+        )
+
+    # --- what it looks like, and what it is ---
+
+    def text(self, *, expand: bool = False) -> str:
+        """One line a node; `expand` writes the bodies of control flow out, below their op."""
+        return graph_text(self, expand=expand)
+
     def __str__(self) -> str:
         return graph_text(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return graph_text(self, abbreviate=True)
+
+    def svg(self, *, limit: int = 80) -> str:
+        """A picture: boxes coloured by kind, with full text as tooltips; notebooks show it by themselves.
+
+        Args:
+          limit: how many nodes are drawn one by one. In a larger graph chains of elementwise and structural ops become one
+            box, then the middle; the picture says how many nodes it folded.
+        """
+        return graph_svg(self, limit=limit)
+
+    def _repr_svg_(self) -> str:
+        return graph_svg(self)
+
+    def canonical_bytes(self) -> bytes:
+        """What equality sees, as bytes that are the same in every process and on every machine.
+
+        Graphs are equal exactly when their bytes are, but for symbols: those of two calls of `jax.export.symbolic_shape`
+        are never equal, though they have one text.
+        """
+        return canonical_bytes(self)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `canonical_bytes`, in hexadecimal."""
+        return hashlib.sha256(self.canonical_bytes()).hexdigest()
 
     # --- running it as JAX ---
 
@@ -134,14 +211,21 @@ class Graph(Sealed):
         """The flat outputs for flat inputs: one loop over the nodes, under any JAX transform.
 
         Raises:
-          ArityError, ShapeError, DTypeError: the arrays are not what the graph declares.
+          UnboundPlaceholder, UnexpectedBinding: too few or too many arrays.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an array is not what the graph declares.
+          ShapeConstraintViolation: a guard does not hold at these sizes.
+          UndecidedDimensionError: the sizes are symbolic and a guard cannot be decided.
           X64Error: the graph holds 64-bit values and 64-bit types are off.
           Unsupported: later, where an input has a tangent and a custom derivative was inlined (`lost_rules`).
         """
         if len(arrays) != self.input_count:
-            raise ArityError(where="Graph", given=f"{len(arrays)} inputs", needed=f"{self.input_count}", fix="Pass one array an input.")
+            kind = UnboundPlaceholder if len(arrays) < self.input_count else UnexpectedBinding
+            needed = f"{self.input_count}: {', '.join(self.input_names)}"
+            raise kind(where="Graph", given=f"{len(arrays)} inputs", needed=needed, fix="Pass one array an input.")
         arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
-        graph = self._bound([meta_of(a) for a in arrays])
+        graph = self.bound_metas([meta_of(a) for a in arrays])
+        if graph.guards:
+            graph._require_restated_guards()
         if not x64_enabled():
             for meta in self.metas:
                 require_x64(meta, "a value of a graph that was made with 64-bit types")
@@ -151,33 +235,56 @@ class Graph(Sealed):
             values.extend(apply(node.op, *inputs, rules=self.rules) if isinstance(node.op, Extension) else call(node.op, inputs))
         return tuple(values[i] for i in self.outputs)
 
-    def _bound(self, given: Sequence[TensorMeta]) -> Graph:
+    def bound_metas(self, given: Sequence[TensorMeta]) -> Graph:
         """The graph with its symbols replaced by the sizes in `given`, which are checked against the declared inputs."""
-        sizes = solve_sizes(self.input_metas, given, "Graph")
+        if self.input_metas == tuple(given):
+            return self
+        sizes = solve_sizes(self.input_metas, given, self.input_names)
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
-    def bound_to(self, *args: Any) -> Graph:
+    def _require_restated_guards(self) -> None:
+        """Refuse guards that cannot be decided, but where another graph is recorded, whose nodes assume them anew."""
+        known: set[str] = set()
+        if is_tracing_for_graph():
+            known = {str(g) for n in self.nodes for g in canonical_guards(infer(n.op, tuple(self.metas[i] for i in n.inputs))[1])}
+        for guard in self.guards:
+            if str(guard) not in known:
+                raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
+
+    def bound_to(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments are not what the graph declares.
+          UnboundPlaceholder, UnexpectedBinding, ArityError: the arguments are nested in another way.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch, X64Error: an argument is not what the
+            graph declares.
+          ShapeConstraintViolation: a guard does not hold at these sizes.
         """
-        leaves = self._leaves(args, "Graph.bound_to()")
+        leaves = self._leaves(arguments(args, kwargs), "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")
-        return self._bound([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
+        return self.bound_metas([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
 
     def _leaves(self, args: Any, where: str) -> list[Any]:
         leaves, tree = jax.tree.flatten(args)
         if tree != self.in_tree:
-            fix = "Pass arguments nested as those that were traced."
-            raise ArityError(where=where, given=str(tree), needed=str(self.in_tree), fix=fix)
+            raise self._nesting_error(args, tree, where)
         return leaves
+
+    def _nesting_error(self, args: Any, tree: Any, where: str) -> ArityError:
+        declared = self.input_names
+        given = ["args" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(args)[0]]
+        missing = [name for name in declared if name not in given]
+        extra = [name for name in given if name not in declared]
+        kind = UnboundPlaceholder if missing else UnexpectedBinding if extra else ArityError
+        found = f"nothing for {', '.join(missing)}" if missing else f"an array too many, {', '.join(extra)}" if extra else "another nesting"
+        fix = "Pass arguments nested as those that were traced."
+        return kind(where=where, given=f"{found}: {tree}", needed=str(self.in_tree), fix=fix)
 
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""
 
-        def run(*args: Any) -> Any:
-            return jax.tree.unflatten(self.out_tree, self(*self._leaves(args, "Graph.to_jax()")))
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return jax.tree.unflatten(self.out_tree, self(*self._leaves(arguments(args, kwargs), "Graph.to_jax()")))
 
         return run
 
@@ -185,6 +292,26 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
+    return (*args, kwargs) if kwargs else args
+
+
+def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:
+    """dtype and shape of each output of a node, and the guards under which they are right.
+
+    Raises:
+      InvalidConfig: as `StdTensorOp.infer`.
+    """
+    if isinstance(op, Extension):
+        guards: list[Guard] = []
+        return op.infer_assuming(metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))), tuple(guards)
+    if isinstance(op, WITH_BODIES):
+        outputs = control_outputs(op, metas)
+        return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
+    return direct.infer(op, metas), ()
 
 
 def require_graph(value: Any, where: str) -> Graph:
@@ -215,7 +342,7 @@ def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:
 
 def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp:
     """A control-flow op with every body graph replaced through `change`; other ops stay as they are."""
-    if not isinstance(op, CONTROL):
+    if not isinstance(op, WITH_BODIES):
         return op
 
     def changed(value: Any) -> Any:

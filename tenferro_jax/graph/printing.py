@@ -1,4 +1,4 @@
-"""The text form of a graph: one line a node, bodies of control flow folded to their size."""
+"""The text form of a graph: one line a node, bodies of control flow folded to their size or written out."""
 
 from __future__ import annotations
 
@@ -11,21 +11,51 @@ import numpy as np
 from ..extension import Extension
 from ..ops.op import StdTensorOp
 
+HEAD, TAIL = 20, 10
+"""How many nodes of a large graph an abbreviated text shows at its start and at its end."""
 
-def graph_text(graph: Any) -> str:
+
+def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) -> str:
     """The graph as text, stable across processes.
 
     Large constants are shown by dtype and shape only.
+
+    Args:
+      graph: the graph.
+      expand: write the bodies of control flow out, below their op.
+      abbreviate: leave the middle of a graph of many nodes out and say how many they are.
     """
     inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(graph.input_metas))
-    lines = [f"graph({inputs}) {{"]
+    lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in graph.guards)]
     ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
-    for node, end in zip(graph.nodes, ends, strict=bool(graph.nodes)):
+    hidden = range(HEAD, len(graph.nodes) - TAIL) if abbreviate else range(0)
+    for i, (node, end) in enumerate(zip(graph.nodes, ends, strict=bool(graph.nodes))):
+        if i in hidden:
+            if i == HEAD:
+                lines.append(f"  ... {len(hidden)} more nodes ...")
+            continue
         outs = range(node.first_output, end)
         names, types = ", ".join(f"%{i}" for i in outs), ", ".join(str(graph.metas[i]) for i in outs)
         lines.append(f"  {names} = {op_text(node.op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}")
+        if expand:
+            for name, body in named_bodies(node.op):
+                text = f"{name}: {graph_text(body, expand=True)}"
+                lines.extend(f"    {line}" for line in text.splitlines())
     lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}".rstrip())
     return "\n".join([*lines, "}"])
+
+
+def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:
+    """The graphs in an op's payload, each with the name of its field and its place there."""
+    found = []
+    fields: Any = dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
+    for field in fields:
+        value = getattr(op, field.name)
+        several = type(value) is tuple
+        for i, item in enumerate(value if several else (value,)):
+            if hasattr(item, "input_metas"):
+                found.append((f"{field.name}[{i}]" if several else field.name, item))
+    return found
 
 
 def op_text(op: StdTensorOp) -> str:
@@ -36,12 +66,13 @@ def op_text(op: StdTensorOp) -> str:
 
 
 def _fields(op: Any) -> str:
-    if not dataclasses.is_dataclass(op) or not dataclasses.fields(op):
-        return ""
-    return "[" + ", ".join(f"{f.name}={_value(getattr(op, f.name))}" for f in dataclasses.fields(op)) + "]"
+    """The payload but for fields that have their default."""
+    told = [f for f in dataclasses.fields(op) if getattr(op, f.name) is not f.default] if dataclasses.is_dataclass(op) else []
+    return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A payload value in one line."""
     if isinstance(value, np.ndarray):
         return str(value) if value.ndim == 0 else f"{value.dtype}{list(value.shape)}"
     if hasattr(value, "input_metas"):
@@ -51,5 +82,5 @@ def _value(value: Any) -> str:
     if isinstance(value, np.dtype):
         return value.name
     if type(value) is tuple:
-        return "(" + ", ".join(map(_value, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(value_text, value)) + ("," if len(value) == 1 else "") + ")"
     return str(value) if not isinstance(value, str) else repr(value)

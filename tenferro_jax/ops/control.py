@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 from jax import lax
 
 from .op import StdTensorOp, op
@@ -19,27 +21,44 @@ class _Carrying(StdTensorOp):
 
 
 @op
-class CountedLoop(_Carrying):
-    """Run `body(*constants, *carry) -> carry` trip_count times; the first `constant_count` inputs are the constants."""
+class Scan(_Carrying):
+    """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times; slices are of the scanned inputs' first axes.
+
+    The inputs are constant_count constants, carry_count initial carries, then the scanned arrays; the outputs the last
+    carries, then the results stacked along a new first axis.
+
+    C1: the body's carries keep dtype and shape. C2: scanned arrays have first axes of the length. C3: length and unroll not negative.
+    Gradient: forward and reverse, through the body.
+    Example: Scan(graph(lambda k, x: k * x), 3, 1, 1).apply(2.0, 1.0) = [8.0]
+    """
 
     body: Any
-    trip_count: Any
+    length: Any
     constant_count: int = 0
+    carry_count: int = 0
+    reverse: bool = False
+    unroll: int = 1
 
     def apply(self, *inputs: Any) -> tuple[Any, ...]:
-        constants, carry = inputs[: self.constant_count], inputs[self.constant_count :]
+        end = self.constant_count + self.carry_count
+        constants, carry, scanned = inputs[: self.constant_count], inputs[self.constant_count : end], inputs[end:]
 
-        def step(carry: Any, _: Any) -> tuple[Any, None]:
-            return tuple(self.body(*constants, *carry)), None
+        def step(carry: Any, slices: Any) -> tuple[Any, Any]:
+            outs = tuple(self.body(*constants, *carry, *slices))
+            return outs[: self.carry_count], outs[self.carry_count :]
 
-        if isinstance(self.trip_count, int):  # a scan counts by itself: nothing is added that was not in the graph
-            return lax.scan(step, tuple(carry), None, length=self.trip_count)[0]
-        return lax.fori_loop(0, self.trip_count, lambda _, carry: step(carry, None)[0], tuple(carry))
+        carry, stacked = lax.scan(step, tuple(carry), tuple(scanned), length=self.length, reverse=self.reverse, unroll=self.unroll)
+        return (*carry, *stacked)
 
 
 @op
 class While(_Carrying):
-    """While `condition(*condition_constants, *carry)`, carry = `body(*body_constants, *carry)`. Forward mode only."""
+    """While `condition(*condition_constants, *carry)`, carry = `body(*body_constants, *carry)`.
+
+    C1: the body's carries keep dtype and shape. C2: the condition gives one boolean of shape ().
+    Gradient: forward mode through the body; reverse mode is refused.
+    Example: While(graph(lambda x: x < 100.0), graph(lambda x: x * 2.0)).apply(3.0) = [192.0]
+    """
 
     condition: Any
     body: Any
@@ -55,7 +74,13 @@ class While(_Carrying):
 
 @op
 class Cond(StdTensorOp):
-    """Run one of several graphs on the operands, chosen by an int32 index (the first input), clamped into range."""
+    """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped into range, or a boolean.
+
+    C1: an int32 index of shape (); or a boolean one for two branches, False for the first.
+    C2: every branch takes the operands to the same dtypes and shapes.
+    Gradient: forward and reverse, through the branch that ran.
+    Example: Cond((graph(lambda x: -x), graph(lambda x: x * 2.0))).apply(np.int32(1), 3.0) = [6.0]
+    """
 
     input_count = None
     branches: tuple[Any, ...]
@@ -66,4 +91,131 @@ class Cond(StdTensorOp):
         return len(self.branches[0].outputs)
 
     def apply(self, index: Any, *operands: Any) -> tuple[Any, ...]:
-        return tuple(lax.switch(index, [lambda *xs, b=b: tuple(b(*xs)) for b in self.branches], *operands))
+        branches = [lambda *xs, b=b: tuple(b(*xs)) for b in self.branches]
+        if jax.dtypes.result_type(index) == np.dtype(bool):
+            return tuple(lax.cond(index, branches[1], branches[0], *operands))
+        return tuple(lax.switch(index, branches, *operands))
+
+
+@op
+class LinearSolve(StdTensorOp):
+    """x with matvec(x) = b, by the graph `solve`; differentiated by the implicit function theorem, not through `solve`.
+
+    `constant_counts` are the numbers of constants of matvec, solve and transpose_solve, which come first and in this
+    order; b follows. A graph takes its constants, then the vector.
+
+    C1: matvec, solve and transpose_solve keep dtypes and shapes of b. C2: matvec is linear.
+    Gradient: forward; reverse where transpose_solve is given.
+    Example: LinearSolve(graph(lambda x: 2.0 * x), graph(lambda b: b / 2.0), None, (0, 0, 0)).apply(3.0) = [1.5]
+    """
+
+    input_count = None
+    matvec: Any
+    solve: Any
+    transpose_solve: Any
+    constant_counts: tuple[int, int, int]
+    symmetric: bool = False
+
+    @property
+    def output_count(self) -> int:
+        """One output for each array of b."""
+        return len(self.matvec.outputs)
+
+    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+        first, second, third = self.constant_counts
+        parts = inputs[:first], inputs[first : first + second], inputs[first + second : first + second + third]
+        b = tuple(inputs[sum(self.constant_counts) :])
+        transposed = None
+        if self.transpose_solve is not None:
+
+            def transposed(_: Any, x: Any) -> Any:
+                return tuple(self.transpose_solve(*parts[2], *x))
+
+        return tuple(
+            lax.custom_linear_solve(
+                lambda x: tuple(self.matvec(*parts[0], *x)),
+                b,
+                lambda _, x: tuple(self.solve(*parts[1], *x)),
+                transposed,
+                symmetric=self.symmetric,
+            )
+        )
+
+
+class _Custom(_Carrying):
+    def _named_body(self) -> Any:
+        """The body under its author's name, which JAX keeps."""
+        s: Any = self
+
+        def body(*xs: Any) -> Any:
+            return tuple(s.body(*xs))
+
+        body.__name__ = body.__qualname__ = s.name
+        return body
+
+
+@op
+class CustomJvp(_Custom):
+    """`body(*xs)`, differentiated by a rule of its author: `jvp(*xs, *tangents) -> (*outputs, *output tangents)`.
+
+    Tangents are of the inexact inputs and outputs only.
+
+    C1: the first outputs of jvp are those of body.
+    Gradient: forward and reverse, by the rule.
+    Example: CustomJvp("half", graph(lambda x: x / 2.0), graph(lambda x, t: (x / 2.0, 7.0 * t))).apply(3.0) = [1.5]
+    """
+
+    name: str
+    body: Any
+    jvp: Any
+
+    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+        count = len(self.body.outputs)
+
+        run = jax.custom_jvp(self._named_body())
+
+        @run.defjvp
+        def _rule(primals: Any, tangents: Any) -> Any:
+            results = self.jvp(*primals, *(t for x, t in zip(primals, tangents, strict=True) if _inexact(x)))
+            outs, moving = results[:count], iter(results[count:])
+            return outs, tuple(next(moving) if _inexact(out) else np.zeros(out.shape, jax.dtypes.float0) for out in outs)
+
+        return run(*inputs)
+
+
+@op
+class CustomVjp(_Custom):
+    """`body(*xs)`, differentiated in reverse by its author: `forward(*xs) -> (*outputs, *residuals)`, `backward`.
+
+    backward takes residuals and the cotangents of the inexact outputs to the cotangents of the inexact inputs.
+
+    C1: the first outputs of forward are those of body.
+    Gradient: reverse mode by the rule; forward mode is refused.
+    Example: CustomVjp("half", graph(lambda x: x / 2.0), graph(lambda x: x / 2.0), graph(lambda c: 7.0 * c)).apply(3.0) = [1.5]
+    """
+
+    name: str
+    body: Any
+    forward: Any
+    backward: Any
+
+    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+        count = len(self.body.outputs)
+        moving = [_inexact(x) for x in inputs]
+
+        run = jax.custom_vjp(self._named_body())
+
+        def forward(*xs: Any) -> Any:
+            results = self.forward(*xs)
+            return results[:count], results[count:]
+
+        def backward(residuals: Any, cotangents: Any) -> Any:
+            back = iter(self.backward(*residuals, *(c for c in cotangents if c.dtype != jax.dtypes.float0)))
+            return tuple(next(back) if m else None for m in moving)
+
+        run.defvjp(forward, backward)
+        return run(*inputs)
+
+
+def _inexact(x: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(jax.dtypes.result_type(x), np.inexact))

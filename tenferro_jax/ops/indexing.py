@@ -25,7 +25,13 @@ class OutOfBounds(enum.Enum):
 
 @op
 class Gather(StdTensorOp):
-    """Slices of the operand at start indices, as StableHLO gather; the index vector is the last axis of the indices."""
+    """Slices of the operand at start indices, as StableHLO gather; the index vector is the last axis of the indices.
+
+    C1: the dimension numbers of StableHLO gather. C2: integer indices. C3: a promise (in bounds, sorted, unique) that is broken
+    gives unspecified values.
+    Gradient: linear in the operand.
+    Example: Gather((), (0,), (0,), (1,)).apply(np.array([5.0, 6.0]), np.array([[1], [0]])) = [6.0, 5.0]
+    """
 
     input_count = 2
     offset_dims: tuple[int, ...]
@@ -35,6 +41,9 @@ class Gather(StdTensorOp):
     operand_batching_dims: tuple[int, ...] = ()
     start_indices_batching_dims: tuple[int, ...] = ()
     out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    fill_value: Any = None
 
     def apply(self, operand: Any, indices: Any) -> Any:
         numbers = lax.GatherDimensionNumbers(
@@ -44,35 +53,165 @@ class Gather(StdTensorOp):
             self.operand_batching_dims,
             self.start_indices_batching_dims,
         )
-        return lax.gather(operand, indices, numbers, self.slice_sizes, mode=self.out_of_bounds.mode)
+        return lax.gather(
+            operand,
+            indices,
+            numbers,
+            self.slice_sizes,
+            mode=self.out_of_bounds.mode,
+            indices_are_sorted=self.indices_are_sorted,
+            unique_indices=self.unique_indices,
+            fill_value=self.fill_value,
+        )
+
+
+class _Scattering(StdTensorOp):
+    """C1: the dimension numbers of StableHLO scatter. C2: integer indices. C3: as Gather."""
+
+    input_count = 3
+
+    def apply(self, operand: Any, indices: Any, updates: Any) -> Any:
+        s: Any = self
+        numbers = lax.ScatterDimensionNumbers(
+            s.update_window_dims,
+            s.inserted_window_dims,
+            s.scatter_dims_to_operand_dims,
+            s.operand_batching_dims,
+            s.scatter_indices_batching_dims,
+        )
+        return s._scatter(
+            operand,
+            indices,
+            updates,
+            numbers,
+            mode=s.out_of_bounds.mode,
+            indices_are_sorted=s.indices_are_sorted,
+            unique_indices=s.unique_indices,
+        )
 
 
 @op
-class Scatter(StdTensorOp):
-    """Add updates into the operand at indices, as StableHLO scatter with addition."""
+class Scatter(_Scattering):
+    """Add updates into the operand at indices, as StableHLO scatter with addition.
 
-    input_count = 3
+    Gradient: linear in operand and updates.
+    Example: Scatter((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 8.0]
+    """
+
     update_window_dims: tuple[int, ...]
     inserted_window_dims: tuple[int, ...]
     scatter_dims_to_operand_dims: tuple[int, ...]
     operand_batching_dims: tuple[int, ...] = ()
     scatter_indices_batching_dims: tuple[int, ...] = ()
     out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter_add)
 
-    def apply(self, operand: Any, indices: Any, updates: Any) -> Any:
-        numbers = lax.ScatterDimensionNumbers(
-            self.update_window_dims,
-            self.inserted_window_dims,
-            self.scatter_dims_to_operand_dims,
-            self.operand_batching_dims,
-            self.scatter_indices_batching_dims,
-        )
-        return lax.scatter_add(operand, indices, updates, numbers, mode=self.out_of_bounds.mode)
+
+@op
+class ScatterSub(_Scattering):
+    """Subtract updates from the operand at indices.
+
+    Gradient: linear in operand and updates.
+    Example: ScatterSub((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 4.0]
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter_sub)
+
+
+@op
+class ScatterMul(_Scattering):
+    """Multiply the operand by updates at indices.
+
+    Gradient: that of the product, for unique indices.
+    Example: ScatterMul((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 12.0]
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter_mul)
+
+
+@op
+class ScatterMin(_Scattering):
+    """The smaller of operand and updates at indices.
+
+    Gradient: refused.
+    Example: ScatterMin((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter_min)
+
+
+@op
+class ScatterMax(_Scattering):
+    """The larger of operand and updates at indices.
+
+    Gradient: refused.
+    Example: ScatterMax((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 6.0]
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter_max)
+
+
+@op
+class ScatterUpdate(_Scattering):
+    """Replace the operand's elements at indices; which of several updates to one element stays is unspecified.
+
+    Gradient: linear in operand and updates, for unique indices.
+    Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
+    """
+
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
+    _scatter = staticmethod(lax.scatter)
 
 
 @op
 class DynamicSlice(StdTensorOp):
-    """A window of fixed sizes at scalar start indices, clamped into bounds."""
+    """A window of fixed sizes at scalar start indices, clamped into bounds; the starts follow x.
+
+    C1: one size and one start an axis, sizes within x's. C2: integer starts of one dtype.
+    Gradient: linear in x.
+    Example: DynamicSlice((2,)).apply(np.arange(5), np.int32(9)) = [3, 4]
+    """
 
     input_count = None
     sizes: tuple[Any, ...]
@@ -83,7 +222,12 @@ class DynamicSlice(StdTensorOp):
 
 @op
 class DynamicUpdateSlice(StdTensorOp):
-    """The operand with a window replaced, at scalar start indices clamped into bounds."""
+    """The operand with a window replaced, at scalar start indices clamped into bounds; the inputs are x, window, starts.
+
+    C1: the window has x's dtype and rank, sizes within x's; one start an axis. C2: integer starts of one dtype.
+    Gradient: linear in x and window.
+    Example: DynamicUpdateSlice().apply(np.arange(3), np.array([9]), np.int32(1)) = [0, 9, 2]
+    """
 
     input_count = None
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 
-from ..errors import ArityError, InvalidConfig, TenferroError
-from ..meta import TensorMeta, meta_of, struct, x64_enabled
+from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError
+from ..meta import TensorMeta, meta_of, require_equal, struct, x64_enabled
 from ..payload import Sealed
 
 Op = TypeVar("Op", bound="StdTensorOp")
@@ -31,10 +31,11 @@ class StdTensorOp(Sealed):
 
     input_count: ClassVar[Any] = 1
     output_count: ClassVar[Any] = 1
+    apply: ClassVar[Any]
+    """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence of them) out."""
 
-    def apply(self, *arrays: Any) -> Any:
-        """The definition: arrays or tracers in, one array (or a tuple when output_count is not 1) out."""
-        raise NotImplementedError
+    def check(self, *operands: Any) -> None:
+        """Constraints that lax does not make by itself; operands have dtype and shape."""
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, for concrete and symbolic shapes.
@@ -52,8 +53,35 @@ def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
         raise ArityError(
             where=str(op), given=f"{len(arrays)} inputs", needed=f"{op.input_count} inputs", fix="Pass one array for each input."
         )
+    op.check(*arrays)
     outs = op.apply(*arrays)
     return tuple(outs) if isinstance(outs, tuple | list) else (outs,)
+
+
+class Unary(StdTensorOp):
+    """One input; one output of its shape."""
+
+
+class Binary(StdTensorOp):
+    """Two inputs, one output.
+
+    C1: both inputs have one dtype and one shape, which is the output's.
+    """
+
+    input_count = 2
+    equal_dtypes: ClassVar[bool] = True
+
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        x, y = operands
+        if self.equal_dtypes and x.dtype != y.dtype:
+            raise DTypeError(where=str(self), given=f"{x.dtype} and {y.dtype}", needed="one dtype", fix="Convert one of them.")
+        if x.shape != y.shape:
+            if len(x.shape) != len(y.shape):
+                given = f"shapes {x.shape} and {y.shape}"
+                raise ShapeError(where=str(self), given=given, needed="one shape", fix="Broadcast with BroadcastInDim first.")
+            for a, b in zip(x.shape, y.shape, strict=True):
+                require_equal(a, b, str(self))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,12 +10,16 @@ from .op import StdTensorOp, op
 
 
 class Reduction(StdTensorOp):
-    """Reduce over `axes`."""
+    """C1: different axes, in range."""
 
 
 @op
 class ReduceSum(Reduction):
-    """Sum; 0 over nothing."""
+    """Sum; 0 over nothing; integers wrap.
+
+    Gradient: linear.
+    Example: ReduceSum((0,)).apply(np.array([1.0, 2.0])) = 3.0
+    """
 
     axes: tuple[int, ...]
 
@@ -25,7 +29,11 @@ class ReduceSum(Reduction):
 
 @op
 class ReduceProd(Reduction):
-    """Product; 1 over nothing."""
+    """Product; 1 over nothing; integers wrap.
+
+    Gradient: the product of the others; through zeros exact.
+    Example: ReduceProd((0,)).apply(np.array([1.0, 2.0])) = 2.0
+    """
 
     axes: tuple[int, ...]
 
@@ -35,7 +43,11 @@ class ReduceProd(Reduction):
 
 @op
 class ReduceMax(Reduction):
-    """Maximum; NaN propagates; the type's minimum over nothing."""
+    """Maximum; NaN propagates; the type's minimum over nothing.
+
+    Gradient: split equally among the maxima.
+    Example: ReduceMax((0,)).apply(np.array([1.0, 2.0])) = 2.0
+    """
 
     axes: tuple[int, ...]
 
@@ -45,7 +57,11 @@ class ReduceMax(Reduction):
 
 @op
 class ReduceMin(Reduction):
-    """Minimum; NaN propagates; the type's maximum over nothing."""
+    """Minimum; NaN propagates; the type's maximum over nothing.
+
+    Gradient: split equally among the minima.
+    Example: ReduceMin((0,)).apply(np.array([1.0, 2.0])) = 1.0
+    """
 
     axes: tuple[int, ...]
 
@@ -55,7 +71,11 @@ class ReduceMin(Reduction):
 
 @op
 class ReduceAnd(Reduction):
-    """Bitwise and; logical for booleans."""
+    """Bitwise and; logical for booleans; all bits set over nothing.
+
+    Gradient: none.
+    Example: ReduceAnd((0,)).apply(np.array([True, False])) = False
+    """
 
     axes: tuple[int, ...]
 
@@ -65,7 +85,11 @@ class ReduceAnd(Reduction):
 
 @op
 class ReduceOr(Reduction):
-    """Bitwise or; logical for booleans."""
+    """Bitwise or; logical for booleans; 0 over nothing.
+
+    Gradient: none.
+    Example: ReduceOr((0,)).apply(np.array([True, False])) = True
+    """
 
     axes: tuple[int, ...]
 
@@ -74,8 +98,64 @@ class ReduceOr(Reduction):
 
 
 @op
+class ReduceXor(Reduction):
+    """Bitwise exclusive or; logical for booleans; 0 over nothing.
+
+    Gradient: none.
+    Example: ReduceXor((0,)).apply(np.array([6, 3])) = 5
+    """
+
+    axes: tuple[int, ...]
+
+    def apply(self, x: Any) -> Any:
+        return lax.reduce_xor(x, self.axes)
+
+
+@op
+class ReduceSumSquares(Reduction):
+    """Sum of squares; 0 over nothing; for complex numbers of the squares, not of the absolute squares.
+
+    Gradient: 2 x t, summed.
+    Example: ReduceSumSquares((0,)).apply(np.array([1.0, 2.0])) = 5.0
+    """
+
+    axes: tuple[int, ...]
+
+    def apply(self, x: Any) -> Any:
+        return lax.reduce_sum(lax.mul(x, x), self.axes)
+
+
+@op
+class Reduce(StdTensorOp):
+    """Reduce n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
+
+    C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of the dtypes to n.
+    Gradient: in the inputs, through the body; refused in the initial scalars.
+    Example: Reduce(graph(lambda a, b: a + b), (0,)).apply(np.array([1.0, 2.0]), 0.0) = [3.0]
+    """
+
+    input_count = None
+    body: Any
+    axes: tuple[int, ...]
+
+    @property
+    def output_count(self) -> int:
+        """One output for each output of the body."""
+        return len(self.body.outputs)
+
+    def apply(self, *inputs: Any) -> Any:
+        count = len(self.body.outputs)
+        return lax.reduce(inputs[:count], inputs[count:], lambda a, b: tuple(self.body(*a, *b)), self.axes)
+
+
+@op
 class ArgMax(StdTensorOp):
-    """Index of the first maximum along an axis; the first NaN wins."""
+    """Index of the first maximum along an axis; the first NaN wins.
+
+    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype.
+    Gradient: none.
+    Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
+    """
 
     axis: int
     index_dtype: Any
@@ -86,7 +166,12 @@ class ArgMax(StdTensorOp):
 
 @op
 class ArgMin(StdTensorOp):
-    """Index of the first minimum along an axis; the first NaN wins."""
+    """Index of the first minimum along an axis; the first NaN wins.
+
+    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype.
+    Gradient: none.
+    Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
+    """
 
     axis: int
     index_dtype: Any

@@ -12,7 +12,12 @@ from .op import StdTensorOp, op
 
 @op
 class Transpose(StdTensorOp):
-    """Output axis i is input axis permutation[i]."""
+    """Output axis i is input axis permutation[i].
+
+    C1: a permutation of all axes.
+    Gradient: linear.
+    Example: Transpose((1, 0)).apply(np.arange(4).reshape(2, 2)) = [[0, 2], [1, 3]]
+    """
 
     permutation: tuple[int, ...]
 
@@ -22,7 +27,12 @@ class Transpose(StdTensorOp):
 
 @op
 class Reshape(StdTensorOp):
-    """The same elements in row-major order under another shape."""
+    """The same elements in row-major order under another shape.
+
+    C1: the same number of elements.
+    Gradient: linear.
+    Example: Reshape((2, 2)).apply(np.arange(4)) = [[0, 1], [2, 3]]
+    """
 
     shape: tuple[Any, ...]
 
@@ -32,7 +42,12 @@ class Reshape(StdTensorOp):
 
 @op
 class BroadcastInDim(StdTensorOp):
-    """Input axis i becomes output axis dims[i]; the other axes, and axes of size 1, repeat."""
+    """Input axis i becomes output axis dims[i]; the other axes, and axes of size 1, repeat.
+
+    C1: one dim an axis, ascending. C2: each size is 1 or the output's.
+    Gradient: linear.
+    Example: BroadcastInDim((2, 3), (0,)).apply(np.array([1, 2])) = [[1, 1, 1], [2, 2, 2]]
+    """
 
     shape: tuple[Any, ...]
     dims: tuple[int, ...]
@@ -47,7 +62,12 @@ class BroadcastInDim(StdTensorOp):
 
 @op
 class Slice(StdTensorOp):
-    """Elements start, start + stride, ... below limit, on every axis."""
+    """Elements start, start + stride, ... below limit, on every axis.
+
+    C1: one entry an axis. C2: 0 <= start <= limit <= size. C3: strides positive.
+    Gradient: linear.
+    Example: Slice((1,), (4,), (2,)).apply(np.arange(5)) = [1, 3]
+    """
 
     starts: tuple[Any, ...]
     limits: tuple[Any, ...]
@@ -59,7 +79,12 @@ class Slice(StdTensorOp):
 
 @op
 class Pad(StdTensorOp):
-    """Surround with the scalar second input: low and high edges (negative crops) and interior gaps."""
+    """Surround with the scalar second input: low and high edges (negative crops) and interior gaps.
+
+    C1: one entry an axis. C2: a fill of shape () and of the dtype. C3: interior gaps and resulting sizes not negative.
+    Gradient: linear in both.
+    Example: Pad((1,), (0,), (1,)).apply(np.array([1, 2]), 0) = [0, 1, 0, 2]
+    """
 
     input_count = 2
     low: tuple[Any, ...]
@@ -72,7 +97,12 @@ class Pad(StdTensorOp):
 
 @op
 class Reverse(StdTensorOp):
-    """Reverse the order along the axes."""
+    """Reverse the order along the axes.
+
+    C1: different axes, in range.
+    Gradient: linear.
+    Example: Reverse((0,)).apply(np.arange(3)) = [2, 1, 0]
+    """
 
     axes: tuple[int, ...]
 
@@ -82,23 +112,15 @@ class Reverse(StdTensorOp):
 
 @op
 class Concatenate(StdTensorOp):
-    """Join along an axis."""
+    """Join along an axis.
+
+    C1: one dtype and rank, sizes equal but along the axis. C2: at least one input.
+    Gradient: linear.
+    Example: Concatenate(0).apply(np.arange(2), np.arange(1)) = [0, 1, 0]
+    """
 
     input_count = None
     axis: int
 
     def apply(self, *xs: Any) -> Any:
         return lax.concatenate(xs, self.axis)
-
-
-@op
-class Iota(StdTensorOp):
-    """0, 1, 2, ... along an axis, repeated along the others."""
-
-    input_count = 0
-    dtype: Any
-    shape: tuple[Any, ...]
-    axis: int
-
-    def apply(self) -> Any:
-        return lax.broadcasted_iota(self.dtype, self.shape, self.axis)

@@ -1,47 +1,137 @@
-"""The closed list of standard ops, and named sets of them. The tests sweep this list."""
+"""The closed list of standard ops, room by room, and named sets of them. The tests sweep this list."""
 
 from __future__ import annotations
 
-from .analytic import Cos, Exp, Expm1, IntegerPow, Log, Log1p, Logistic, Pow, Rsqrt, Sin, Sqrt, Tanh
-from .arithmetic import (
-    Abs,
-    Add,
-    And,
-    Clamp,
-    Compare,
-    Constant,
-    Convert,
-    DimensionValue,
-    Div,
-    IsFinite,
-    Maximum,
-    Minimum,
-    Mul,
-    Neg,
-    Not,
-    Or,
-    Rem,
-    Select,
-    Sign,
-    StopGradient,
-    Sub,
+from types import ModuleType
+
+from ..limitation import Limitation
+from . import (
+    analytic,
+    arithmetic,
+    contraction,
+    control,
+    conversion,
+    cumulative,
+    diagonal,
+    indexing,
+    linalg,
+    logic,
+    random,
+    reduction,
+    sorting,
+    source,
+    special,
+    structural,
+    window,
 )
-from .contraction import DotGeneral
-from .control import Cond, CountedLoop, While
-from .indexing import DynamicSlice, DynamicUpdateSlice, Gather, Scatter
 from .op import StdTensorOp
-from .reduction import ArgMax, ArgMin, ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceSum
-from .structural import BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose
 
-ARITHMETIC: tuple[type[StdTensorOp], ...] = (Add, Sub, Mul, Div, Rem, Neg, Abs, Sign, Maximum, Minimum)
-ANALYTIC: tuple[type[StdTensorOp], ...] = (Exp, Log, Expm1, Log1p, Sin, Cos, Tanh, Logistic, Sqrt, Rsqrt, Pow, IntegerPow)
-LOGIC: tuple[type[StdTensorOp], ...] = (And, Or, Not, Compare, Select, Clamp, IsFinite)
-ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *LOGIC, Convert, StopGradient)
-SOURCES: tuple[type[StdTensorOp], ...] = (Constant, DimensionValue, Iota)
-STRUCTURAL: tuple[type[StdTensorOp], ...] = (Transpose, Reshape, BroadcastInDim, Slice, Pad, Reverse, Concatenate)
-REDUCTION: tuple[type[StdTensorOp], ...] = (ReduceSum, ReduceProd, ReduceMax, ReduceMin, ReduceAnd, ReduceOr, ArgMax, ArgMin)
-INDEXING: tuple[type[StdTensorOp], ...] = (Gather, Scatter, DynamicSlice, DynamicUpdateSlice)
-CONTROL: tuple[type[StdTensorOp], ...] = (CountedLoop, While, Cond)
+Ops = tuple[type[StdTensorOp], ...]
 
-VOCABULARY = (*ELEMENTWISE, *SOURCES, *STRUCTURAL, DotGeneral, *REDUCTION, *INDEXING, *CONTROL)
+
+def _ops_of(room: ModuleType) -> Ops:
+    """The op classes that a room defines, in the order of its page."""
+    return tuple(
+        c for c in vars(room).values() if isinstance(c, type) and c.__module__ == room.__name__ and "__dataclass_fields__" in vars(c)
+    )
+
+
+ARITHMETIC = _ops_of(arithmetic)
+ANALYTIC = _ops_of(analytic)
+SPECIAL = _ops_of(special)
+LOGIC = _ops_of(logic)
+CONVERSION = _ops_of(conversion)
+SOURCES = _ops_of(source)
+STRUCTURAL = _ops_of(structural)
+DIAGONAL = _ops_of(diagonal)
+CONTRACTION = _ops_of(contraction)
+REDUCTION = _ops_of(reduction)
+CUMULATIVE = _ops_of(cumulative)
+WINDOW = _ops_of(window)
+SORTING = _ops_of(sorting)
+INDEXING = _ops_of(indexing)
+LINALG = _ops_of(linalg)
+RANDOM = _ops_of(random)
+CONTROL = _ops_of(control)
+
+WITH_BODIES = (*CONTROL, reduction.Reduce, window.ReduceWindow)
+"""Ops whose payload holds graphs."""
+
+ELEMENTWISE = (*ARITHMETIC, *ANALYTIC, *SPECIAL, *LOGIC, *CONVERSION)
+
+ROOMS: dict[str, Ops] = {
+    "Arithmetic": ARITHMETIC,
+    "Analytic": ANALYTIC,
+    "Special functions": SPECIAL,
+    "Comparison, selection, logic": LOGIC,
+    "Conversion": CONVERSION,
+    "Sources, gradient, compiler": SOURCES,
+    "Structural": STRUCTURAL,
+    "Diagonal": DIAGONAL,
+    "Contraction": CONTRACTION,
+    "Reduction": REDUCTION,
+    "Cumulative": CUMULATIVE,
+    "Window": WINDOW,
+    "Sorting": SORTING,
+    "Indexing": INDEXING,
+    "Linear algebra": LINALG,
+    "Random bits": RANDOM,
+    "Control flow": CONTROL,
+}
+
+VOCABULARY = tuple(op for ops in ROOMS.values() for op in ops)
 """Every standard op."""
+
+LIMITATIONS = (
+    Limitation(
+        "NaryEinsum (upstream)", "it is a plan of several contractions, not one", "`tenferro_jax.einsum` builds DotGeneral and its like"
+    ),
+    Limitation("FullPivLuSolve (upstream)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
+    Limitation(
+        "DynamicTruncate (upstream)",
+        "XLA has no shape that depends on a value",
+        "mask with `Select` over `Iota`, or slice outside the graph",
+    ),
+    Limitation(
+        "GatherDynamicSliceSizes (upstream)",
+        "XLA has no slice size that depends on a value",
+        "`Gather` with static or symbolic sizes, then mask",
+    ),
+    Limitation(
+        "eps of Svd and Eigh (upstream)",
+        "JAX's derivatives are not regularised",
+        "gradients at repeated values are infinite or NaN; perturb the matrix",
+    ),
+    Limitation(
+        "scatter with a function (JAX `scatter_apply`)",
+        "no named combination",
+        "`Unsupported`; use add, subtract, multiply, min, max or set",
+    ),
+    Limitation("reduce_window of several arrays", "one monoid an op", "`Unsupported`; reduce each array"),
+    Limitation(
+        "schur, hessenberg, tridiagonal, ormqr, cholesky_update, symmetric_product",
+        "no upstream op and no derivative in JAX",
+        "`Unsupported`",
+    ),
+    Limitation("rng_uniform", "its result is not a function of its inputs", "`Unsupported`; use keys: jax.random"),
+    Limitation(
+        "collectives (psum, all_gather, axis_index, ...), shard_map",
+        "a graph does not know how it runs",
+        "`Unsupported`; put shard_map around `graph.to_jax()`",
+    ),
+    Limitation("callbacks, ffi_call, pallas_call", "no identity and no way to other platforms", "`Unsupported`; write an extension op"),
+    Limitation("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
+    Limitation("explicit shardings inside a traced function", "a graph does not know how it runs", "`Unsupported`; shard the arguments"),
+    Limitation(
+        "placements (`device_put`) inside a traced function",
+        "a graph does not know how it runs",
+        "the value passes, the placement is dropped",
+    ),
+    Limitation(
+        "custom derivatives beyond the third order",
+        "each order is a graph of its own",
+        "`Unsupported` when the fourth derivative is taken; trace the derivative of the function",
+    ),
+    Limitation("accuracy tolerances of elementwise functions", "only AccuracyMode has a payload form", "`Unsupported` from `trace`"),
+)
+"""What upstream or JAX has and the vocabulary has not. `docs/spec/ops.md` prints it."""

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
 from ..errors import InvalidConfig
 from ..graph.builder import GraphBuilder
-from ..graph.graph import Graph
+from ..graph.graph import Graph, arguments
 from ..meta import require_x64_leaves
 
 
-def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
+def trace(
+    fn: Callable[..., Any],
+    *specs: Any,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    **keyword_specs: Any,
+) -> Graph:
     """Record a JAX-traceable function as a graph.
 
-    Calls (jit, custom_jvp, custom_vjp, checkpoint) are inlined; counted loops, while and cond become control-flow ops;
-    extensions stay themselves and their AD rules are united into the graph's rule set.
+    Calls (jit, checkpoint, composite) are inlined; scan, while and cond become control-flow ops with graphs as bodies;
+    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body; extensions stay
+    themselves and their AD rules are united into the graph's rule set.
 
     Args:
       fn: a function of pytrees of arrays.
       *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be symbolic.
+      static_argnums: positions of arguments that are given as they are, and that the graph no longer takes.
+      static_argnames: names of such arguments, whether given by position or by keyword.
+      **keyword_specs: keyword arguments; in the graph they are one dict, the last argument.
 
     Returns:
-      The graph; `graph.to_jax()` gives the function back.
+      The graph; `graph.to_jax()` gives back a function of the arguments that are not static.
 
     Raises:
       Unsupported: a primitive without a row; the text names it and the line that made it.
+      InvalidConfig: no function, or a static argument that is not there.
       X64Error: a 64-bit spec while 64-bit types are off.
 
     Example:
@@ -43,7 +55,12 @@ def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
     """
     if not callable(fn):
         raise InvalidConfig(where="trace", given=repr(fn), needed="a function of arrays", fix="Pass the function first, then its specs.")
-    leaves, in_tree = jax.tree.flatten(specs)
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    static = _static_positions(fn, specs, keyword_specs, static_argnums, names)
+    given = tuple(spec for i, spec in enumerate(specs) if i not in static)
+    by_name = {name: spec for name, spec in keyword_specs.items() if name not in names}
+    fixed = {name: value for name, value in keyword_specs.items() if name in names}
+    leaves, in_tree = jax.tree.flatten(arguments(given, by_name))
     require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()
     structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_shaped, leaves)]
@@ -51,7 +68,11 @@ def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
     trees: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        outs, tree = jax.tree.flatten(fn(*jax.tree.unflatten(in_tree, values)))
+        args = list(jax.tree.unflatten(in_tree, values))
+        kwargs = args.pop() if by_name else {}
+        dynamic = iter(args)
+        positional = (specs[i] if i in static else next(dynamic) for i in range(len(specs)))
+        outs, tree = jax.tree.flatten(fn(*positional, **kwargs, **fixed))
         trees.append(tree)
         return outs
 
@@ -61,3 +82,25 @@ def trace(fn: Callable[..., Any], *specs: Any) -> Graph:
 
 def _shaped(leaf: Any) -> Any:
     return leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else jax.numpy.asarray(leaf)
+
+
+def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], argnums: Any, names: tuple[str, ...]) -> set[int]:
+    """Positions, from 0, of the static arguments among the specs."""
+    count = len(specs)
+    wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    positions = {i + count if isinstance(i, int) and i < 0 else i for i in wanted}
+    if not positions <= set(range(count)):
+        needed = f"positions among {list(range(count))}"
+        raise InvalidConfig(where="trace", given=f"static_argnums={argnums!r}", needed=needed, fix="Count the positional arguments from 0.")
+    if names:
+        try:
+            parameters = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):  # a builtin
+            parameters = []
+        for name in names:
+            if name in parameters[:count]:
+                positions.add(parameters.index(name))
+            elif name not in by_name:
+                needed = f"arguments that are given: {', '.join((*parameters[:count], *by_name)) or 'none'}"
+                raise InvalidConfig(where="trace", given=f"static_argnames {name!r}", needed=needed, fix="Name one of them.")
+    return positions

@@ -1,64 +1,236 @@
-"""The engine: one compilation for equal graphs, bounded cache, routes."""
+"""The engine: one compilation for equal graphs, a bounded cache that threads share, cheap and checked calls."""
+
+import threading
+import time
 
 import jax
 import jax.export
+import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import tropical_einsum
-from tenferro_jax import ArityError, DTypeError, Engine, InvalidConfig, RouteKind, ShapeError, X64Error, trace
+from tenferro_jax import (
+    ADRuleError,
+    ArityError,
+    DTypeError,
+    Engine,
+    Graph,
+    InvalidConfig,
+    Progress,
+    ShapeError,
+    X64Error,
+    grad,
+    trace,
+)
+from tenferro_jax.extension import NO_RULES, ExtensionRuleSet, apply
 
-from ..oracles import brute_force
+from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
 
 F64 = np.dtype("float64")
+COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-def test_equal_graphs_hit_and_the_cache_is_bounded():
-    engine = Engine(cache_size=2)
+@pytest.fixture
+def compilations():
+    """The number of executables that XLA has made since the test began."""
+    count = []
+
+    def listen(event, duration, **_):
+        if event == COMPILED:
+            count.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield count
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def scaled(k, x):
+    return trace(lambda x: x * k, x)
+
+
+def test_equal_graphs_hit_and_the_least_recently_used_goes_first():
+    engine = Engine(capacity=2)
     x = np.arange(3.0)
-    graphs = [trace(lambda x, k=k: x * k, x) for k in (1.0, 2.0, 3.0)]
-    for graph, k in zip(graphs, (1.0, 2.0, 3.0)):
+    one, two, three = (scaled(k, x) for k in (1.0, 2.0, 3.0))
+    for graph, k in ((one, 1), (two, 2), (one, 1), (three, 3)):
         np.testing.assert_array_equal(engine.eval(graph, x), x * k)
-    assert engine.stats() == (0, 3, 2)
-    engine.eval(trace(lambda y: y * 3.0, x), x)
-    assert engine.stats() == (1, 3, 2)
+    assert engine.stats()[:3] == (1, 3, 2)
+    engine.eval(scaled(1.0, x), x)  # an equal graph; two was the one to go
+    assert engine.stats()[:3] == (2, 3, 2)
+    engine.eval(two, x)
+    assert engine.stats()[:3] == (2, 4, 2)
     engine.clear()
-    assert engine.stats().size == 0
+    assert engine.stats()[:3] == (2, 4, 0)
+    np.testing.assert_array_equal(engine.eval(one, x), x)
+    assert engine.stats()[:3] == (2, 5, 1)
 
 
-def test_programs_tell_their_routes():
-    x = np.random.default_rng(0).normal(size=(3, 3))
-    program = Engine().compile(trace(lambda x: tropical_einsum("ij,jk->ik", x, x), x))
-    assert [r.kind for r in program.routes] == [RouteKind.LOWERING]
-    assert "tenferro-ext-tropical.einsum.v1 on cpu: lowering" in repr(program)
-    np.testing.assert_array_equal(program(x), brute_force("max_plus", "ij,jk->ik", x, x)[0])
+def test_capacity_can_be_set_and_shrinking_evicts():
+    engine, x = Engine(), np.arange(3.0)
+    assert engine.capacity == 128
+    graphs = [scaled(k, x) for k in (1.0, 2.0, 3.0)]
+    for graph in graphs:
+        engine.eval(graph, x)
+    engine.capacity = 1
+    assert engine.stats().size == engine.capacity == 1
+    engine.eval(graphs[2], x)
+    assert engine.stats()[:3] == (1, 3, 1)
+    for wrong in (0, -1, "a", True, 1.5):
+        with pytest.raises(InvalidConfig, match="capacity"):
+            Engine(capacity=wrong)
+        with pytest.raises(InvalidConfig, match="capacity"):
+            engine.capacity = wrong
+    with pytest.raises(InvalidConfig, match="ExtensionRuleSet"):
+        Engine(rules=[ScaledSquareRule()])
+    assert repr(engine) == "Engine(1 of 1 programs, 1 hits, 3 misses)"
 
 
-def test_symbolic_graphs_bind_at_eval():
+def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
     (b,) = jax.export.symbolic_shape("b")
-    engine = Engine()
+    engine, bound = Engine(), []
+    original = Graph.bound_to
+    monkeypatch.setattr(Graph, "bound_to", lambda self, *args: bound.append(self) or original(self, *args))
     graph = trace(lambda x: jnp.flip(x) * x.shape[0], jax.ShapeDtypeStruct((b,), F64))
-    for size in (2, 3, 2):
+    for size in (2, 3, 2, 3, 2):
         np.testing.assert_array_equal(engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0)
-    assert engine.stats() == (1, 2, 2)
+    assert engine.stats()[:3] == (3, 2, 2)
+    assert len(bound) == 2
     with pytest.raises(InvalidConfig, match=r"symbolic inputs float64\[b\]"):
         engine.compile(graph)
+    np.testing.assert_array_equal(engine.compile(original(graph, np.ones(2)))(np.arange(2.0)), [2.0, 0.0])
+    assert engine.stats()[:3] == (4, 3, 2)
 
 
-def test_arguments_that_do_not_fit_are_typed_errors():
+def test_an_executable_is_made_once(compilations):
+    x = jnp.arange(3.0)
+    graph = trace(lambda x: jnp.sin(x) * 2, x)
+    engine = Engine()
+    compilations.clear()
+    for given in (x, np.arange(3.0), jax.device_put(x, jax.devices()[0]), x.at[0].get() * jnp.ones(3), jnp.full(3, 2.0)):
+        before = len(compilations)
+        engine.eval(graph, given)
+        assert len(compilations) - before == (given is x)
+
+
+def test_arrays_on_other_devices_and_meshes_run_where_they_are():
+    x = jnp.arange(8.0)
+    graph = trace(lambda x: jnp.sin(x) * 2, x)
+    program = Engine().compile(graph)
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    for place in (jax.devices()[2], jax.NamedSharding(mesh, jax.P("d"))):
+        out = program(jax.device_put(x, place))
+        np.testing.assert_allclose(out, np.sin(np.arange(8.0)) * 2, rtol=1e-14)
+        assert len(out.sharding.device_set) == (4 if isinstance(place, jax.NamedSharding) else 1)
+        assert jax.devices()[2] in out.sharding.device_set
+    np.testing.assert_allclose(program(x), np.sin(np.arange(8.0)) * 2, rtol=1e-14)
+
+
+def test_two_threads_that_ask_for_one_program_compile_it_once():
+    lowered, entered = [], threading.Event()
+
+    def slow(event):
+        lowered.append(event)
+        entered.set()
+        time.sleep(0.2)
+
+    engine, x = Engine(progress=slow), np.arange(3.0)
+    graph, results = scaled(5.0, x), []
+    threads = [threading.Thread(target=lambda: results.append(engine.eval(graph, x))) for _ in range(4)]
+    threads[0].start()
+    assert entered.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [e.phase for e in lowered] == ["lower", "compile"]
+    assert engine.stats()[:3] == (3, 1, 1)
+    assert all(r.tolist() == [0.0, 5.0, 10.0] for r in results)
+
+
+def test_a_compilation_that_fails_is_tried_anew():
+    fail = [True]
+
+    def callback(event):
+        if fail.pop() if fail else False:
+            raise RuntimeError("stop")
+
+    engine, x = Engine(progress=callback), np.arange(3.0)
+    graph = scaled(7.0, x)
+    with pytest.raises(RuntimeError, match="stop"):
+        engine.eval(graph, x)
+    assert engine.eval(graph, x).tolist() == [0.0, 7.0, 14.0]
+    assert engine.stats()[:3] == (0, 2, 1)
+
+
+def test_progress_tells_each_step_of_compilation_and_run():
+    events: list[Progress] = []
+    x = np.arange(3.0)
+    engine = Engine(progress=events.append)
+    engine.eval(trace(lambda x: apply(HostCumulate(), jnp.sin(x))[0] + 1.0, x), x)
+    assert [e[:3] for e in events] == [
+        *[(phase, i, 2) for i in range(2) for phase in ("lower", "compile")],
+        *[("run", i, 3) for i in range(3)],
+    ]
+    assert all(e.seconds > 0 for e in events)
+
+
+def test_under_a_jax_transform_the_graph_runs_with_the_rules_of_the_call():
+    x = np.float64(3.0)
+    graph = trace(lambda x: apply(ScaledSquare(1.0), x, rules=RULES)[0], x)
+    own = ExtensionRuleSet(ScaledSquareRule(mark=10.0))
+    program = Engine().compile(graph)
+    for f, want in ((Engine().eval, 6.0), (Engine(rules=own).eval, 60.0), (lambda _, x: program(x), 6.0)):
+        assert jax.grad(lambda x, f=f: f(graph, x))(x) == want
+        assert jax.jit(lambda x, f=f: f(graph, x))(x) == 9.0
+        np.testing.assert_array_equal(jax.vmap(lambda x, f=f: f(graph, x))(np.arange(3.0)), [0.0, 1.0, 4.0])
+    with pytest.raises(ADRuleError):
+        jax.grad(lambda x: Engine(rules=NO_RULES).eval(graph, x))(x)
+    engine = Engine(rules=own)
+    engine.eval(graph, x)
+    engine.eval(grad(graph), x)
+    assert engine.stats().size == 2
+
+
+def test_arguments_that_do_not_fit_are_typed_errors_and_good_ones_still_run():
     engine, graph = Engine(), trace(lambda x: x + 1, np.ones(2))
     program = engine.compile(graph)
     for call in (lambda *xs: engine.eval(graph, *xs), program):
-        with pytest.raises(ShapeError):
-            call(np.ones(3))
-        with pytest.raises(DTypeError, match="float32"):
-            call(np.ones(2, np.float32))
-        with pytest.raises(ArityError):
-            call(np.ones(2), np.ones(2))
-    for size in (0, -1, "a"):
-        with pytest.raises(InvalidConfig, match="cache_size"):
-            Engine(size)
+        for _ in range(2):
+            assert call(np.ones(2)).tolist() == [2.0, 2.0]
+            assert call(jnp.ones(2)).tolist() == [2.0, 2.0]
+            with pytest.raises(ShapeError):
+                call(np.ones(3))
+            with pytest.raises(DTypeError, match="float32"):
+                call(np.ones(2, np.float32))
+            with pytest.raises(DTypeError):
+                call(np.ma.masked_array(np.ones(2), [True, False]))
+            with pytest.raises(DTypeError):
+                call(np.ones(2, np.dtype("float64").newbyteorder()))
+            for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},)):
+                with pytest.raises(ArityError):
+                    call(*wrong)
+            with jax.enable_x64(False), pytest.raises(X64Error):
+                call(np.ones(2))
+    scalar = trace(lambda x: x * 2, jax.ShapeDtypeStruct((), F64))
+    assert [engine.eval(scalar, v).item() for v in (1.5, np.float64(1.5), jnp.asarray(1.5))] == [3.0] * 3
+    for wrong_graph in (lambda x: x, None):
+        with pytest.raises(InvalidConfig, match="a Graph"):
+            engine.eval(wrong_graph, 1.0)
+
+
+def test_x64_mode_is_part_of_what_a_program_is_kept_for():
+    engine = Engine()
     narrow = trace(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
-    with jax.enable_x64(False), pytest.raises(X64Error):
-        engine.eval(narrow, np.int64(2**40))
+    assert engine.eval(narrow, np.int32(3)) == 6
+    with jax.enable_x64(False):
+        assert engine.eval(narrow, np.int32(3)) == 6
+        with pytest.raises(X64Error):
+            engine.eval(narrow, np.int64(2**40))
+    assert engine.stats()[:3] == (0, 2, 2)
+    wide = trace(lambda i: i.astype(F64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
+    program = engine.compile(wide)
+    with jax.enable_x64(False):
+        for call in (lambda x: engine.eval(wide, x), program):
+            with pytest.raises(X64Error):
+                call(np.ones(2, np.int32))

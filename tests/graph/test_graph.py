@@ -10,7 +10,7 @@ import tenferro_jax as tj
 from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_plus, tropical_einsum
 from tenferro_jax import ArityError, DTypeError, Graph, GraphBuilder, InvalidConfig, ShapeError, TensorMeta, Unsupported, X64Error, trace
 from tenferro_jax.ops.arithmetic import Add, Mul
-from tenferro_jax.ops.control import Cond, CountedLoop, While
+from tenferro_jax.ops.control import Cond, Scan, While
 
 F64 = np.dtype("float64")
 
@@ -58,7 +58,7 @@ def test_text():
     assert str(trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x) + 1}, spec)) == (
         "graph(%0: float64[2,2]) {\n"
         "  %1 = Extension[tenferro-ext-tropical.einsum.v1]"
-        "[semiring=max_plus, equation='ij,jk->ik', outputs=VALUE, accumulate=None](%0, %0) : float64[2,2]\n"
+        "[semiring=max_plus, equation='ij,jk->ik'](%0, %0) : float64[2,2]\n"
         "  %2 = Constant[value=1.0]() : float64[]\n"
         "  %3 = BroadcastInDim[shape=(2, 2), dims=()](%2) : float64[2,2]\n"
         "  %4 = Add(%1, %3) : float64[2,2]\n"
@@ -105,7 +105,7 @@ def test_control_flow_becomes_ops_with_graphs_inside():
 
     x = np.array([1.0, 2.0])
     graph = trace(f, x, np.float64(3))
-    assert {CountedLoop, While, Cond} <= {type(node.op) for node in graph.nodes}
+    assert {Scan, While, Cond} <= {type(node.op) for node in graph.nodes}
     for n in (3.0, -1.0):
         want = np.array(x)
         for i in range(4):
@@ -127,7 +127,7 @@ def test_the_tropical_lowering_is_recorded_by_the_same_method_that_runs_it(outpu
     kinds = {type(node.op).__name__ for node in graph.nodes}
     inner = {type(n.op).__name__ for node in graph.nodes if type(node.op) is Cond for branch in node.op.branches for n in branch.nodes}
     assert "Extension" not in kinds | inner
-    assert "CountedLoop" in inner
+    assert "Scan" in inner
     for got, want in zip(graph(a, b), op.eager_execute(a, b)):
         np.testing.assert_array_equal(got, want)
 
@@ -156,11 +156,11 @@ def test_ten_thousand_nodes_in_a_chain():
 
 
 def test_refusals():
-    with pytest.raises(Unsupported, match=r"fft.*test_graph\.py:\d+") as error:
-        trace(lambda x: jnp.fft.fft(x), np.ones(4))
+    with pytest.raises(Unsupported, match=r"schur.*test_graph\.py:\d+") as error:
+        trace(lambda x: jax.lax.linalg.schur(x), np.ones((4, 4)))
     assert "one of" in error.value.needed
-    with pytest.raises(Unsupported, match="scan over 1 arrays"):
-        trace(lambda x: jax.lax.scan(lambda c, x: (c + x, x), 0.0, x), np.ones(4))
+    with pytest.raises(Unsupported, match=r"subset_by_index=.*test_graph\.py:\d+; needed subset_by_index=None"):
+        trace(lambda x: jax.lax.linalg.svd(x, full_matrices=False, subset_by_index=(0, 1)), np.ones((4, 4)))
     other, builder = GraphBuilder(), GraphBuilder()
     with pytest.raises(InvalidConfig, match="another builder"):
         builder.add(Add(), builder.input(np.ones(2)), other.input(np.ones(2)))
@@ -182,26 +182,66 @@ def test_64_bit_specs_are_refused_while_x64_is_off():
             tj.export(lambda x: x, np.ones(2))
 
 
-def test_a_lost_custom_derivative_is_refused_not_replaced():
+def test_custom_derivatives_stay_with_their_functions():
     x = np.array([-1.0, 0.0, 1.0])
 
     @jax.custom_vjp
     def straight(x):
         return jnp.sign(x)
 
-    straight.defvjp(lambda x: (jnp.sign(x), None), lambda _, g: (g,))
-    for fn in (jax.nn.relu, straight, lambda x: jax.lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x)):
-        graph = trace(lambda x, fn=fn: fn(x).sum(), x)
-        assert graph.lost_rules
-        np.testing.assert_array_equal(graph.to_jax()(x), fn(x).sum())
-        again = trace(graph.to_jax(), x)
-        assert again == graph
-        for run in (lambda: tj.grad(graph), lambda: jax.grad(graph.to_jax())(x), lambda: jax.jvp(again.to_jax(), (x,), (x,))):
-            with pytest.raises(Unsupported, match=r"custom derivatives that tracing inlined: custom_.*trace\(jax\.grad\(fn\), \.\.\.\)"):
-                run()
-        if fn is not straight:
-            continue
-        np.testing.assert_array_equal(trace(jax.grad(lambda x: straight(x).sum()), x).to_jax()(x), np.ones(3))
+    straight.defvjp(lambda x: (jnp.sign(x), jnp.exp(x)), lambda r, g: (r * g,))
+
+    @jax.custom_jvp
+    def scaled(x, n):
+        return x * n.astype(x.dtype), n
+
+    @scaled.defjvp
+    def _rule(primals, tangents):
+        x, n = primals
+        return scaled(x, n), (7 * tangents[0], np.zeros(n.shape, jax.dtypes.float0))
+
+    n = np.arange(3)
+    for fn in (jax.nn.relu, straight, lambda x: jax.lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x), lambda x: scaled(x, n)[0]):
+        graph = trace(lambda x, fn=fn: (fn(x) ** 3).sum(), x)
+        assert not graph.lost_rules
+        assert trace(graph.to_jax(), x) == graph
+        want = fn
+        for order in range(3):
+            np.testing.assert_array_equal(graph.to_jax()(x), (want(x) ** 3).sum())
+            want = jax.grad(lambda x, want=want: (want(x) ** 3).sum())
+            np.testing.assert_array_equal(tj.grad(graph).to_jax()(x), want(x), err_msg=f"order {order + 1}")
+            derivative = tj.grad(graph).to_jax()
+            graph = trace(lambda x, g=derivative: (g(x) ** 3).sum(), x)
+    values, count = trace(scaled, x, n).to_jax()(x, n)
+    np.testing.assert_array_equal(values, x * n)
+    np.testing.assert_array_equal(count, n)
+
+
+def test_a_custom_derivative_that_cannot_be_kept_is_refused_not_replaced():
+    x = np.array([-1.0, 0.0, 1.0])
+
+    @jax.custom_jvp
+    def schur_at_heart(x):
+        return 2 * x
+
+    schur_at_heart.defjvp(lambda p, t: (2 * p[0], jax.lax.linalg.schur(jnp.diag(t[0]))[0][0]))
+    graph = trace(lambda x: schur_at_heart(x).sum(), x)
+    np.testing.assert_array_equal(graph.to_jax()(x), 2 * x.sum())
+    for run in (
+        lambda: tj.grad(graph),
+        lambda: jax.grad(graph.to_jax())(x),
+        lambda: jax.jvp(trace(graph.to_jax(), x).to_jax(), (x,), (x,)),
+    ):
+        with pytest.raises(
+            Unsupported, match=r"that tracing inlined: schur_at_heart at .*test_graph\.py:\d+ \(.*'schur'.*trace\(jax\.grad"
+        ):
+            run()
+    graph = trace(lambda x: (jax.nn.relu(x) ** 4).sum(), x)
+    for _ in range(3):
+        derivative = tj.grad(graph).to_jax()
+        graph = trace(lambda x, g=derivative: g(x).sum(), x)
+    with pytest.raises(Unsupported, match="custom derivatives"):
+        tj.grad(graph)
 
 
 def test_softmax_checkpoint_and_stop_gradient_are_read():
@@ -265,8 +305,34 @@ def test_control_flow_under_vmap():
     def looping(x):
         return jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 1, lambda r: r + 1, r))(x)
 
-    with pytest.raises(Unsupported, match=r"predicate differs along the batch, at .*test_graph\.py:\d+"):
-        trace(looping, x)
+    np.testing.assert_array_equal(trace(looping, x).to_jax()(x), looping(x))
+    both = jax.vmap(lambda n, v: jax.lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * v[0]), (0, v)), in_axes=(0, None))
+    twice = jax.vmap(both, in_axes=(None, 0))
+    n = np.array([3, 0, 5])
+    np.testing.assert_allclose(trace(twice, n, x).to_jax()(n, x)[1], [[r * r[0] ** k for k in n] for r in x], rtol=1e-14)
+
+    def switching(i, x):
+        return jax.vmap(lambda i, r: jax.lax.switch(i, [jnp.sin, lambda a: a * 2, lambda a: -a], r))(i, x)
+
+    index = np.array([0, 1, 2, 7, -3])
+    want = [[np.sin(r), 2 * r, -r][min(max(i, 0), 2)] for i, r in zip(index, x)]
+    np.testing.assert_allclose(trace(switching, index, x).to_jax()(index, x), want, rtol=1e-15)
+
+
+def test_scans_are_read_with_their_slices_and_results():
+    x = np.random.default_rng(0).normal(size=(5, 2))
+
+    def f(x):
+        last, stacked = jax.lax.scan(lambda c, row: (jnp.tanh(c * row), c.sum()), jnp.ones(2), x, reverse=True, unroll=2)
+        return (last * stacked[:2]).sum()
+
+    graph = trace(f, x)
+    assert Scan in {type(n.op) for n in graph.nodes}
+    np.testing.assert_array_equal(graph.to_jax()(x), f(x))
+    np.testing.assert_allclose(tj.grad(graph).to_jax()(x), jax.grad(f)(x), rtol=1e-14)
+    second = jax.grad(lambda x: jax.grad(f)(x)[0, 0])
+    of_gradient = trace(lambda x: tj.grad(graph).to_jax()(x)[0, 0], x)
+    np.testing.assert_allclose(tj.grad(of_gradient).to_jax()(x), second(x), rtol=1e-12)
 
 
 def test_gradient_of_concatenate():

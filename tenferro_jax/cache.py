@@ -1,0 +1,110 @@
+"""A bounded cache: the least recently used goes first, and nothing is made twice at once."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from .errors import InvalidConfig
+
+
+class CacheStats(NamedTuple):
+    """What a cache did, how much it holds, and how much it may hold."""
+
+    hits: int
+    misses: int
+    size: int
+    capacity: int
+
+
+class BoundedCache:
+    """key -> value, for an `owner` that is named in errors. Threads may share it.
+
+    Example:
+      >>> cache = BoundedCache(1, "docs")
+      >>> cache.get("a", lambda: 3), cache.get("a", lambda: 4), cache.get("b", lambda: 5), cache.get("a", lambda: 6)
+      (3, 3, 5, 6)
+      >>> cache.stats()
+      CacheStats(hits=1, misses=3, size=1, capacity=1)
+    """
+
+    def __init__(self, capacity: int, owner: str):
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._values: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+        self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
+        self._hits = self._misses = 0
+        self._capacity = self._require(capacity)
+
+    def _require(self, capacity: int) -> int:
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            given = f"capacity={capacity!r}"
+            raise InvalidConfig(where=self._owner, given=given, needed="a positive integer", fix="Leave it out for 128.")
+        return capacity
+
+    @property
+    def capacity(self) -> int:
+        """How many values are kept; setting a smaller one evicts."""
+        return self._capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        with self._lock:
+            self._capacity = self._require(capacity)
+            self._evict()
+
+    def find(self, key: Hashable) -> Any:
+        """The value of a key, or None; a value that is found counts as a hit."""
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+                self._hits += 1
+            return value
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of a key, made if it is not there; who asks while another thread makes it waits for that one."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                self._hits += 1
+                return self._values[key]
+            waiting = self._pending.get(key)
+            if waiting is None:
+                self._misses += 1
+                mine: concurrent.futures.Future[Any] = concurrent.futures.Future()
+                self._pending[key] = mine
+            else:
+                self._hits += 1
+        if waiting is not None:
+            return waiting.result()
+        try:
+            value = make()
+        except BaseException as error:
+            with self._lock:
+                del self._pending[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._pending[key]
+            self._values[key] = value
+            self._evict()
+        mine.set_result(value)
+        return value
+
+    def _evict(self) -> None:
+        while len(self._values) > self._capacity:
+            self._values.popitem(last=False)
+
+    def stats(self) -> CacheStats:
+        """Hits, misses, size, capacity."""
+        with self._lock:
+            return CacheStats(self._hits, self._misses, len(self._values), self._capacity)
+
+    def clear(self) -> None:
+        """Forget all values; the counts stay."""
+        with self._lock:
+            self._values.clear()

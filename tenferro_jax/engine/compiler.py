@@ -1,0 +1,224 @@
+"""Graph -> ExecProgram: prune outputs, order into few segments, find last uses, compile.
+
+A host-only node needs its inputs' values, so it stands between segments. Each node gets a level: how many host calls
+lie on the longest way to it. Nodes of one level are one segment, whatever order the graph has them in, and the host
+nodes of that level follow it. What depends on no input (constants) is made anew in each segment that needs it.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import InvalidConfig, MetaMismatchError
+from ..extension import Extension, ExtensionOp, Route, RouteKind
+from ..extension.execution import route_of
+from ..extension.routes import current_platform
+from ..graph.graph import Graph, bodies, require_graph
+from ..jax_seam import Site
+from ..meta import TensorMeta
+from ..ops.op import StdTensorOp
+from .instruction import HostStep, Instruction, Segment
+from .program import ExecProgram, Step, require_x64_values
+from .progress import Progress, ProgressCallback
+
+
+def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
+    """Compile a graph with concrete shapes for the platform where JAX runs now.
+
+    An op with a class attribute `host_check = True` and a method `check_on_host(*arrays)` is a host step of its own: the
+    method looks at read-only NumPy arrays and raises BackendFailure; the outputs are the inputs, unchanged.
+
+    Args:
+      graph: a Graph.
+      progress: called after each segment is lowered and compiled, and by the program after each of several steps.
+
+    Raises:
+      InvalidConfig: no graph, or an input with a symbolic dimension.
+      X64Error: the graph holds 64-bit values and 64-bit types are off.
+      Unsupported: an extension has no route on this platform.
+      MetaMismatchError: an extension's prune_outputs gives an op of other outputs than the live ones.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from tenferro_jax import trace
+      >>> program = compile_std_to_exec(trace(lambda x: x + 1, jax.ShapeDtypeStruct((2,), jnp.float32)))
+      >>> [type(i.op).__name__ for i in program.instructions], program.instructions[-1].last_use
+      (['Constant', 'BroadcastInDim', 'Add'], (True, True))
+    """
+    require_graph(graph, "compile_std_to_exec")
+    if graph.is_symbolic:
+        raise InvalidConfig(
+            where="compile_std_to_exec",
+            given=f"symbolic inputs {', '.join(map(str, graph.input_metas))}",
+            needed="concrete shapes",
+            fix="Bind the sizes with graph.bound_to(*args), or use Engine.eval, which does.",
+        )
+    require_x64_values(graph)
+    site = Site(current_platform(), exporting=False, partitioned=False)
+    chosen: dict[Any, Route] = {}
+    nodes = list(_pruned(graph))
+    routes = list(_routes(((n.op, [graph.metas[i] for i in n.inputs]) for n in nodes), site, chosen))
+    on_host = [_is_host(n, [graph.metas[i] for i in n.inputs], chosen) for n in nodes]
+    steps = _steps(graph, nodes, on_host)
+    segments = [s for s in steps if isinstance(s, Segment)]
+    for number, segment in enumerate(segments):
+        start = time.perf_counter()
+        lowered = segment.lower([graph.metas[i] for i in segment.inputs])
+        middle = time.perf_counter()
+        if progress is not None:
+            progress(Progress("lower", number, len(segments), middle - start))
+        segment.finish(lowered)
+        if progress is not None:
+            progress(Progress("compile", number, len(segments), time.perf_counter() - middle))
+    return ExecProgram(graph, steps, graph.outputs, graph.metas, routes, progress)
+
+
+class _Scheduled(NamedTuple):
+    op: StdTensorOp
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+# --- output pruning ------------------------------------------------------------------------------------------------
+
+
+def _pruned(graph: Graph) -> Iterator[_Scheduled]:
+    """The nodes with the slots they write; an extension with dead outputs in its narrower form, if it has one."""
+    used = {*graph.outputs, *(i for n in graph.nodes for i in n.inputs)}
+    ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
+    for node, end in zip(graph.nodes, ends, strict=bool(graph.nodes)):
+        outputs = tuple(range(node.first_output, end))
+        live = tuple(i in used for i in outputs)
+        if isinstance(node.op, Extension) and not all(live):
+            form = node.op.op.prune_outputs(live)
+            if form is not None:
+                kept = tuple(i for i in outputs if i in used)
+                narrow = _checked(node.op, form, [graph.metas[i] for i in node.inputs], tuple(graph.metas[i] for i in kept))
+                yield _Scheduled(narrow, node.inputs, kept)
+                continue
+        yield _Scheduled(node.op, node.inputs, outputs)
+
+
+def _checked(carrier: Extension, form: Any, inputs: Sequence[TensorMeta], live: tuple[TensorMeta, ...]) -> Extension:
+    where = f"prune_outputs of extension {carrier.family_id}"
+    if not isinstance(form, ExtensionOp) or form.family_id != carrier.family_id:
+        needed = f"an op of family {carrier.family_id}, or None"
+        raise InvalidConfig(where=where, given=repr(form), needed=needed, fix="Return a narrower form of the same family.")
+    narrow = Extension(form, carrier.batching)
+    have = narrow.infer(*inputs)
+    if have != live:
+        raise MetaMismatchError(
+            where=where,
+            given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
+            needed=f"exactly the live outputs {', '.join(map(str, live))}, in order",
+            fix="Correct it, or return None.",
+        )
+    return narrow
+
+
+# --- who runs what -------------------------------------------------------------------------------------------------
+
+
+def _routes(ops: Iterable[tuple[StdTensorOp, Sequence[TensorMeta]]], site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
+    """The route of every extension, control-flow bodies included; equal extensions on equal metas are asked once."""
+    for op, metas in ops:
+        if isinstance(op, Extension):
+            key = (op, tuple(metas))
+            if key not in chosen:
+                chosen[key] = route_of(op, metas, site)
+            yield chosen[key]
+        for body in bodies(op):
+            yield from _routes(((n.op, [body.metas[i] for i in n.inputs]) for n in body.nodes), site, chosen)
+
+
+def _is_host(node: _Scheduled, metas: Sequence[TensorMeta], chosen: dict[Any, Route]) -> bool:
+    if isinstance(node.op, Extension):
+        return chosen[node.op, tuple(metas)].kind is RouteKind.HOST
+    return getattr(node.op, "host_check", False)
+
+
+# --- schedule ------------------------------------------------------------------------------------------------------
+
+
+def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[Step]:
+    groups = _groups(graph, nodes, on_host)
+    live, backwards = set(graph.outputs), []
+    for group, host in reversed(groups):
+        after = set(live)
+        instructions = []
+        for node in reversed(group):
+            live.difference_update(node.outputs)
+            last_use = tuple(i not in live for i in node.inputs)
+            live.update(node.inputs)
+            instructions.append(Instruction(node.op, node.inputs, node.outputs, tuple(graph.metas[i] for i in node.outputs), last_use))
+        backwards.append((instructions[::-1], host, after))
+    steps: list[Step] = []
+    owned: set[int] = set()
+    for instructions, host, after in reversed(backwards):
+        written = {i for instruction in instructions for i in instruction.outputs}
+        if host:
+            steps.append(HostStep(instructions[0]))
+            read = set(instructions[0].inputs)
+            # What a check lets through has two names for one buffer: neither is ours to give away.
+            owned = owned | written if isinstance(instructions[0].op, Extension) else owned - read
+            continue
+        alone = len(groups) == 1
+        inputs = range(graph.input_count) if alone else sorted({i for n in instructions for i in n.inputs} - written)
+        through = [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
+        outputs = graph.outputs if alone else [*through, *sorted(written & after)]
+        inputs = sorted({*inputs, *through})
+        donated = _donated([i for i in inputs if i in owned - after], outputs, graph.metas)
+        steps.append(Segment(f"segment_{len(steps)}", instructions, inputs, outputs, donated))
+        owned |= written
+    return steps
+
+
+def _groups(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[tuple[list[_Scheduled], bool]]:
+    """The nodes of each step, and whether it is a host call."""
+    level: dict[int, int | None] = dict.fromkeys(range(graph.input_count), 0)  # None: depends on no input
+    maker: dict[int, int] = {}
+    device: dict[int, set[int]] = collections.defaultdict(set)
+    hosts: dict[int, list[int]] = collections.defaultdict(list)
+
+    def need(at: int, values: Iterable[int]) -> None:
+        """Have a segment make those of the values that depend on no input."""
+        pending = [maker[i] for i in values if level[i] is None]
+        while pending:
+            number = pending.pop()
+            if number not in device[at]:
+                device[at].add(number)
+                pending.extend(maker[i] for i in nodes[number].inputs)
+
+    for number, (node, host) in enumerate(zip(nodes, on_host, strict=True)):
+        known = [at for at in (level[i] for i in node.inputs) if at is not None]
+        maker.update(dict.fromkeys(node.outputs, number))
+        if not known and not host:
+            level.update(dict.fromkeys(node.outputs, None))
+            continue
+        at = max(known, default=0)
+        (hosts[at].append if host else device[at].add)(number)
+        need(at, node.inputs)
+        level.update(dict.fromkeys(node.outputs, at + host))
+    need(max(device, default=0), graph.outputs)
+    if not hosts or any(i < graph.input_count for i in graph.outputs):
+        device.setdefault(0, set())  # an input that is an output passes through a segment, and becomes a jax array there
+    groups: list[tuple[list[_Scheduled], bool]] = []
+    for at in sorted({*device, *hosts}):
+        if at in device:
+            groups.append(([nodes[i] for i in sorted(device[at])], False))
+        groups += [([nodes[i]], True) for i in hosts[at]]
+    return groups
+
+
+def _donated(candidates: Sequence[int], outputs: Sequence[int], metas: Sequence[TensorMeta]) -> frozenset[int]:
+    """Those of the dying slots whose buffer an output can take over: of equal dtype and shape, one for one."""
+    room = collections.Counter(metas[i] for i in outputs)
+    donated = set()
+    for i in candidates:
+        if room[metas[i]] > 0:
+            room[metas[i]] -= 1
+            donated.add(i)
+    return frozenset(donated)

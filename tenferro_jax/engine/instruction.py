@@ -1,0 +1,134 @@
+"""The instructions of a compiled program, and the two kinds of step that run them: XLA segments and host calls."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import TenferroError
+from ..extension import Extension, apply
+from ..extension.execution import run_host
+from ..meta import TensorMeta, struct
+from ..ops.op import StdTensorOp, call
+
+
+class Instruction(NamedTuple):
+    """One op of a program.
+
+    Attributes:
+      op: a standard op or the carrier of an extension.
+      inputs: slots read.
+      outputs: slots written.
+      metas: dtype and shape of each output.
+      last_use: for each input, whether nothing reads this slot's value afterwards and it is no output.
+    """
+
+    op: StdTensorOp
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    metas: tuple[TensorMeta, ...]
+    last_use: tuple[bool, ...]
+
+
+class Segment:
+    """A run of instructions that XLA compiles as one function of the slots it reads.
+
+    Attributes:
+      instructions: in order.
+      inputs: slots read from outside.
+      outputs: slots that later steps or the caller need.
+      donated: input slots whose buffers XLA may reuse: intermediates that die here and fit an output.
+      compiled: the ahead-of-time compiled function.
+    """
+
+    compiled: Any
+
+    def __init__(
+        self, name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int], donated: frozenset[int]
+    ):
+        self.instructions, self.inputs, self.outputs, self.donated = tuple(instructions), tuple(inputs), tuple(outputs), donated
+        positions = tuple(i for i, slot in enumerate(self.inputs) if slot in donated)
+        self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs), donate_argnums=positions)
+        self._call: Callable[..., Any] = self._jitted
+
+    def lower(self, metas: Sequence[TensorMeta]) -> Any:
+        """Lowered for inputs of these metas."""
+        return self._jitted.lower(*map(struct, metas))
+
+    def finish(self, lowered: Any) -> None:
+        """Compile; from now on calls run the result."""
+        self.compiled = self._call = lowered.compile()
+
+    def __call__(self, *arrays: Any) -> Sequence[Any]:
+        """The output slots' values."""
+        try:
+            return self._call(*arrays)
+        except TenferroError:
+            raise
+        except ValueError:
+            if self._call is self._jitted:
+                raise
+        # The arrays live elsewhere than the executable was compiled for (another device, a mesh): jit compiles for there.
+        self._call = self._jitted
+        return self._call(*arrays)
+
+    def kinds(self) -> str:
+        """How many instructions of each kind, most frequent first."""
+        count = collections.Counter(instruction_kind(i.op) for i in self.instructions)
+        return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))) or "nothing but copies"
+
+
+def _traced(name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
+    """The segment as a function of arrays that JAX can trace."""
+
+    def run(*arrays: Any) -> list[Any]:
+        slots = dict(zip(inputs, arrays, strict=True))
+        for op, read, written, _, _ in instructions:
+            values = [slots[i] for i in read]
+            slots.update(zip(written, apply(op, *values) if isinstance(op, Extension) else call(op, values), strict=True))
+        return [slots[i] for i in outputs]
+
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+class HostStep:
+    """One instruction that runs on the host: a host-only extension, or a standard op that checks its inputs there."""
+
+    def __init__(self, instruction: Instruction):
+        self.instructions = (instruction,)
+        self.inputs, self.outputs = instruction.inputs, instruction.outputs
+
+    def __call__(self, *arrays: Any) -> Sequence[Any]:
+        """The output slots' values, as jax arrays.
+
+        Raises:
+          BackendFailure: the author's code or the check failed; an author's exception is the cause.
+          MetaMismatchError: other outputs than inferred.
+        """
+        op: Any = self.instructions[0].op
+        if isinstance(op, Extension):
+            return run_host(op, arrays)
+        op.check_on_host(*(read_only(a) for a in arrays))
+        return [jnp.asarray(a) for a in arrays]
+
+    def kinds(self) -> str:
+        """The op."""
+        return instruction_kind(self.instructions[0].op)
+
+
+def read_only(array: Any) -> np.ndarray:
+    """A NumPy view of an array that cannot be written through."""
+    view = np.asarray(array).view()
+    view.setflags(write=False)
+    return view
+
+
+def instruction_kind(op: StdTensorOp) -> str:
+    """What an op is called in tables: its class, an extension's family."""
+    return op.family_id if isinstance(op, Extension) else type(op).__name__

@@ -1,0 +1,242 @@
+"""The compiled program: call it, ask what it costs and who executes what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+
+from ..errors import Unsupported
+from ..extension import Route
+from ..graph.graph import Graph, arguments
+from ..meta import TensorMeta, as_operand, require_x64, x64_enabled
+from .instruction import HostStep, Instruction, Segment
+from .progress import Progress, ProgressCallback
+
+Step: TypeAlias = Segment | HostStep
+
+
+class Cost(NamedTuple):
+    """What XLA estimates of one run, summed over the segments; host steps are not counted, a loop body counts once.
+
+    Attributes:
+      flops: floating-point operations.
+      bytes: memory traffic.
+    """
+
+    flops: float
+    bytes: float
+
+
+class Memory(NamedTuple):
+    """Bytes of one run as XLA plans it; host memory of host steps is not counted.
+
+    Attributes:
+      argument: the inputs.
+      output: the outputs.
+      temp: the largest scratch memory of a segment.
+      peak: the most that is held at once: the arguments, what lives between steps, one segment's outputs and scratch.
+    """
+
+    argument: int
+    output: int
+    temp: int
+    peak: int
+
+
+class ExecProgram:
+    """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a host call.
+
+    A graph without host-only ops is one segment. Buffers that die between segments are given back, or donated where
+    XLA can reuse them; the caller's arrays never are. Under a JAX transform (an argument is a tracer) the graph runs
+    instead, so that programs can be differentiated, mapped and jitted.
+
+    Attributes:
+      graph: what was compiled.
+      steps: segments and host steps in order.
+      instructions: all instructions in order; inputs are slots 0, 1, ...
+      slots: TensorMeta of every slot.
+      routes: the route of each extension, control-flow bodies included.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from tenferro_jax import compile_std_to_exec, trace
+      >>> program = compile_std_to_exec(trace(lambda x: jnp.tanh(x) @ x, jax.ShapeDtypeStruct((2, 2), jnp.float32)))
+      >>> program(jnp.eye(2))[0, 0].item() == jnp.tanh(1).item()
+      True
+      >>> print(program.explain())
+      ExecProgram(2 instructions, 1 segment): (float32[2,2]) -> (float32[2,2])
+        0 segment  1 in, 1 out, 0 donated: 1 DotGeneral, 1 Tanh
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        outputs: Sequence[int],
+        slots: Sequence[TensorMeta],
+        routes: Sequence[Route],
+        progress: ProgressCallback | None,
+    ):
+        self.graph, self.steps, self.slots, self.routes = graph, tuple(steps), tuple(slots), tuple(routes)
+        self._outputs, self._progress = tuple(outputs), progress
+        self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
+        self._known: set[Any] = set()  # signatures of arguments that were found right
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """All instructions in order."""
+        return tuple(i for step in self.steps for i in step.instructions)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The steps that XLA runs."""
+        return tuple(s for s in self.steps if isinstance(s, Segment))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
+
+        Raises:
+          ArityError, ShapeError, DTypeError, X64Error: the arguments are not those; nothing was run or uploaded.
+          BackendFailure: a host step failed.
+        """
+        args = arguments(args, kwargs)
+        leaves, tree = jax.tree.flatten(args)
+        if tree == self.graph.in_tree and signature(leaves) in self._known:
+            return self.run(leaves)
+        self.graph.bound_to(*args)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.graph.to_jax()(*args)
+        require_x64_values(self.graph)
+        arrays = operands(leaves)
+        if is_plain(leaves, arrays) and len(self._known) < _MOST_SIGNATURES:
+            self._known.add(signature(leaves))
+        return self.run(arrays)
+
+    def run(self, arrays: Sequence[Any]) -> Any:
+        """Run on flat arrays that are known to fit."""
+        if len(self.steps) == 1 and isinstance(self.steps[0], Segment):
+            return jax.tree.unflatten(self.graph.out_tree, self.steps[0](*arrays))
+        slots: dict[int, Any] = dict(enumerate(arrays))
+        for number, (step, dying) in enumerate(zip(self.steps, self._dying, strict=True)):
+            start = time.perf_counter()
+            outs = step(*(slots[i] for i in step.inputs))
+            for i in dying:
+                del slots[i]
+            slots.update(zip(step.outputs, outs, strict=True))
+            if self._progress is not None:
+                self._progress(Progress("run", number, len(self.steps), time.perf_counter() - start))
+        return jax.tree.unflatten(self.graph.out_tree, [slots[i] for i in self._outputs])
+
+    def cost(self) -> Cost:
+        """XLA's estimate of operations and memory traffic.
+
+        Raises:
+          Unsupported: this platform's XLA gives none.
+        """
+        analyses = [s.compiled.cost_analysis() for s in self.segments]
+        if not all(isinstance(a, dict) for a in analyses):
+            raise _no_analysis("cost")
+        return Cost(*(sum(float(a.get(key, 0.0)) for a in analyses) for key in ("flops", "bytes accessed")))
+
+    def memory(self) -> Memory:
+        """XLA's plan of memory.
+
+        Raises:
+          Unsupported: this platform's XLA gives none.
+        """
+        held = dict(enumerate(map(_bytes, self.graph.input_metas)))
+        argument, peak, temp = sum(held.values()), sum(held.values()), 0
+        for step, dying in zip(self.steps, self._dying, strict=True):
+            scratch = 0
+            outs = {i: _bytes(self.slots[i]) for i in step.outputs}
+            if isinstance(step, Segment):
+                stats = step.compiled.memory_analysis()
+                if stats is None:
+                    raise _no_analysis("memory")
+                scratch = stats.temp_size_in_bytes
+                reused = stats.alias_size_in_bytes
+            else:
+                reused = 0
+            temp = max(temp, scratch)
+            peak = max(peak, sum(held.values()) + sum(outs.values()) + scratch - reused)
+            for i in dying:
+                del held[i]
+            held.update(outs)
+        return Memory(argument, sum(_bytes(m) for m in self.graph.output_metas), temp, peak)
+
+    def as_text(self) -> str:
+        """The optimised HLO of each segment."""
+        return "\n\n".join(f"// step {n}\n{s.compiled.as_text()}" for n, s in enumerate(self.steps) if isinstance(s, Segment))
+
+    def explain(self) -> str:
+        """A table: the steps with what is in them, then each extension's route and why."""
+        lines = [repr(self)]
+        for number, step in enumerate(self.steps):
+            donated = f", {len(step.donated)} donated" if isinstance(step, Segment) else ""
+            kind = "segment" if isinstance(step, Segment) else "host"
+            lines.append(f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out{donated}: {step.kinds()}")
+        return "\n".join([*lines, *(f"  {route}" for route in self.routes)])
+
+    def __repr__(self) -> str:
+        hosts = len(self.steps) - len(self.segments)
+        parts = [_counted(len(self.instructions), "instruction"), _counted(len(self.segments), "segment")]
+        if hosts:
+            parts.append(_counted(hosts, "host step"))
+        ins, outs = (", ".join(map(str, metas)) for metas in (self.graph.input_metas, self.graph.output_metas))
+        return f"ExecProgram({', '.join(parts)}): ({ins}) -> ({outs})"
+
+
+_MOST_SIGNATURES = 64
+
+
+def signature(leaves: Sequence[Any]) -> Any:
+    """What decides whether arguments fit: x64 mode, and type, shape and dtype of each; None where one is no array."""
+    try:
+        return (x64_enabled(), *[(type(leaf), leaf.shape, leaf.dtype) for leaf in leaves])
+    except AttributeError:
+        return None
+
+
+def operands(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves as arrays that JAX takes."""
+    return [as_operand(leaf, f"program input {i}") for i, leaf in enumerate(leaves)]
+
+
+def is_plain(leaves: Sequence[Any], arrays: Sequence[Any]) -> bool:
+    """Whether the leaves were arrays already, so that others of the same signature need no second look."""
+    return all(leaf is array for leaf, array in zip(leaves, arrays, strict=True))
+
+
+def require_x64_values(graph: Graph) -> None:
+    """Refuse a graph that holds 64-bit values while 64-bit types are off."""
+    if not x64_enabled():
+        for meta in graph.metas:
+            require_x64(meta, "a value of a graph that was made with 64-bit types")
+
+
+def _dies(step: Step, slot: int) -> bool:
+    """Whether nothing needs a slot after the step that reads it."""
+    return any(last for i in step.instructions for s, last in zip(i.inputs, i.last_use, strict=True) if s == slot)
+
+
+def _bytes(meta: TensorMeta) -> int:
+    size = meta.dtype.itemsize
+    for n in meta.shape:
+        size *= n
+    return int(size)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _no_analysis(what: str) -> Unsupported:
+    return Unsupported(
+        where=f"ExecProgram.{what}",
+        given=f"a compiled program of platform {jax.default_backend()} without {what} analysis",
+        needed="a platform whose XLA gives one",
+        fix="Ask the program compiled for cpu.",
+    )

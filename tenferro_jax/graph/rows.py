@@ -1,0 +1,678 @@
+"""The table that reads JAX: a primitive's name -> the ops that record it. docs/spec/ops.md says what the ops mean."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import jax_seam
+from ..errors import TenferroError, Unsupported
+from ..ops import (
+    analytic,
+    arithmetic,
+    contraction,
+    control,
+    conversion,
+    cumulative,
+    indexing,
+    linalg,
+    logic,
+    random,
+    reduction,
+    sorting,
+    source,
+    special,
+    structural,
+    window,
+)
+
+Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
+"""(reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
+
+PLAIN_PARAMS: dict[str, Any] = {
+    "out_sharding": None,
+    "sharding": None,
+    "implementation": None,
+    "enable_eigvec_derivs": False,
+    "algorithm": None,
+    "subset_by_index": None,
+    "use_magma": None,
+    "perturb_singular": False,
+    "update_consts": (),
+    "_split_transpose": False,
+}
+"""Params that the vocabulary has no field for, with the value that needs none; any other value is refused."""
+
+
+# --- kinds of rows -------------------------------------------------------------------------------------------------
+
+
+def _op(make: Callable[[dict[str, Any]], Any]) -> Row:
+    """A primitive that is one standard op, made from the equation's params."""
+    return lambda reader, eqn, inputs: reader.builder.add(make(eqn.params), *inputs)
+
+
+def _plain(op: Any) -> Row:
+    return _op(lambda _: op)
+
+
+def _fields(cls: Any, **names: str) -> Row:
+    """A primitive whose params are the op's fields, by the same name or by the given one."""
+
+    def make(params: dict[str, Any]) -> Any:
+        fields = {name: names.get(name, name) for name in cls.__dataclass_fields__}
+        return cls(**{name: payload(params[param]) for name, param in fields.items()})
+
+    return _op(make)
+
+
+def payload(value: Any) -> Any:
+    """A param as a payload leaf: sequences as tuples, NumPy integers as int, scalar types as dtypes."""
+    if isinstance(value, list | tuple):
+        return tuple(map(payload, value))
+    if isinstance(value, np.integer):
+        return int(value)
+    return np.dtype(value) if isinstance(value, type) and issubclass(value, np.generic) else value
+
+
+def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
+    """A value whose rank is 0, or whose axes of size 1 repeat, in the full shape."""
+    if value.shape == tuple(shape):
+        return value
+    return builder.add(structural.BroadcastInDim(tuple(shape), tuple(range(value.ndim))), value)[0]
+
+
+def _elementwise(op: Any) -> Row:
+    """A primitive of several operands; what lax broadcasts by itself (rank 0, axes of size 1) is broadcast here."""
+
+    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        return reader.builder.add(op, *(_broadcast(reader.builder, v, eqn.outvars[0].aval.shape) for v in inputs))
+
+    return row
+
+
+def _expanded(fn: Callable[..., Any]) -> Row:
+    """A primitive that is a few ops: a function of (params, *arrays) in lax, read in its place."""
+    return lambda reader, eqn, inputs: reader.builder.inline(lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs)
+
+
+def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
+    """The refusal of an equation."""
+    return Unsupported(where=f"reading JAX primitive {primitive!r} into a graph", given=given, needed=needed, fix=fix)
+
+
+# --- calls ---------------------------------------------------------------------------------------------------------
+
+
+def _same(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return inputs
+
+
+def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A primitive that only calls a jaxpr."""
+    return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
+
+
+def _custom(extract: Callable[..., Any], make: Callable[..., Any]) -> Row:
+    """A function with a derivative of its own. Where its rule cannot be read it is inlined and the loss is noted."""
+
+    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        inner = jax_seam.inner_jaxprs(eqn)[0]
+        if reader.is_derivative_free:
+            return reader.read(inner, inputs, eqn)
+        name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
+        try:
+            if reader.rule_depth == 0:
+                raise refuse(eqn.primitive.name, "a higher derivative", "one of the orders that are read", "Trace the derivative.")
+            rules = extract(reader, jax_seam.as_function(eqn), inputs)
+        except (TenferroError, TypeError, ValueError, NotImplementedError) as error:  # what rules raise that fit no graph
+            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({str(error).splitlines()[0]})"])
+            return reader.read(inner, inputs, eqn)
+        return reader.builder.add(make(name, reader.sub_graph(inner, derivative_free=True), *rules), *inputs)
+
+    return row
+
+
+def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
+    """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
+    metas = [v.meta for v in inputs]
+    moving = [i for i, m in enumerate(metas) if _inexact(m.dtype)]
+
+    def run(*both: Any) -> Any:
+        primals, given = both[: len(metas)], dict(zip(moving, both[len(metas) :], strict=True))
+        tangents_in = tuple(given.get(i, np.zeros(m.shape, jax.dtypes.float0)) for i, m in enumerate(metas))
+        outs, tangents = jax.jvp(fn, primals, tangents_in)
+        return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if _inexact(out.dtype))]
+
+    return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
+
+
+def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
+    """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents -> cotangents)."""
+    metas = [v.meta for v in inputs]
+    moving = [i for i, m in enumerate(metas) if _inexact(m.dtype)]
+    found: dict[str, Any] = {}
+
+    def forward(*xs: Any) -> Any:
+        def of_moving(*parts: Any) -> Any:
+            full = list(xs)
+            for i, part in zip(moving, parts, strict=True):
+                full[i] = part
+            return fn(*full)
+
+        outs, pullback = jax.vjp(of_moving, *(xs[i] for i in moving))
+        residuals, found["tree"] = jax.tree.flatten(pullback)
+        found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
+        return [*outs, *residuals]
+
+    forward_graph = reader.rule_graph(forward, metas)
+    outs = found["outs"]
+    residuals = forward_graph.output_metas[len(outs) :]
+
+    def backward(*both: Any) -> Any:
+        cotangents = iter(both[len(residuals) :])
+        given = [next(cotangents) if _inexact(o.dtype) else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
+        return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
+
+    taken = [m for m in forward_graph.output_metas[: len(outs)] if _inexact(m.dtype)]
+    return forward_graph, reader.rule_graph(backward, [*residuals, *taken])
+
+
+def _inexact(dtype: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
+
+
+# --- control flow --------------------------------------------------------------------------------------------------
+
+
+def _scan(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    p = eqn.params
+    constants, carried, _ = jax_seam.scan_counts(eqn)
+    op = control.Scan(reader.sub_graph(p["jaxpr"]), payload(p["length"]), constants, carried, p["reverse"], p["unroll"])
+    return reader.builder.add(op, *inputs)
+
+
+def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    p, builder = eqn.params, reader.builder
+    tested, used = p["cond_nconsts"], p["body_nconsts"]
+    predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
+    if predicate.shape == ():
+        op = control.While(reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used)
+        return builder.add(op, *inputs)
+    # Under vmap each element has its own predicate: go on while any holds, and let only those elements change.
+    condition, body = reader.builder.fresh(), reader.builder.fresh()
+    metas = [v.meta for v in inputs]
+    carried = metas[tested + used :]
+    on_test = [condition.input(m) for m in (*metas[:tested], *carried)]
+    (holds,) = reader.within(condition).read(p["cond_jaxpr"], on_test)
+    (any_holds,) = condition.add(reduction.ReduceOr(tuple(range(len(predicate.shape)))), holds)
+    on_step = [body.input(m) for m in (*metas[:tested], *metas[tested : tested + used], *carried)]
+    inner = reader.within(body)
+    (moves,) = inner.read(p["cond_jaxpr"], [*on_step[:tested], *on_step[tested + used :]])
+    stepped = inner.read(p["body_jaxpr"], on_step[tested:])
+    kept = []
+    for new, old in zip(stepped, on_step[tested + used :], strict=True):
+        wide = structural.BroadcastInDim(old.shape, tuple(range(len(predicate.shape))))
+        where = moves if moves.shape == old.shape else body.add(wide, moves)[0]
+        kept += body.add(logic.Select(), where, new, old)
+    graphs = condition.build([any_holds]), body.build(kept)
+    for graph in graphs:
+        builder.absorb(graph)
+    return builder.add(control.While(*graphs, tested, tested + used), *inputs[:tested], *inputs)
+
+
+def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    branches = tuple(reader.sub_graph(branch) for branch in eqn.params["branches"])
+    return reader.builder.add(control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:])
+
+
+def _plain_index(builder: Any, index: Any, count: int) -> Any:
+    """The index of a cond before lax.cond converted it from a boolean, or lax.switch clamped it: the op does so itself."""
+    op, made_from = builder.maker(index)
+    if isinstance(op, conversion.Convert) and made_from[0].dtype == np.dtype(bool) and count == 2:
+        return made_from[0]
+    if isinstance(op, logic.Clamp):
+        bounds = [builder.maker(v)[0] for v in made_from[1:]]
+        if bounds == [source.Constant(np.int32(0)), source.Constant(np.int32(count - 1))]:
+            return made_from[0]
+    return index
+
+
+def _linear_solve(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    first, second, third, fourth = counts.matvec, counts.vecmat, counts.solve, counts.transpose_solve
+    matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
+    transpose_solve = None if jaxprs.transpose_solve is None else reader.sub_graph(jaxprs.transpose_solve)
+    start = first + second
+    parts = [inputs[:first], inputs[start : start + third], inputs[start + third : start + third + fourth]]
+    op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth))
+    return reader.builder.add(op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :])
+
+
+def _select_n(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    which, *cases = inputs
+    builder, chosen = reader.builder, cases[-1]
+    if which.dtype == np.dtype(bool):
+        chosen = cases[0]
+        for case in cases[1:]:
+            (chosen,) = builder.add(logic.Select(), _broadcast(builder, which, case.shape), case, chosen)
+        return (chosen,)
+    for i in reversed(range(len(cases) - 1)):  # int32: a switch under vmap
+        (number,) = builder.add(structural.BroadcastInDim(which.shape, ()), builder.constant(np.asarray(i, which.dtype)))
+        (here,) = builder.add(logic.Compare(logic.Direction.Le), which, number)
+        (chosen,) = builder.add(logic.Select(), _broadcast(builder, here, chosen.shape), cases[i], chosen)
+    return (chosen,)
+
+
+# --- structural and elementwise ------------------------------------------------------------------------------------
+
+
+def _clamp(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    low, x, high = inputs
+    return reader.builder.add(logic.Clamp(), x, low, high)
+
+
+def _split(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    shape, axis, start, parts = inputs[0].shape, eqn.params["axis"], 0, []
+    for size in eqn.params["sizes"]:
+        starts, limits = [0] * len(shape), list(shape)
+        starts[axis], limits[axis] = start, start + size
+        parts += reader.builder.add(structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape)), inputs[0])
+        start += size
+    return parts
+
+
+def _slice(p: dict[str, Any]) -> Any:
+    starts = payload(p["start_indices"])
+    return structural.Slice(starts, payload(p["limit_indices"]), payload(p["strides"]) or (1,) * len(starts))
+
+
+def _pad(p: dict[str, Any]) -> Any:
+    config = payload(p["padding_config"])
+    return structural.Pad(*(zip(*config, strict=True) if config else ((), (), ())))
+
+
+def _reshape(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    order = payload(eqn.params["dimensions"])
+    if order is not None:
+        inputs = reader.builder.add(structural.Transpose(order), *inputs)
+    return _reshape_to_output(reader, eqn, inputs)
+
+
+def _reshape_to_output(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return reader.builder.add(structural.Reshape(tuple(eqn.outvars[0].aval.shape)), *inputs)
+
+
+def _conj(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    (x,) = inputs
+    dtype = np.dtype(eqn.outvars[0].aval.dtype)
+    if x.dtype != dtype:  # lax.conj makes a real input complex
+        (x,) = reader.builder.add(conversion.Convert(dtype), x)
+    return reader.builder.add(conversion.Conj(), x)
+
+
+def _dimension(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return reader.builder.add(source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype)))
+
+
+def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Memory that the other branch of a differentiated cond never reads; zeros here, since a graph has no undefined values."""
+    aval = eqn.outvars[0].aval
+    return reader.builder.add(structural.BroadcastInDim(tuple(aval.shape), ()), reader.builder.constant(np.zeros((), aval.dtype)))
+
+
+def _accurate(cls: Any) -> Row:
+    def make(p: dict[str, Any]) -> Any:
+        accuracy = p.get("accuracy")
+        if accuracy is not None and not isinstance(accuracy, enum.Enum):
+            raise refuse(cls.__name__.lower(), f"accuracy {accuracy}", "None or a jax.lax.AccuracyMode", "Leave the tolerance out.")
+        return cls(accuracy)
+
+    return _op(make)
+
+
+def _tile(p: dict[str, Any], x: Any) -> Any:
+    sizes = [part for size, times in zip(x.shape, p["reps"], strict=True) for part in (times, size)]
+    wide = jax.lax.broadcast_in_dim(x, sizes, [2 * axis + 1 for axis in range(x.ndim)])
+    return jax.lax.reshape(wide, [size * times for size, times in zip(x.shape, p["reps"], strict=True)])
+
+
+def _stack(p: dict[str, Any], *xs: Any) -> Any:
+    return jax.lax.concatenate([jax.lax.expand_dims(x, [p["axis"]]) for x in xs], p["axis"])
+
+
+def _unstack(p: dict[str, Any], x: Any) -> Any:
+    axis = p["axis"]
+    return [jax.lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
+
+
+def _polynomial(p: dict[str, Any], x: Any, *coefficients: Any) -> Any:
+    total = jax.numpy.broadcast_to(coefficients[-1], x.shape)
+    for c in reversed(coefficients[:-1]):
+        total = total * x + jax.numpy.broadcast_to(c, x.shape)
+    return total
+
+
+def _counter(p: dict[str, Any]) -> Any:
+    """Two uint32 arrays: the high and the low half of the row-major position."""
+    size = int(np.prod(p["shape"], dtype=np.uint64))
+    if size > 2**32:
+        raise refuse("iota_2x32_shape", f"shape {p['shape']}", "at most 2**32 elements", "Draw in parts.")
+    low = jax.lax.reshape(jax.lax.iota(np.uint32, size), p["shape"])
+    return jax.lax.full_like(low, 0), low
+
+
+# --- contraction, windows, indexing, linear algebra, random --------------------------------------------------------
+
+
+def _precision(p: Any) -> Any:
+    if p is None:
+        return None
+    if isinstance(p, jax.lax.DotAlgorithmPreset):
+        return p.name
+    if isinstance(p, tuple) and all(isinstance(x, jax.lax.Precision) for x in p):
+        return tuple(x.name for x in p)
+    raise refuse("dot_general", f"precision {p}", "jax.lax.Precision values or a DotAlgorithmPreset", "Name a preset.")
+
+
+def _accumulation(p: dict[str, Any]) -> Any:
+    dtype = p["preferred_element_type"]
+    return None if dtype is None else np.dtype(dtype)
+
+
+def _dot_general(p: dict[str, Any]) -> Any:
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = payload(p["dimension_numbers"])
+    return contraction.DotGeneral(lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, _precision(p["precision"]), _accumulation(p))
+
+
+def _convolution(p: dict[str, Any]) -> Any:
+    numbers = p["dimension_numbers"]
+    return contraction.Convolution(
+        payload(p["window_strides"]),
+        payload(p["padding"]),
+        payload(p["lhs_dilation"]),
+        payload(p["rhs_dilation"]),
+        payload(numbers.lhs_spec),
+        payload(numbers.rhs_spec),
+        payload(numbers.out_spec),
+        p["feature_group_count"],
+        p["batch_group_count"],
+        _precision(p["precision"]),
+        _accumulation(p),
+    )
+
+
+_BOUNDS = {o.mode: o for o in indexing.OutOfBounds}
+
+
+def _gather(p: dict[str, Any]) -> Any:
+    n = p["dimension_numbers"]
+    return indexing.Gather(
+        payload(n.offset_dims),
+        payload(n.collapsed_slice_dims),
+        payload(n.start_index_map),
+        payload(p["slice_sizes"]),
+        payload(n.operand_batching_dims),
+        payload(n.start_indices_batching_dims),
+        _BOUNDS[p["mode"]],
+        p["indices_are_sorted"],
+        p["unique_indices"],
+        payload(p["fill_value"]),
+    )
+
+
+def _scatter(cls: Any) -> Row:
+    def make(p: dict[str, Any]) -> Any:
+        n = p["dimension_numbers"]
+        if cls is indexing.ScatterUpdate and p["update_jaxpr"] is not None:
+            raise refuse("scatter", "a scatter with a function of its own", "one of add, subtract, multiply, min, max, set", "Use those.")
+        return cls(
+            payload(n.update_window_dims),
+            payload(n.inserted_window_dims),
+            payload(n.scatter_dims_to_operand_dims),
+            payload(n.operand_batching_dims),
+            payload(n.scatter_indices_batching_dims),
+            _BOUNDS[p["mode"]],
+            p["indices_are_sorted"],
+            p["unique_indices"],
+        )
+
+    return _op(make)
+
+
+def _windowed(cls: Any, **extra: Callable[[dict[str, Any]], Any]) -> Row:
+    names = {"sizes": "window_dimensions", "strides": "window_strides", "padding": "padding"}
+    names |= {"base_dilation": "base_dilation", "window_dilation": "window_dilation"}
+
+    def make(p: dict[str, Any]) -> Any:
+        fields = {name: payload(p[param]) for name, param in names.items() if name in cls.__dataclass_fields__}
+        return cls(**fields, **{name: get(p) for name, get in extra.items()})
+
+    return _op(make)
+
+
+def _of_maximum(p: dict[str, Any]) -> bool:
+    return p["select_prim"].name == "ge"
+
+
+def _reduce_window(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    if len(inputs) != 2:
+        given = f"a reduction of {len(inputs) // 2} arrays together"
+        raise refuse("reduce_window", given, "one array", "Reduce each array by itself.")
+    body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
+    return _windowed(window.ReduceWindow, body=lambda _: body)(reader, eqn, inputs)
+
+
+def _reduce(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    return reader.builder.add(reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])), *inputs)
+
+
+def _top_k(p: dict[str, Any]) -> Any:
+    if not p.get("is_stable", True):
+        raise refuse("top_k", "is_stable=False", "a stable top_k", "Leave is_stable out.")
+    return sorting.TopK(payload(p["k"]), payload(p["axis"]))
+
+
+def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    p = eqn.params
+    op = sorting.ApproxTopK(
+        payload(p["k"]),
+        p["reduction_dimension"] % inputs[0].ndim,
+        p["recall_target"],
+        p["is_max_k"],
+        p["reduction_input_size_override"],
+        p["aggregate_to_topk"],
+    )
+    return reader.builder.add(op, *inputs)
+
+
+def _svd(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    outs = reader.builder.add(linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs)
+    return (outs[1], outs[0], outs[2]) if len(outs) == 3 else outs  # the primitive puts s first
+
+
+def _generator(cls: Any) -> Row:
+    return _op(lambda p: cls(p["impl"].name))
+
+
+ROWS: dict[str, Row] = {
+    # elementwise
+    "add": _elementwise(arithmetic.Add()),
+    "add_any": _plain(arithmetic.Add()),
+    "sub": _elementwise(arithmetic.Sub()),
+    "mul": _elementwise(arithmetic.Mul()),
+    "div": _elementwise(arithmetic.Div()),
+    "rem": _elementwise(arithmetic.Rem()),
+    "max": _elementwise(arithmetic.Maximum()),
+    "min": _elementwise(arithmetic.Minimum()),
+    "neg": _plain(arithmetic.Neg()),
+    "abs": _plain(arithmetic.Abs()),
+    "sign": _plain(arithmetic.Sign()),
+    "floor": _plain(arithmetic.Floor()),
+    "ceil": _plain(arithmetic.Ceil()),
+    "round": _op(lambda p: arithmetic.Round(p["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN)),
+    "nextafter": _elementwise(arithmetic.NextAfter()),
+    "and": _elementwise(logic.And()),
+    "or": _elementwise(logic.Or()),
+    "xor": _elementwise(logic.Xor()),
+    "not": _plain(logic.Not()),
+    "shift_left": _elementwise(logic.ShiftLeft()),
+    "shift_right_arithmetic": _elementwise(logic.ShiftRightArithmetic()),
+    "shift_right_logical": _elementwise(logic.ShiftRightLogical()),
+    "population_count": _plain(logic.PopulationCount()),
+    "clz": _plain(logic.CountLeadingZeros()),
+    "is_finite": _plain(logic.IsFinite()),
+    **{d.value: _elementwise(logic.Compare(d)) for d in logic.Direction},
+    "select_n": _select_n,
+    "clamp": _clamp,
+    **{
+        name: _accurate(cls)
+        for name, cls in {
+            "exp": analytic.Exp,
+            "exp2": analytic.Exp2,
+            "expm1": analytic.Expm1,
+            "log": analytic.Log,
+            "log1p": analytic.Log1p,
+            "sqrt": analytic.Sqrt,
+            "rsqrt": analytic.Rsqrt,
+            "cbrt": analytic.Cbrt,
+            "logistic": analytic.Logistic,
+            "sin": analytic.Sin,
+            "cos": analytic.Cos,
+            "tan": analytic.Tan,
+            "tanh": analytic.Tanh,
+        }.items()
+    },
+    "log2": _plain(analytic.Log2()),
+    "asin": _plain(analytic.Asin()),
+    "acos": _plain(analytic.Acos()),
+    "atan": _plain(analytic.Atan()),
+    "atan2": _elementwise(analytic.Atan2()),
+    "sinh": _plain(analytic.Sinh()),
+    "cosh": _plain(analytic.Cosh()),
+    "asinh": _plain(analytic.Asinh()),
+    "acosh": _plain(analytic.Acosh()),
+    "atanh": _plain(analytic.Atanh()),
+    "pow": _elementwise(analytic.Pow()),
+    "integer_pow": _fields(analytic.IntegerPow, exponent="y"),
+    "square": lambda reader, eqn, inputs: reader.builder.add(arithmetic.Mul(), inputs[0], inputs[0]),
+    "one_minus_square": _plain(analytic.OneMinusSquare()),
+    "polynomial": _expanded(_polynomial),
+    "erf": _plain(special.Erf()),
+    "erfc": _plain(special.Erfc()),
+    "erf_inv": _plain(special.ErfInv()),
+    "lgamma": _plain(special.Lgamma()),
+    "digamma": _plain(special.Digamma()),
+    "polygamma": _elementwise(special.Polygamma()),
+    "zeta": _elementwise(special.Zeta()),
+    "igamma": _elementwise(special.Igamma()),
+    "igammac": _elementwise(special.Igammac()),
+    "igamma_grad_a": _elementwise(special.IgammaGradA()),
+    "random_gamma_grad": _elementwise(special.RandomGammaGrad()),
+    "bessel_i0e": _plain(special.BesselI0e()),
+    "bessel_i1e": _plain(special.BesselI1e()),
+    "regularized_incomplete_beta": _elementwise(special.RegularizedIncompleteBeta()),
+    "convert_element_type": _op(lambda p: conversion.Convert(np.dtype(p["new_dtype"]))),
+    "bitcast_convert_type": _op(lambda p: conversion.BitcastConvert(np.dtype(p["new_dtype"]))),
+    "reduce_precision": _fields(conversion.ReducePrecision),
+    "real": _plain(conversion.Real()),
+    "imag": _plain(conversion.Imag()),
+    "complex": _elementwise(conversion.Complex()),
+    "conj": _conj,
+    # sources, gradient, compiler
+    "iota": _fields(source.Iota, axis="dimension"),
+    "iota_2x32_shape": _expanded(_counter),
+    "dim_as_value": _dimension,
+    **dict.fromkeys(("empty", "empty2"), _empty),
+    "stop_gradient": _plain(source.StopGradient()),
+    "optimization_barrier": _plain(source.OptimizationBarrier()),
+    # structural
+    "transpose": _fields(structural.Transpose),
+    "reshape": _reshape,
+    "squeeze": _reshape_to_output,
+    "expand_dims": _reshape_to_output,
+    "broadcast_in_dim": _fields(structural.BroadcastInDim, dims="broadcast_dimensions"),
+    "slice": _op(_slice),
+    "split": _split,
+    "pad": _op(_pad),
+    "rev": _fields(structural.Reverse, axes="dimensions"),
+    "concatenate": _fields(structural.Concatenate, axis="dimension"),
+    "tile": _expanded(_tile),
+    "stack": _expanded(_stack),
+    "unstack": _expanded(_unstack),
+    # contraction
+    "dot_general": _op(_dot_general),
+    "conv_general_dilated": _op(_convolution),
+    "fft": _op(lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))),
+    # reduction
+    "reduce_sum": _fields(reduction.ReduceSum),
+    "reduce_prod": _fields(reduction.ReduceProd),
+    "reduce_max": _fields(reduction.ReduceMax),
+    "reduce_min": _fields(reduction.ReduceMin),
+    "reduce_and": _fields(reduction.ReduceAnd),
+    "reduce_or": _fields(reduction.ReduceOr),
+    "reduce_xor": _fields(reduction.ReduceXor),
+    "reduce": _reduce,
+    "argmax": _op(lambda p: reduction.ArgMax(p["axes"][0], np.dtype(p["index_dtype"]))),
+    "argmin": _op(lambda p: reduction.ArgMin(p["axes"][0], np.dtype(p["index_dtype"]))),
+    "cumsum": _fields(cumulative.CumSum),
+    "cumprod": _fields(cumulative.CumProd),
+    "cummax": _fields(cumulative.CumMax),
+    "cummin": _fields(cumulative.CumMin),
+    "cumlogsumexp": _fields(cumulative.CumLogSumExp),
+    "reduce_window_sum": _windowed(window.ReduceWindowSum),
+    "reduce_window_max": _windowed(window.ReduceWindowMax),
+    "reduce_window_min": _windowed(window.ReduceWindowMin),
+    "reduce_window": _reduce_window,
+    "select_and_scatter_add": _windowed(window.SelectAndScatterAdd, of_maximum=_of_maximum),
+    "select_and_gather_add": _windowed(window.SelectAndGatherAdd, of_maximum=_of_maximum),
+    # sorting and indexing
+    "sort": _fields(sorting.Sort, axis="dimension"),
+    "top_k": _op(_top_k),
+    "approx_top_k": _approx_top_k,
+    "gather": _op(_gather),
+    "scatter-add": _scatter(indexing.Scatter),
+    "scatter-sub": _scatter(indexing.ScatterSub),
+    "scatter-mul": _scatter(indexing.ScatterMul),
+    "scatter-min": _scatter(indexing.ScatterMin),
+    "scatter-max": _scatter(indexing.ScatterMax),
+    "scatter": _scatter(indexing.ScatterUpdate),
+    "dynamic_slice": _fields(indexing.DynamicSlice, sizes="slice_sizes"),
+    "dynamic_update_slice": _plain(indexing.DynamicUpdateSlice()),
+    # linear algebra
+    "cholesky": _plain(linalg.Cholesky()),
+    "lu": _plain(linalg.Lu()),
+    "lu_pivots_to_permutation": _fields(linalg.LuPivotsToPermutation),
+    "qr": _fields(linalg.Qr),
+    "householder_product": _plain(linalg.HouseholderProduct()),
+    "svd": _svd,
+    "eigh": _fields(linalg.Eigh),
+    "eig": _fields(linalg.Eig, left="compute_left_eigenvectors", right="compute_right_eigenvectors"),
+    "triangular_solve": _fields(linalg.TriangularSolve),
+    "tridiagonal_solve": _plain(linalg.TridiagonalSolve()),
+    # random bits
+    "random_seed": _generator(random.RandomSeed),
+    "random_wrap": _generator(random.RandomWrap),
+    "random_unwrap": _plain(random.RandomUnwrap()),
+    "random_bits": _fields(random.RandomBits),
+    "random_split": _fields(random.RandomSplit),
+    "random_fold_in": _elementwise(random.RandomFoldIn()),
+    "random_clone": _same,
+    "random_gamma": _fields(random.RandomGamma),
+    "rng_bit_generator": _op(
+        lambda p: random.RngBitGenerator(payload(p["shape"]), np.dtype(p["dtype"]), jax.lax.RandomAlgorithm(p["algorithm"]).name)
+    ),
+    # control flow, calls, and primitives that do nothing to values
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "custom_linear_solve": _linear_solve,
+    "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
+    "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"), _inlined),
+    **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),
+}

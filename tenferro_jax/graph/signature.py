@@ -1,0 +1,161 @@
+"""What control flow asks of its bodies: what goes in, what comes out, what is carried. It also gives the op's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError
+from ..jax_seam import is_symbolic_dim
+from ..meta import TensorMeta
+from ..ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
+from ..ops.op import StdTensorOp
+from ..ops.reduction import Reduce
+from ..ops.window import ReduceWindow
+
+Metas = Sequence[TensorMeta]
+
+
+def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | None:
+    """dtype and shape of each output of an op with bodies, once they fit; None where they follow otherwise.
+
+    Raises:
+      InvalidConfig: a payload that is none, or a body that is no graph.
+      ArityError: a body takes or gives another number of values.
+      ShapeError, DTypeError: a body takes or gives another shape or dtype; the text says which value.
+    """
+    check = _SIGNATURES.get(type(op))
+    return None if check is None else check(op, inputs)
+
+
+def _scan(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    for name, least in (("length", 0), ("unroll", 1)):
+        value = getattr(op, name)
+        if not (name == "length" and is_symbolic_dim(value)) and (type(value) is not int or value < least):
+            raise _payload("Scan", f"{name}={value!r}", f"an integer, {least} or more, or a symbolic length")
+    constants, carry, scanned = _split("Scan", inputs, constant_count=op.constant_count, carry_count=op.carry_count)
+    for i, meta in enumerate(scanned):
+        if not meta.shape or meta.shape[0] != op.length:
+            fix = "Scan arrays whose first axis is the length."
+            raise ShapeError(where=f"Scan, scanned input {i}", given=str(meta), needed=f"a first axis of {op.length}", fix=fix)
+    slices = [TensorMeta(meta.dtype, meta.shape[1:]) for meta in scanned]
+    outs = _outputs("Scan, body", op.body, (*constants, *carry, *slices))
+    _carries(outs[: len(carry)], carry, "Scan, body")
+    return (*carry, *(TensorMeta(meta.dtype, (op.length, *meta.shape)) for meta in outs[len(carry) :]))
+
+
+def _while(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    tested, used, carry = _split(
+        "While", inputs, condition_constant_count=op.condition_constant_count, body_constant_count=op.body_constant_count
+    )
+    predicate = _outputs("While, condition", op.condition, (*tested, *carry))
+    _agree(predicate, [TensorMeta(np.dtype(bool), ())], "While, condition", "output", "the predicate")
+    _carries(_outputs("While, body", op.body, (*used, *carry)), carry, "While, body")
+    return carry
+
+
+def _cond(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    if type(op.branches) is not tuple or not op.branches:
+        raise _payload("Cond", f"branches={op.branches!r}", "a tuple of one graph or more")
+    if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
+        _agree(inputs[:1], [TensorMeta(np.dtype("int32"), ())], "Cond", "index", "the choice of a branch")
+    outputs = [_outputs(f"Cond, branch {i}", branch, inputs[1:]) for i, branch in enumerate(op.branches)]
+    for i, outs in enumerate(outputs):
+        _agree(outs, outputs[0], f"Cond, branch {i}", "output", "as branch 0 gives")
+    return outputs[0]
+
+
+def _reduce(op: Any, inputs: Metas) -> None:
+    scalars = [TensorMeta(meta.dtype, ()) for meta in inputs[: len(inputs) // 2]]
+    where = type(op).__name__
+    _agree(inputs[len(scalars) :], scalars, where, "initial value", "a scalar for each input")
+    _agree(_outputs(f"{where}, body", op.body, (*scalars, *scalars)), scalars, f"{where}, body", "output", "as it goes in")
+
+
+def _linear_solve(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    names = ("matvec", "solve", "transpose_solve")
+    *constants, b = _split("LinearSolve", inputs, **dict(zip(names, op.constant_counts, strict=True)))
+    for name, given in zip(names, constants, strict=True):
+        graph = getattr(op, name)
+        if graph is not None or name != "transpose_solve":
+            _carries(_outputs(f"LinearSolve, {name}", graph, (*given, *b)), b, f"LinearSolve, {name}")
+    return b
+
+
+def _custom_jvp(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    outs = _outputs("CustomJvp, body", op.body, inputs)
+    results = _outputs("CustomJvp, jvp", op.jvp, (*inputs, *_moving(inputs)))
+    _agree(results, (*outs, *_moving(outs)), "CustomJvp, jvp", "output", "the body's outputs and their tangents")
+    return outs
+
+
+def _custom_vjp(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    outs = _outputs("CustomVjp, body", op.body, inputs)
+    results = _outputs("CustomVjp, forward", op.forward, inputs)
+    _agree(results[: len(outs)], outs, "CustomVjp, forward", "output", "as the body gives, then residuals")
+    cotangents = _outputs("CustomVjp, backward", op.backward, (*results[len(outs) :], *_moving(outs)))
+    _agree(cotangents, _moving(inputs), "CustomVjp, backward", "output", "a cotangent for each floating input")
+    return outs
+
+
+def _moving(metas: Metas) -> tuple[TensorMeta, ...]:
+    return tuple(meta for meta in metas if jax.dtypes.issubdtype(meta.dtype, np.inexact))
+
+
+_SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta, ...] | None]] = {
+    Scan: _scan,
+    While: _while,
+    Cond: _cond,
+    LinearSolve: _linear_solve,
+    CustomJvp: _custom_jvp,
+    CustomVjp: _custom_vjp,
+    Reduce: _reduce,
+    ReduceWindow: _reduce,
+}
+
+
+def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, ...], ...]:
+    """The inputs in groups of the counts that the payload names, and the rest, which is carried."""
+    groups, start = [], 0
+    for name, count in counts.items():
+        if type(count) is not int or not 0 <= count <= len(inputs) - start:
+            raise _payload(where, f"{name}={count!r} with {len(inputs)} inputs", f"a number from 0 to {len(inputs) - start}")
+        groups.append(tuple(inputs[start : start + count]))
+        start += count
+    return (*groups, tuple(inputs[start:]))
+
+
+def _outputs(where: str, body: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+    """The output metas of a body graph for these inputs."""
+    if not hasattr(body, "input_metas"):
+        raise _payload(where, repr(body), "a Graph")
+    inputs = tuple(inputs)
+    if inputs != body.input_metas and body.is_symbolic and len(inputs) == body.input_count:
+        return body.bound_metas(inputs).output_metas
+    _agree(inputs, body.input_metas, where, "input", "as the body declares")
+    return body.output_metas
+
+
+def _carries(outputs: Metas, carry: Metas, where: str) -> None:
+    _agree(outputs, carry, where, "carry", "as it goes in")
+
+
+def _agree(given: Metas, needed: Metas, where: str, noun: str, reason: str) -> None:
+    if len(given) != len(needed):
+        raise ArityError(
+            where=where,
+            given=f"{len(given)} of {noun}: {', '.join(map(str, given)) or 'none'}",
+            needed=f"{len(needed)}, {reason}: {', '.join(map(str, needed)) or 'none'}",
+            fix="Make the body's signature fit.",
+        )
+    for i, (have, want) in enumerate(zip(given, needed, strict=True)):
+        if have != want:
+            kind = DTypeError if have.dtype != want.dtype else ShapeError
+            raise kind(where=f"{where}, {noun} {i}", given=str(have), needed=f"{want}, {reason}", fix="Make the body's signature fit.")
+
+
+def _payload(where: str, given: str, needed: str) -> InvalidConfig:
+    return InvalidConfig(where=where, given=given, needed=needed, fix="See docs/spec/ops.md.")

@@ -1,0 +1,219 @@
+"""Well-formedness of graphs, as a table of rules.
+
+Graphs that a builder makes obey them by construction; a graph made by hand, or read from bytes, is checked with `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+
+from ..errors import MalformedGraph, TenferroError
+from ..meta import canonical_dtype
+from ..ops.op import StdTensorOp
+from ..ops.vocabulary import WITH_BODIES
+from .graph import Graph, Node, bodies, infer, require_graph
+from .guards import canonical_guards
+from .printing import op_text
+from .signature import control_outputs
+
+
+class Rule(NamedTuple):
+    """One rule of well-formedness.
+
+    Attributes:
+      name: what an error calls it.
+      says: what it demands.
+      broken: what breaks it in a graph, one text a breach. A rule may rely on the rules before it.
+    """
+
+    name: str
+    says: str
+    broken: Callable[[Graph], Iterator[str]]
+
+
+def verify(graph: Graph) -> Graph:
+    """Check a graph, and the bodies of its control flow, against every rule of `RULES`; returns it.
+
+    Raises:
+      MalformedGraph: a rule is broken; the text names the rule and the place.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from tenferro_jax import trace
+      >>> len(verify(trace(jnp.sin, jnp.zeros(2))).nodes)
+      1
+    """
+    pending = [(require_graph(graph, "verify"), "graph")]
+    done: set[int] = set()
+    while pending:
+        current, where = pending.pop()
+        if id(current) in done:
+            continue
+        done.add(id(current))
+        for rule in RULES:
+            for breach in rule.broken(current):
+                fix = "Build the graph with GraphBuilder, which keeps the rules."
+                raise MalformedGraph(where=f"{where}, rule {rule.name!r}", given=breach, needed=rule.says, fix=fix)
+        for i, node in enumerate(current.nodes):
+            pending.extend((body, f"{where}, node {i}, body {k}") for k, body in enumerate(bodies(node.op)))
+    return graph
+
+
+def _ends(graph: Graph) -> list[int]:
+    """For each node the number after its last output."""
+    return [*(node.first_output for node in graph.nodes[1:]), len(graph.metas)] if graph.nodes else []
+
+
+def _name(i: int, node: Node) -> str:
+    return f"node {i}, {op_text(node.op)}"
+
+
+def _ops(graph: Graph) -> Iterator[str]:
+    for i, node in enumerate(graph.nodes):
+        if not isinstance(node.op, StdTensorOp):
+            yield f"node {i}, {node.op!r}"
+        elif isinstance(node.op, WITH_BODIES) and not bodies(node.op):
+            yield f"node {i}, {type(node.op).__name__} without a graph"
+
+
+def _counts(graph: Graph) -> Iterator[str]:
+    if not 0 <= graph.input_count <= len(graph.metas):
+        yield f"{graph.input_count} inputs among {len(graph.metas)} values"
+
+
+def _dense(graph: Graph) -> Iterator[str]:
+    expected = graph.input_count
+    for i, node in enumerate(graph.nodes):
+        if node.first_output != expected:
+            yield f"{_name(i, node)}: its first output is %{node.first_output}, not %{expected}"
+            return
+        expected += node.op.output_count
+    if expected != len(graph.metas):
+        yield f"{len(graph.metas)} values, of which {expected} are inputs or outputs of nodes"
+
+
+def _precede(graph: Graph) -> Iterator[str]:
+    for i, node in enumerate(graph.nodes):
+        for value in node.inputs:
+            if type(value) is not int or not 0 <= value < node.first_output:
+                yield f"{_name(i, node)} reads %{value}, which no earlier node gives"
+
+
+def _arity(graph: Graph) -> Iterator[str]:
+    for i, node in enumerate(graph.nodes):
+        if node.op.input_count is not None and len(node.inputs) != node.op.input_count:
+            yield f"{_name(i, node)} with {len(node.inputs)} inputs instead of {node.op.input_count}"
+
+
+def _outputs(graph: Graph) -> Iterator[str]:
+    for value in graph.outputs:
+        if type(value) is not int or not 0 <= value < len(graph.metas):
+            yield f"the output %{value} of {len(graph.metas)} values"
+
+
+def _trees(graph: Graph) -> Iterator[str]:
+    for name, tree, count in [("in_tree", graph.in_tree, graph.input_count), ("out_tree", graph.out_tree, len(graph.outputs))]:
+        if tree.num_leaves != count:
+            yield f"{name} {tree} for {count} values"
+    if not isinstance(jax.tree.unflatten(graph.in_tree, range(graph.in_tree.num_leaves)), tuple):
+        yield f"in_tree {graph.in_tree}, which is no tuple of arguments"
+
+
+def _interned(graph: Graph) -> Iterator[str]:
+    seen: dict[tuple[StdTensorOp, tuple[int, ...]], int] = {}
+    for i, node in enumerate(graph.nodes):
+        first = seen.setdefault((node.op, node.inputs), i)
+        if first != i:
+            yield f"{_name(i, node)} repeats node {first}"
+
+
+def _order(graph: Graph) -> list[int]:
+    """The nodes that the outputs need, depth first."""
+    producer: list[int | None] = [None] * graph.input_count
+    for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
+        producer.extend([i] * (end - node.first_output))
+    order: list[int] = []
+    done: set[int] = set()
+    pending = [producer[value] for value in reversed(graph.outputs)]
+    while pending:
+        index = pending[-1]
+        if index is None or index in done:
+            pending.pop()
+            continue
+        waiting = [p for value in graph.nodes[index].inputs if (p := producer[value]) is not None and p not in done]
+        if waiting:
+            pending.extend(reversed(waiting))
+            continue
+        order.append(index)
+        done.add(index)
+        pending.pop()
+    return order
+
+
+def _reachable(graph: Graph) -> Iterator[str]:
+    for i in sorted(set(range(len(graph.nodes))) - set(_order(graph))):
+        yield f"{_name(i, graph.nodes[i])}, which no output needs"
+
+
+def _canonical(graph: Graph) -> Iterator[str]:
+    for place, i in enumerate(_order(graph)):
+        if place != i:
+            yield f"{_name(i, graph.nodes[i])}, which belongs at place {place}"
+            return
+
+
+def _signatures(graph: Graph) -> Iterator[str]:
+    for i, node in enumerate(graph.nodes):
+        try:
+            control_outputs(node.op, [graph.metas[value] for value in node.inputs])
+        except TenferroError as error:
+            yield f"{_name(i, node)}: {error}"
+
+
+def _metas(graph: Graph) -> Iterator[str]:
+    for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
+        stored = graph.metas[node.first_output : end]
+        try:
+            inferred, _ = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
+        except TenferroError as error:
+            yield f"{_name(i, node)}: {error}"
+            continue
+        if stored != inferred:
+            yield f"{_name(i, node)} with outputs {', '.join(map(str, stored))}; inference says {', '.join(map(str, inferred))}"
+
+
+def _guards(graph: Graph) -> Iterator[str]:
+    known = set(map(str, graph.guards))
+    for i, node in enumerate(graph.nodes):
+        _, assumed = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
+        for guard in canonical_guards(assumed):
+            if str(guard) not in known:
+                yield f"{_name(i, node)} assumes {guard}"
+
+
+def _wide(graph: Graph) -> Iterator[str]:
+    for i, meta in enumerate(graph.metas):
+        if canonical_dtype(meta.dtype) != meta.dtype:
+            yield f"%{i} of {meta} while 64-bit types are off"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("ops", "every node holds an op of the vocabulary or an extension, and the bodies of control flow are graphs", _ops),
+    Rule("inputs first", "the inputs are the first values", _counts),
+    Rule("dense numbering", "values are numbered without gaps: inputs, then the outputs of each node in turn", _dense),
+    Rule("use after definition", "a node reads values that are inputs or outputs of earlier nodes", _precede),
+    Rule("arity", "a node reads as many values as its op takes", _arity),
+    Rule("outputs in range", "an output is a value of the graph", _outputs),
+    Rule("trees", "the input tree is a tuple of arguments, and both trees have a leaf for each value", _trees),
+    Rule("interned", "no two nodes apply equal ops to equal inputs", _interned),
+    Rule("reachable", "an output needs every node", _reachable),
+    Rule("canonical order", "nodes are in depth-first order from the outputs", _canonical),
+    Rule("64-bit types", "64-bit values are there only while JAX keeps them", _wide),
+    Rule("signatures", "the bodies of control flow take and give what their place asks", _signatures),
+    Rule("metas", "dtype and shape of every value are those that inference gives", _metas),
+    Rule("guards", "what inference assumes of symbolic sizes is a guard of the graph", _guards),
+)
+"""Every rule, in the order in which they are checked."""

@@ -1,0 +1,104 @@
+"""Elementwise change of representation: dtypes, precision, complex parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .op import Binary, Unary, op
+
+
+@op
+class Convert(Unary):
+    """x in another dtype by JAX's rules: to integers toward zero, to bool whether it is not 0, complex to its real part.
+
+    Gradient: linear between inexact dtypes, none through integers.
+    Example: Convert(np.dtype("int32")).apply(2.7) = 2
+    """
+
+    dtype: Any
+
+    def apply(self, x: Any) -> Any:
+        return lax.convert_element_type(x, self.dtype)
+
+
+@op
+class BitcastConvert(Unary):
+    """The bits of x read as another dtype.
+
+    C1: a narrower dtype adds a last axis of the ratio of the widths, a wider one removes it.
+    Gradient: none.
+    Example: BitcastConvert(np.dtype("int32")).apply(np.float32(1.0)) = 0x3F800000
+    """
+
+    dtype: Any
+
+    def apply(self, x: Any) -> Any:
+        return lax.bitcast_convert_type(x, self.dtype)
+
+
+@op
+class ReducePrecision(Unary):
+    """x rounded to a format of fewer bits, kept in its dtype.
+
+    C1: floating. C2: exponent_bits at least 1, mantissa_bits at least 0.
+    Gradient: the tangent, rounded likewise.
+    Example: ReducePrecision(8, 7).apply(np.float32(1.001)) = 1.0
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    def apply(self, x: Any) -> Any:
+        return lax.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
+
+
+@op
+class Real(Unary):
+    """The real part.
+
+    C1: complex.
+    Gradient: linear.
+    Example: Real().apply(1 + 2j) = 1.0
+    """
+
+    apply = staticmethod(lax.real)
+
+
+@op
+class Imag(Unary):
+    """The imaginary part.
+
+    C1: complex.
+    Gradient: linear.
+    Example: Imag().apply(1 + 2j) = 2.0
+    """
+
+    apply = staticmethod(lax.imag)
+
+
+@op
+class Complex(Binary):
+    """x + iy.
+
+    C2: float32 or float64.
+    Gradient: linear.
+    Example: Complex().apply(1.0, 2.0) = 1 + 2j
+    """
+
+    apply = staticmethod(lax.complex)
+
+
+@op
+class Conj(Unary):
+    """The complex conjugate; real x as it is.
+
+    C1: floating or complex.
+    Gradient: linear over the reals.
+    Example: Conj().apply(1 + 2j) = 1 - 2j
+    """
+
+    def apply(self, x: Any) -> Any:
+        return lax.conj(x) if jnp.iscomplexobj(x) else x

@@ -1,0 +1,185 @@
+"""Elementwise comparison, selection, logic and bits."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from jax import lax
+
+from .op import Binary, StdTensorOp, Unary, op
+
+
+@op
+class And(Binary):
+    """Bitwise and; logical for booleans.
+
+    C2: boolean or integer.
+    Gradient: none.
+    Example: And().apply(6, 3) = 2
+    """
+
+    apply = staticmethod(lax.bitwise_and)
+
+
+@op
+class Or(Binary):
+    """Bitwise or; logical for booleans.
+
+    C2: boolean or integer.
+    Gradient: none.
+    Example: Or().apply(6, 3) = 7
+    """
+
+    apply = staticmethod(lax.bitwise_or)
+
+
+@op
+class Xor(Binary):
+    """Bitwise exclusive or; logical for booleans.
+
+    C2: boolean or integer.
+    Gradient: none.
+    Example: Xor().apply(6, 3) = 5
+    """
+
+    apply = staticmethod(lax.bitwise_xor)
+
+
+@op
+class Not(Unary):
+    """Bitwise not; logical for booleans.
+
+    C1: boolean or integer.
+    Gradient: none.
+    Example: Not().apply(True) = False
+    """
+
+    apply = staticmethod(lax.bitwise_not)
+
+
+@op
+class ShiftLeft(Binary):
+    """x shifted left by y bits; 0 where y is negative or not below the width.
+
+    C2: integer.
+    Gradient: none.
+    Example: ShiftLeft().apply(3, 2) = 12
+    """
+
+    apply = staticmethod(lax.shift_left)
+
+
+@op
+class ShiftRightArithmetic(Binary):
+    """x shifted right by y bits, the sign repeated; all sign bits where y is negative or not below the width.
+
+    C2: integer.
+    Gradient: none.
+    Example: ShiftRightArithmetic().apply(-8, 1) = -4
+    """
+
+    apply = staticmethod(lax.shift_right_arithmetic)
+
+
+@op
+class ShiftRightLogical(Binary):
+    """x shifted right by y bits, zeros moved in; 0 where y is negative or not below the width.
+
+    C2: integer.
+    Gradient: none.
+    Example: ShiftRightLogical().apply(8, 1) = 4
+    """
+
+    apply = staticmethod(lax.shift_right_logical)
+
+
+@op
+class PopulationCount(Unary):
+    """The number of bits that are set.
+
+    C1: integer.
+    Gradient: none.
+    Example: PopulationCount().apply(7) = 3
+    """
+
+    apply = staticmethod(lax.population_count)
+
+
+@op
+class CountLeadingZeros(Unary):
+    """The number of zero bits above the highest set one.
+
+    C1: integer.
+    Gradient: none.
+    Example: CountLeadingZeros().apply(np.int32(1)) = 31
+    """
+
+    apply = staticmethod(lax.clz)
+
+
+@op
+class IsFinite(Unary):
+    """Whether x is neither NaN nor infinite.
+
+    C1: floating.
+    Gradient: none.
+    Example: IsFinite().apply(np.inf) = False
+    """
+
+    apply = staticmethod(lax.is_finite)
+
+
+class Direction(enum.Enum):
+    """How `Compare` compares."""
+
+    Eq = "eq"
+    Ne = "ne"
+    Lt = "lt"
+    Le = "le"
+    Gt = "gt"
+    Ge = "ge"
+
+
+@op
+class Compare(Binary):
+    """Boolean comparison of x with y; every comparison with NaN but Ne is False.
+
+    C2: Lt, Le, Gt, Ge do not take complex numbers.
+    Gradient: none.
+    Example: Compare(Direction.Lt).apply(1.0, 2.0) = True
+    """
+
+    direction: Direction
+
+    def apply(self, x: Any, y: Any) -> Any:
+        return getattr(lax, self.direction.value)(x, y)
+
+
+@op
+class Select(StdTensorOp):
+    """on_true where predicate, else on_false.
+
+    C1: a boolean predicate of the cases' shape, or of shape (). C2: both cases have one dtype and shape.
+    Gradient: linear in the cases.
+    Example: Select().apply(True, 1.0, 2.0) = 1.0
+    """
+
+    input_count = 3
+    apply = staticmethod(lax.select)
+
+
+@op
+class Clamp(StdTensorOp):
+    """x limited to lower <= x <= upper; inputs are x, lower, upper.
+
+    C1: one dtype. C2: each bound has x's shape or shape ().
+    Gradient: to x strictly between the bounds, 0 at a bound; a bound of x's shape gets it where it is active, one of shape ()
+    is refused.
+    Example: Clamp().apply(5.0, 0.0, 1.0) = 1.0
+    """
+
+    input_count = 3
+
+    def apply(self, x: Any, lower: Any, upper: Any) -> Any:
+        return lax.clamp(lower, x, upper)

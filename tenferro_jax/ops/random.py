@@ -1,0 +1,160 @@
+"""Random bits as a function of a key. Nothing here holds state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .op import Binary, StdTensorOp, op
+
+
+@op
+class RandomSeed(StdTensorOp):
+    """A typed key from each integer seed, for a named generator.
+
+    C1: an integer dtype.
+    Gradient: none.
+    Example: RandomUnwrap().apply(RandomSeed("threefry2x32").apply(np.int32(7))) = [0, 7]
+    """
+
+    generator: str
+
+    def apply(self, seed: Any) -> Any:
+        seeds = jnp.asarray(seed)
+
+        def make(s: Any) -> Any:
+            return jax.random.key(s, impl=self.generator)
+
+        for _ in range(seeds.ndim):
+            make = jax.vmap(make)
+        return make(seeds)
+
+
+@op
+class RandomWrap(StdTensorOp):
+    """Raw uint32 key data, on the last axis, as typed keys.
+
+    C1: uint32, the last axis of the generator's key size.
+    Gradient: none.
+    Example: RandomUnwrap().apply(RandomWrap("threefry2x32").apply(np.uint32([0, 7]))) = [0, 7]
+    """
+
+    generator: str
+
+    def apply(self, data: Any) -> Any:
+        return jax.random.wrap_key_data(data, impl=self.generator)
+
+
+@op
+class RandomUnwrap(StdTensorOp):
+    """The raw uint32 data of typed keys, on a new last axis.
+
+    C1: a key dtype.
+    Gradient: none.
+    Example: RandomUnwrap().apply(jax.random.key(7)) = [0, 7]
+    """
+
+    apply = staticmethod(jax.random.key_data)
+
+
+@op
+class RandomBits(StdTensorOp):
+    """Uniform bits as unsigned integers: for each key an array of the given shape.
+
+    C1: bit_width 8, 16, 32 or 64. C2: a key dtype.
+    Gradient: none.
+    Example: RandomBits(32, (2,)).apply(jax.random.key(0)) = jax.random.bits(jax.random.key(0), (2,), "uint32")
+    """
+
+    bit_width: int
+    shape: tuple[Any, ...]
+
+    def apply(self, key: Any) -> Any:
+        def bits(k: Any) -> Any:
+            return jax.random.bits(k, self.shape, f"uint{self.bit_width}")
+
+        for _ in range(key.ndim):
+            bits = jax.vmap(bits)
+        return bits(key)
+
+
+@op
+class RandomSplit(StdTensorOp):
+    """New keys of the given shape from each key.
+
+    C1: a key dtype.
+    Gradient: none.
+    Example: RandomUnwrap().apply(RandomSplit((2,)).apply(jax.random.key(0))) = jax.random.key_data(jax.random.split(jax.random.key(0)))
+    """
+
+    shape: tuple[Any, ...]
+
+    def apply(self, key: Any) -> Any:
+        def split(k: Any) -> Any:
+            return jax.random.split(k, self.shape)
+
+        for _ in range(key.ndim):
+            split = jax.vmap(split)
+        return split(key)
+
+
+@op
+class RandomFoldIn(Binary):
+    """A new key from each key and uint32 number.
+
+    C1: keys and uint32 numbers of one shape.
+    Gradient: none.
+    Example: RandomUnwrap().apply(RandomFoldIn().apply(jax.random.key(0), np.uint32(0))) = [1797259609, 2579123966]
+    """
+
+    equal_dtypes = False
+
+    def apply(self, key: Any, number: Any) -> Any:
+        fold = jax.random.fold_in
+        for _ in range(key.ndim):
+            fold = jax.vmap(fold)
+        return fold(key, number)
+
+
+@op
+class RandomGamma(StdTensorOp):
+    """Samples of gamma(a), or their logarithms: for each key those of the last axes of a.
+
+    C1: the shape of the keys begins that of a. C2: floating a.
+    Gradient: the implicit derivative in a.
+    Example: RandomGamma().apply(jax.random.split(jax.random.key(0)), np.ones(2)) > 0
+    """
+
+    input_count = 2
+    log_space: bool = False
+
+    def apply(self, key: Any, a: Any) -> Any:
+        draw = jax.random.loggamma if self.log_space else jax.random.gamma
+
+        def sample(k: Any, alpha: Any) -> Any:
+            return draw(k, alpha, alpha.shape, alpha.dtype)
+
+        for _ in range(key.ndim):
+            sample = jax.vmap(sample)
+        return sample(key, a)
+
+
+@op
+class RngBitGenerator(StdTensorOp):
+    """The next raw key state and uniform bits, by an algorithm of XLA.
+
+    C1: uint32 or uint64 state of the algorithm's size; unsigned bits.
+    Gradient: none.
+    Example: RngBitGenerator((2,), np.dtype("uint32"), "RNG_THREE_FRY").apply(np.uint64([0, 7]))[0].shape = (2,)
+    """
+
+    output_count = 2
+    shape: tuple[int, ...]
+    dtype: Any
+    algorithm: str
+
+    def apply(self, key: Any) -> Any:
+        return lax.rng_bit_generator(key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm])

@@ -1,0 +1,73 @@
+"""Sorting and the k largest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax import lax
+
+from .op import StdTensorOp, op
+
+
+@op
+class Sort(StdTensorOp):
+    """Sort all inputs together along an axis, ascending by the first num_keys of them; NaN last, -0 equals 0.
+
+    C1: one shape. C2: 0 <= axis < rank. C3: 1 <= num_keys <= number of inputs.
+    Gradient: linear, moved with the elements.
+    Example: Sort(0).apply(np.array([3.0, 1.0, 2.0])) = [[1.0, 2.0, 3.0]]
+    """
+
+    input_count = None
+    axis: int
+    is_stable: bool = True
+    num_keys: int = 1
+
+    def apply(self, *xs: Any) -> Any:
+        return lax.sort(xs, dimension=self.axis, is_stable=self.is_stable, num_keys=self.num_keys)
+
+
+@op
+class TopK(StdTensorOp):
+    """The k largest along an axis, descending, and their int32 positions; the earlier of equals first.
+
+    C1: 0 <= axis < rank. C2: 0 <= k <= size of the axis. C3: not complex.
+    Gradient: linear, moved with the elements; none for the positions.
+    Example: TopK(2, 0).apply(np.array([3, 1, 2])) = [[3, 2], [0, 2]]
+    """
+
+    output_count = 2
+    k: int
+    axis: int
+
+    def apply(self, x: Any) -> Any:
+        return lax.top_k(x, self.k, axis=self.axis)
+
+
+@op
+class ApproxTopK(StdTensorOp):
+    """The k largest (or smallest) along an axis, each found with a stated probability, and their positions.
+
+    C1: as TopK. C2: floating.
+    Gradient: linear, moved with the elements; none for the positions.
+    Example: ApproxTopK(1, 0, 0.95).apply(np.array([3.0, 1.0, 2.0])) = [[3.0], [0]]
+    """
+
+    output_count = 2
+    k: int
+    axis: int
+    recall_target: float
+    largest: bool = True
+    input_size_override: int = -1
+    aggregate: bool = True
+
+    def apply(self, x: Any) -> Any:
+        find = lax.approx_max_k if self.largest else lax.approx_min_k
+        return find(
+            x,
+            self.k,
+            reduction_dimension=self.axis,
+            recall_target=self.recall_target,
+            reduction_input_size_override=self.input_size_override,
+            aggregate_to_topk=self.aggregate,
+        )

@@ -1,0 +1,100 @@
+"""Ops that make values from their payload or from shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .op import StdTensorOp, op
+
+
+@op
+class Constant(StdTensorOp):
+    """A concrete array held in the payload.
+
+    Gradient: none, it has no input.
+    Example: Constant(np.arange(3)).apply() = [0, 1, 2]
+    """
+
+    input_count = 0
+    value: Any
+
+    def apply(self) -> Any:
+        return jnp.asarray(self.value)
+
+
+@op
+class Iota(StdTensorOp):
+    """0, 1, 2, ... along an axis, repeated along the others.
+
+    C1: 0 <= axis < rank. C2: a numeric dtype.
+    Gradient: none, it has no input.
+    Example: Iota(np.dtype("int32"), (2, 3), 1).apply() = [[0, 1, 2], [0, 1, 2]]
+    """
+
+    input_count = 0
+    dtype: Any
+    shape: tuple[Any, ...]
+    axis: int
+
+    def apply(self) -> Any:
+        return lax.broadcasted_iota(self.dtype, self.shape, self.axis)
+
+
+@op
+class DimensionValue(StdTensorOp):
+    """A dimension expression as a scalar of an integer dtype.
+
+    C1: an integer dtype.
+    Gradient: none, it has no input.
+    Example: DimensionValue(7, np.dtype("int32")).apply() = 7
+    """
+
+    input_count = 0
+    dim: Any
+    dtype: Any
+
+    def apply(self) -> Any:
+        return jnp.asarray(self.dim, self.dtype)
+
+
+@op
+class ShapeOf(StdTensorOp):
+    """The size of one axis, as an int32 scalar.
+
+    C1: 0 <= axis < rank.
+    Gradient: none: sizes do not vary.
+    Example: ShapeOf(1).apply(np.zeros((2, 3))) = 3
+    """
+
+    axis: int
+
+    def apply(self, x: Any) -> Any:
+        return jnp.asarray(x.shape[self.axis], jnp.int32)
+
+
+@op
+class StopGradient(StdTensorOp):
+    """x, with a derivative of zero.
+
+    Gradient: zero.
+    Example: StopGradient().apply(2.0) = 2.0
+    """
+
+    apply = staticmethod(lax.stop_gradient)
+
+
+@op
+class OptimizationBarrier(StdTensorOp):
+    """Its inputs; the compiler moves no work across and merges none over it.
+
+    Gradient: linear, through a barrier likewise.
+    Example: OptimizationBarrier().apply(2.0) = [2.0]
+    """
+
+    input_count = None
+
+    def apply(self, *xs: Any) -> Any:
+        return lax.optimization_barrier(xs)

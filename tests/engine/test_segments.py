@@ -1,0 +1,268 @@
+"""How a graph becomes steps: what XLA sees, where the host stands between, what is given back."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from benchmarks import training_step
+from benchmarks.measure import canonical_hlo
+from ext_tropical import tropical_einsum, tropical_einsum_with_argmax
+from tenferro_jax import (
+    BackendFailure,
+    Engine,
+    Graph,
+    GraphBuilder,
+    InvalidConfig,
+    MetaMismatchError,
+    RouteKind,
+    TensorMeta,
+    X64Error,
+    compile_std_to_exec,
+    trace,
+)
+from tenferro_jax.engine.instruction import HostStep, Segment
+from tenferro_jax.extension import ExtensionOp, apply
+from tenferro_jax.ops.op import StdTensorOp, op
+
+from ..extension_ops import HostCumulate, MaxAndIndex
+
+
+def cumulate(x):
+    return apply(HostCumulate(), x)[0]
+
+
+ONE_SEGMENT = {
+    "elementwise": (lambda x: jnp.tanh(x) * 2 + x, (np.ones((3, 3)),)),
+    "outputs twice, an input as output, one unused": (lambda x, y, z: (x + y, x, x + y), (np.ones(3), np.ones(3), np.ones(2))),
+    "constants alone": (lambda x: (jnp.arange(4.0), x @ x), (np.ones((3, 3)),)),
+    "contraction and reductions": (lambda x, y: jnp.einsum("bij,bjk->ik", x, y).sum(0), (np.ones((2, 3, 4)), np.ones((2, 4, 5)))),
+    "loop": (lambda x: lax.fori_loop(0, 3, lambda i, c: jnp.sin(c) + x, x), (np.ones(3),)),
+    "while": (lambda x: lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c + x, x), (np.ones(3),)),  # cond: one clamp more
+    "tropical": (lambda x: tropical_einsum("ij,jk->ik", x, x), (np.ones((3, 3)),)),
+    "a training step": (training_step.step, training_step.arguments(8, 4, 5, 3)),
+}
+
+
+@pytest.mark.parametrize(("fn", "args"), ONE_SEGMENT.values(), ids=ONE_SEGMENT)
+def test_without_host_ops_xla_sees_what_jit_would_show_it(fn, args):
+    program = compile_std_to_exec(trace(fn, *args))
+    (segment,) = program.steps
+    assert canonical_hlo(segment.compiled.as_text()) == canonical_hlo(jax.jit(fn).lower(*args).compile().as_text())
+    jax.tree.map(np.testing.assert_array_equal, program(*args), jax.jit(fn)(*args))
+
+
+def test_the_comparison_of_programs_tells_them_apart():
+    texts = {canonical_hlo(jax.jit(f).lower(np.ones(3)).compile().as_text()) for f in (jnp.sin, jnp.cos, lambda x: jnp.sin(x) + 1)}
+    assert len(texts) == 3
+
+
+def test_host_ops_stand_between_as_few_segments_as_their_depth_asks():
+    def fn(x, y):
+        a, b = cumulate(jnp.sin(x)), cumulate(jnp.cos(y))  # one level: one segment before, one after
+        return cumulate(a * b) + x, a
+
+    x, y = np.random.default_rng(1).normal(size=(2, 3, 4))
+    program = compile_std_to_exec(trace(fn, x, y))
+    assert [type(s) for s in program.steps] == [Segment, HostStep, HostStep, Segment, HostStep, Segment]
+    assert [r.kind for r in program.routes] == [RouteKind.HOST] * 3
+    a, b = np.cumsum(np.sin(x), -1), np.cumsum(np.cos(y), -1)
+    for have, want in zip(program(x, y), (np.cumsum(a * b, -1) + x, a)):
+        assert isinstance(have, jax.Array)
+        np.testing.assert_allclose(have, want, rtol=1e-14)
+    assert repr(program).startswith("ExecProgram(7 instructions, 3 segments, 3 host steps): (float64[3,4], float64[3,4]) -> ")
+
+
+@pytest.mark.parametrize(
+    ("fn", "kinds"),
+    {
+        "host first and last": (cumulate, [HostStep]),
+        "an input and a host result": (lambda x: (x, cumulate(x)), [Segment, HostStep]),
+        "a constant into the host": (lambda x: cumulate(jnp.ones((2, 3))) + x[:2, :3], [Segment, HostStep, Segment]),
+        "a constant on both sides": (lambda x: cumulate(x + jnp.arange(4.0)[None]) * jnp.arange(4.0)[None], [Segment, HostStep, Segment]),
+        "a constant as output": (lambda x: (cumulate(x), jnp.ones(2)), [Segment, HostStep]),
+        "mapped": (jax.vmap(cumulate), [HostStep]),
+        "nothing at all": (lambda x: (), [Segment]),
+    }.values(),
+)
+def test_steps_around_a_host_op(fn, kinds):
+    x = np.random.default_rng(2).normal(size=(3, 4))
+    program = compile_std_to_exec(trace(fn, x))
+    assert [type(s) for s in program.steps] == kinds
+    want, have = jax.tree.leaves(fn(jnp.asarray(x))), jax.tree.leaves(program(x))
+    assert all(isinstance(h, jax.Array) for h in have)
+    jax.tree.map(lambda h, w: np.testing.assert_allclose(h, w, rtol=1e-14), have, want)
+
+
+def test_constants_do_not_travel_between_segments():
+    program = compile_std_to_exec(trace(lambda x: cumulate(x * jnp.arange(4.0)) * jnp.arange(4.0), np.ones(4)))
+    assert [(len(s.inputs), len(s.outputs)) for s in program.segments] == [(1, 1), (1, 1)]
+
+
+def test_last_uses_are_those_that_a_forward_scan_finds():
+    program = compile_std_to_exec(trace(lambda x, y: (cumulate(x * y) + y * jnp.sin(y), x), np.ones((2, 2)), np.ones((2, 2))))
+    flat = program.instructions
+    for at, instruction in enumerate(flat):
+        for slot, last in zip(instruction.inputs, instruction.last_use):
+            later = any(slot in other.inputs for other in flat[at + 1 :]) or slot in program.graph.outputs
+            assert last == (not later)
+    for instruction in flat:
+        assert [m.shape for m in instruction.metas] == [program.slots[i].shape for i in instruction.outputs]
+
+
+def test_dying_intermediates_are_donated_and_the_callers_arrays_never():
+    def fn(x):
+        a = jnp.sin(x)
+        b = cumulate(a)
+        return jnp.cos(b) * x + a, x
+
+    x = jnp.linspace(0.0, 1.0, 1000)
+    program = compile_std_to_exec(trace(fn, x))
+    first, last = program.segments
+    assert first.donated == frozenset()
+    (host,) = (s for s in program.steps if isinstance(s, HostStep))
+    assert last.donated <= {*first.outputs, *host.outputs}
+    assert len(last.donated) == 1  # one output of that shape: one buffer to take over
+    want = np.cos(np.cumsum(np.sin(x))) * np.asarray(x) + np.sin(x)
+    for _ in range(2):
+        np.testing.assert_allclose(program(x)[0], want, rtol=1e-12)
+        np.testing.assert_array_equal(program(x)[1], x)
+    assert not x.is_deleted()
+
+
+def test_an_input_that_ops_pass_through_unchanged_is_not_donated():
+    builder = GraphBuilder()
+    x = builder.input(TensorMeta(np.dtype("float64"), (8,)))
+    same = builder.inline(lambda x: lax.stop_gradient(x), x)
+    (host,) = builder.add(HostCumulate(), same)
+    out = builder.inline(lambda a, b: jnp.sin(a) + b, same, host)
+    program = compile_std_to_exec(builder.build([out]))
+    mine = jnp.arange(8.0)
+    want = np.sin(np.arange(8.0)) + np.cumsum(np.arange(8.0))
+    for _ in range(2):
+        np.testing.assert_allclose(program(mine)[0], want, rtol=1e-14)
+    assert not mine.is_deleted()
+
+
+@dataclass(frozen=True)
+class Broken(ExtensionOp):
+    """A host op that fails in a way of choice."""
+
+    family_id = "test-package.broken.v1"
+    how: str
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]]
+
+    def eager_execute(self, x):
+        if self.how == "raise":
+            raise KeyError("the author's own")
+        if self.how == "write":
+            x[0] = 1.0
+        return {"shape": [x[:-1]], "dtype": [x.astype(np.float32)], "count": [x, x]}[self.how]
+
+
+def test_host_failures_are_typed():
+    x = np.ones(3)
+    for how, error in {"shape": MetaMismatchError, "dtype": MetaMismatchError, "count": InvalidConfig}.items():
+        with pytest.raises(error, match=r"test-package\.broken\.v1"):
+            compile_std_to_exec(trace(lambda x, how=how: apply(Broken(how), jnp.sin(x))[0], x))(x)
+    for how, cause in {"raise": KeyError, "write": ValueError}.items():
+        with pytest.raises(BackendFailure, match=r"test-package\.broken\.v1") as caught:
+            Engine().eval(trace(lambda x, how=how: apply(Broken(how), jnp.sin(x))[0] + 1.0, x), x)
+        assert type(caught.value.__cause__) is cause
+
+
+@dataclass(frozen=True)
+class Prunable(ExtensionOp):
+    """x + 1, x + 2, x + 3, as many of them as `kept` says; `wrong` makes its pruning a lie."""
+
+    family_id = "test-package.prunable.v1"
+    kept: tuple[int, ...] = (1, 2, 3)
+    wrong: str = ""
+
+    @property
+    def output_count(self):
+        return len(self.kept)
+
+    def lower_to_standard_ops(self, builder, x):
+        return builder.inline(lambda x: tuple(x + float(k) for k in self.kept), x)
+
+    def prune_outputs(self, live):
+        if self.wrong == "another op":
+            return HostCumulate()
+        kept = tuple(k for k, alive in zip(self.kept, live, strict=True) if alive)
+        return Prunable(self.kept if self.wrong == "all" else kept)
+
+
+def test_dead_outputs_are_pruned_with_the_author():
+    x = np.arange(3.0)
+    for fn in (lambda x: apply(Prunable(), x)[::2], jax.vmap(lambda x: apply(Prunable(), x)[::2])):
+        program = compile_std_to_exec(trace(fn, x))
+        assert [i.op.op.kept for i in program.instructions] == [(1, 3)]
+        jax.tree.map(np.testing.assert_array_equal, program(x), (x + 1, x + 3))
+    whole = compile_std_to_exec(trace(lambda x: apply(Prunable(), x), x))
+    assert whole.instructions[0].op.op.kept == (1, 2, 3)
+    asked = compile_std_to_exec(trace(lambda x: apply(MaxAndIndex(), x)[1], x))
+    assert asked.instructions[0].op.op == MaxAndIndex()
+    for wrong, error in {"all": MetaMismatchError, "another op": InvalidConfig}.items():
+        with pytest.raises(error, match=r"prune_outputs of extension test-package\.prunable\.v1"):
+            compile_std_to_exec(trace(lambda x, wrong=wrong: apply(Prunable(wrong=wrong), x)[0], x))
+
+
+def test_tropical_einsum_drops_a_winner_that_nobody_reads():
+    x = np.random.default_rng(3).normal(size=(4, 4))
+    program = compile_std_to_exec(trace(lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x).value, x))
+    assert [i.op.output_count for i in program.instructions] == [1]
+    np.testing.assert_array_equal(program(x), (x[:, :, None] + x[None]).max(1))
+
+
+@op
+class Positive(StdTensorOp):
+    """Its input, after the host has seen that it is positive."""
+
+    host_check = True
+
+    def apply(self, x):
+        return x
+
+    def check_on_host(self, x):
+        assert isinstance(x, np.ndarray)
+        assert not x.flags.writeable
+        if not (x > 0).all():
+            raise BackendFailure(where="Positive", given=f"{x.min()}", needed="positive numbers", fix="Add something.")
+
+
+def checked_graph(before, after) -> Graph:
+    builder = GraphBuilder()
+    x = builder.input(TensorMeta(np.dtype("float64"), (4,)))
+    (seen,) = builder.add(Positive(), builder.inline(before, x))
+    return builder.build([builder.inline(after, seen)])
+
+
+def test_ops_that_check_on_the_host_are_steps_of_their_own():
+    x = jnp.arange(4.0)
+    program = compile_std_to_exec(checked_graph(lambda x: x + 1, jnp.log))
+    assert [type(s) for s in program.steps] == [Segment, HostStep, Segment]
+    assert program.segments[-1].donated == frozenset()
+    np.testing.assert_allclose(program(x)[0], np.log(np.arange(4.0) + 1))
+    with pytest.raises(BackendFailure, match="Positive: given -"):
+        program(x - 5)
+    straight = compile_std_to_exec(checked_graph(lambda x: x, lambda x: x))
+    for given in (x + 1, np.asarray(x + 1)):
+        (out,) = straight(given)
+        assert isinstance(out, jax.Array)
+
+
+def test_refusals():
+    (b,) = jax.export.symbolic_shape("b")
+    with pytest.raises(InvalidConfig, match=r"symbolic inputs float64\[b\]"):
+        compile_std_to_exec(trace(lambda x: x, jax.ShapeDtypeStruct((b,), np.float64)))
+    with pytest.raises(InvalidConfig, match="needed a Graph"):
+        compile_std_to_exec(lambda x: x)
+    graph = trace(lambda i: i.astype(np.float64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
+    with jax.enable_x64(False), pytest.raises(X64Error):
+        compile_std_to_exec(graph)

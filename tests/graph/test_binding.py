@@ -1,0 +1,74 @@
+"""What is handed to a graph: every misfit is a typed error that names the input by its path."""
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import GraphBuilder, TensorMeta, trace
+
+F32 = np.dtype("float32")
+B, C = jax.export.symbolic_shape("b, c")
+
+
+def spec(*shape, dtype=F32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def ones(*shape, dtype=F32):
+    return np.ones(shape, dtype)
+
+
+GRAPH = trace(lambda p, xs: (p["w"].sum() + xs[0].sum(), xs[1]), {"w": spec(3, B), "v": spec(2)}, [spec(B), spec(2 * B)])
+GOOD = {"w": ones(3, 4), "v": ones(2)}, [ones(4), ones(8)]
+
+
+def test_inputs_are_named_by_their_path():
+    assert GRAPH.input_names == ("args[0]['v']", "args[0]['w']", "args[1][0]", "args[1][1]")
+    builder = GraphBuilder()
+    assert builder.build([builder.input(spec(2))]).input_names == ("args[0]",)
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "text"),
+    [
+        (({"w": ones(3, 4)}, [ones(4), ones(8)]), tj.UnboundPlaceholder, r"nothing for args\[0\]\['v'\]: PyTreeDef"),
+        (({"w": ones(3, 4), "v": ones(2), "u": ones(1)}, GOOD[1]), tj.UnexpectedBinding, r"an array too many, args\[0\]\['u'\]"),
+        ((*GOOD, ones(1)), tj.UnexpectedBinding, r"args\[2\]"),
+        ((GOOD[0],), tj.UnboundPlaceholder, r"nothing for args\[1\]\[0\], args\[1\]\[1\]"),
+        ((GOOD[0], tuple(GOOD[1])), tj.ArityError, "another nesting: PyTreeDef"),
+        (({"w": ones(3, 4), "v": ones(2, dtype=np.int32)}, GOOD[1]), tj.PlaceholderDtypeMismatch, r"args\[0\]\['v'\]: given int32\[2\]"),
+        (({"w": ones(3, 4), "v": ones(2, 1)}, GOOD[1]), tj.PlaceholderRankMismatch, r"args\[0\]\['v'\]: given float32\[2,1\]"),
+        (({"w": ones(3, 4), "v": ones(3)}, GOOD[1]), tj.PlaceholderShapeMismatch, r"args\[0\]\['v'\], axis 0 \(declared 2\): given size 3"),
+        (({"w": ones(3, 4), "v": ones(2)}, [ones(5), ones(8)]), tj.PlaceholderShapeMismatch, r"args\[1\]\[0\], axis 0 \(declared b\)"),
+        ((GOOD[0], [ones(4), ones(9)]), tj.PlaceholderShapeMismatch, r"args\[1\]\[1\], axis 0 \(declared 2\*b\): given size 9 in .*size 8"),
+    ],
+    ids=range(10),
+)
+def test_what_does_not_fit_is_named(args, kind, text):
+    for run in (GRAPH.to_jax(), GRAPH.bound_to, lambda *xs: tj.Engine().eval(GRAPH, *xs), jax.jit(GRAPH.to_jax())):
+        with pytest.raises(kind, match=text) as error:
+            run(*args)
+        assert type(error.value) is kind
+        assert isinstance(error.value, tj.InvalidConfig)
+
+
+def test_flat_calls_name_all_inputs():
+    with pytest.raises(tj.UnboundPlaceholder, match=r"given 1 inputs; needed 4: args\[0\]\['v'\], "):
+        GRAPH(ones(2))
+    with pytest.raises(tj.UnexpectedBinding, match="given 5 inputs"):
+        GRAPH(*[ones(2)] * 5)
+
+
+def test_sizes_that_cannot_be_decided_are_refused():
+    with pytest.raises(tj.UndecidedDimensionError, match=r"args\[1\]\[0\], axis 0 \(declared b\).*constraints="):
+        GRAPH.bound_to({"w": spec(3, B), "v": spec(2)}, [spec(C), spec(2 * B)])
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2.0,), ("b",), (True,), (False,), (None,)], ids=str)
+def test_an_input_has_sizes(shape):
+    builder = GraphBuilder()
+    builder.input(TensorMeta(F32, (np.int64(3), B, 0)))
+    with pytest.raises(tj.ShapeError, match="graph input 1"):
+        builder.input(TensorMeta(F32, shape))

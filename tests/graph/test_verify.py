@@ -1,0 +1,176 @@
+"""The checker of graphs: what builders make passes, and for each rule a graph broken by hand is refused by that rule."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import TropicalEinsum, max_plus
+from tenferro_jax import ArityError, DTypeError, Graph, GraphBuilder, InvalidConfig, MalformedGraph, Node, ShapeError, TensorMeta, trace
+from tenferro_jax.extension import Extension
+from tenferro_jax.graph.verify import RULES, verify
+from tenferro_jax.ops.analytic import Cos, Sin, Tanh
+from tenferro_jax.ops.arithmetic import Add, Neg
+from tenferro_jax.ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
+from tenferro_jax.ops.reduction import Reduce
+
+from .test_guards import B, C, Together
+
+F64, I32, BOOL = map(np.dtype, ("float64", "int32", "bool"))
+X = TensorMeta(F64, (3,))
+ONE = jax.tree.structure((0,))
+LEAF = jax.tree.structure(0)
+
+
+def graph(*nodes, metas=(X, X), inputs=1, outputs=(1,), in_tree=ONE, out_tree=ONE):
+    return Graph(metas, inputs, nodes, outputs, in_tree, out_tree, tj.extension.NO_RULES)
+
+
+def body(*metas, fn=lambda *xs: xs):
+    return trace(lambda *xs: tuple(fn(*xs)), *(jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas))
+
+
+SAME = body(X)
+WIDER = body(X, fn=lambda x: (jnp.concatenate([x, x]),))
+INTEGER = body(X, fn=lambda x: (x.astype(jnp.int32),))
+NONE_OUT = body(X, fn=lambda x: ())
+TRUE = body(X, fn=lambda x: (x.sum() > 0,))
+X2 = (X, X)
+
+BROKEN = {
+    "ops": [graph(Node("sin", (0,), 1)), graph(Node(Scan(3, 2, 0, 1), (0,), 1)), graph(Node(Cond(()), (0,), 1))],
+    "inputs first": [graph(inputs=3, outputs=(0,)), graph(inputs=-1)],
+    "dense numbering": [
+        graph(Node(Sin(), (0,), 2), metas=(X,) * 3, outputs=(2,)),
+        graph(Node(Sin(), (0,), 1), metas=(X,) * 3),
+        graph(Node(Sin(), (0,), 1), Node(Cos(), (1,), 1), metas=(X,) * 3, outputs=(2,)),
+    ],
+    "use after definition": [
+        graph(Node(Add(), (0, 2), 1), Node(Sin(), (1,), 2), metas=(X,) * 3, outputs=(2,)),
+        graph(Node(Sin(), (1,), 1)),
+        graph(Node(Sin(), (-1,), 1)),
+        graph(Node(Sin(), ("0",), 1)),
+    ],
+    "arity": [graph(Node(Add(), (0,), 1))],
+    "outputs in range": [graph(Node(Sin(), (0,), 1), outputs=(2,)), graph(Node(Sin(), (0,), 1), outputs=(-1,))],
+    "trees": [
+        graph(Node(Sin(), (0,), 1), out_tree=jax.tree.structure((0, 0))),
+        graph(Node(Sin(), (0,), 1), in_tree=jax.tree.structure((0, 0))),
+        graph(Node(Sin(), (0,), 1), in_tree=LEAF),
+    ],
+    "interned": [graph(Node(Sin(), (0,), 1), Node(Sin(), (0,), 2), Node(Add(), (1, 2), 3), metas=(X,) * 4, outputs=(3,))],
+    "reachable": [graph(Node(Sin(), (0,), 1), Node(Cos(), (0,), 2), metas=(X,) * 3)],
+    "canonical order": [graph(Node(Cos(), (0,), 1), Node(Sin(), (0,), 2), Node(Add(), (2, 1), 3), metas=(X,) * 4, outputs=(3,))],
+    "signatures": [
+        graph(Node(Scan(WIDER, 2, 0, 1), (0,), 1)),
+        graph(Node(Scan(SAME, -2, 0, 1), (0,), 1)),
+        graph(Node(While(SAME, SAME), (0,), 1)),
+        graph(Node(Cond((SAME,)), (0,), 1)),
+    ],
+    "metas": [
+        graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(F64, (4,)))),
+        graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(np.dtype("float32"), (3,)))),
+        graph(Node(Add(), (0, 1), 2), metas=(X, TensorMeta(F64, (4,)), X), inputs=2, outputs=(2,), in_tree=jax.tree.structure((0, 0))),
+        graph(Node(Extension.of(TropicalEinsum(max_plus, "i,i->")), (0, 0), 1)),
+    ],
+    "guards": [
+        graph(
+            Node(Extension.of(Together()), (0, 1), 2),
+            metas=(TensorMeta(F64, (B,)), TensorMeta(F64, (C,)), TensorMeta(F64, ())),
+            inputs=2,
+            outputs=(2,),
+            in_tree=jax.tree.structure((0, 0)),
+        )
+    ],
+}
+CASES = [(name, broken) for name, several in BROKEN.items() for broken in several]
+
+
+@pytest.mark.parametrize(("name", "broken"), CASES, ids=[f"{name} {i}" for i, (name, _) in enumerate(CASES)])
+def test_a_broken_graph_is_refused_by_its_rule(name, broken):
+    with pytest.raises(MalformedGraph) as error:
+        verify(broken)
+    assert error.value.where == f"graph, rule {name!r}"
+    assert error.value.needed == {rule.name: rule.says for rule in RULES}[name]
+    assert [rule.name for rule in RULES[: [r.name for r in RULES].index(name)] if list(rule.broken(broken))] == []
+
+
+def test_every_rule_is_broken_by_some_graph():
+    assert set(BROKEN) | {"64-bit types"} == {rule.name for rule in RULES}
+
+
+def test_64_bit_values_need_64_bit_types():
+    good = graph(Node(Sin(), (0,), 1))
+    assert verify(good) is good
+    with jax.enable_x64(False), pytest.raises(MalformedGraph, match=r"'64-bit types': given %0 of float64\[3\]"):
+        verify(good)
+
+
+def test_bodies_are_checked_and_named():
+    inner = graph(Node(Sin(), (0,), 1), Node(Cos(), (0,), 2), metas=(X,) * 3)
+    outer = graph(Node(Scan(inner, 2, 0, 1), (0,), 1))
+    with pytest.raises(MalformedGraph, match=r"graph, node 0, body 0, rule 'reachable': given node 1, Cos"):
+        verify(outer)
+
+
+def test_what_builders_make_passes():
+    b = jax.export.symbolic_shape("b")[0]
+    spec = jax.ShapeDtypeStruct((b, 3), F64)
+    mlp = trace(lambda p, x: (jnp.sin(x @ p["w"]) ** 2).sum(), {"w": jax.ShapeDtypeStruct((3, 2), F64)}, spec)
+    loop = trace(lambda x, n: jax.lax.cond(n > 0, lambda: jax.lax.fori_loop(0, 4, lambda i, x: x * 2 + i, x), lambda: -x), X_SPEC, I32_SPEC)
+    for made in (mlp, tj.grad(mlp), tj.jvp(mlp), loop, trace(lambda x: x, X_SPEC), trace(lambda: ())):
+        assert verify(made) is made
+
+
+X_SPEC, I32_SPEC = jax.ShapeDtypeStruct((3,), F64), jax.ShapeDtypeStruct((), I32)
+
+
+def test_ten_thousand_nodes_need_no_recursion():
+    builder = GraphBuilder()
+    value = builder.input(X)
+    for i in range(10_000):
+        (value,) = builder.add((Sin(), Tanh(), Neg())[i % 3], value)
+    assert len(verify(builder.build([value])).nodes) == 10_000
+
+
+REFUSED = [
+    (Scan(WIDER, 2, 0, 1), (X,), ShapeError, r"Scan, body, carry 0: given float64\[6\]; needed float64\[3\], as it goes in"),
+    (Scan(INTEGER, 2, 0, 1), (X,), DTypeError, r"carry 0: given int32\[3\]; needed float64\[3\]"),
+    (Scan(SAME, 2, 0, 2), X2, ArityError, r"Scan, body: given 2 of input.*needed 1, as the body declares"),
+    (Scan(NONE_OUT, 2, 0, 1), (X,), ArityError, r"Scan, body: given 0 of carry: none; needed 1"),
+    (Scan(SAME, 2, 3, 0), (X,), InvalidConfig, r"constant_count=3 with 1 inputs; needed a number from 0 to 1"),
+    (Scan(SAME, 2.0, 0, 1), (X,), InvalidConfig, "length=2.0"),
+    (Scan(SAME, True, 0, 1), (X,), InvalidConfig, "length=True"),
+    (Scan(SAME, 2, 0, 0), (X,), ShapeError, r"Scan, scanned input 0: given float64\[3\]; needed a first axis of 2"),
+    (CustomJvp("f", SAME, SAME), (X,), ArityError, r"CustomJvp, jvp: given 2 of input.*needed 1, as the body declares"),
+    (CustomVjp("f", SAME, SAME, WIDER), (X,), ShapeError, r"CustomVjp, backward, output 0: .*a cotangent for each floating input"),
+    (LinearSolve(SAME, WIDER, None, (0, 0, 0)), (X,), ShapeError, r"LinearSolve, solve, carry 0"),
+    (Reduce(SAME, (0,)), (X, TensorMeta(F64, ())), ArityError, "Reduce, body: given 2 of input"),
+    (Reduce(SAME, (0,)), (X, X), ShapeError, r"Reduce, initial value 0: given float64\[3\]; needed float64\[\]"),
+    (While(TRUE, WIDER), (X,), ShapeError, r"While, body, carry 0"),
+    (While(SAME, SAME), (X,), DTypeError, r"While, condition, output 0: given float64\[3\]; needed bool\[\], the predicate"),
+    (While(body(X, fn=lambda x: (x > 0,)), SAME), (X,), ShapeError, r"given bool\[3\]; needed bool\[\]"),
+    (While(TRUE, SAME), (TensorMeta(F64, (4,)),), ShapeError, r"While, condition, input 0: given float64\[4\]; needed float64\[3\]"),
+    (Cond((SAME, WIDER)), (TensorMeta(I32, ()), X), ShapeError, r"Cond, branch 1, output 0: .*as branch 0 gives"),
+    (Cond((SAME, NONE_OUT)), (TensorMeta(I32, ()), X), ArityError, "Cond, branch 1"),
+    (Cond((SAME,)), (TensorMeta(BOOL, ()), X), DTypeError, r"Cond, index 0: given bool\[\]; needed int32\[\]"),
+    (Cond((SAME,)), (), ArityError, "Cond: given 0 of index"),
+    (Cond(()), (TensorMeta(I32, ()),), InvalidConfig, "a tuple of one graph or more"),
+    (Cond((3,)), (TensorMeta(I32, ()), X), InvalidConfig, "Cond, branch 0: given 3; needed a Graph"),
+]
+
+
+@pytest.mark.parametrize(("op", "metas", "kind", "text"), REFUSED, ids=range(len(REFUSED)))
+def test_a_body_that_does_not_fit_is_refused_when_it_is_added(op, metas, kind, text):
+    builder = GraphBuilder()
+    with pytest.raises(kind, match=text):
+        builder.add(op, *(builder.input(meta) for meta in metas))
+
+
+def test_a_symbolic_body_serves_the_sizes_that_it_is_given():
+    halve = trace(lambda x: (x / 2,), jax.ShapeDtypeStruct((B,), F64))
+    builder = GraphBuilder()
+    (out,) = builder.add(Scan(halve, 3, 0, 1), builder.input(X))
+    np.testing.assert_array_equal(verify(builder.build([out]))(np.full(3, 8.0))[0], np.ones(3))

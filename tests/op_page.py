@@ -1,0 +1,92 @@
+"""docs/spec/ops.md, written from the docstrings of the ops, which own these facts.
+
+python -m tests.op_page      write the page
+"""
+
+import dataclasses
+import inspect
+import pathlib
+import re
+
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import GraphBuilder, TensorMeta
+from tenferro_jax.ops import logic
+from tenferro_jax.ops.vocabulary import LIMITATIONS, ROOMS, VOCABULARY
+
+PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/ops.md"
+HEAD = """# Standard ops
+
+The closed list of `tenferro_jax.ops.vocabulary`: {count} ops. Each is a frozen dataclass with one definition in JAX, which also gives
+its inference and its derivative; its fields are its payload. Layout is row-major. Elementwise ops do not broadcast and do not convert.
+
+How to read a row: *payload* lists the fields; *n* is the number of inputs and outputs, `any` where the payload or the call decides.
+Ci are constraints: where one does not hold, recording the op in a graph raises an `InvalidConfig` (`ShapeError`, `DTypeError`,
+`ArityError`) that names the op. *Gradient* is what JAX's derivative of the op gives, t being a tangent: "linear" ops have themselves
+as derivative in both modes, "refused" means that JAX raises when an active tangent reaches the op, "none" that no tangent passes.
+[Automatic differentiation](autodiff.md) has the conventions at ties and kinks. The tests run every example; in them `graph(f)` is
+the graph of `f` on float64 scalars.
+
+This page is written by `python -m tests.op_page` from the docstrings of the ops.
+"""
+
+
+def graph(fn):
+    """The graph of a function of float64 scalars."""
+    builder = GraphBuilder()
+    inputs = [builder.input(TensorMeta(np.dtype("float64"), ())) for _ in inspect.signature(fn).parameters]
+    outs = builder.inline(fn, *inputs)
+    return builder.build(outs if isinstance(outs, tuple) else [outs])
+
+
+NAMES = {"np": np, "jnp": jnp, "graph": graph, "Direction": logic.Direction, **{op.__name__: op for op in VOCABULARY}}
+
+
+def facts(op):
+    """(semantics, constraints, gradient, example) of an op, from its docstring and those of its bases."""
+    text = inspect.getdoc(op)
+    body, example = text.split("\nExample: ")
+    body, gradient = body.split("\nGradient: ")
+    head = re.split(r"(?=\bC\d: )", body, maxsplit=1)
+    inherited = [m for base in reversed(op.__mro__[1:]) for m in re.findall(r"C\d: .*", vars(base).get("__doc__") or "", re.DOTALL)]
+    own = head[1] if len(head) > 1 else ""
+    numbered = {m[:2]: m for part in (*inherited, own) for m in re.split(r"\s*(?=\bC\d: )", part.strip()) if m}
+    join = lambda s: " ".join(s.split())  # noqa: E731
+    return join(head[0]), join(" ".join(numbered[k] for k in sorted(numbered))), join(gradient), join(example)
+
+
+def count(number):
+    """A number of inputs or outputs; any where the payload or the call decides."""
+    return str(number) if isinstance(number, int) else "any"
+
+
+def row(op):
+    """One table row."""
+    semantics, constraints, gradient, example = facts(op)
+    fields = ", ".join(f.name for f in dataclasses.fields(op)) or "-"
+    cells = (
+        op.__name__,
+        fields,
+        f"{count(op.input_count)} → {count(op.output_count)}",
+        semantics,
+        constraints or "-",
+        gradient,
+        f"`{example}`",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def page():
+    """The whole page."""
+    parts = [HEAD.format(count=len(VOCABULARY))]
+    for title, ops in ROOMS.items():
+        parts.append(f"## {title}\n\n| op | payload | n | semantics | constraints | gradient | example |\n|---|---|---|---|---|---|---|")
+        parts[-1] += "\n" + "\n".join(map(row, ops)) + "\n"
+    parts.append("## What is not there\n\n| subject | reason | instead |\n|---|---|---|")
+    parts[-1] += "\n" + "\n".join(f"| {g.subject} | {g.reason} | {g.instead} |" for g in LIMITATIONS) + "\n"
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

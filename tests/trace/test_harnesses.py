@@ -1,0 +1,99 @@
+"""Round trip of JAX's own primitive harnesses: function -> graph -> function, judged by evaluating the jaxpr.
+
+The harnesses are JAX's private test material, the one private module that the tests use; each JAX version brings its own.
+"""
+
+import collections
+import random
+
+import jax
+import numpy as np
+import pytest
+from jax._src.internal_test_util.test_harnesses import all_harnesses
+
+from tenferro_jax import Unsupported, trace
+from tenferro_jax.graph.rows import ROWS
+
+from ..sweep import ALL
+
+GROUPS = collections.defaultdict(list)
+for harness in all_harnesses:
+    GROUPS[harness.group_name].append(harness)
+SAMPLE = 2
+UNSUPPORTED_BY_LAPACK = {"cholesky", "qr", "svd", "eig", "eigh", "lu", "triangular_solve", "custom_linear_solve"}
+EXPECTED_REFUSALS = {"reduce_window": "a reduction of 2 arrays together", "scatter": "a function of its own"}
+
+
+@pytest.fixture(autouse=True)
+def permissive_promotion():
+    """The harnesses are written for JAX's default promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def arguments(harness):
+    return [a if hasattr(a, "dtype") else np.asarray(a) for a in harness.dyn_args_maker(np.random.RandomState(0))]
+
+
+def primitives(jaxpr, found):
+    for eqn in jaxpr.eqns:
+        found.add(eqn.primitive.name)
+        for value in eqn.params.values():
+            for item in jax.tree.leaves(value, is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")):
+                inner = item if hasattr(item, "eqns") else getattr(item, "jaxpr", None)
+                if hasattr(inner, "eqns"):
+                    primitives(inner, found)
+
+
+def plain(x):
+    """As an array that NumPy compares: key data for keys, float32 for the small float types."""
+    array = np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
+
+
+def test_every_primitive_has_a_row(capsys):
+    found, read = set(), 0
+    for group in GROUPS.values():
+        for harness in group if ALL else random.Random(0).sample(group, min(len(group), 12)):
+            try:
+                primitives(jax.make_jaxpr(harness.dyn_fun)(*arguments(harness)).jaxpr, found)
+            except (TypeError, ValueError):
+                continue  # a harness that JAX itself refuses
+            read += 1
+    with capsys.disabled():
+        print(f"\nharnesses: {len(found)} primitives in {read} harnesses of {len(GROUPS)} groups, {len(found - set(ROWS))} without a row")
+    assert not found - set(ROWS)
+    assert len(found) >= 134
+    assert read >= 1200
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_round_trip(group):
+    harnesses = GROUPS[group]
+    ran = 0
+    for harness in harnesses if ALL else random.Random(group).sample(harnesses, min(len(harnesses), SAMPLE)):
+        args = arguments(harness)
+        try:
+            closed = jax.make_jaxpr(harness.dyn_fun)(*args)
+        except (TypeError, ValueError):
+            assert group not in ROWS or len(harnesses) > 1
+            continue
+        leaves = jax.tree.leaves(args)
+        try:
+            graph = trace(harness.dyn_fun, *args)
+        except Unsupported as error:
+            if EXPECTED_REFUSALS.get(group, "nothing") not in str(error):
+                raise
+            continue
+        try:
+            want = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *leaves)
+        except NotImplementedError:  # a dtype that LAPACK has no routine for
+            assert group in UNSUPPORTED_BY_LAPACK
+            continue
+        got = graph(*leaves)
+        assert len(got) == len(want)
+        for g, w in zip(got, want):
+            assert (g.shape, g.dtype) == (w.shape, w.dtype)
+            np.testing.assert_array_equal(plain(g), plain(w), err_msg=f"{group} {harness.name}")
+        ran += 1
+    assert ran or group in UNSUPPORTED_BY_LAPACK | set(EXPECTED_REFUSALS)

@@ -1,0 +1,87 @@
+"""Tracing: what jit accepts as arguments, what comes back, what is refused and how."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import InvalidConfig, PlaceholderShapeMismatch, UnboundPlaceholder, Unsupported, trace
+from tenferro_jax.ops.control import CustomJvp
+from tenferro_jax.ops.vocabulary import VOCABULARY
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+def affine(x, p, power, *, scale, shift=0.0, flip=False):
+    y = (x @ p["w"]) ** power * scale + shift
+    return {"y": y[::-1] if flip else y, "none": None}
+
+
+def test_static_and_keyword_arguments_as_jit_has_them():
+    p = {"w": np.ones((3, 2))}
+    jitted = jax.jit(affine, static_argnums=2, static_argnames=("flip",))
+    graph = trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnums=2, static_argnames="flip")
+    want = jitted(X, p, 3, scale=np.float64(2), flip=True)
+    for run in (graph.to_jax(), jax.jit(graph.to_jax()), functools.partial(tj.Engine().eval, graph), tj.Engine().compile(graph)):
+        got = run(X, p, scale=np.float64(2))
+        assert got["none"] is None
+        np.testing.assert_array_equal(got["y"], want["y"])
+    assert graph.input_names == ("args[0]", "args[1]['w']", "args[2]['scale']")
+    assert trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnames=("power", "flip")) == graph
+    assert trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnums=-1, static_argnames=["flip"]) == graph
+    with pytest.raises(UnboundPlaceholder, match=r"args\[2\]\['scale'\]"):
+        graph.to_jax()(X, p)
+    with pytest.raises(PlaceholderShapeMismatch, match=r"args\[2\]\['scale'\]"):
+        tj.Engine().eval(graph, X, p, scale=X)
+    gradient = jax.grad(lambda x: affine(x, p, 3, scale=2.0, flip=True)["y"].sum())
+    scalar = trace(lambda x, p, scale: affine(x, p, 3, scale=scale, flip=True)["y"].sum(), X, p, scale=np.float64(2))
+    np.testing.assert_array_equal(tj.grad(scalar).to_jax()(X, p, scale=np.float64(2)), gradient(X))
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 3}, {"static_argnums": "a"}, {"static_argnames": "nobody"}])
+def test_a_static_argument_that_is_not_there(static):
+    with pytest.raises(InvalidConfig, match="trace: given static_"):
+        trace(lambda x: x, X, **static)
+
+
+def test_every_primitive_that_is_refused_names_itself_its_line_and_a_way_out():
+    def with_callback(x):
+        return jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def with_schur(x):
+        return jax.jit(lambda a: jax.lax.linalg.schur(a @ a.T))(x)
+
+    for fn, name in ((with_callback, "pure_callback"), (with_schur, "schur")):
+        with pytest.raises(Unsupported, match=rf"primitive '{name}'.*test_trace\.py:\d+; needed .*docs/spec/ops\.md.*keep it outside"):
+            trace(fn, X)
+
+
+def everything(x, key):
+    """A function with most kinds of equations in it."""
+    x = jax.nn.softmax(jax.nn.relu(x)) + jax.random.normal(key, x.shape)
+    x = jax.checkpoint(jnp.sin)(x) + jnp.cumsum(x, 1) + jnp.sort(x, 0) + jnp.linalg.norm(x)
+    q = jnp.linalg.solve(x.T @ x + 3 * jnp.eye(3), jnp.linalg.qr(x.T)[0])
+    last, all_ = jax.lax.scan(lambda c, row: (c + row, c * row), q[:, 0], x)
+    y = jax.lax.cond(last.sum() > 0, jnp.tanh, jnp.exp, all_)
+    return jax.lax.while_loop(lambda v: jnp.abs(v).max() > 1, lambda v: v / 2, y), jax.lax.top_k(x, 2)
+
+
+def test_a_function_of_everything():
+    key = jax.random.key(0)
+    graph = trace(everything, X, key)
+    assert CustomJvp in {type(node.op) for node in graph.nodes} <= set(VOCABULARY)
+    again = trace(graph.to_jax(), X, key)  # JAX may order the constants of a linear solve anew, once
+    assert trace(again.to_jax(), X, key) == again
+    assert len(again.nodes) == len(graph.nodes)
+    for got, want in zip(jax.tree.leaves(jax.jit(graph.to_jax())(X, key)), jax.tree.leaves(jax.jit(everything)(X, key)), strict=True):
+        np.testing.assert_array_equal(got, want)
+    stacked = np.stack([X, X + 1, -X])
+    got = jax.vmap(graph.to_jax(), in_axes=(0, None))(stacked, key)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(jax.vmap(everything, in_axes=(0, None))(stacked, key)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    tangent = jax.jvp(lambda x: graph.to_jax()(x, key)[0], (X,), (np.cos(X),))[1]
+    np.testing.assert_allclose(tangent, jax.jvp(lambda x: everything(x, key)[0], (X,), (np.cos(X),))[1], rtol=1e-12)
+    np.testing.assert_allclose(tj.jvp(graph, 0).to_jax()(X, key, np.cos(X))[1][0], tangent, rtol=1e-12)
