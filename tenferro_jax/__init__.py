@@ -3,6 +3,7 @@
 from .ad import grad, jvp, vjp
 from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
+from .einsum.plan import Plan, plan_einsum
 from .engine.compiler import compile_std_to_exec
 from .engine.engine import Engine
 from .engine.program import Cost, ExecProgram, Memory
@@ -49,6 +50,9 @@ from .graph.guards import Guard
 from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
 from .meta import TensorMeta
+from .tensor.einsum import einsum
+from .tensor.evaluation import eval_all
+from .tensor.tensor import TracedTensor
 from .trace.trace import trace
 
 __all__ = [
@@ -85,6 +89,7 @@ __all__ = [
     "PlaceholderDtypeMismatch",
     "PlaceholderRankMismatch",
     "PlaceholderShapeMismatch",
+    "Plan",
     "Progress",
     "RegistrationError",
     "Route",
@@ -93,6 +98,7 @@ __all__ = [
     "ShapeError",
     "TenferroError",
     "TensorMeta",
+    "TracedTensor",
     "UnboundPlaceholder",
     "UndecidedDimensionError",
     "UnexpectedBinding",
@@ -100,12 +106,15 @@ __all__ = [
     "Value",
     "X64Error",
     "compile_std_to_exec",
+    "einsum",
+    "eval_all",
     "export",
     "grad",
     "host_errors",
     "jvp",
     "load",
     "parse_equation",
+    "plan_einsum",
     "routes",
     "trace",
     "verify",

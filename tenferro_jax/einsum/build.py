@@ -12,8 +12,9 @@ from ..ops.builder import Builder
 from ..ops.contraction import DotGeneral
 from ..ops.indexing import Gather
 from ..ops.reduction import ReduceSum
-from ..ops.structural import BroadcastInDim, Iota, Reshape, Transpose
-from .plan import Plan
+from ..ops.source import Iota
+from ..ops.structural import BroadcastInDim, Reshape, Transpose
+from .plan import Plan, Step
 
 
 def build_einsum(plan: Plan, builder: Builder, operands: Sequence[Any]) -> Any:
@@ -38,7 +39,8 @@ def build_einsum(plan: Plan, builder: Builder, operands: Sequence[Any]) -> Any:
         if len(inputs) == 1:
             values.append(_reduced(builder, inputs[0], step.terms[0], step.result, sizes))
         else:
-            values.append(_contracted(builder, *inputs, *step.terms, step.result, sizes))
+            lhs, rhs = inputs
+            values.append(_contracted(builder, (lhs, rhs), step, sizes))
         labels.append(step.result)
     return _transposed(builder, values[-1], labels[-1], plan.equation.output)
 
@@ -72,18 +74,21 @@ def _diagonal(builder: Builder, x: Any, term: str, label: str, sizes: Mapping[st
     return builder.add(gather, x, indices)[0], label + "".join(term[i] for i in rest)
 
 
-def _contracted(builder: Builder, lhs: Any, rhs: Any, left: str, right: str, result: str, sizes: Mapping[str, Any]) -> Any:
+def _contracted(builder: Builder, operands: tuple[Any, Any], step: Step, sizes: Mapping[str, Any]) -> Any:
+    left, right = step.terms
     shared = [label for label in left if label in right]
-    contracted = [label for label in shared if label not in result]
+    contracted = [label for label in shared if label not in step.result]
     if not contracted:
-        shape = tuple(sizes[label] for label in result)
-        return builder.add(Mul(), *(_spread(builder, x, term, result, shape) for x, term in ((lhs, left), (rhs, right))))[0]
-    batch = [label for label in shared if label in result]
+        return builder.add(Mul(), *(_spread(builder, x, term, step.result, sizes) for x, term in zip(operands, step.terms, strict=True)))[0]
+    batch = [label for label in shared if label in step.result]
     op = DotGeneral(*(tuple(map(term.index, group)) for group in (contracted, batch) for term in (left, right)))
-    return builder.add(op, lhs, rhs)[0]
+    return builder.add(op, *operands)[0]
 
 
-def _spread(builder: Builder, x: Any, term: str, result: str, shape: tuple[Any, ...]) -> Any:
+def _spread(builder: Builder, x: Any, term: str, result: str, sizes: Mapping[str, Any]) -> Any:
     """A factor with all axes of the product."""
-    x = _transposed(builder, x, term, "".join(label for label in result if label in term))
-    return x if len(term) == len(result) else builder.add(BroadcastInDim(shape, tuple(map(result.index, sorted(term, key=result.index)))), x)[0]
+    ordered = "".join(label for label in result if label in term)
+    x = _transposed(builder, x, term, ordered)
+    if ordered == result:
+        return x
+    return builder.add(BroadcastInDim(tuple(sizes[label] for label in result), tuple(map(result.index, ordered))), x)[0]

@@ -80,9 +80,7 @@ class Plan:
     def __str__(self) -> str:
         first = len(self.terms)
         head = ("step", "operands", "equation", "multiplications", "entries")
-        rows = [
-            (str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size)) for i, s in enumerate(self.steps)
-        ]
+        rows = [(str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size)) for i, s in enumerate(self.steps)]
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
         table = ["  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)) for row in (head, *rows)]
@@ -182,7 +180,7 @@ def _algorithm(name: str) -> Any:
 
 def _cotengra(inputs: Sequence[frozenset[str]], output: frozenset[str], sizes: dict[str, int], memory_limit: None) -> Any:
     try:
-        import cotengra
+        import cotengra  # noqa: PLC0415
     except ImportError as error:
         raise Unsupported(
             where="einsum, optimize='cotengra'",
