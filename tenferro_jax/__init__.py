@@ -3,6 +3,7 @@
 from .ad import AdContext, grad, jvp, linearize, vjp
 from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
+from .einsum.plan import Plan, plan_einsum
 from .engine.compiler import compile_std_to_exec
 from .engine.engine import Engine
 from .engine.program import Cost, ExecProgram, Memory
@@ -50,6 +51,9 @@ from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
 from .limitation import Limitation
 from .meta import TensorMeta
+from .tensor.einsum import einsum
+from .tensor.evaluation import eval_all
+from .tensor.tensor import TracedTensor
 from .trace.trace import trace
 
 __all__ = [
@@ -88,6 +92,7 @@ __all__ = [
     "PlaceholderDtypeMismatch",
     "PlaceholderRankMismatch",
     "PlaceholderShapeMismatch",
+    "Plan",
     "Progress",
     "RegistrationError",
     "Route",
@@ -96,6 +101,7 @@ __all__ = [
     "ShapeError",
     "TenferroError",
     "TensorMeta",
+    "TracedTensor",
     "UnboundPlaceholder",
     "UndecidedDimensionError",
     "UnexpectedBinding",
@@ -103,6 +109,8 @@ __all__ = [
     "Value",
     "X64Error",
     "compile_std_to_exec",
+    "einsum",
+    "eval_all",
     "export",
     "grad",
     "host_errors",
@@ -110,6 +118,7 @@ __all__ = [
     "linearize",
     "load",
     "parse_equation",
+    "plan_einsum",
     "routes",
     "trace",
     "verify",

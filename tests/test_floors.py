@@ -14,17 +14,18 @@ FLOORS = {
     "meta": 0,
     "ops": 1,
     "extension": 2,
-    "einsum": 0,  # notation only, so far
     "graph": 3,
+    "einsum": 3,
     "trace": 4,
     "ad": 5,
     "engine": 6,
     "io": 7,
+    "tensor": 7,
     "__init__": 8,
 }
 DOORS = {"tenferro_jax", "tenferro_jax.extension"}
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
-OPTIONAL = {"matplotlib", "sklearn", "optax", "rich", "tqdm"}
+OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm"}
 
 
 def imports(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -39,12 +40,7 @@ class Equation:
           UndecidedDimensionError: a label has two symbolic sizes that may differ.
         """
         if len(shapes) != len(self.inputs):
-            raise ArityError(
-                where=f"{where} {self.text!r}",
-                given=f"{len(shapes)} operands",
-                needed=f"{len(self.inputs)}, one for each comma-separated term",
-                fix="Pass one array for each term.",
-            )
+            raise _other_count(f"{where} {self.text!r}", len(shapes), len(self.inputs))
         sizes: dict[str, Any] = {}
         for i, (labels, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             if len(labels) != len(shape):
@@ -61,9 +57,10 @@ class Equation:
                     except UndecidedDimensionError:
                         raise
                     except ShapeError:
+                        first = next(j for j, term in enumerate(self.inputs) if label in term)
                         raise ShapeError(
                             where=f"{where} {self.text!r}, operand {i}, axis {axis}",
-                            given=f"label {label!r} of size {size}, and of size {sizes[label]} before",
+                            given=f"label {label!r} of size {size}, and of size {sizes[label]} before, in operand {first}",
                             needed="one size for each label",
                             fix="Pass operands whose sizes agree.",
                         ) from None
@@ -81,7 +78,7 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
 
 
 def parse_equation(text: str) -> Equation:
-    """Read an equation of single-letter labels; spaces are ignored.
+    """Read an equation of single-letter labels without an ellipsis; spaces are ignored.
 
     Raises:
       EquationError: pointing at the first wrong character.
@@ -90,39 +87,114 @@ def parse_equation(text: str) -> Equation:
       >>> parse_equation("ij, jk").explicit
       'ij,jk->ik'
     """
+    return _parse(_require_text(text), None)
+
+
+def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
+    """Read an equation for operands of these ranks: each ellipsis becomes labels of its own, `axis_label(0)` the last axis.
+
+    Without "->" the axes of the ellipsis come first in the output, as NumPy has it.
+
+    Raises:
+      EquationError: pointing at the first wrong character.
+      ArityError: another number of terms than of ranks, where a term has an ellipsis.
+      ShapeError: an operand of smaller rank than its term has labels beside the ellipsis.
+
+    Example:
+      >>> equation_for("...ij,...jk", (4, 3)).explicit
+      '10ij,0jk->10ik'
+    """
+    return _parse(_require_text(text), ranks)
+
+
+def axis_label(axis: int) -> str:
+    """The label of an ellipsis axis, counted from the last one; never a letter that a user can write.
+
+    Example:
+      >>> axis_label(0), axis_label(9), axis_label(10).isascii()
+      ('0', '9', False)
+    """
+    return str(axis) if axis < 10 else chr(0x100 + axis)
+
+
+def _require_text(text: object) -> str:
     if not isinstance(text, str):
         needed = "a string such as 'ij,jk->ik'"
         raise EquationError(where="einsum equation", given=f"{text!r}", needed=needed, fix="Pass the equation first.")
-    return _parse(text)
+    return text
 
 
 @functools.lru_cache(maxsize=1024)
-def _parse(text: str) -> Equation:
+def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
+    dots = [m.start() for m in re.finditer(r"\.\.\.", text)]
     for column, character in enumerate(text):
         if character == ".":
-            _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")
-        if not (character.isalpha() and character.isascii()) and character not in " ,->":
+            if ranks is None:
+                _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")
+            if not any(start <= column < start + 3 for start in dots):
+                _wrong(text, column, "a dot that is no part of '...'", "Write three dots.")
+        elif not (character.isalpha() and character.isascii()) and character not in " ,->":
             _wrong(text, column, f"the character {character!r}", "Remove it.")
         if character == "-" and text[column + 1 : column + 2] != ">":
             _wrong(text, column, "'-' without '>'", "Write '->'.")
         if character == ">" and text[column - 1 : column] != "-":
             _wrong(text, column, "'>' without '-'", "Write '->'.")
     left, arrow, right = text.partition("->")
+    start = len(left) + 2
     if "->" in right:
-        _wrong(text, len(left) + 2 + right.index("->"), "a second '->'", "Keep one.")
+        _wrong(text, start + right.index("->"), "a second '->'", "Keep one.")
     if "," in right:
-        _wrong(text, len(left) + 2 + right.index(","), "a comma in the output", "An einsum has one output.")
-    inputs = tuple(term.replace(" ", "") for term in left.split(","))
-    known = "".join(inputs)
+        _wrong(text, start + right.index(","), "a comma in the output", "An einsum has one output.")
+    terms, column = [], 0
+    for term in (*left.split(","), right):
+        if term.count("...") > 1:
+            _wrong(text, column + term.rindex("..."), "a second ellipsis in one term", "Keep one.")
+        terms.append(term.replace(" ", ""))
+        column += len(term) + 1 + (column + len(term) == len(left))
+    *terms, output = terms
+    letters = "".join(terms).replace(".", "")
+    free = "".join(sorted(label for label in set(letters) if letters.count(label) == 1))
+    inputs, axes = (tuple(terms), "") if not dots else _expanded(text, terms, ranks or ())
     if not arrow:
-        output = "".join(sorted(label for label in set(known) if known.count(label) == 1))
-        return Equation(text, inputs, output)
-    output = right.replace(" ", "")
+        return Equation(text, inputs, axes + free)
     for offset, label in enumerate(right):
-        if label == " ":
+        if label in " .":
             continue
-        if label not in known:
-            _wrong(text, len(left) + 2 + offset, f"output label {label!r}, which no operand has", "Use a label of an operand.")
+        if label not in letters:
+            _wrong(text, start + offset, f"output label {label!r}, which no operand has", "Use a label of an operand.")
         if label in right[:offset]:
-            _wrong(text, len(left) + 2 + offset, f"output label {label!r} twice", "Name each output label once.")
-    return Equation(text, inputs, output)
+            _wrong(text, start + offset, f"output label {label!r} twice", "Name each output label once.")
+    if axes and "..." not in output:
+        _wrong(text, dots[0], "an ellipsis of the operands that the output lacks", "Write '...' in the output, or name the axes to sum.")
+    return Equation(text, inputs, output.replace("...", axes))
+
+
+def _expanded(text: str, terms: Sequence[str], ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
+    """The terms with labels for their ellipsis, and the labels of the longest one."""
+    if len(terms) != len(ranks):
+        raise _other_count(f"einsum {text!r}", len(ranks), len(terms))
+    inputs, axes = [], ""
+    for i, (term, rank) in enumerate(zip(terms, ranks, strict=True)):
+        if "..." in term:
+            count = rank - len(term) + 3
+            if count < 0:
+                raise ShapeError(
+                    where=f"einsum {text!r}, operand {i}",
+                    given=f"rank {rank}",
+                    needed=f"at least rank {len(term) - 3} for {term!r}",
+                    fix="Correct the term or the operand.",
+                )
+            own = "".join(map(axis_label, reversed(range(count))))
+            axes = max(axes, own, key=len)
+            term = term.replace("...", own)
+        inputs.append(term)
+    return tuple(inputs), axes
+
+
+def _other_count(where: str, given: int, needed: int) -> ArityError:
+    return ArityError(
+        where=where,
+        given=f"{given} operands",
+        needed=f"{needed}, one for each comma-separated term",
+        fix="Pass one array for each term.",
+    )

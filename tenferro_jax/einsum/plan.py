@@ -1,0 +1,211 @@
+"""Equation and sizes -> the order of contractions. Sees labels and sizes, never arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from opt_einsum.paths import get_path_fn
+
+from ..errors import InvalidConfig, Unsupported
+from ..jax_seam import is_symbolic_dim
+from .notation import Equation, equation_for
+
+NOMINAL_SIZE = 64
+"""What planning takes a symbolic dimension to be."""
+
+Optimize: TypeAlias = str | Sequence[Any]
+"""The name of an algorithm of opt_einsum, "cotengra", or an explicit path of opt_einsum's form."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One contraction of one or two terms.
+
+    Attributes:
+      operands: which values it reads: the operands of the equation first, then the results of the steps in turn.
+      terms: their labels.
+      result: the labels of its result, each once.
+      cost: scalar multiplications (additions, for one operand), symbols taken to be NOMINAL_SIZE.
+      size: entries of its result.
+    """
+
+    operands: tuple[int, ...]
+    terms: tuple[str, ...]
+    result: str
+    cost: int
+    size: int
+
+    @property
+    def equation(self) -> str:
+        """The step as an equation of its own."""
+        return f"{','.join(self.terms)}->{self.result}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The steps of an einsum; the last result has the output's labels, in another order perhaps.
+
+    Attributes:
+      equation: with the labels of its ellipsis written out.
+      terms: the labels of each operand, without axes of size 1 that an ellipsis repeats.
+      sizes: (label, size) of every label; a size may be symbolic.
+      steps: in order; none where the only operand is the output already.
+
+    Example:
+      >>> print(plan_einsum("ij,jk,kl->il", [(8, 64), (64, 64), (64, 2)]))
+      step  operands  equation  multiplications  entries
+         3  1, 2      jk,kl->jl            8192      128
+         4  0, 3      ij,jl->il            1024       16
+      9216 multiplications, at most 128 entries at once, order ij,jk,kl->il
+    """
+
+    equation: Equation
+    terms: tuple[str, ...]
+    sizes: tuple[tuple[str, Any], ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def cost(self) -> int:
+        """Scalar multiplications of all steps."""
+        return sum(step.cost for step in self.steps)
+
+    @property
+    def largest_intermediate(self) -> int:
+        """Entries of the largest result of a step."""
+        return max((step.size for step in self.steps), default=0)
+
+    def __str__(self) -> str:
+        first = len(self.terms)
+        head = ("step", "operands", "equation", "multiplications", "entries")
+        rows = [(str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size)) for i, s in enumerate(self.steps)]
+        wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
+        table = ["  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)) for row in (head, *rows)]
+        end = f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, order {self.equation.explicit}"
+        return "\n".join([*table, end])
+
+
+def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize = "auto") -> Plan:
+    """Order the contractions of an einsum.
+
+    Each operand is first brought to distinct labels (diagonals) without labels of its own (sums); then two terms at a
+    time are contracted along the path.
+
+    Args:
+      text: the equation.
+      shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
+      optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or an explicit path such
+        as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
+
+    Raises:
+      EquationError, ArityError, ShapeError, UndecidedDimensionError: the equation cannot be read, or does not fit the shapes.
+      InvalidConfig: no such algorithm, or a path that does not fit.
+      Unsupported: "cotengra" is not installed.
+    """
+    equation = equation_for(text, tuple(map(len, shapes)))
+    terms, shapes = _without_repeated_axes(equation, shapes)
+    sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
+    nominal = {label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()}
+    steps: list[Step] = []
+    live: list[tuple[int, str]] = []  # (value number, labels) of what is still to be contracted
+
+    def emit(chosen: Sequence[tuple[int, str]], others: Sequence[tuple[int, str]]) -> tuple[int, str]:
+        wanted = set(equation.output).union(*(labels for _, labels in others))
+        orders = [_result([term for _, term in order], wanted, equation.output) for order in (chosen, chosen[::-1])]
+        if orders[1] == equation.output:  # no transpose at the end
+            chosen = chosen[::-1]
+        labels = orders[orders[1] == equation.output]
+        everything = set().union(*(term for _, term in chosen))
+        cost, size = (math.prod(nominal[label] for label in group) for group in (everything, labels))
+        steps.append(Step(tuple(i for i, _ in chosen), tuple(term for _, term in chosen), labels, cost, size))
+        return len(terms) + len(steps) - 1, labels
+
+    for i, term in enumerate(terms):
+        others = [(j, other) for j, other in enumerate(terms) if j != i]
+        alone = set(term) - set(equation.output).union(*(other for _, other in others))
+        live.append(emit([(i, term)], others) if alone or len(set(term)) < len(term) else (i, term))
+    for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
+        chosen = [live[i] for i in positions]
+        live = [value for i, value in enumerate(live) if i not in positions]
+        while len(chosen) > 1:
+            chosen = [emit(chosen[:2], [*chosen[2:], *live]), *chosen[2:]]
+        live += chosen
+    return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
+
+
+def _without_repeated_axes(equation: Equation, shapes: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Terms and shapes without the ellipsis axes of size 1 where another operand has another size."""
+    if len(shapes) != len(equation.inputs):
+        return equation.inputs, [tuple(shape) for shape in shapes]
+    pairs = [list(zip(term, shape, strict=False)) for term, shape in zip(equation.inputs, shapes, strict=True)]
+    long = {label for pair in pairs for label, size in pair if not label.isalpha() or not label.isascii() if size != 1}
+    if not long:
+        return equation.inputs, [tuple(shape) for shape in shapes]
+    kept = [[(label, size) for label, size in pair if not (label in long and size == 1)] for pair in pairs]
+    return tuple("".join(label for label, _ in pair) for pair in kept), [tuple(size for _, size in pair) for pair in kept]
+
+
+def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
+    """Labels of a step's result in the order that a dot product gives: shared, then the first term's, then the second's."""
+    shared = [label for label in terms[0] if all(label in term for term in terms)]
+    labels = "".join(dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted))
+    free = len(terms) == 1 or all(label in wanted for label in shared)  # no dot product: any order is as good
+    return output if free and set(output) == set(labels) else labels
+
+
+def _path(terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize) -> list[tuple[int, ...]]:
+    if not isinstance(optimize, str):
+        return _checked(optimize, len(terms))
+    find = _cotengra if optimize == "cotengra" else _algorithm(optimize)
+    if len(terms) <= 2:
+        return [(0, 1)] if len(terms) == 2 else []
+    found = find([frozenset(term) for term in terms], frozenset(output), dict(sizes), None)
+    return [tuple(positions) for positions in found]
+
+
+def _algorithm(name: str) -> Any:
+    try:
+        return get_path_fn(name)
+    except KeyError as error:
+        raise InvalidConfig(
+            where="einsum, optimize",
+            given=repr(name),
+            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), 'cotengra' or an explicit path",
+            fix=f"opt_einsum says: {error.args[0]}",
+        ) from error
+
+
+def _cotengra(inputs: Sequence[frozenset[str]], output: frozenset[str], sizes: dict[str, int], memory_limit: None) -> Any:
+    try:
+        import cotengra  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported(
+            where="einsum, optimize='cotengra'",
+            given="no package cotengra",
+            needed="cotengra installed",
+            fix="Run: pip install 'tenferro-jax[cotengra]'.",
+        ) from error
+    return cotengra.array_contract_path(inputs, output, sizes, optimize="auto")
+
+
+def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
+    try:
+        steps = [tuple(positions) for positions in path if positions != "einsum_path"]  # NumPy's paths begin with this word
+        left = count
+        for positions in steps:
+            if not positions or len(set(positions)) < len(positions) or not all(type(i) is int and 0 <= i < left for i in positions):
+                raise ValueError(f"{positions} of {left} terms")
+            left -= len(positions) - 1
+        if left != 1:
+            raise ValueError(f"{left} terms are left")
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(
+            where="einsum, optimize",
+            given=f"{path!r}: {error}",
+            needed=f"tuples of positions that contract {count} terms to one",
+            fix="Each result is appended to the terms; see opt_einsum's paths.",
+        ) from error
+    return steps

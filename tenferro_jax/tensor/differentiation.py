@@ -1,0 +1,184 @@
+"""Derivatives of lazy tensors, again as lazy tensors.
+
+The program is cut into segments, at the tensors that are differentiated with respect to and at checkpoints; each
+segment is a graph, `tenferro_jax.ad` differentiates it, and its nodes become records. Nodes of a derivative that the
+program has already are one with them in every graph that is made of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import ad
+from ..errors import ArityError, DTypeError, InvalidConfig, NonScalarGrad, PlaceholderDtypeMismatch, PlaceholderShapeMismatch
+from ..graph.graph import Graph
+from ..meta import are_equal, undecided
+from ..ops.arithmetic import Add
+from ..ops.source import OptimizationBarrier, StopGradient
+from .record import Handle, Key, Leaf, Record, Recorder, to_graph, walk
+
+Cotangents = list[Any]
+
+
+def vjp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], cotangent: Any, where: str) -> Cotangents:
+    """The cotangent of each tensor of `wrt`, None where y does not depend on it.
+
+    From y backward, each segment hands cotangents to the tensors where it begins. A segment that ends in a checkpoint
+    is computed again, from its inputs behind a barrier that waits for the cotangent.
+    """
+    _require_active(wrt, where)
+    (cotangent,) = _fitting(recorder, [y], [cotangent], where)
+    points, marks = _cuts(y, wrt)
+    ends = points if y.key in {p.key for p in points} else [*points, y]
+    cuts = frozenset(p.key for p in points)
+    found: dict[Key, Any] = {y.key: cotangent}
+    for end in reversed(ends):
+        given = found.get(end.key)
+        if given is None or isinstance(end.source, Leaf):
+            continue
+        behind = _inside(end) if end.key in marks else end
+        graph, inputs = to_graph([behind], cuts - {end.key}, jax.tree.structure(0))
+        active = _active_inputs(graph)
+        if not active:
+            continue
+        values = list(inputs)
+        if end.key in marks:
+            *values, given = recorder.add(OptimizationBarrier(), *inputs, given)
+        parts = recorder.spliced(_backward(graph, active), [*values, given])
+        for i, part in zip(active, parts, strict=True):
+            key = inputs[i].key
+            found[key] = part if key not in found else recorder.add(Add(), found[key], part)[0]
+    return [found.get(x.key) for x in wrt]
+
+
+def jvp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], tangents: Sequence[Any], where: str) -> Any:
+    """The tangent of y for tangents of `wrt`; None where y depends on none of them."""
+    _require_active(wrt, where)
+    given = dict(zip((x.key for x in wrt), _fitting(recorder, wrt, tangents, where), strict=True))
+    points, _ = _cuts(y, wrt, checkpoints=False)
+    cuts = frozenset(p.key for p in points)
+    found: dict[Key, Any] = {}
+    for end in [*points, *([] if y.key in cuts else [y])]:
+        moved = None
+        if isinstance(end.source, Record):
+            graph, inputs = to_graph([end], cuts - {end.key}, jax.tree.structure(0))
+            active = [i for i in _active_inputs(graph) if inputs[i].key in found]
+            if active:
+                (moved,) = recorder.spliced(_forward(graph, active), [*inputs, *(found[inputs[i].key] for i in active)])
+        own = given.get(end.key)
+        total = moved if own is None else own if moved is None else recorder.add(Add(), moved, own)[0]
+        if total is not None:
+            found[end.key] = total
+    return found.get(y.key)
+
+
+def _cuts(y: Handle, wrt: Sequence[Handle], checkpoints: bool = True) -> tuple[list[Handle], set[Key]]:
+    """Where the program of y is cut, each after what it needs, and which of these are checkpoints."""
+    wanted: dict[Any, list[Handle]] = {}
+    for x in {x.key: x for x in wrt}.values():
+        wanted.setdefault(x.source, []).append(x)
+    points, marks = [], set()
+    for handle in walk([y]):
+        here = wanted.get(handle.source, [])
+        if checkpoints and isinstance(handle.source, Record) and handle.source.op is None:
+            marks.add(handle.key)
+            here = here or [handle]
+        points += here
+    return points, marks
+
+
+def _inside(checkpoint: Handle) -> Handle:
+    return checkpoint.source.inputs[0]  # type: ignore[union-attr]
+
+
+def _active_inputs(graph: Graph) -> list[int]:
+    """The inputs that reach the output through floating and complex values."""
+    reached = [{i} if _inexact(meta.dtype) else set() for i, meta in enumerate(graph.input_metas)]
+    live = [False] * len(graph.metas)
+    for out in graph.outputs:
+        live[out] = _inexact(graph.metas[out].dtype)
+    for node, outs in reversed(list(graph.steps())):
+        if any(live[out] for out in outs) and not isinstance(node.op, StopGradient):
+            for i in node.inputs:
+                live[i] = live[i] or _inexact(graph.metas[i].dtype)
+    return [i for i in range(len(reached)) if live[i]]
+
+
+def _backward(graph: Graph, active: Sequence[int]) -> Graph:
+    """(inputs..., cotangent) -> the cotangents of the active inputs."""
+    both = ad.vjp(graph, tuple(active))
+    return _last_outputs(both, len(active))
+
+
+def _forward(graph: Graph, active: Sequence[int]) -> Graph:
+    """(inputs..., tangents of the active ones...) -> the output's tangent."""
+    return _last_outputs(ad.jvp(graph, tuple(active)), 1)
+
+
+def _last_outputs(graph: Graph, count: int) -> Graph:
+    outputs = graph.outputs[len(graph.outputs) - count :]
+    tree = jax.tree.structure(outputs)
+    return Graph(graph.metas, graph.input_count, graph.nodes, outputs, graph.in_tree, tree, graph.rules, graph.lost_rules, graph.guards)
+
+
+def require_scalar(y: Handle) -> None:
+    """Refuse the gradient of what is no floating scalar.
+
+    Raises:
+      NonScalarGrad: y is no floating tensor of shape ().
+    """
+    if y.shape != () or not jnp.issubdtype(y.dtype, np.floating):
+        fix = "Reduce it first, with reduce_sum for example, or use vjp."
+        raise NonScalarGrad(where="grad", given=str(y.meta), needed="a floating tensor of shape ()", fix=fix)
+
+
+def tensors_of(wrt: Any, where: str) -> list[Handle]:
+    """One tensor, or several, as a list."""
+    tensors = [wrt] if isinstance(wrt, Handle) else list(wrt) if isinstance(wrt, list | tuple) else []
+    if not tensors or not all(isinstance(x, Handle) for x in tensors):
+        given = f"wrt of type {type(wrt).__name__}"
+        raise InvalidConfig(where=where, given=given, needed="a TracedTensor or a list of them", fix="Pass the tensors themselves.")
+    return tensors
+
+
+def inactive(y: Handle, x: Handle, where: str) -> InvalidConfig:
+    """The refusal of a tensor that does not move y."""
+    return InvalidConfig(
+        where=where,
+        given=f"wrt {x!r}, on which {y!r} does not depend through floating or complex values",
+        needed="a tensor that y is computed from",
+        fix=f"Use {where}_optional, which gives None.",
+    )
+
+
+def _require_active(wrt: Sequence[Handle], where: str) -> None:
+    for x in wrt:
+        if not _inexact(x.dtype):
+            given = f"wrt of dtype {x.dtype}"
+            raise DTypeError(where=where, given=given, needed="floating or complex tensors", fix="Convert before it is used.")
+
+
+def _fitting(recorder: Recorder[Any], tensors: Sequence[Handle], given: Sequence[Any], where: str) -> list[Any]:
+    """Tangents or cotangents, of the dtypes and shapes of their tensors."""
+    if len(tensors) != len(given):
+        needed = f"{len(tensors)}, one for each tensor"
+        raise ArityError(where=where, given=f"{len(given)} tangents", needed=needed, fix="Pass them in the order of wrt.")
+    values = [v if isinstance(v, Handle) else recorder.constant(v) for v in given]
+    for x, v in zip(tensors, values, strict=True):
+        if v.dtype != x.dtype:
+            raise PlaceholderDtypeMismatch(where=f"{where}, tangent", given=str(v.meta), needed=str(x.meta), fix="Convert it.")
+        same = [are_equal(a, b) for a, b in zip(v.shape, x.shape, strict=False)]
+        if v.ndim != x.ndim or False in same:
+            raise PlaceholderShapeMismatch(where=f"{where}, tangent", given=str(v.meta), needed=str(x.meta), fix="Reshape it.")
+        if None in same:
+            raise undecided(v.shape[same.index(None)], x.shape[same.index(None)], f"{where}, tangent")
+    return values
+
+
+def _inexact(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, np.inexact))
