@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, compile_time, donation, gradient_of_matmul, graph_building, graph_passes, training_step
+from benchmarks import call_overhead, compile_time, donation, eval_all, gradient_of_matmul, graph_building, graph_passes, training_step
 
 
 def test_gradient_of_matmul(capsys):
@@ -51,3 +51,10 @@ def test_graph_building(capsys):
     assert set(results) == {("op and shape repeat", 20), ("ever new", 20)}
     assert all(v > 0 for v in results.values())
     assert "us a node" in capsys.readouterr().out
+
+
+def test_eval_all(capsys):
+    apart, together, agree = eval_all.main([5, 4, 3], 6, repeats=2)
+    assert agree
+    assert min(apart, together) > 0
+    assert "separate/together" in capsys.readouterr().out
