@@ -9,6 +9,7 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import DuplicateBinding, InvalidConfig, PlaceholderDtypeMismatch, UnboundPlaceholder, UnexpectedBinding
+from ..graph.graph import Graph
 from ..meta import meta_of, require_x64, solve_sizes
 from .promotion import SCALARS, common_dtype, number
 from .record import Handle, Leaf, concrete, to_graph
@@ -52,10 +53,21 @@ def eval_all(tensors: Sequence[Handle], engine: Engine | None = None, bindings: 
     if engine is not None and not isinstance(engine, Engine):
         fix = "Leave it out, or make one."
         raise InvalidConfig(where="eval", given=f"engine={type(engine).__name__}", needed="a tenferro_jax.Engine", fix=fix)
-    graph, inputs = to_graph(tensors)
-    leaves = [h.source for h in inputs if isinstance(h.source, Leaf)]
+    if not tensors:
+        return []
+    graph, leaves = _program(tensors)
     arrays = _bound(leaves, {} if bindings is None else bindings)
     return list((engine or _DEFAULT).eval(graph, *arrays))
+
+
+def _program(tensors: Sequence[Handle]) -> tuple[Graph, list[Leaf]]:
+    """The graph and its leaves; the first tensor keeps them, so that the same request is recorded once."""
+    keys = tuple([t.key for t in tensors])
+    held = tensors[0].program
+    if held is None or held[0] != keys:
+        graph, inputs = to_graph(tensors)
+        held = tensors[0].program = keys, graph, [h.source for h in inputs if isinstance(h.source, Leaf)]
+    return held[1], held[2]
 
 
 def _bound(leaves: Sequence[Leaf], bindings: Any) -> list[Any]:

@@ -81,12 +81,10 @@ def _integer(item: Any, size: Any, axis: int) -> tuple[Any, Any, int, int]:
 def _range(item: slice, size: SymDim) -> tuple[Any, Any, int, Any]:
     """start, limit, stride and size of a slice; for a negative stride those of the same elements in ascending order."""
     if not is_symbolic_dim(size):
-        start, stop, step = item.indices(size)
-        count = len(range(start, stop, step))
-        if step < 0:
-            start = start + (count - 1) * step if count else 0
-        start = start if count else 0
-        return start, start + (count - 1) * abs(step) + 1 if count else start, step, count
+        first, end, step = item.indices(size)
+        count = len(range(first, end, step))
+        low = 0 if not count else first if step > 0 else first + (count - 1) * step
+        return low, low + (count - 1) * abs(step) + 1 if count else 0, step, count
     if item == slice(None, None, -1):
         return 0, size, -1, size
     if item.step not in (None, 1):

@@ -38,7 +38,8 @@ def common_dtype(*dtypes: Any) -> Any:
       >>> common_dtype(np.dtype("int32"), np.dtype("bfloat16")).name, common_dtype(np.dtype("float16"), float).name
       ('bfloat16', 'float16')
     """
-    return dtypes[0] if len(set(dtypes)) == 1 and dtypes[0] not in SCALARS else _common_dtype(dtypes, x64_enabled())
+    same = isinstance(dtypes[0], np.dtype) and all(d is dtypes[0] for d in dtypes)
+    return dtypes[0] if same else _common_dtype(dtypes, x64_enabled())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -46,9 +47,9 @@ def _common_dtype(dtypes: tuple[Any, ...], x64: bool) -> Any:
     del x64  # part of the key: it changes the defaults
     try:
         with jax.numpy_dtype_promotion("standard"):
-            return np.dtype(jnp.result_type(*(d(0) if d in SCALARS else d for d in dtypes)))
+            return np.dtype(jnp.result_type(*(d(0) if isinstance(d, type) else d for d in dtypes)))
     except (TypeError, ValueError) as error:
-        given = " and ".join(d.__name__ if d in SCALARS else str(d) for d in dtypes)
+        given = " and ".join(d.__name__ if isinstance(d, type) else str(d) for d in dtypes)
         raise DTypeError(where="promotion", given=given, needed="dtypes that have a common one", fix="Convert with cast.") from error
 
 

@@ -70,10 +70,11 @@ Key: TypeAlias = tuple[Source, int]
 class Handle(Described):
     """One tensor: output `index` of a record, or a leaf."""
 
-    __slots__ = ("index", "meta", "source")
+    __slots__ = ("index", "meta", "program", "source")
 
     def __init__(self, source: Source, index: int, meta: TensorMeta):
         self.source, self.index, self.meta = source, index, meta
+        self.program: Any = None  # what the last evaluation recorded; see evaluation.py
 
     @property
     def key(self) -> Key:

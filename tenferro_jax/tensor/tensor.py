@@ -14,7 +14,7 @@ from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..extension import NO_RULES, ExtensionOp, ExtensionRuleSet
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
-from ..meta import SymDim, TensorMeta, canonical_dtype, require_x64, solve_sizes
+from ..meta import SymDim, TensorMeta, are_equal, canonical_dtype, require_x64, solve_sizes
 from ..ops import analytic, arithmetic, conversion, diagonal, indexing, logic, reduction, source, special, structural
 from ..ops.contraction import DotGeneral
 from ..ops.logic import Direction
@@ -218,9 +218,6 @@ class TracedTensor(Handle):
     def __int__(self) -> int:
         self._unknown("int")
 
-    def __index__(self) -> int:
-        self._unknown("an index")
-
     def __float__(self) -> float:
         self._unknown("float")
 
@@ -235,9 +232,6 @@ class TracedTensor(Handle):
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._unknown("conversion to a NumPy array")
-
-    def __jax_array__(self) -> NoReturn:
-        self._unknown("a JAX function")
 
     # --- running and differentiating ---
 
@@ -561,6 +555,9 @@ class TracedTensor(Handle):
                 needed = "sizes of which the last one follows"
                 raise ShapeError(where="reshape", given=f"{self.meta} to {shape}", needed=needed, fix="Name every size.") from error
         wanted = _shape(sizes, "reshape")
+        if are_equal(_product(wanted), self.size) is False:
+            needed = f"{self.size} elements"
+            raise ShapeError(where="reshape", given=f"{self.meta} to {wanted}", needed=needed, fix="Correct the sizes; one may be -1.")
         return self if wanted == self.shape else RECORDER.add(structural.Reshape(wanted), self)[0]
 
     def transpose(self, *permutation: Any) -> TracedTensor:
@@ -743,7 +740,7 @@ def _product(sizes: Sequence[Any]) -> Any:
 
 def _dtype(dtype: Any, where: str) -> Any:
     try:
-        wanted = jax.dtypes.canonicalize_dtype(dtype) if dtype in SCALARS else np.dtype(dtype)
+        wanted = jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, type) and dtype in SCALARS else np.dtype(dtype)
     except TypeError as error:
         needed = "a dtype that JAX has"
         raise DTypeError(where=where, given=repr(dtype), needed=needed, fix="Pass numpy.float32 for example.") from error
