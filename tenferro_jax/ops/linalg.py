@@ -234,9 +234,10 @@ class ValidateNonsingular(StdTensorOp):
             _, logarithm = np.linalg.slogdet(a)
         singular = ~np.isfinite(logarithm)
         if singular.any():
+            at = f" at batch index {np.argwhere(singular)[0].tolist()}" if a.ndim > 2 else ""
             raise BackendFailure(
                 where="ValidateNonsingular",
-                given=f"a singular matrix at batch index {np.argwhere(singular)[0].tolist()}",
+                given=f"a singular matrix{at}",
                 needed="nonsingular matrices",
                 fix="Regularise it, or solve in the least-squares sense.",
             )

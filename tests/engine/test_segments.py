@@ -20,12 +20,15 @@ from tenferro_jax import (
     MetaMismatchError,
     RouteKind,
     TensorMeta,
+    Unsupported,
     X64Error,
     compile_std_to_exec,
+    export,
     trace,
 )
 from tenferro_jax.engine.instruction import HostStep, Segment
 from tenferro_jax.extension import ExtensionOp, apply
+from tenferro_jax.ops.linalg import Solve, ValidateNonsingular
 from tenferro_jax.ops.op import StdTensorOp, op
 
 from ..extension_ops import HostCumulate, MaxAndIndex
@@ -275,3 +278,18 @@ def test_refusals():
     graph = trace(lambda i: i.astype(np.float64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
     with jax.enable_x64(False), pytest.raises(X64Error):
         compile_std_to_exec(graph)
+
+
+def test_validate_nonsingular_is_a_host_step_that_speaks_for_the_values():
+    builder = GraphBuilder()
+    matrix, columns = builder.input(np.eye(3)), builder.input(np.ones((3, 1)))
+    (checked,) = builder.add(ValidateNonsingular(), matrix)
+    graph = builder.build(list(builder.add(Solve(), checked, columns)))
+    engine = Engine()
+    assert engine.eval(graph, 2 * np.eye(3), np.ones((3, 1)))[0].tolist() == [[0.5]] * 3
+    assert [type(step).__name__ for step in engine.compile(graph).steps] == ["HostStep", "Segment"]
+    with pytest.raises(BackendFailure, match=r"ValidateNonsingular: given a singular matrix; needed nonsingular matrices"):
+        engine.eval(graph, np.ones((3, 3)), np.ones((3, 1)))
+    for run in (lambda: jax.jit(graph.to_jax())(np.eye(3), np.ones((3, 1))), lambda: export(graph)):
+        with pytest.raises(Unsupported, match=r"ValidateNonsingular: given a call under JAX.*Engine\.eval"):
+            run()

@@ -17,7 +17,23 @@ from tenferro_jax.ops.indexing import OutOfBounds
 
 from ..sweep import times
 
-NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32 float64 complex64 complex128".split()
+NAMES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "bfloat16",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 DTYPES = [jnp.dtype(name) for name in NAMES]
 BINARY = {
     "add": operator.add,
@@ -58,7 +74,7 @@ def ours(fn, *operands):
 def test_every_pair_of_dtypes_promotes_as_in_jax_numpy(name, left):
     for right in DTYPES:
         want = judged(BINARY[name], jax.ShapeDtypeStruct((2,), left), jax.ShapeDtypeStruct((2,), right))
-        if name == "lt" and "c" in left.kind + right.kind or name == "mod" and left == right == bool:
+        if (name == "lt" and "c" in left.kind + right.kind) or (name == "mod" and left == right == bool):
             want = None  # complex numbers have no order, booleans no remainder
         assert ours(BINARY[name], leaf(left, (2,)), leaf(right, (2,), "y")) == want, right
 
