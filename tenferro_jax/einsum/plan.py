@@ -56,9 +56,9 @@ class Plan:
 
     Example:
       >>> print(plan_einsum("ij,jk,kl->il", [(8, 64), (64, 64), (64, 2)]))
-      step  operands  equation  multiplications  entries
-         3  1, 2      jk,kl->jl            8192      128
-         4  0, 3      ij,jl->il            1024       16
+      step  operands  equation   multiplications  entries
+         3  1, 2      jk,kl->jl             8192      128
+         4  0, 3      ij,jl->il             1024       16
       9216 multiplications, at most 128 entries at once, order ij,jk,kl->il
     """
 

@@ -39,8 +39,13 @@ class Leaf:
     def __hash__(self) -> int:
         return hash((self.name, self.meta))
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return "an unnamed array" if self.name is None else repr(self.name)
+
     def __repr__(self) -> str:
-        return f"input {self.name!r}" if self.name is not None else "an unnamed array"
+        return f"input {self.label}"
 
 
 class Terms(NamedTuple):

@@ -105,7 +105,7 @@ class TracedTensor(Handle):
         held, meta = array_meta(array, where)
         if shape is not None:
             declared = TensorMeta(meta.dtype, _shape(shape, where))
-            solve_sizes([declared], [meta], [where])
+            solve_sizes([declared], [meta], ["an unnamed array" if name is None else repr(name)])
             meta = declared
         return _leaf(name, meta, held)
 
