@@ -157,7 +157,7 @@ def concrete(value: Any, where: str) -> Any:
     if isinstance(value, jax.core.Tracer | Handle):
         kind = "an array that JAX is tracing" if isinstance(value, jax.core.Tracer) else "a lazy tensor"
         needed = "a concrete array"
-        raise DTypeError(where=where, given=kind, needed=needed, fix="Inside jax.jit, call graph().to_jax() of the lazy result.")
+        raise DTypeError(where=where, given=kind, needed=needed, fix="Make it an input and bind it: eval(bindings=...).")
     return as_operand(value, where)
 
 

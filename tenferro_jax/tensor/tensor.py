@@ -55,7 +55,6 @@ class TracedTensor(Handle):
     """
 
     __slots__ = ()
-    __array_priority__ = 1000
     __array_ufunc__ = None  # NumPy arrays on the left of an operator give way
 
     # --- making one ---

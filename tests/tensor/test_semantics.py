@@ -326,6 +326,7 @@ WRONG = {
     "scalar matmul": (lambda: leaf("float32") @ leaf("float32"), tj.ShapeError, "rank 1 or more"),
     "sizes of matmul": (lambda: leaf("float32", (2, 3)) @ np.ones((2, 3), np.float32), tj.ShapeError, "label 'j' of size 2"),
     "number": (lambda: leaf("int8") + 300, tj.DTypeError, "the number 300"),
+    "negative power": (lambda: leaf("int32") ** -1, tj.InvalidConfig, "IntegerPow"),
     "integer power": (lambda: leaf("int32") ** leaf("int32", (), "y"), tj.DTypeError, "exponent of dtype int32"),
     "index": (lambda: leaf("float32", (2,))[leaf("int32", (), "i")], tj.InvalidConfig, "gather, dynamic_slice"),
     "bounds": (lambda: leaf("float32", (2,))[2], tj.ShapeError, "the index 2"),
