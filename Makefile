@@ -28,9 +28,8 @@ lint: .venv/.test
 	.venv/bin/mypy
 
 bench: .venv/.test
-	.venv/bin/python -m benchmarks.gradient_of_matmul
-	.venv/bin/python -m benchmarks.call_overhead
-	.venv/bin/python -m benchmarks.graph_building
+	for b in gradient_of_matmul call_overhead training_step compile_time graph_building graph_passes donation eval_all; do \
+		.venv/bin/python -m benchmarks.$$b || exit 1; done
 
 docs: .venv/.docs
 	.venv/bin/mkdocs build --quiet

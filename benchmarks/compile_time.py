@@ -8,6 +8,7 @@ The function is an unrolled chain of elementwise ops on 8 numbers, so that nothi
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,33 +34,39 @@ def chain(ops: int) -> Callable[[Any], Any]:
     return fn
 
 
+def stages(ops: int) -> tuple[list[float], list[float]]:
+    """Seconds of trace, lower and compile, by way of a graph and by jit."""
+    x, fn, events = jnp.ones(8), chain(ops), list[Progress]()
+    jax.clear_caches()
+    start = time.perf_counter()
+    graph = trace(fn, x)
+    traced = time.perf_counter() - start
+    compile_std_to_exec(graph, progress=events.append)
+    jax.clear_caches()
+    marks = [time.perf_counter()]
+    jitted = jax.jit(fn).trace(x)
+    marks.append(time.perf_counter())
+    lowered = jitted.lower()
+    marks.append(time.perf_counter())
+    lowered.compile()
+    marks.append(time.perf_counter())
+    return [traced, *(e.seconds for e in events)], [b - a for a, b in itertools.pairwise(marks)]
+
+
 def main(counts: Sequence[int]) -> list[tuple[float, float]]:
     """Print the table; returns for each count the seconds until it can run, of the graph and of jit."""
     print(header((__doc__ or "").splitlines()[0]))
     print("milliseconds per 1,000 ops")
     print(f"{'ops':>6} | {'graph: trace':>12} {'lower':>7} {'compile':>8} | {'jit: trace':>10} {'lower':>7} {'compile':>8} | graph/jit")
-    x, totals = jnp.ones(8), []
-    trace(chain(8), x)  # JAX's own first-call costs
+    totals = []
+    stages(counts[0])  # what only a first time costs
     for ops in counts:
-        fn, events = chain(ops), list[Progress]()
-        jax.clear_caches()
-        start = time.perf_counter()
-        graph = trace(fn, x)
-        ours = [time.perf_counter() - start]
-        compile_std_to_exec(graph, progress=events.append)
-        ours += [e.seconds for e in events]
-        jax.clear_caches()
-        start = time.perf_counter()
-        traced = jax.jit(fn).trace(x)
-        middle = time.perf_counter()
-        lowered = traced.lower()
-        last = time.perf_counter()
-        lowered.compile()
-        theirs = [middle - start, last - middle, time.perf_counter() - last]
-        totals.append((sum(ours), sum(theirs)))
-        mine, jits = ([s / ops * 1e6 for s in seconds] for seconds in (ours, theirs))
-        ratio = sum(mine) / sum(jits)
-        print(f"{ops:>6} | {mine[0]:12.1f} {mine[1]:7.1f} {mine[2]:8.1f} | {jits[0]:10.1f} {jits[1]:7.1f} {jits[2]:8.1f} | {ratio:9.2f}")
+        both = stages(ops)
+        ours, theirs = map(sum, both)
+        totals.append((ours, theirs))
+        mine, jits = ([s / ops * 1e6 for s in seconds] for seconds in both)
+        cells = f"{mine[0]:12.1f} {mine[1]:7.1f} {mine[2]:8.1f} | {jits[0]:10.1f} {jits[1]:7.1f} {jits[2]:8.1f}"
+        print(f"{ops:>6} | {cells} | {ours / theirs:9.2f}")
     return totals
 
 

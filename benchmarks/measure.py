@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -41,8 +42,8 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
     return float(np.median(seconds)), min(seconds), max(seconds)
 
 
-def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
+def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, float]]:
+    """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
     for run in runs:
         jax.block_until_ready(run())
     seconds: list[list[float]] = [[] for _ in runs]
@@ -51,15 +52,29 @@ def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
             start = time.perf_counter()
             jax.block_until_ready(run())
             kept.append(time.perf_counter() - start)
-    return [float(np.median(kept)) for kept in seconds]
+    return [(float(np.median(kept)), min(kept)) for kept in seconds]
 
 
 def canonical_hlo(text: str) -> str:
-    """Optimised HLO without module name, metadata and source tables; values numbered in order of appearance."""
-    start = re.search(r"^(ENTRY )?%\S+ \(", text, re.MULTILINE)
-    body = re.sub(r", metadata=\{[^}]*\}", "", text[start.start() if start else 0 :])
-    names: dict[str, str] = {}
-    return re.sub(r"%([\w.\-]+)|([\w.\-]+)(?=: )", lambda m: names.setdefault(m[1] or m[2], f"%{len(names)}"), body)
+    """Optimised HLO without module name, metadata and source tables, and without names or an order of instructions.
+
+    Every instruction is written with what its operands compute in place of their names, so that two texts are equal
+    when they are the same instructions on the same values.
+    """
+    text = re.sub(r", metadata=\{[^}]*\}", "", text)
+    names: dict[str, str] = {}  # of instructions and computations -> a digest of what they are
+    lines: list[str] = []
+    done = ""
+    for line in text.splitlines():
+        if match := re.match(r"(?:ENTRY )?%(\S+) \(.*\{$", line):
+            lines, done = [], match[1]
+        elif match := re.match(r"  (ROOT )?%(\S+) = (.*)$", line):
+            meaning = re.sub(r"%([\w.\-]+)", lambda m: names.get(m[1], m[1]), match[3])
+            names[match[2]] = hashlib.sha256(meaning.encode()).hexdigest()[:16]
+            lines.append((match[1] or "") + meaning)
+        elif line == "}":
+            names[done] = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+    return "\n".join(sorted(lines))  # of the last computation, the entry
 
 
 def header(question: str) -> str:

@@ -1,6 +1,6 @@
 """Extension ops for JAX: one class gives every transform and portable export. Door 1, for users."""
 
-from .ad import grad, jvp, vjp
+from .ad import AdContext, grad, jvp, linearize, vjp
 from .cache import CacheStats
 from .einsum.notation import Equation, parse_equation
 from .einsum.plan import Plan, plan_einsum
@@ -49,6 +49,7 @@ from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
+from .limitation import Limitation
 from .meta import TensorMeta
 from .tensor.einsum import einsum
 from .tensor.evaluation import eval_all
@@ -57,6 +58,7 @@ from .trace.trace import trace
 
 __all__ = [
     "ADRuleError",
+    "AdContext",
     "ArityError",
     "ArtifactError",
     "BackendFailure",
@@ -78,6 +80,7 @@ __all__ = [
     "GraphBuilder",
     "Guard",
     "InvalidConfig",
+    "Limitation",
     "MalformedFamilyId",
     "MalformedGraph",
     "Memory",
@@ -112,6 +115,7 @@ __all__ = [
     "grad",
     "host_errors",
     "jvp",
+    "linearize",
     "load",
     "parse_equation",
     "plan_einsum",

@@ -1,13 +1,16 @@
 """Derivatives of graphs, with extensions inside."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
 from ext_tropical import TROPICAL_RULES, tropical_einsum
-from tenferro_jax.extension import ExtensionRuleSet
+from tenferro_jax import ADRuleError, InvalidConfig, NonScalarGrad, trace
+from tenferro_jax.extension import ExtensionRuleSet, apply
 
+from .extension_ops import RULES, ScaledSquare
 from .oracles import brute_force, central_difference
 
 A, B = np.random.default_rng(0).normal(size=(3, 4)), np.random.default_rng(1).normal(size=(4, 2))
@@ -58,3 +61,80 @@ def test_rules_may_be_overridden():
         tj.grad(graph, rules=ExtensionRuleSet())
     stripped = graph.with_rules(ExtensionRuleSet())
     np.testing.assert_array_equal(tj.grad(stripped, rules=TROPICAL_RULES).to_jax()(A, B), tj.grad(graph).to_jax()(A, B))
+
+
+def mixed(p, n, y):
+    """Integer and floating leaves, inside and outside."""
+    z = jnp.sin(p["w"]) * y.sum() + n.sum().astype(p["w"].dtype)
+    return {"z": z, "count": n + p["n"], "both": (z * z).sum()}
+
+
+P = {"w": np.array([0.5, -1.0, 2.0]), "n": np.arange(3)}
+MIXED = P, np.arange(3), np.array([1.0, 2.0])
+
+
+def test_what_is_inactive_is_none():
+    graph = trace(mixed, *MIXED)
+    t = {"w": np.array([1.0, 2.0, 3.0]), "n": None}
+    forward = tj.jvp(graph)
+    outs, tangents = forward.to_jax()(*MIXED, t, None, np.array([0.5, 0.25]))
+    want = jax.jvp(lambda w, y: mixed({"w": w, "n": P["n"]}, MIXED[1], y)["z"], (P["w"], MIXED[2]), (t["w"], np.array([0.5, 0.25])))
+    np.testing.assert_allclose(outs["z"], want[0], rtol=1e-15)
+    np.testing.assert_allclose(tangents["z"], want[1], rtol=1e-14)
+    assert tangents["count"] is None
+    assert outs["count"].dtype == np.int64
+    backward = tj.vjp(graph, (0, 2))
+    _, (to_p, to_y) = backward.to_jax()(*MIXED, {"z": np.ones(3), "count": None, "both": np.float64(2)})
+    np.testing.assert_allclose(
+        (to_p["w"] * t["w"]).sum() + (to_y * np.array([0.5, 0.25])).sum(), tangents["z"].sum() + 2 * tangents["both"]
+    )
+    assert to_p["n"] is None
+    only_y = tj.jvp(graph, 2)
+    assert len(only_y.input_specs) == 4
+    with pytest.raises(InvalidConfig, match=r"jvp: given argnums=3; needed one or more of \[0, 1, 2\]"):
+        tj.jvp(graph, 3)
+    assert not [n for n in forward.nodes if type(n.op).__name__ == "Constant" and not n.op.value.any()]  # no zeros were made
+
+
+def test_linearize_is_the_jvp_in_two_parts():
+    graph = trace(mixed, *MIXED)
+    first, second = tj.linearize(graph)
+    outs, residuals = first.to_jax()(*MIXED)
+    t = ({"w": np.array([1.0, 2.0, 3.0]), "n": None}, None, np.array([0.5, 0.25]))
+    tangents = second.to_jax()(residuals, *t)
+    want_outs, want = tj.jvp(graph).to_jax()(*MIXED, *t)
+    jax.tree.map(np.testing.assert_array_equal, (outs, tangents), (want_outs, want))
+    assert not {type(n.op).__name__ for n in second.nodes} & {"Sin", "Cos"}  # what needs the arguments alone is in the first part
+    double = second.to_jax()(residuals, *jax.tree.map(lambda x: 2 * x, t))
+    np.testing.assert_array_equal(double["z"], 2 * tangents["z"])
+    product = trace(lambda a, b: tropical_einsum("ij,jk->ik", a, b), *2 * [np.arange(4.0).reshape(2, 2)])
+    residuals = tj.linearize(product)[0].to_jax()(np.eye(2), np.eye(2))[1]
+    assert [r.dtype.kind for r in residuals]
+
+
+def test_the_context_traces_a_derivative_once_for_each_rule_set():
+    context = tj.AdContext(capacity=2)
+    square = trace(lambda x: (x * x).sum(), np.ones(3))
+    assert context.grad(square) is context.grad(trace(lambda y: (y * y).sum(), np.ones(3)))
+    assert context.stats()[:3] == (1, 1, 1)
+    context.jvp(square)
+    context.vjp(square, [0])
+    context.linearize(square)
+    assert context.stats() == (1, 4, 2, 2)
+    context.clear()
+    assert context.stats().size == 0
+    for wrong in (0, True, 2.5):
+        with pytest.raises(InvalidConfig, match=r"AdContext: given capacity="):
+            tj.AdContext(capacity=wrong)
+    bare = trace(lambda a: apply(ScaledSquare(2.0), a)[0].sum(), np.ones(3))
+    with pytest.raises(ADRuleError):
+        tj.AdContext().grad(bare)
+    np.testing.assert_array_equal(tj.AdContext(RULES).grad(bare).to_jax()(np.ones(3)), np.full(3, 4.0))
+
+
+def test_complex_gradients_are_those_of_jax():
+    z = np.array([1.0 + 2.0j, -0.5j])
+    graph = trace(lambda z: (jnp.abs(z) ** 2 + z.real).sum(), z)
+    np.testing.assert_allclose(tj.grad(graph).to_jax()(z), 2 * z.conj() + 1, rtol=1e-15)
+    with pytest.raises(NonScalarGrad, match=r"outputs complex128\[\]; needed one floating output"):
+        tj.grad(trace(lambda z: z.sum(), z))

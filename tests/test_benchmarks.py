@@ -2,7 +2,7 @@
 
 import jax
 
-from benchmarks import call_overhead, compile_time, gradient_of_matmul, graph_building, graph_passes, training_step
+from benchmarks import call_overhead, compile_time, donation, eval_all, gradient_of_matmul, graph_building, graph_passes, training_step
 
 
 def test_gradient_of_matmul(capsys):
@@ -40,8 +40,21 @@ def test_graph_passes(capsys):
     assert all(f"{name} |" in out for name in ratios)
 
 
+def test_donation(capsys):
+    ratios = donation.main(8, repeats=2)
+    assert set(ratios) == set(donation.CASES)
+    assert "donated/kept" in capsys.readouterr().out
+
+
 def test_graph_building(capsys):
     results = graph_building.main([20], repeats=1)
     assert set(results) == {("op and shape repeat", 20), ("ever new", 20)}
     assert all(v > 0 for v in results.values())
     assert "us a node" in capsys.readouterr().out
+
+
+def test_eval_all(capsys):
+    apart, together, agree = eval_all.main([5, 4, 3], 6, repeats=2)
+    assert agree
+    assert min(apart, together) > 0
+    assert "separate/together" in capsys.readouterr().out

@@ -25,7 +25,7 @@ from .program import ExecProgram, Step, require_x64_values
 from .progress import Progress, ProgressCallback
 
 
-def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
+def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: ProgressCallback | None = None) -> ExecProgram:
     """Compile a graph with concrete shapes for the platform where JAX runs now.
 
     An op with a class attribute `host_check = True` and a method `check_on_host(*arrays)` is a host step of its own: the
@@ -33,6 +33,8 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
 
     Args:
       graph: a Graph.
+      donate: whether a segment may reuse the buffers of intermediates that die in it; never those of the caller. By
+        default everywhere but on cpu, where it was never faster and up to 1.7 times slower (benchmarks.donation).
       progress: called after each segment is lowered and compiled, and by the program after each of several steps.
 
     Raises:
@@ -62,7 +64,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     nodes = list(_pruned(graph))
     routes = list(_routes(((n.op, [graph.metas[i] for i in n.inputs]) for n in nodes), site, chosen))
     on_host = [_is_host(n, [graph.metas[i] for i in n.inputs], chosen) for n in nodes]
-    steps = _steps(graph, nodes, on_host)
+    steps = _steps(graph, nodes, on_host, site.platform != "cpu" if donate is None else donate)
     segments = [s for s in steps if isinstance(s, Segment)]
     for number, segment in enumerate(segments):
         start = time.perf_counter()
@@ -143,7 +145,7 @@ def _is_host(node: _Scheduled, metas: Sequence[TensorMeta], chosen: dict[Any, Ro
 # --- schedule ------------------------------------------------------------------------------------------------------
 
 
-def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[Step]:
+def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool], donate: bool) -> list[Step]:
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), []
     for group, host in reversed(groups):
@@ -170,7 +172,7 @@ def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -
         through = [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
         outputs = graph.outputs if alone else [*through, *sorted(written & after)]
         inputs = sorted({*inputs, *through})
-        donated = _donated([i for i in inputs if i in owned - after], outputs, graph.metas)
+        donated = _donated([i for i in inputs if i in owned - after], outputs, graph.metas) if donate else frozenset()
         steps.append(Segment(f"segment_{len(steps)}", instructions, inputs, outputs, donated))
         owned |= written
     return steps

@@ -49,9 +49,8 @@ class Memory(NamedTuple):
 class ExecProgram:
     """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a host call.
 
-    A graph without host-only ops is one segment. Buffers that die between segments are given back, or donated where
-    XLA can reuse them; the caller's arrays never are. Under a JAX transform (an argument is a tracer) the graph runs
-    instead, so that programs can be differentiated, mapped and jitted.
+    A graph without host-only ops is one segment. Intermediates are given back as soon as nothing needs them. Under a
+    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped.
 
     Attributes:
       graph: what was compiled.

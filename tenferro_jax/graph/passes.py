@@ -34,7 +34,7 @@ def sort_dot_dimensions(graph: Graph) -> Graph:
     values = [builder.input(meta) for meta in graph.input_metas]
     for node in graph.nodes:
         values.extend(builder.add(_sorted(node.op), *(values[i] for i in node.inputs)))
-    return builder.build([values[i] for i in graph.outputs], graph.in_tree, graph.out_tree)
+    return builder.build([values[i] for i in graph.outputs], graph.in_tree, graph.out_tree).with_guards(graph.guards)
 
 
 def _sorted(op: StdTensorOp) -> StdTensorOp:

@@ -28,11 +28,20 @@ class Reader:
       builder: a GraphBuilder.
       rule_depth: how many more orders of custom derivatives are read.
       is_derivative_free: inside the body of a function with a derivative of its own, which replaces all inside.
+      made: what `once` made, shared with the readers of bodies.
     """
 
     builder: Any
     rule_depth: int = RULE_DEPTH
     is_derivative_free: bool = False
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once for a key whose first entry is a jaxpr: JAX keeps one for each jitted function."""
+        number = (id(key[0]), *key[1:], self.rule_depth)
+        if number not in self.made:
+            self.made[number] = key[0], make()  # the jaxpr stays alive, so that its id stays its own
+        return self.made[number][1]
 
     def read(self, closed: Any, inputs: Sequence[Any], caller: Any = None) -> list[Any]:
         """Record every equation of a jaxpr; returns the values of its outputs.

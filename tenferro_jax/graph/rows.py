@@ -117,24 +117,47 @@ def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
-def _custom(extract: Callable[..., Any], make: Callable[..., Any]) -> Row:
+def _custom(extract: Callable[..., Any], cls: Any) -> Row:
     """A function with a derivative of its own. Where its rule cannot be read it is inlined and the loss is noted."""
 
-    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        inner = jax_seam.inner_jaxprs(eqn)[0]
-        if reader.is_derivative_free:
-            return reader.read(inner, inputs, eqn)
-        name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
+    def make(reader: Any, eqn: Any, inner: Any, name: str, inputs: Sequence[Any]) -> Any:
         try:
             if reader.rule_depth == 0:
                 raise refuse(eqn.primitive.name, "a higher derivative", "one of the orders that are read", "Trace the derivative.")
             rules = extract(reader, jax_seam.as_function(eqn), inputs)
         except (TenferroError, TypeError, ValueError, NotImplementedError) as error:  # what rules raise that fit no graph
-            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({str(error).splitlines()[0]})"])
+            return str(error).splitlines()[0]
+        return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
+
+    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+        inner = jax_seam.inner_jaxprs(eqn)[0]
+        if reader.is_derivative_free:
             return reader.read(inner, inputs, eqn)
-        return reader.builder.add(make(name, reader.sub_graph(inner, derivative_free=True), *rules), *inputs)
+        metas = tuple(v.meta for v in inputs)
+        name = jax_seam.open_jaxpr(inner)[0].debug_info.func_name
+        op = control.known_custom(name, metas)
+        name = name.split("#")[0]
+        if op is None:
+            op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
+        if isinstance(op, str):  # why the rule is lost
+            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
+            return reader.read(inner, inputs, eqn)
+        for graph in bodies_of(op):
+            reader.builder.absorb_rules(graph)
+        return reader.builder.add(op, *inputs)
 
     return row
+
+
+def bodies_of(op: Any) -> list[Any]:
+    """The graphs among an op's fields."""
+    values = (getattr(op, name) for name in op.__dataclass_fields__)
+    return [value for value in values if hasattr(value, "input_metas")]
+
+
+def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    given = "the forward-mode derivative of a custom_vjp function"
+    raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
 
 
 def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
@@ -460,9 +483,6 @@ def _of_maximum(p: dict[str, Any]) -> bool:
 
 
 def _reduce_window(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    if len(inputs) != 2:
-        given = f"a reduction of {len(inputs) // 2} arrays together"
-        raise refuse("reduce_window", given, "one array", "Reduce each array by itself.")
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
     return _windowed(window.ReduceWindow, body=lambda _: body)(reader, eqn, inputs)
 
@@ -672,6 +692,7 @@ ROWS: dict[str, Row] = {
     "cond": _cond,
     "custom_linear_solve": _linear_solve,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
+    "custom_lin": _refused_custom_lin,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
     **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"), _inlined),
     **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),

@@ -107,7 +107,6 @@ LIMITATIONS = (
         "no named combination",
         "`Unsupported`; use add, subtract, multiply, min, max or set",
     ),
-    Limitation("reduce_window of several arrays", "one monoid an op", "`Unsupported`; reduce each array"),
     Limitation(
         "schur, hessenberg, tridiagonal, ormqr, cholesky_update, symmetric_product",
         "no upstream op and no derivative in JAX",

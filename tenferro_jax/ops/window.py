@@ -78,14 +78,14 @@ class ReduceWindowMin(_Pooling):
 
 @op
 class ReduceWindow(_Window):
-    """Reduce each window with an associative graph of two scalars; the inputs are x and the initial scalar.
+    """Reduce each window of n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
 
-    C2: body takes two scalars of x's dtype to one.
-    Gradient: in x, through the body, forward mode; refused in the initial scalar.
-    Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0]), 0.0) = [3.0, 5.0]
+    C2: inputs of one shape. C3: body takes 2n scalars of the dtypes to n.
+    Gradient: in the inputs, through the body, forward mode; refused in the initial scalars.
+    Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
     """
 
-    input_count = 2
+    input_count = None
     body: Any
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -93,8 +93,15 @@ class ReduceWindow(_Window):
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
 
-    def apply(self, x: Any, initial: Any) -> Any:
-        return lax.reduce_window(x, initial, lambda a, b: self.body(a, b)[0], **self._numbers())
+    @property
+    def output_count(self) -> int:
+        """One output for each output of the body."""
+        return len(self.body.outputs)
+
+    def apply(self, *inputs: Any) -> Any:
+        count = len(self.body.outputs)
+        numbers = self._numbers()
+        return lax.reduce_window(tuple(inputs[:count]), tuple(inputs[count:]), lambda a, b: tuple(self.body(*a, *b)), **numbers)
 
 
 @op

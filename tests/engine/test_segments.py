@@ -97,6 +97,14 @@ def test_steps_around_a_host_op(fn, kinds):
     jax.tree.map(lambda h, w: np.testing.assert_allclose(h, w, rtol=1e-14), have, want)
 
 
+def test_a_host_op_inside_a_loop_stays_a_callback():
+    x = np.arange(4.0)
+    program = compile_std_to_exec(trace(lambda x: lax.fori_loop(0, 2, lambda i, c: cumulate(c), x), x))
+    assert [type(s) for s in program.steps] == [Segment]
+    assert [r.kind for r in program.routes] == [RouteKind.HOST]
+    np.testing.assert_array_equal(program(x), np.cumsum(np.cumsum(x)))
+
+
 def test_constants_do_not_travel_between_segments():
     program = compile_std_to_exec(trace(lambda x: cumulate(x * jnp.arange(4.0)) * jnp.arange(4.0), np.ones(4)))
     assert [(len(s.inputs), len(s.outputs)) for s in program.segments] == [(1, 1), (1, 1)]
@@ -120,7 +128,7 @@ def test_dying_intermediates_are_donated_and_the_callers_arrays_never():
         return jnp.cos(b) * x + a, x
 
     x = jnp.linspace(0.0, 1.0, 1000)
-    program = compile_std_to_exec(trace(fn, x))
+    program = compile_std_to_exec(trace(fn, x), donate=True)
     first, last = program.segments
     assert first.donated == frozenset()
     (host,) = (s for s in program.steps if isinstance(s, HostStep))
@@ -131,6 +139,7 @@ def test_dying_intermediates_are_donated_and_the_callers_arrays_never():
         np.testing.assert_allclose(program(x)[0], want, rtol=1e-12)
         np.testing.assert_array_equal(program(x)[1], x)
     assert not x.is_deleted()
+    assert not any(s.donated for s in compile_std_to_exec(trace(fn, x)).segments)  # the default on cpu
 
 
 def test_an_input_that_ops_pass_through_unchanged_is_not_donated():
@@ -139,7 +148,7 @@ def test_an_input_that_ops_pass_through_unchanged_is_not_donated():
     same = builder.inline(lambda x: lax.stop_gradient(x), x)
     (host,) = builder.add(HostCumulate(), same)
     out = builder.inline(lambda a, b: jnp.sin(a) + b, same, host)
-    program = compile_std_to_exec(builder.build([out]))
+    program = compile_std_to_exec(builder.build([out]), donate=True)
     mine = jnp.arange(8.0)
     want = np.sin(np.arange(8.0)) + np.cumsum(np.arange(8.0))
     for _ in range(2):
@@ -245,7 +254,7 @@ def checked_graph(before, after) -> Graph:
 
 def test_ops_that_check_on_the_host_are_steps_of_their_own():
     x = jnp.arange(4.0)
-    program = compile_std_to_exec(checked_graph(lambda x: x + 1, jnp.log))
+    program = compile_std_to_exec(checked_graph(lambda x: x + 1, jnp.log), donate=True)
     assert [type(s) for s in program.steps] == [Segment, HostStep, Segment]
     assert program.segments[-1].donated == frozenset()
     np.testing.assert_allclose(program(x)[0], np.log(np.arange(4.0) + 1))

@@ -3,12 +3,15 @@
 import itertools
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 from jax import lax
 
-from tenferro_jax import InvalidConfig, trace
+from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
 from tenferro_jax.graph.passes import sort_dot_dimensions
+
+from ..extension_ops import Bilinear
 
 RNG = np.random.default_rng(5)
 LHS, RHS = RNG.integers(-9, 9, (2, 3, 4, 5)).astype(float), RNG.integers(-9, 9, (5, 4, 3, 2)).astype(float)
@@ -48,3 +51,14 @@ def test_bodies_are_rewritten_and_the_rest_stays():
     assert sort_dot_dimensions(plain) == plain
     with pytest.raises(InvalidConfig, match="a Graph"):
         sort_dot_dimensions(fn)
+
+
+def test_guards_stay_also_where_the_op_that_assumed_them_is_gone():
+    a, b = jax.export.symbolic_shape("a, b")
+    builder = GraphBuilder()
+    x, y = (builder.input(TensorMeta(np.dtype("float64"), (n, n))) for n in (a, b))
+    guards = builder.build(builder.add(Bilinear(), x, y)).guards
+    assert len(guards) == 1
+    graph = builder.build([x, y]).with_guards(guards)
+    assert sort_dot_dimensions(graph) == graph
+    assert sort_dot_dimensions(graph).guards == guards

@@ -54,6 +54,7 @@ HALVE = graph_of(lambda k, x: (x * k,), scalar_meta(), scalar_meta())
 BELOW = graph_of(lambda x: (x < 100.0,), scalar_meta())
 DOUBLE = graph_of(lambda x: (x * 2,), scalar_meta())
 PRODUCT = graph_of(lambda x, y: (x * y,), scalar_meta(), scalar_meta())
+SUM_AND_PRODUCT = graph_of(lambda a, b, c, d: (a + c, b * d), *[scalar_meta()] * 4)
 TWICE = graph_of(lambda x: (x * 2,), TensorMeta(np.dtype("float64"), (3, 4)))
 HALF = graph_of(lambda x: (x / 2,), TensorMeta(np.dtype("float64"), (3, 4)))
 DOUBLE_AND_RULE = graph_of(lambda x, t: (x * 2, t * 7), scalar_meta(), scalar_meta())
@@ -279,6 +280,11 @@ CASES = [
     (window.ReduceWindowMax(*WINDOW), (X,), lambda x: PAIRS.max(-1)),
     (window.ReduceWindowMin(*WINDOW), (X,), lambda x: PAIRS.min(-1)),
     (window.ReduceWindow(PRODUCT, *WINDOW), (X, np.float64(1)), lambda x, one: PAIRS.prod(-1)),
+    (
+        window.ReduceWindow(SUM_AND_PRODUCT, *WINDOW),
+        (X, Y, np.float64(0), np.float64(1)),
+        lambda x, y, zero, one: (PAIRS.sum(-1), Y.reshape(3, 2, 2).prod(-1)),
+    ),
     (window.SelectAndScatterAdd(True, *WINDOW[:3]), (Y[:, :2], X), lambda y, x: at_largest(x, y).reshape(3, 4)),
     (window.SelectAndGatherAdd(True, *WINDOW), (Y, X), lambda y, x: at_largest(x, y).sum(-1)),
     (sorting.Sort(1), (X,), np.sort),

@@ -104,7 +104,7 @@ def test_value_and_gradients_are_one_program_without_repetition():
     forward, both = ops_of(loss), ops_of(loss, *loss.grad([w, b]))
     assert forward == ["DotGeneral", "BroadcastInDim", "Add", "Tanh", "ReduceSum"]
     assert both[:5] == forward
-    assert sorted(set(both[5:])) == ["Add", "BroadcastInDim", "Constant", "DotGeneral", "Mul", "ReduceSum", "Sub", "Transpose"]
+    assert both.count("Tanh") == 1
     assert both.count("DotGeneral") == 2  # x @ w, and its transpose for w
 
 

@@ -7,6 +7,7 @@ import collections
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.internal_test_util.test_harnesses import all_harnesses
@@ -21,7 +22,7 @@ for harness in all_harnesses:
     GROUPS[harness.group_name].append(harness)
 SAMPLE = 2
 UNSUPPORTED_BY_LAPACK = {"cholesky", "qr", "svd", "eig", "eigh", "lu", "triangular_solve", "custom_linear_solve"}
-EXPECTED_REFUSALS = {"reduce_window": "a reduction of 2 arrays together", "scatter": "a function of its own"}
+EXPECTED_REFUSALS = {"scatter": "a function of its own"}
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,8 @@ def test_round_trip(group):
         assert len(got) == len(want)
         for g, w in zip(got, want):
             assert (g.shape, g.dtype) == (w.shape, w.dtype)
+            if group == "cholesky":  # newer versions leave the primitive's upper triangle as it was; the op has zeros there
+                g, w = jnp.tril(g), jnp.tril(w)
             np.testing.assert_array_equal(plain(g), plain(w), err_msg=f"{group} {harness.name}")
         ran += 1
     assert ran or group in UNSUPPORTED_BY_LAPACK | set(EXPECTED_REFUSALS)

@@ -1,0 +1,162 @@
+"""Derivatives of every op through graphs: finite differences judge, in both modes, to second order, inside the vocabulary."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import Unsupported, trace
+from tenferro_jax.graph.graph import bodies
+from tenferro_jax.ops import arithmetic
+from tenferro_jax.ops.vocabulary import VOCABULARY
+
+from ..sweep import ALL
+from .test_vocabulary import CASES
+
+NOWHERE = {"Zeta", "IgammaGradA", "HouseholderProduct"}
+"""No derivative with respect to any input."""
+SOME = {"Polygamma": (1,), "RegularizedIncompleteBeta": (2,), "Clamp": (0,)}
+"""Differentiable with respect to these arguments alone."""
+WITH_INITIAL = {"Reduce", "ReduceWindow"}
+"""Differentiable with respect to the inputs, not to the initial scalars that follow."""
+FORWARD_ONLY = {"While", "RandomGammaGrad", "ReduceWindow"}
+REVERSE_ONLY = {"CustomVjp"}
+OWN_RULE = {"StopGradient", "ReducePrecision", "CustomJvp", "CustomVjp", "Cholesky"}
+"""Derivatives that are not those of the function as it stands: by decree, or of the matrix taken as symmetric."""
+NOT_UNIQUE = {"ScatterMul"}
+FIRST_ORDER_ONLY = {"Polygamma", "Igamma", "Igammac", "ReduceWindow", "CumLogSumExp"}
+"""Second derivatives that finite differences of float64 gradients do not judge well, or that JAX refuses; see below."""
+
+
+def is_inexact(x):
+    return jnp.issubdtype(jnp.asarray(x).dtype, np.inexact)
+
+
+def everywhere(graph):
+    for node in graph.nodes:
+        yield type(node.op)
+        for body in bodies(node.op):
+            yield from everywhere(body)
+
+
+def moving(op, inputs):
+    name = type(op).__name__
+    chosen = range(len(inputs) // 2) if name in WITH_INITIAL else SOME.get(name, range(len(inputs)))
+    return tuple(i for i in chosen if is_inexact(inputs[i]))
+
+
+def direction(rng, x):
+    t = rng.normal(size=np.shape(x))
+    return t + 1j * rng.normal(size=np.shape(x)) if np.iscomplexobj(x) else t
+
+
+DIFFERENTIABLE = [
+    (op, inputs)
+    for op, inputs, _ in CASES
+    if type(op).__name__ not in NOWHERE | NOT_UNIQUE | {"NextAfter"}  # refused by some JAX versions, zero in others
+    and moving(op, inputs)
+    and any(jnp.issubdtype(m.dtype, np.inexact) for m in trace(op.apply, *inputs).output_metas)
+    and op != arithmetic.Round(to_even=False)  # its case is all jumps
+    and not (type(op).__name__ == "Pow" and inputs[1].dtype == np.int32)  # strict promotion refuses JAX's own rule
+]
+ids = [f"{i} {type(c[0]).__name__}" for i, c in enumerate(DIFFERENTIABLE)]
+
+
+@pytest.mark.parametrize(("op", "inputs"), DIFFERENTIABLE, ids=ids)
+def test_first_order(op, inputs):
+    rng = np.random.default_rng(0)
+    name, graph, argnums = type(op).__name__, trace(op.apply, *inputs), moving(op, inputs)
+    tangents = [direction(rng, inputs[i]) for i in argnums]
+    floating = [i for i, m in enumerate(graph.output_metas) if jnp.issubdtype(m.dtype, np.inexact)]
+
+    def shifted(step):
+        moved = list(inputs)
+        for i, t in zip(argnums, tangents):
+            moved[i] = inputs[i] + step * t
+        outs = graph(*moved)
+        return [np.asarray(outs[i]) for i in floating]
+
+    differences = [(a - b) / 2e-6 for a, b in zip(shifted(1e-6), shifted(-1e-6))]
+    if name not in REVERSE_ONLY:
+        forward = tj.jvp(graph, argnums)
+        assert set(everywhere(forward)) <= set(VOCABULARY)
+        differences_found = jax.tree.leaves(forward.to_jax()(*inputs, *tangents)[1])
+        for got, want in zip(differences_found, differences, strict=True):
+            assert got.dtype == want.dtype
+            if name not in OWN_RULE:
+                np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6 * max(1.0, np.abs(want).max()))
+        differences = [np.asarray(d) for d in differences_found]
+    if name in FORWARD_ONLY:
+        with pytest.raises(Unsupported, match=r"vjp of a graph: given .*needed ops that are differentiable in this mode"):
+            tj.vjp(graph, argnums)
+        return
+    backward = tj.vjp(graph, argnums)
+    assert set(everywhere(backward)) <= set(VOCABULARY)
+    cotangents = [direction(rng, graph_out) for graph_out in shifted(0)]
+    tree = jax.tree.unflatten(graph.out_tree, [cotangents[floating.index(i)] if i in floating else None for i in range(len(graph.outputs))])
+    found = backward.to_jax()(*inputs, tree)[1]
+    if name not in OWN_RULE - {"CustomJvp", "Cholesky"}:
+        left = sum((c * d).sum().real for c, d in zip(cotangents, differences))
+        right = sum((np.asarray(f) * t).sum().real for f, t in zip(jax.tree.leaves(found), tangents))
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-6)
+
+
+SECOND = [c for c in DIFFERENTIABLE if type(c[0]).__name__ not in FORWARD_ONLY | OWN_RULE | FIRST_ORDER_ONLY]
+SECOND = SECOND if ALL else random.Random(0).sample(SECOND, 40)
+
+
+@pytest.mark.parametrize(("op", "inputs"), SECOND, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(SECOND)])
+def test_second_order(op, inputs):
+    rng = np.random.default_rng(1)
+    argnums = moving(op, inputs)
+
+    def scalar(*xs):
+        total = 0.0
+        for out in jax.tree.leaves(op.apply(*xs)):
+            if jnp.issubdtype(out.dtype, np.inexact):
+                parts = [jnp.real(out), jnp.imag(out)] if jnp.iscomplexobj(out) else [out]
+                total += sum((p * p * np.cos(np.arange(p.size, dtype=float)).reshape(p.shape)).sum() for p in parts)
+        return total
+
+    gradient = tj.grad(trace(scalar, *inputs), argnums)
+    v = [direction(rng, inputs[i]) for i in argnums]
+
+    def along(*xs):
+        return sum(jnp.real((g * d).sum()) for g, d in zip(gradient.to_jax()(*xs), v))
+
+    second = tj.grad(trace(along, *inputs), argnums)
+    assert set(everywhere(second)) <= set(VOCABULARY)
+    t = [direction(rng, inputs[i]) for i in argnums]
+
+    def at(step):
+        moved = list(inputs)
+        for i, d in zip(argnums, t):
+            moved[i] = inputs[i] + step * d
+        return float(along(*moved))
+
+    want = (at(1e-5) - at(-1e-5)) / 2e-5
+    got = sum(np.real((np.asarray(g) * d).sum()) for g, d in zip(second.to_jax()(*inputs), t))
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", sorted(NOWHERE | NOT_UNIQUE | WITH_INITIAL | set(SOME)))
+def test_what_has_no_derivative_is_refused(name):
+    op, inputs = next((op, inputs) for op, inputs, _ in CASES if type(op).__name__ == name)
+    graph = trace(op.apply, *inputs)
+    argnums = tuple(
+        i
+        for i in range(len(inputs))
+        if is_inexact(inputs[i]) and i not in SOME.get(name, moving(op, inputs) if name in WITH_INITIAL else ())
+    )
+    for derive in (tj.jvp, tj.vjp):
+        with pytest.raises(Unsupported, match=rf"{derive.__name__} of a graph: given .*docs/spec/ops\.md"):
+            derive(graph, argnums)
+
+
+def test_forward_mode_of_a_reverse_rule_is_refused():
+    op, inputs = next((op, inputs) for op, inputs, _ in CASES if type(op).__name__ == "CustomVjp")
+    with pytest.raises(Unsupported, match=r"custom_vjp"):
+        tj.jvp(trace(op.apply, *inputs))
