@@ -56,9 +56,9 @@ class Plan:
 
     Example:
       >>> print(plan_einsum("ij,jk,kl->il", [(8, 64), (64, 64), (64, 2)]))
-      step  operands  equation  multiplications  entries
-         3  1, 2      jk,kl->jl            8192      128
-         4  0, 3      ij,jl->il            1024       16
+      step  operands  equation   multiplications  entries
+         3  1, 2      jk,kl->jl             8192      128
+         4  0, 3      ij,jl->il             1024       16
       9216 multiplications, at most 128 entries at once, order ij,jk,kl->il
     """
 
@@ -104,6 +104,10 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
       EquationError, ArityError, ShapeError, UndecidedDimensionError: the equation cannot be read, or does not fit the shapes.
       InvalidConfig: no such algorithm, or a path that does not fit.
       Unsupported: "cotengra" is not installed.
+
+    Example:
+      >>> [step.equation for step in plan_einsum("ii,ij,jk->k", [(3, 3), (3, 4), (4, 5)]).steps]
+      ['ii->i', 'i,ij->j', 'j,jk->k']
     """
     equation = equation_for(text, tuple(map(len, shapes)))
     terms, shapes = _without_repeated_axes(equation, shapes)

@@ -20,6 +20,7 @@ from ..graph.graph import Graph
 from ..meta import are_equal, undecided
 from ..ops.arithmetic import Add
 from ..ops.source import OptimizationBarrier, StopGradient
+from .promotion import SCALARS, number
 from .record import Handle, Key, Leaf, Record, Recorder, to_graph, walk
 
 Cotangents = list[Any]
@@ -168,7 +169,10 @@ def _fitting(recorder: Recorder[Any], tensors: Sequence[Handle], given: Sequence
     if len(tensors) != len(given):
         needed = f"{len(tensors)}, one for each tensor"
         raise ArityError(where=where, given=f"{len(given)} tangents", needed=needed, fix="Pass them in the order of wrt.")
-    values = [v if isinstance(v, Handle) else recorder.constant(v) for v in given]
+    values = []
+    for x, v in zip(tensors, given, strict=True):
+        value = number(v, x.dtype, where) if type(v) in SCALARS else v
+        values.append(value if isinstance(value, Handle) else recorder.constant(value))
     for x, v in zip(tensors, values, strict=True):
         if v.dtype != x.dtype:
             raise PlaceholderDtypeMismatch(where=f"{where}, tangent", given=str(v.meta), needed=str(x.meta), fix="Convert it.")

@@ -62,7 +62,7 @@ def einsum(equation: str, *operands: Any, optimize: Optimize = "auto") -> Any:
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
     """`plan_einsum`, remembered."""
-    if not isinstance(optimize, str):
+    if not isinstance(optimize, str) or not isinstance(equation, str):
         return plan_einsum(equation, shapes, optimize)
     return _plan(equation, tuple(map(tuple, shapes)), optimize)
 

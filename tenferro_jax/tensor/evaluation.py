@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
 from ..engine.engine import Engine
@@ -30,7 +31,7 @@ def eval_all(tensors: Sequence[Handle], engine: Engine | None = None, bindings: 
         symbolic dimension takes the size that it meets.
 
     Returns:
-      A JAX array for each tensor.
+      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval` works under every transform.
 
     Raises:
       UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array for no input or for one
@@ -90,7 +91,7 @@ def _bound(leaves: Sequence[Leaf], bindings: Any) -> list[Any]:
         given = f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}"
         raise UnboundPlaceholder(where="eval", given=given, needed="an array for each input", fix="Pass bindings={name: array}.")
     arrays = [found[leaf] for leaf in leaves]
-    solve_sizes([leaf.meta for leaf in leaves], [meta_of(a) for a in arrays], [repr(leaf) for leaf in leaves])
+    solve_sizes([leaf.meta for leaf in leaves], [meta_of(a) for a in arrays], [leaf.label for leaf in leaves])
     return arrays
 
 
@@ -105,6 +106,8 @@ def _pairs(bindings: Any) -> list[tuple[Any, Any]]:
 
 def _array(leaf: Leaf, value: Any) -> Any:
     where = repr(leaf)
+    if isinstance(value, jax.core.Tracer):
+        return value
     if type(value) in SCALARS:
         if common_dtype(leaf.meta.dtype, type(value)) != leaf.meta.dtype:
             given = f"the number {value}"

@@ -39,8 +39,13 @@ class Leaf:
     def __hash__(self) -> int:
         return hash((self.name, self.meta))
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return "an unnamed array" if self.name is None else repr(self.name)
+
     def __repr__(self) -> str:
-        return f"input {self.name!r}" if self.name is not None else "an unnamed array"
+        return f"input {self.label}"
 
 
 class Terms(NamedTuple):
@@ -152,7 +157,7 @@ def concrete(value: Any, where: str) -> Any:
     if isinstance(value, jax.core.Tracer | Handle):
         kind = "an array that JAX is tracing" if isinstance(value, jax.core.Tracer) else "a lazy tensor"
         needed = "a concrete array"
-        raise DTypeError(where=where, given=kind, needed=needed, fix="Inside jax.jit, call graph().to_jax() of the lazy result.")
+        raise DTypeError(where=where, given=kind, needed=needed, fix="Make it an input and bind it: eval(bindings=...).")
     return as_operand(value, where)
 
 

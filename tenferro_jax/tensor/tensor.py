@@ -55,7 +55,6 @@ class TracedTensor(Handle):
     """
 
     __slots__ = ()
-    __array_priority__ = 1000
     __array_ufunc__ = None  # NumPy arrays on the left of an operator give way
 
     # --- making one ---
@@ -105,7 +104,7 @@ class TracedTensor(Handle):
         held, meta = array_meta(array, where)
         if shape is not None:
             declared = TensorMeta(meta.dtype, _shape(shape, where))
-            solve_sizes([declared], [meta], [where])
+            solve_sizes([declared], [meta], ["an unnamed array" if name is None else repr(name)])
             meta = declared
         return _leaf(name, meta, held)
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, TracedTensor, eval_all
-from tenferro_jax.extension import ExtensionOp
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+from tenferro_jax.ops.arithmetic import Add
 
 F32 = np.float32
 
@@ -100,6 +102,54 @@ def test_symbols_of_jax_export_are_sizes_too(engine):
     (n,) = jax.export.symbolic_shape("n")
     x = TracedTensor.input("x", F32, (n,))
     assert (x + x[::-1]).eval(engine, {x: F32([1, 2])}).tolist() == [3.0, 3.0]
+
+
+def test_eval_under_jax_transforms():
+    x = TracedTensor.input("x", np.float64, (3,))
+    y = (x * TracedTensor.from_array(np.arange(3.0))).exp()
+    data = np.array([1.0, -1.0, 0.5])
+    for fn in (jax.jit, jax.vmap, lambda f: lambda x: jax.jacfwd(f)(x[0])):
+        got = fn(lambda x: y.eval(bindings={"x": x}))(np.stack([data, data]) if fn is not jax.jit else data)
+        want = fn(lambda x: jnp.exp(x * jnp.arange(3.0)))(np.stack([data, data]) if fn is not jax.jit else data)
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_inputs_and_constants_evaluate_to_themselves(engine):
+    x, c = TracedTensor.from_array(np.arange(2.0)), TracedTensor.constant(3.0)
+    assert [a.tolist() for a in eval_all([x, c, x, x.checkpoint()], engine)] == [[0.0, 1.0], 3.0, [0.0, 1.0], [0.0, 1.0]]
+
+
+def test_sizes_that_an_extension_assumed_equal_are_checked_also_for_derivatives(engine):
+    a, b = TracedTensor.input("a", np.float64, ("p",)), TracedTensor.input("b", np.float64, ("q",))
+    (y,) = TracedTensor.apply(Paired(), a, b, rules=ExtensionRuleSet(PairedRule()))
+    for result in (y, y.vjp(a, b.reduce_sum() * a), y.jvp(a, b.reduce_sum() * a)):
+        assert [str(g) for g in result.graph().guards] == ["p == q"]
+        assert result.eval(engine, {a: np.ones(3), b: np.ones(3)}).shape == (3,)
+        with pytest.raises(tj.ShapeConstraintViolation):
+            result.eval(engine, {a: np.ones(3), b: np.ones(4)})
+
+
+@dataclass(frozen=True)
+class Paired(ExtensionOp):
+    """Twice the first input; the second has its size."""
+
+    family_id = "test-package.paired.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        context.require_equal(inputs[0].shape[0], inputs[1].shape[0])
+        return [inputs[0]]
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return builder.add(Add(), x, x)
+
+
+@dataclass(frozen=True)
+class PairedRule(ExtensionAdRule):
+    family_id = Paired.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return builder.add(Add(), tangent_in[0], tangent_in[0])
 
 
 def test_attached_data_cannot_be_changed_afterwards():

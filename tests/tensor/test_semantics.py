@@ -74,7 +74,7 @@ def ours(fn, *operands):
 def test_every_pair_of_dtypes_promotes_as_in_jax_numpy(name, left):
     for right in DTYPES:
         want = judged(BINARY[name], jax.ShapeDtypeStruct((2,), left), jax.ShapeDtypeStruct((2,), right))
-        if (name == "lt" and "c" in left.kind + right.kind) or (name == "mod" and left == right == bool):
+        if (name == "lt" and "c" in left.kind + right.kind) or (name == "mod" and left.kind + right.kind == "bb"):
             want = None  # complex numbers have no order, booleans no remainder
         assert ours(BINARY[name], leaf(left, (2,)), leaf(right, (2,), "y")) == want, right
 
@@ -198,7 +198,7 @@ VALUES = {
         lambda a, b, v: v.scatter(
             np.int32([[2]]), np.array([5.0]), update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
         ),
-        lambda a, b, v: v + [0, 0, 5],
+        lambda a, b, v: v + np.array([0, 0, 5]),
     ),
     "dot_general": (lambda a, b, v: a.dot_general(b, (0,), (-2,)), lambda a, b, v: a.T @ b),
     "cast": (lambda a, b, v: a.cast(np.int32) / 2, lambda a, b, v: np.trunc(a) / 2),
@@ -284,7 +284,7 @@ def test_the_left_operand_may_be_an_array():
     "fn", [lambda t: t + "a", lambda t: "a" * t, lambda t: t // 2, lambda t: t @ [1], lambda t: t < None], ids=range(5)
 )
 def test_what_is_no_operand_is_pythons_type_error(fn):
-    with pytest.raises(TypeError, match="unsupported operand|not supported|non-int"):
+    with pytest.raises(TypeError, match=r"unsupported operand|not supported|non-int"):
         fn(TracedTensor.from_array(V))
 
 
@@ -326,6 +326,7 @@ WRONG = {
     "scalar matmul": (lambda: leaf("float32") @ leaf("float32"), tj.ShapeError, "rank 1 or more"),
     "sizes of matmul": (lambda: leaf("float32", (2, 3)) @ np.ones((2, 3), np.float32), tj.ShapeError, "label 'j' of size 2"),
     "number": (lambda: leaf("int8") + 300, tj.DTypeError, "the number 300"),
+    "negative power": (lambda: leaf("int32") ** -1, tj.InvalidConfig, "IntegerPow"),
     "integer power": (lambda: leaf("int32") ** leaf("int32", (), "y"), tj.DTypeError, "exponent of dtype int32"),
     "index": (lambda: leaf("float32", (2,))[leaf("int32", (), "i")], tj.InvalidConfig, "gather, dynamic_slice"),
     "bounds": (lambda: leaf("float32", (2,))[2], tj.ShapeError, "the index 2"),

@@ -1,0 +1,184 @@
+"""einsum of arrays and of lazy tensors: NumPy's einsum and jax.numpy's derivatives are the judges."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from opt_einsum.testing import rand_equation
+
+import tenferro_jax as tj
+from tenferro_jax import Engine, TracedTensor, einsum, eval_all
+from tenferro_jax.ops.contraction import DotGeneral
+
+from ..sweep import times
+
+ENGINE = Engine(capacity=256)
+HAND = [
+    ("ii", [(3, 3)]),
+    ("ii->i", [(3, 3)]),
+    ("iij->ji", [(3, 3, 2)]),
+    ("iii->i", [(3, 3, 3)]),
+    ("iii->", [(3, 3, 3)]),
+    ("iijj->ji", [(3, 3, 2, 2)]),
+    ("ijij", [(3, 2, 3, 2)]),
+    ("i,j->ij", [(3,), (2,)]),
+    ("i,j->ji", [(3,), (2,)]),
+    ("i,j,k", [(3,), (2,), (4,)]),
+    ("i,i->i", [(3,), (3,)]),
+    ("i,i,i->", [(3,), (3,), (3,)]),
+    (",->", [(), ()]),
+    ("", [()]),
+    (",i,->i", [(), (3,), ()]),
+    ("ij->", [(3, 2)]),
+    ("ij->ji", [(3, 2)]),
+    ("ba", [(3, 2)]),
+    (" i j , jk -> k i ", [(3, 2), (2, 4)]),
+    ("ij,kl->", [(3, 2), (4, 5)]),
+    ("ij,ik->kij", [(3, 2), (3, 4)]),
+    ("bij,bjk->kbi", [(2, 3, 2), (2, 2, 4)]),
+    ("ii,ij,jj->i", [(3, 3), (3, 2), (2, 2)]),
+    ("ab,bc,cd,de->ea", [(2, 3), (3, 4), (4, 5), (5, 2)]),
+    ("ij,jk->ik", [(0, 3), (3, 2)]),
+    ("ij,jk->ik", [(2, 0), (0, 3)]),
+    ("iz,zz->i", [(2, 3), (3, 3)]),
+    ("aB,Bc->ac", [(2, 3), (3, 4)]),
+    ("...", [(2, 3)]),
+    ("...->...", [()]),
+    ("i...->...", [(2, 3, 4)]),
+    ("...ii->...i", [(2, 3, 3)]),
+    ("...ij,...jk", [(2, 1, 3, 4), (5, 4, 2)]),
+    ("...i,i...->...", [(2, 3), (3, 1)]),
+    ("...,...", [(1, 3), (4, 1)]),
+    ("...a,...a->...", [(1, 3), (3,)]),
+    ("a...b,b...->...a", [(2, 4, 1, 3), (3, 5)]),
+    ("...i,j->...", [(2, 2), (3,)]),
+]
+
+
+def random_cases(count):
+    for seed in range(count):
+        yield rand_equation(2 + seed % 4, 3, n_out=seed % 3, d_min=1, d_max=4, seed=seed)
+
+
+def integers(shapes, dtype=np.float64):
+    rng = np.random.default_rng(len(shapes))
+    return [rng.integers(-3, 4, size=shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize(("equation", "shapes"), HAND, ids=[f"{e}|{s}" for e, s in HAND])
+def test_hand_list_for_arrays_and_for_lazy_tensors(equation, shapes):
+    xs = integers(shapes)
+    want = np.einsum(equation, *xs)
+    got = einsum(equation, *xs)
+    lazy = einsum(equation, *map(TracedTensor.from_array, xs))
+    assert got.shape == lazy.shape == want.shape
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(lazy.eval(ENGINE), want)
+
+
+def test_random_equations_by_every_kind_of_path():
+    for equation, shapes in random_cases(times(40)):
+        xs = integers(shapes, np.int64)
+        want = np.einsum(equation, *xs)
+        explicit = [(0, 1)] * (len(xs) - 1)
+        for optimize in ("auto", "greedy", explicit, [tuple(range(len(xs)))]):
+            np.testing.assert_array_equal(einsum(equation, *xs, optimize=optimize), want, err_msg=f"{equation} {shapes} {optimize}")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128"])
+def test_dtypes(dtype):
+    a, b = integers([(3, 4), (4, 2)], dtype)
+    got = einsum("ij,jk->ik", a, b)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, np.einsum("ij,jk->ik", a, b))
+
+
+def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
+    a, b, c = np.float32([[1, 2]]), np.int32([3, 4]), jnp.asarray([2, 0.5], jnp.bfloat16)
+    for operands in ((a, b), (b, a), (b, c), (c, b), (a, c)):
+        terms = ",".join("ij" if x.ndim == 2 else "j" for x in operands)
+        with jax.numpy_dtype_promotion("standard"):
+            want = jnp.einsum(terms, *operands)
+        lazy = einsum(terms, TracedTensor.from_array(operands[0]), operands[1])
+        for got in (einsum(terms, *operands), lazy.eval(ENGINE)):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+    assert einsum("i,->i", np.float32([1, 2]), 0.5).dtype == np.float32
+
+
+def test_derivatives_of_both_orders_and_modes():
+    for equation, shapes in [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]:
+        xs = integers(shapes)
+        ours, theirs = (lambda *xs, f=f: jnp.sin(f(equation, *xs)).sum() for f in (einsum, jnp.einsum))
+        every = tuple(range(len(xs)))
+        for got, want in zip(jax.grad(ours, every)(*xs), jax.grad(theirs, every)(*xs), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+        for got, want in zip(jax.tree.leaves(jax.hessian(ours)(*xs)), jax.tree.leaves(jax.hessian(theirs)(*xs)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+        tensors = [TracedTensor.from_array(x) for x in xs]
+        lazy = eval_all(einsum(equation, *tensors).sin().reduce_sum().grad(tensors), ENGINE)
+        for got, want in zip(lazy, jax.grad(theirs, every)(*xs), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+
+
+def test_jit_and_vmap():
+    a, b = integers([(5, 2, 3), (3, 4)])
+    fn = jax.jit(jax.vmap(lambda a, b: einsum("ij,jk->ki", a, b), (0, None)))
+    np.testing.assert_array_equal(fn(a, b), np.einsum("bij,jk->bki", a, b))
+
+
+def test_symbolic_sizes():
+    (n,) = jax.export.symbolic_shape("n")
+    spec = [jax.ShapeDtypeStruct(s, np.float64) for s in ((n, 3), (3, n))]
+    graph = tj.trace(lambda a, b: einsum("ij,ji->i", a, b), *spec)
+    a, b = integers([(4, 3), (3, 4)])
+    np.testing.assert_array_equal(ENGINE.eval(graph, a, b), np.einsum("ij,ji->i", a, b))
+    x = TracedTensor.input("x", np.float64, ("n", "n"))
+    np.testing.assert_array_equal(einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]]))
+    with pytest.raises(tj.UndecidedDimensionError, match="n and m"):
+        einsum("i,i->", TracedTensor.input("a", np.float64, ("n",)), TracedTensor.input("b", np.float64, ("m",)))
+
+
+def test_a_chain_is_dot_products_without_transposes():
+    a, b, c = (TracedTensor.input(name, np.float32, shape) for name, shape in [("a", (2, 3)), ("b", (3, 4)), ("c", (4, 5))])
+    for equation in ("ij,jk,kl->il", "ij,jk,kl->li"):
+        graph = einsum(equation, a, b, c).graph()
+        assert [type(node.op) for node in graph.nodes] == [DotGeneral, DotGeneral]
+
+
+ONES = np.ones((2, 3))
+WRONG = {
+    "ij->k": ([ONES], tj.EquationError, r"character 4: .*output label 'k'"),
+    "ij,jk->ii": ([ONES, ONES], tj.EquationError, "output label 'i' twice"),
+    "ij,jk": ([ONES, ONES], tj.ShapeError, "operand 1, axis 0: .*'j' of size 2, and of size 3 before, in operand 0"),
+    "ii": ([ONES], tj.ShapeError, "'i' of size 3"),
+    "ij,j": ([ONES], tj.ArityError, "1 operands; needed 2"),
+    "...,...": ([ONES], tj.ArityError, "1 operands; needed 2"),
+    "i": ([ONES], tj.ShapeError, "rank 2; needed rank 1|shape"),
+    "...ijk": ([ONES], tj.ShapeError, "at least rank 3"),
+    "i1": ([ONES], tj.EquationError, r"the character '1'\n  i1\n   \^"),
+    "i..j": ([ONES], tj.EquationError, "three dots"),
+    "...i...": ([ONES], tj.EquationError, "second ellipsis"),
+    "...i->i": ([ONES], tj.EquationError, "ellipsis of the operands that the output lacks"),
+    "...a,...b": ([np.ones((2, 3)), np.ones((3, 3))], tj.ShapeError, "of size 3, and of size 2"),
+    "ij": ([ONES > 0], tj.DTypeError, "booleans"),
+}
+
+
+@pytest.mark.parametrize("equation", WRONG)
+def test_refusals(equation):
+    operands, kind, text = WRONG[equation]
+    with pytest.raises(kind, match=f"(?s){text}"):
+        einsum(equation, *operands)
+    with pytest.raises(kind, match=f"(?s){text}"):
+        einsum(equation, *map(TracedTensor.from_array, operands))
+
+
+def test_what_is_no_equation_or_operand():
+    with pytest.raises(tj.EquationError, match="Pass the equation first"):
+        einsum(ONES, ONES)
+    with pytest.raises(tj.DTypeError, match="operand 0"):
+        einsum("ij", "text")
+    with pytest.raises(tj.ArityError):
+        einsum("ij")
