@@ -17,6 +17,7 @@ import numpy as np
 from .cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
 from .extension import ExtensionRuleSet
+from .extension.rules import require_rules
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, require_graph
 from .meta import x64_enabled
@@ -55,7 +56,8 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
         given = f"outputs {', '.join(map(str, outputs)) or 'none'}"
         raise NonScalarGrad(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
     active = _Active(graph, argnums, rules, "grad")
-    for leaf in jax.tree.leaves([graph.input_specs[i] for i in active.argnums]):
+    specs = graph.input_specs
+    for leaf in jax.tree.leaves([specs[i] for i in active.argnums]):
         if not _inexact(leaf.dtype):
             needed = "floating or complex arguments"
             raise InvalidConfig(where="grad", given=f"an argument of dtype {leaf.dtype}", needed=needed, fix="Choose other argnums.")
@@ -93,7 +95,7 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
         outs, out_tangents, others = jax.jvp(lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True)
         return active.outputs(outs, others), active.outputs(out_tangents, None)
 
-    return active.traced(run, *graph.input_specs, *active.nested([graph.input_metas[i] for i in active.moving], as_spec=True))
+    return active.traced(run, *graph.input_specs, *active.nested([graph.metas[i] for i in active.moving], as_spec=True))
 
 
 def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> Graph:
@@ -121,7 +123,9 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
         outs, pullback, others = jax.vjp(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
         return active.outputs(outs, others), active.nested(pullback(cotangents))
 
-    return active.traced(run, *graph.input_specs, active.outputs([graph.output_metas[i] for i in active.floating], None, as_spec=True))
+    return active.traced(
+        run, *graph.input_specs, active.outputs([graph.metas[graph.outputs[i]] for i in active.floating], None, as_spec=True)
+    )
 
 
 def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> tuple[Graph, Graph]:
@@ -192,6 +196,7 @@ class AdContext:
     """
 
     def __init__(self, rules: ExtensionRuleSet | None = None, capacity: int = 128):
+        require_rules(rules, "AdContext")
         self.rules = rules
         self._cache: BoundedCache = BoundedCache(capacity, "AdContext")
 
@@ -235,13 +240,14 @@ class _Active:
 
     def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
         require_graph(graph, f"{where} of a graph")
+        require_rules(rules, where)
         self.guards = graph.guards
         self.graph = (graph if rules is None else graph.with_rules(rules)).with_guards(())
         self.where = where
         self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
         ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
         self.positions = list(itertools.starmap(range, itertools.pairwise(ends)))
-        self.moving = [i for n in self.argnums for i in self.positions[n] if _inexact(graph.input_metas[i].dtype)]
+        self.moving = [i for n in self.argnums for i in self.positions[n] if _inexact(graph.metas[i].dtype)]
         self.floating = [i for i, meta in enumerate(graph.output_metas) if _inexact(meta.dtype)]
 
     def moving_of(self, args: Any) -> tuple[Any, ...]:
@@ -255,18 +261,20 @@ class _Active:
         for i, value in zip(self.moving, moving, strict=True):
             leaves[i] = value
         outs = self.graph(*leaves)
-        return [outs[i] for i in self.floating], [out for i, out in enumerate(outs) if i not in self.floating]
+        others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not _inexact(meta.dtype)]
+        return [outs[i] for i in self.floating], others
 
     def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None, as_spec: bool = False) -> Any:
         """Outputs nested as the graph nests them; None in place of `others` where they are None."""
         floating_left, others_left = iter(floating), iter(others or ())
-        flat = [next(floating_left) if i in self.floating else next(others_left, None) for i in range(len(self.graph.outputs))]
+        flat = [next(floating_left) if _inexact(meta.dtype) else next(others_left, None) for meta in self.graph.output_metas]
         return jax.tree.unflatten(self.graph.out_tree, [_spec(m) if as_spec else m for m in flat])
 
     def nested(self, moving: Sequence[Any], as_spec: bool = False) -> tuple[Any, ...]:
         """A value for each active leaf, nested as the differentiated arguments; None at inactive leaves."""
         found = dict(zip(self.moving, [_spec(m) for m in moving] if as_spec else moving, strict=True))
-        trees = [jax.tree.structure(self.graph.input_specs[n]) for n in self.argnums]
+        specs = self.graph.input_specs
+        trees = [jax.tree.structure(specs[n]) for n in self.argnums]
         return tuple(
             jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]]) for tree, n in zip(trees, self.argnums, strict=True)
         )
@@ -296,7 +304,7 @@ def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
     chosen: tuple[Any, ...] = ()
     if argnums is None:
         chosen = () if where == "grad" else tuple(range(count))
-    elif isinstance(argnums, int):
+    elif isinstance(argnums, int) and not isinstance(argnums, bool):
         chosen = (argnums,)
     elif isinstance(argnums, Sequence) and not isinstance(argnums, str):
         chosen = tuple(argnums)

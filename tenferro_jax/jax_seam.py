@@ -284,3 +284,9 @@ def _one_minus_square_jvp(primals: Any, tangents: Any) -> Any:
 
 one_minus_square = getattr(jax.lax, "one_minus_square", _one_minus_square)
 log2 = getattr(jax.lax, "log2", jax.numpy.log2)
+
+
+def comparison(name: str) -> Callable[..., Any]:
+    """The lax function that compares: "lt" and its like, and "lt_to" of the total order, which is a primitive alone."""
+    primitive = getattr(jexc.primitives, f"{name}_p", None)
+    return getattr(jax.lax, name) if hasattr(jax.lax, name) else lambda x, y: primitive.bind(x, y)  # type: ignore[union-attr]

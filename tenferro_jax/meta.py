@@ -136,7 +136,7 @@ def as_operand(value: Any, where: str) -> Any:
         raise _no_array(where, repr(value))
     try:
         return jnp.asarray(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _no_array(where, f"{type(value).__name__}: {error}") from error
 
 

@@ -9,6 +9,7 @@ import jax
 from ..cache import CacheStats
 from ..errors import InvalidConfig
 from ..extension import ExtensionRuleSet
+from ..extension.rules import require_rules
 from ..graph.graph import Graph, arguments, require_graph
 from ..meta import x64_enabled
 from .cache import ProgramCache
@@ -42,8 +43,9 @@ class Engine:
     """
 
     def __init__(self, *, capacity: int = 128, rules: ExtensionRuleSet | None = None, progress: ProgressCallback | None = None):
-        if rules is not None and not isinstance(rules, ExtensionRuleSet):
-            raise InvalidConfig(where="Engine", given=f"rules={rules!r}", needed="an ExtensionRuleSet", fix="Wrap the rules in one.")
+        require_rules(rules, "Engine")
+        if progress is not None and not callable(progress):
+            raise InvalidConfig(where="Engine", given=f"progress={progress!r}", needed="a function of a Progress", fix="Leave it out.")
         self._cache, self._rules, self._progress = ProgramCache(capacity), rules, progress
 
     @property

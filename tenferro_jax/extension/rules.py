@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from ..errors import ADRuleError, DuplicateRule
+from ..errors import ADRuleError, DuplicateRule, InvalidConfig
 from ..meta import Described, TensorMeta, meta_of, require_equal
 from ..ops.builder import Builder
 from ..payload import Sealed
@@ -185,3 +185,9 @@ class ExtensionRuleSet(Sealed):
 
 NO_RULES: Final = ExtensionRuleSet()
 """The empty rule set."""
+
+
+def require_rules(rules: Any, where: str) -> None:
+    """Refuse what is neither None nor an ExtensionRuleSet."""
+    if rules is not None and not isinstance(rules, ExtensionRuleSet):
+        raise InvalidConfig(where=where, given=f"rules={rules!r}", needed="an ExtensionRuleSet", fix="Wrap the rules in one.")

@@ -68,8 +68,10 @@ class GraphBuilder:
           ShapeError: a size that is neither symbolic nor an integer from 0.
           X64Error: a 64-bit array or spec while 64-bit types are off.
         """
-        if not isinstance(spec, TensorMeta):
-            require_x64(spec, f"graph input {len(self._inputs)}")
+        if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or getattr(spec.dtype, "hasobject", False):
+            needed = "a TensorMeta, or anything with a dtype and a shape"
+            raise InvalidConfig(where="GraphBuilder.input", given=repr(spec), needed=needed, fix="Pass a jax.ShapeDtypeStruct.")
+        require_x64(spec, f"graph input {len(self._inputs)}")
         meta = meta_of(spec)
         for size in meta.shape:
             if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
@@ -149,6 +151,8 @@ class GraphBuilder:
         Raises:
           Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
         """
+        if not callable(fn):
+            raise InvalidConfig(where="GraphBuilder.inline", given=repr(fn), needed="a function of arrays", fix="Pass one first.")
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
         with jax_seam.tracing_for_graph(True):
             closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
@@ -173,7 +177,14 @@ class GraphBuilder:
 
     def build(self, outputs: Sequence[Value], in_tree: Any = None, out_tree: Any = None) -> Graph:
         """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
+        if isinstance(outputs, Value):
+            given = repr(outputs)
+            raise InvalidConfig(where="GraphBuilder.build", given=given, needed="a list of values", fix="Write build([value]).")
         self._require_own(outputs, "GraphBuilder.build")
+        for name, tree, count in (("in_tree", in_tree, len(self._inputs)), ("out_tree", out_tree, len(outputs))):
+            if tree is not None and getattr(tree, "num_leaves", None) != count:
+                needed = f"a tree of {count} leaves"
+                raise InvalidConfig(where=f"GraphBuilder.build, {name}", given=repr(tree), needed=needed, fix="Leave it out.")
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))
         if out_tree is None:

@@ -313,8 +313,8 @@ def _payload(op: Any) -> str:
     fields = [field for field in dataclasses.fields(op) if type(op) not in INDEXING or field.name in ("sizes", "slice_sizes")]
     for field in fields:
         value = getattr(op, field.name)
-        plain = field.name not in _SEEN and not hasattr(value, "input_metas") and value != ()
-        if plain and not (type(value) is type(field.default) and value == field.default):
+        plain = field.name not in _SEEN and not hasattr(value, "input_metas") and not (type(value) is tuple and not value)
+        if plain and value is not field.default:
             text = value_text(value)
             shown.append(text if isinstance(value, enum.Enum | str) or len(fields) == 1 else f"{field.name} {text}")
     return _short(", ".join(shown), 40)

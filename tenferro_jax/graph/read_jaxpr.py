@@ -29,12 +29,14 @@ class Reader:
       rule_depth: how many more orders of custom derivatives are read.
       is_derivative_free: inside the body of a function with a derivative of its own, which replaces all inside.
       made: what `once` made, shared with the readers of bodies.
+      callers: the equations whose bodies are being read, outermost first; shared likewise.
     """
 
     builder: Any
     rule_depth: int = RULE_DEPTH
     is_derivative_free: bool = False
     made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    callers: list[Any] = dataclasses.field(default_factory=list)
 
     def once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What `make` gives, made once for a key whose first entry is a jaxpr: JAX keeps one for each jitted function."""
@@ -51,6 +53,13 @@ class Reader:
           inputs: a value for each of its inputs.
           caller: the equation that calls this jaxpr, whose source line is named where an inner equation has none.
         """
+        self.callers.append(caller)
+        try:
+            return self._read(closed, inputs)
+        finally:
+            self.callers.pop()
+
+    def _read(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
         jaxpr, constants = jax_seam.open_jaxpr(closed)
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
@@ -60,7 +69,7 @@ class Reader:
             return value if hasattr(value, "meta") else self.builder.constant(value)
 
         for eqn in jaxpr.eqns:
-            row = self._row(eqn, caller)
+            row = self._row(eqn)
             outs = row(self, eqn, [value_of(atom) for atom in eqn.invars])
             values.update(zip(eqn.outvars, outs, strict=True))
         return [value_of(atom) for atom in jaxpr.outvars]
@@ -87,15 +96,15 @@ class Reader:
         return graph
 
     def source(self, *eqns: Any) -> str:
-        """The user's line that made the first of the equations that has one."""
-        for eqn in eqns:
+        """The user's line that made the first of the equations, or of those that call them, that has one."""
+        for eqn in (*eqns, *reversed(self.callers)):
             traceback = None if eqn is None else eqn.source_info.traceback
             for frame in [] if traceback is None else traceback.frames:
                 if not frame.file_name.startswith((*_LIBRARIES, "<")):
                     return f"{frame.file_name}:{frame.line_num}"
         return "an unknown line"
 
-    def _row(self, eqn: Any, caller: Any) -> Row:
+    def _row(self, eqn: Any) -> Row:
         if isinstance(eqn.params.get("op"), Extension):
             return _extension
         name = eqn.primitive.name
@@ -103,7 +112,7 @@ class Reader:
         if row is None:
             raise Unsupported(
                 where=f"reading JAX primitive {name!r} into a graph",
-                given=f"{name} at {self.source(eqn, caller)}",
+                given=f"{name} at {self.source(eqn)}",
                 needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists them",
                 fix="Write this part with those, or keep it outside the graph.",
             )
@@ -111,7 +120,7 @@ class Reader:
             value = eqn.params.get(param, plain)
             is_plain = value == plain or (isinstance(value, jax.NamedSharding) and value.mesh.empty)
             if not is_plain and not (name == "rng_bit_generator" and param == "algorithm"):
-                given = f"{param}={eqn.params[param]} at {self.source(eqn, caller)}"
+                given = f"{param}={eqn.params[param]} at {self.source(eqn)}"
                 raise refuse(name, given, f"{param}={plain}", "Leave it out, or keep this part outside the graph.")
         return row
 

@@ -77,6 +77,8 @@ def _reduce(op: Any, inputs: Metas) -> None:
 
 def _linear_solve(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     names = ("matvec", "solve", "transpose_solve")
+    if type(op.constant_counts) is not tuple or len(op.constant_counts) != 3 or (op.transpose_solve is None and op.constant_counts[2]):
+        raise _payload("LinearSolve", f"constant_counts={op.constant_counts!r}", "three counts, the last 0 without transpose_solve")
     *constants, b = _split("LinearSolve", inputs, **dict(zip(names, op.constant_counts, strict=True)))
     for name, given in zip(names, constants, strict=True):
         graph = getattr(op, name)

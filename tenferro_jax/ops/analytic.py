@@ -7,7 +7,7 @@ from typing import Any
 from jax import lax
 
 from .. import jax_seam
-from .op import Binary, Unary, op
+from .op import INEXACT, Binary, Unary, op
 
 
 class _Accurate(Unary):
@@ -263,7 +263,7 @@ class Acosh(Unary):
     """Inverse hyperbolic cosine; NaN below 1.
 
     C1: floating or complex.
-    Gradient: t / sqrt(x**2 - 1).
+    Gradient: t / sqrt(x**2 - 1); JAX's, of the wrong sign for complex x with a negative real part.
     Example: Acosh().apply(1.0) = 0.0
     """
 
@@ -291,6 +291,7 @@ class Log2(Unary):
     Example: Log2().apply(8.0) = 3.0
     """
 
+    takes = INEXACT
     apply = staticmethod(jax_seam.log2)
 
 
@@ -298,10 +299,12 @@ class Log2(Unary):
 class OneMinusSquare(Unary):
     """1 - x**2, accurate near 1 and differentiated accurately near 0.
 
+    C1: floating or complex.
     Gradient: -2 x t.
     Example: OneMinusSquare().apply(0.5) = 0.75
     """
 
+    takes = INEXACT
     apply = staticmethod(jax_seam.one_minus_square)
 
 

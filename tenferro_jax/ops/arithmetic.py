@@ -92,7 +92,7 @@ class Abs(Unary):
 class Sign(Unary):
     """-1, 0 or 1 with the sign of x; x / |x| for complex x; NaN for NaN.
 
-    Gradient: zero; for complex x of the unit vector.
+    Gradient: zero, for complex x too.
     Example: Sign().apply(-2.0) = -1.0
     """
 

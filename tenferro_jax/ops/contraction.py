@@ -6,21 +6,26 @@ from typing import Any
 
 from jax import lax
 
+from ..errors import InvalidConfig
 from .op import StdTensorOp, op
 
 
 def _precision(names: Any) -> Any:
     """JAX's value for a pair of `lax.Precision` names, or the name of one `lax.DotAlgorithmPreset`."""
-    if names is None or isinstance(names, str):
-        return None if names is None else lax.DotAlgorithmPreset[names]
-    return lax.Precision[names[0]], lax.Precision[names[1]]
+    if names is None:
+        return None
+    try:
+        return lax.DotAlgorithmPreset[names] if isinstance(names, str) else (lax.Precision[names[0]], lax.Precision[names[1]])
+    except (KeyError, TypeError, IndexError) as error:
+        needed = "None, two names of lax.Precision, or one of lax.DotAlgorithmPreset"
+        raise InvalidConfig(where="precision", given=repr(names), needed=needed, fix='Use ("HIGHEST", "HIGHEST").') from error
 
 
 @op
 class DotGeneral(StdTensorOp):
     """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free.
 
-    C1: contracted and batch axes pair up in equal sizes, each named once. C2: one dtype.
+    C1: contracted and batch axes pair up in equal sizes, each named once. C2: numbers; of two dtypes the result has JAX's common one.
     Gradient: linear in each input.
     Example: DotGeneral((1,), (0,)).apply(np.ones((1, 3)), np.ones((3, 1))) = [[3.0]]
     """
@@ -68,6 +73,16 @@ class Convolution(StdTensorOp):
     precision: Any = None
     accumulation_dtype: Any = None
 
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        rank = len(operands[0].shape)
+        specs = (self.lhs_spec, self.rhs_spec, self.out_spec)
+        spatial = (self.strides, self.padding, self.lhs_dilation, self.rhs_dilation)
+        positive = min((*self.strides, *self.lhs_dilation, *self.rhs_dilation), default=1)
+        if any(sorted(s) != list(range(rank)) for s in specs) or any(len(s) != rank - 2 for s in spatial) or positive < 1:
+            needed = f"specs that permute {rank} axes, {rank - 2} positive strides and dilations, as many paddings"
+            raise InvalidConfig(where="Convolution", given=str(self), needed=needed, fix="See StableHLO convolution.")
+
     def apply(self, lhs: Any, rhs: Any) -> Any:
         return lax.conv_general_dilated(
             lhs,
@@ -95,6 +110,17 @@ class Fft(StdTensorOp):
 
     kind: str
     lengths: tuple[int, ...]
+
+    def check(self, *operands: Any) -> None:
+        """C1, C2."""
+        (x,) = operands
+        real = "float" in str(x.dtype)
+        last = x.shape[len(x.shape) - len(self.lengths) :]
+        wanted = (*self.lengths[:-1], self.lengths[-1] // 2 + 1) if self.kind == "IRFFT" and self.lengths else self.lengths
+        known = all(isinstance(n, int) for n in (*last, *wanted))
+        if not 1 <= len(self.lengths) <= 3 or real != (self.kind == "RFFT") or "int" in str(x.dtype) or (known and last != wanted):
+            needed = f"one to three lengths, those of the last axes, {'real' if self.kind == 'RFFT' else 'complex'} numbers"
+            raise InvalidConfig(where=str(self), given=f"{x.dtype}{list(x.shape)}", needed=needed, fix="Convert, pad or slice first.")
 
     def apply(self, x: Any) -> Any:
         return lax.fft(x, self.kind, self.lengths)

@@ -50,7 +50,9 @@ class Scan(_Carrying):
             outs = tuple(self.body(*constants, *carry, *slices))
             return outs[: self.carry_count], outs[self.carry_count :]
 
-        carry, stacked = lax.scan(step, tuple(carry), tuple(scanned), length=self.length, reverse=self.reverse, unroll=self.unroll)
+        carry, stacked = lax.scan(
+            step, tuple(carry), tuple(scanned), length=None if scanned else self.length, reverse=self.reverse, unroll=self.unroll
+        )
         return (*carry, *stacked)
 
 

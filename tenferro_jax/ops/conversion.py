@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .op import Binary, Unary, op
+from .op import INEXACT, Binary, Unary, op
 
 
 @op
@@ -101,6 +101,8 @@ class Conj(Unary):
     Gradient: linear over the reals.
     Example: Conj().apply(1 + 2j) = 1 - 2j
     """
+
+    takes = INEXACT
 
     def apply(self, x: Any) -> Any:
         return lax.conj(x) if jnp.iscomplexobj(x) else x

@@ -6,7 +6,7 @@ from typing import Any
 
 from jax import lax
 
-from .op import StdTensorOp, op
+from .op import INEXACT, StdTensorOp, op
 
 
 class _Cumulative(StdTensorOp):
@@ -81,4 +81,5 @@ class CumLogSumExp(_Cumulative):
 
     axis: int
     reverse: bool = False
+    takes = INEXACT
     _run = staticmethod(lax.cumlogsumexp)

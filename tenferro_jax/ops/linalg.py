@@ -1,4 +1,4 @@
-"""Linear algebra on the last two axes; the axes before are a batch."""
+"""Linear algebra on the last two axes; the axes before are a batch. The CPU has routines for parts of 32 and 64 bits alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax import lax
 
 from ..errors import BackendFailure, ShapeError, Unsupported
 from ..meta import TensorMeta
-from .op import StdTensorOp, op
+from .op import INEXACT, StdTensorOp, op
 
 linalg = lax.linalg
 
@@ -23,6 +23,8 @@ class Cholesky(StdTensorOp):
     Gradient: of A taken as Hermitian.
     Example: Cholesky().apply(4.0 * np.eye(2)) = 2.0 * np.eye(2)
     """
+
+    takes = INEXACT
 
     def apply(self, a: Any) -> Any:
         return linalg.cholesky(a, symmetrize_input=False)
@@ -37,6 +39,7 @@ class Lu(StdTensorOp):
     Example: Lu().apply(2.0 * np.eye(2))[0] = 2.0 * np.eye(2)
     """
 
+    takes = INEXACT
     output_count = 3
     apply = staticmethod(linalg.lu)
 
@@ -65,6 +68,7 @@ class Qr(StdTensorOp):
     Example: abs(Qr().apply(2.0 * np.eye(2))[1]) = 2.0 * np.eye(2)
     """
 
+    takes = INEXACT
     full_matrices: bool = False
     pivoting: bool = False
 
@@ -86,6 +90,7 @@ class HouseholderProduct(StdTensorOp):
     Example: HouseholderProduct().apply(np.eye(2), np.zeros(2)) = np.eye(2)
     """
 
+    takes = INEXACT
     input_count = 2
     apply = staticmethod(linalg.householder_product)
 
@@ -99,6 +104,7 @@ class Svd(StdTensorOp):
     Example: Svd(compute_uv=False).apply(np.diag([1.0, 2.0])) = [2.0, 1.0]
     """
 
+    takes = INEXACT
     full_matrices: bool = False
     compute_uv: bool = True
 
@@ -120,6 +126,7 @@ class Eigh(StdTensorOp):
     Example: Eigh().apply(np.diag([1.0, 2.0]))[1] = [1.0, 2.0]
     """
 
+    takes = INEXACT
     output_count = 2
     lower: bool = True
     sort_eigenvalues: bool = True
@@ -133,10 +140,11 @@ class Eig(StdTensorOp):
     """Complex eigenvalues of a general matrix, then left and right eigenvectors (columns) as asked. Not on TPU.
 
     C1: square, floating or complex.
-    Gradient: of the eigenvalues and right eigenvectors.
+    Gradient: of the eigenvalues; refused for eigenvectors.
     Example: Eig(False, False).apply(np.diag([1.0, 2.0]))[0] = [1.0, 2.0]
     """
 
+    takes = INEXACT
     left: bool = True
     right: bool = True
 
@@ -158,12 +166,21 @@ class TriangularSolve(StdTensorOp):
     Example: TriangularSolve().apply(2.0 * np.eye(2), np.ones((2, 1))) = [[0.5], [0.5]]
     """
 
+    takes = INEXACT
     input_count = 2
     left_side: bool = True
     lower: bool = True
     transpose_a: bool = False
     conjugate_a: bool = False
     unit_diagonal: bool = False
+
+    def check(self, *operands: Any) -> None:
+        """C1, the batch axes."""
+        a, b = operands
+        if len(a.shape) != len(b.shape) or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
+            needed = "equal batch axes and one dtype"
+            given = f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}"
+            raise ShapeError(where=str(self), given=given, needed=needed, fix="Broadcast or convert one of them.")
 
     def apply(self, a: Any, b: Any) -> Any:
         return linalg.triangular_solve(
@@ -186,6 +203,7 @@ class TridiagonalSolve(StdTensorOp):
     Example: TridiagonalSolve().apply(np.zeros(3), 2.0 * np.ones(3), np.zeros(3), np.ones((3, 1))) = [[0.5], [0.5], [0.5]]
     """
 
+    takes = frozenset({"float32", "float64"})
     input_count = 4
     apply = staticmethod(linalg.tridiagonal_solve)
 
@@ -199,12 +217,15 @@ class Solve(StdTensorOp):
     Example: Solve().apply(2.0 * np.eye(2), np.ones((2, 1))) = [[0.5], [0.5]]
     """
 
+    takes = INEXACT
     input_count = 2
 
     def apply(self, a: Any, b: Any) -> Any:
-        if b.ndim != a.ndim or a.ndim < 2:
-            given = f"A of rank {a.ndim}, B of rank {b.ndim}"
-            raise ShapeError(where="Solve", given=given, needed="equal ranks, at least 2", fix="Give B its columns as last axis.")
+        if b.ndim != a.ndim or a.ndim < 2 or a.dtype != b.dtype:
+            given = f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}"
+            raise ShapeError(
+                where="Solve", given=given, needed="equal ranks, at least 2, and one dtype", fix="Give B its columns as last axis."
+            )
         return jnp.linalg.solve(a, b)
 
 
@@ -217,6 +238,7 @@ class ValidateNonsingular(StdTensorOp):
     Example: ValidateNonsingular().check_on_host(np.eye(2)) = None
     """
 
+    takes = INEXACT
     host_check = True
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from jax import lax
 
+from .. import jax_seam
+from ..errors import DTypeError
 from .op import Binary, StdTensorOp, Unary, op
 
 
@@ -139,13 +141,16 @@ class Direction(enum.Enum):
     Le = "le"
     Gt = "gt"
     Ge = "ge"
+    EqTotal = "eq_to"
+    LtTotal = "lt_to"
+    LeTotal = "le_to"
 
 
 @op
 class Compare(Binary):
-    """Boolean comparison of x with y; every comparison with NaN but Ne is False.
+    """Boolean comparison of x with y; every comparison with NaN but Ne is False. The total order has -NaN < -inf, -0 < 0, inf < NaN.
 
-    C2: Lt, Le, Gt, Ge do not take complex numbers.
+    C2: Lt, Le, Gt, Ge do not take complex numbers, the total order only floating ones.
     Gradient: none.
     Example: Compare(Direction.Lt).apply(1.0, 2.0) = True
     """
@@ -153,7 +158,7 @@ class Compare(Binary):
     direction: Direction
 
     def apply(self, x: Any, y: Any) -> Any:
-        return getattr(lax, self.direction.value)(x, y)
+        return jax_seam.comparison(self.direction.value)(x, y)
 
 
 @op
@@ -167,6 +172,11 @@ class Select(StdTensorOp):
 
     input_count = 3
     apply = staticmethod(lax.select)
+
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        if operands[0].dtype != bool:
+            raise DTypeError(where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans", fix="Compare first.")
 
 
 @op

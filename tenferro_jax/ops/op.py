@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
+import numpy as np
 
 from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError
-from ..meta import TensorMeta, meta_of, require_equal, struct, x64_enabled
+from ..meta import TensorMeta, meta_of, require_equal, require_x64, struct, x64_enabled
 from ..payload import Sealed
 
 Op = TypeVar("Op", bound="StdTensorOp")
@@ -31,6 +33,8 @@ class StdTensorOp(Sealed):
 
     input_count: ClassVar[Any] = 1
     output_count: ClassVar[Any] = 1
+    takes: ClassVar[frozenset[str] | None] = None
+    """Names of the dtypes that the inputs may have; None: lax decides."""
     apply: ClassVar[Any]
     """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence of them) out."""
 
@@ -86,12 +90,13 @@ class Binary(StdTensorOp):
 
 @functools.lru_cache(maxsize=4096)
 def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[TensorMeta, ...]:
-    del x64  # part of the key: it changes what JAX infers
+    _require_payload(op, x64)
+    _require_inputs(op, metas)
     try:
         outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
     except TenferroError:
         raise
-    except (TypeError, ValueError, NotImplementedError, IndexError) as error:
+    except Exception as error:  # JAX refuses in many ways
         raise InvalidConfig(
             where=str(op),
             given=f"inputs {', '.join(map(str, metas))}: {error}",
@@ -99,3 +104,38 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
             fix="See docs/spec/ops.md.",
         ) from error
     return tuple(meta_of(out) for out in outs)
+
+
+INTEGER = frozenset({"int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"})
+FLOATING = frozenset({"bfloat16", "float16", "float32", "float64"})
+INEXACT = FLOATING | {"complex64", "complex128"}
+
+_PAYLOAD_TYPES = {"int": int, "bool": bool, "str": str, "float": float, "Direction": enum.Enum, "OutOfBounds": enum.Enum}
+
+
+def _require_payload(op: Any, x64: bool) -> None:
+    """Fields of the types that their annotations name; no 64-bit dtypes or arrays while JAX would narrow them."""
+    for name, field in getattr(op, "__dataclass_fields__", {}).items():
+        value, kind = getattr(op, name), field.type
+        wanted = _PAYLOAD_TYPES.get(kind)
+        wrong = wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)))
+        if kind.startswith("tuple["):
+            wrong = not isinstance(value, tuple)
+            if kind == "tuple[int, ...]" and not wrong:
+                wrong = any(not isinstance(item, int) or isinstance(item, bool) for item in value)
+        if wrong:
+            raise InvalidConfig(where=str(op), given=f"{name}={value!r}", needed=f"{name} of type {kind}", fix="See docs/spec/ops.md.")
+        if not x64 and isinstance(value, np.dtype | np.ndarray):
+            require_x64(np.empty(0, value) if isinstance(value, np.dtype) else value, f"{type(op).__name__}, field {name}")
+
+
+def _require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
+    """Axes that are there, dtypes that the op takes."""
+    for meta in metas if op.takes is not None else ():
+        if str(meta.dtype) not in op.takes:
+            raise DTypeError(where=str(op), given=str(meta), needed=f"one of {', '.join(sorted(op.takes))}", fix="Convert first.")
+    fields = getattr(op, "__dataclass_fields__", {})
+    axes = op.axes if "axes" in fields else (op.axis,) if "axis" in fields else ()
+    if metas and (len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)):
+        given = f"axes {axes} of {metas[0]}"
+        raise InvalidConfig(where=str(op), given=given, needed="different axes from 0 to rank - 1", fix="Count axes from the front.")

@@ -6,9 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from .op import Binary, StdTensorOp, op
+from ..errors import InvalidConfig, X64Error
+from ..meta import x64_enabled
+from .op import INTEGER, Binary, StdTensorOp, op
+
+
+def _require_shape(op: Any) -> None:
+    if any(isinstance(size, int) and size < 0 for size in op.shape):
+        raise InvalidConfig(where=str(op), given=f"shape {op.shape}", needed="sizes that are not negative", fix="Correct the shape.")
 
 
 @op
@@ -21,6 +29,7 @@ class RandomSeed(StdTensorOp):
     """
 
     generator: str
+    takes = INTEGER
 
     def apply(self, seed: Any) -> Any:
         seeds = jnp.asarray(seed)
@@ -72,6 +81,13 @@ class RandomBits(StdTensorOp):
     bit_width: int
     shape: tuple[Any, ...]
 
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        _require_shape(self)
+        if self.bit_width == 64 and not x64_enabled():
+            fix = "Run under jax.enable_x64(True), or draw 32 bits."
+            raise X64Error(where="RandomBits", given="64 bits while 64-bit types are off", needed="x64 switched on", fix=fix)
+
     def apply(self, key: Any) -> Any:
         def bits(k: Any) -> Any:
             return jax.random.bits(k, self.shape, f"uint{self.bit_width}")
@@ -91,6 +107,10 @@ class RandomSplit(StdTensorOp):
     """
 
     shape: tuple[Any, ...]
+
+    def check(self, *operands: Any) -> None:
+        """Sizes that are none."""
+        _require_shape(self)
 
     def apply(self, key: Any) -> Any:
         def split(k: Any) -> Any:
@@ -155,6 +175,18 @@ class RngBitGenerator(StdTensorOp):
     shape: tuple[int, ...]
     dtype: Any
     algorithm: str
+
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        (state,) = operands
+        _require_shape(self)
+        words = (4,) if state.dtype == np.uint32 else (2,) if state.dtype == np.uint64 else ()
+        sizes = {words, (3,)} if words == (2,) and self.algorithm != "RNG_THREE_FRY" else {words}
+        if self.algorithm == "RNG_THREE_FRY" and words == (4,):
+            sizes = {(4,), (2,)}
+        if not words or tuple(state.shape) not in sizes | {(4,)}:
+            given = f"state {state.dtype}{list(state.shape)}"
+            raise InvalidConfig(where="RngBitGenerator", given=given, needed="uint32[4] or uint64[2] state", fix="Use a key of jax.random.")
 
     def apply(self, key: Any) -> Any:
         return lax.rng_bit_generator(key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm])

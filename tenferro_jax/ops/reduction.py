@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 
+from ..errors import DTypeError
 from .op import StdTensorOp, op
 
 
 class Reduction(StdTensorOp):
     """C1: different axes, in range."""
+
+
+def _fits(op: Any, *operands: Any) -> None:
+    """C3, C4."""
+    (x,) = operands
+    size = x.shape[op.axis] if 0 <= op.axis < len(x.shape) else 0
+    if not jnp.issubdtype(op.index_dtype, jnp.integer) or (isinstance(size, int) and size - 1 > jnp.iinfo(op.index_dtype).max):
+        raise DTypeError(where=str(op), given=f"an axis of {size}", needed="an index dtype that counts it", fix="Use int32 or int64.")
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise DTypeError(where=str(op), given=str(x.dtype), needed="numbers that have an order", fix="Take the absolute value first.")
 
 
 @op
@@ -152,13 +165,14 @@ class Reduce(StdTensorOp):
 class ArgMax(StdTensorOp):
     """Index of the first maximum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype.
+    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
     Gradient: none.
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
 
     axis: int
     index_dtype: Any
+    check = _fits
 
     def apply(self, x: Any) -> Any:
         return lax.argmax(x, self.axis, self.index_dtype)
@@ -168,13 +182,14 @@ class ArgMax(StdTensorOp):
 class ArgMin(StdTensorOp):
     """Index of the first minimum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype.
+    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
     Gradient: none.
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """
 
     axis: int
     index_dtype: Any
+    check = _fits
 
     def apply(self, x: Any) -> Any:
         return lax.argmin(x, self.axis, self.index_dtype)

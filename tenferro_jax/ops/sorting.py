@@ -6,7 +6,8 @@ from typing import Any
 
 from jax import lax
 
-from .op import StdTensorOp, op
+from ..errors import InvalidConfig
+from .op import FLOATING, StdTensorOp, op
 
 
 @op
@@ -19,6 +20,7 @@ class Sort(StdTensorOp):
     """
 
     input_count = None
+    output_count = None
     axis: int
     is_stable: bool = True
     num_keys: int = 1
@@ -48,7 +50,7 @@ class TopK(StdTensorOp):
 class ApproxTopK(StdTensorOp):
     """The k largest (or smallest) along an axis, each found with a stated probability, and their positions.
 
-    C1: as TopK. C2: floating.
+    C1: as TopK. C2: floating. C3: 0 < recall_target <= 1.
     Gradient: linear, moved with the elements; none for the positions.
     Example: ApproxTopK(1, 0, 0.95).apply(np.array([3.0, 1.0, 2.0])) = [[3.0], [0]]
     """
@@ -60,6 +62,13 @@ class ApproxTopK(StdTensorOp):
     largest: bool = True
     input_size_override: int = -1
     aggregate: bool = True
+    takes = FLOATING
+
+    def check(self, *operands: Any) -> None:
+        """C3."""
+        if not 0 < self.recall_target <= 1:
+            given = f"recall_target={self.recall_target}"
+            raise InvalidConfig(where="ApproxTopK", given=given, needed="a probability above 0", fix="Use 0.95, for example.")
 
     def apply(self, x: Any) -> Any:
         find = lax.approx_max_k if self.largest else lax.approx_min_k

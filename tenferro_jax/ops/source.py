@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from ..errors import ArityError, DTypeError
 from .op import StdTensorOp, op
 
 
@@ -56,6 +57,12 @@ class DimensionValue(StdTensorOp):
     dim: Any
     dtype: Any
 
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        if not jnp.issubdtype(self.dtype, jnp.integer) or isinstance(self.dim, float | bool):
+            given = f"dimension {self.dim!r} as {self.dtype}"
+            raise DTypeError(where="DimensionValue", given=given, needed="an integer or a dimension, an integer dtype", fix="Use int32.")
+
     def apply(self) -> Any:
         return jnp.asarray(self.dim, self.dtype)
 
@@ -90,11 +97,18 @@ class StopGradient(StdTensorOp):
 class OptimizationBarrier(StdTensorOp):
     """Its inputs; the compiler moves no work across and merges none over it.
 
+    C1: at least one input.
     Gradient: linear, through a barrier likewise.
     Example: OptimizationBarrier().apply(2.0) = [2.0]
     """
 
     input_count = None
+    output_count = None
+
+    def check(self, *operands: Any) -> None:
+        """C1."""
+        if not operands:
+            raise ArityError(where="OptimizationBarrier", given="no input", needed="at least one", fix="Pass what it holds back.")
 
     def apply(self, *xs: Any) -> Any:
         return lax.optimization_barrier(xs)

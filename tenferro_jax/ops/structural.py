@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from jax import lax
@@ -36,6 +37,14 @@ class Reshape(StdTensorOp):
 
     shape: tuple[Any, ...]
 
+    def check(self, *operands: Any) -> None:
+        """C1, where sizes are numbers; JAX compares symbolic ones."""
+        (x,) = operands
+        sizes = (*self.shape, *x.shape)
+        if all(isinstance(size, int) for size in sizes) and (math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0):
+            needed = f"{math.prod(x.shape)} elements"
+            raise ShapeError(where=str(self), given=f"shape {x.shape}", needed=needed, fix="Keep the number of elements.")
+
     def apply(self, x: Any) -> Any:
         return lax.reshape(x, self.shape)
 
@@ -53,9 +62,10 @@ class BroadcastInDim(StdTensorOp):
     dims: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
-        if len(self.dims) != x.ndim:  # lax lets some of these pass and returns x as it is
+        if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax lets some of these pass
+            needed = f"rank {len(self.dims)}, dims ascending"
             raise ShapeError(
-                where=str(self), given=f"an input of rank {x.ndim}", needed=f"rank {len(self.dims)}", fix="Name one dim an axis."
+                where=str(self), given=f"an input of rank {x.ndim}", needed=needed, fix="Name one dim an axis, transpose first."
             )
         return lax.broadcast_in_dim(x, self.shape, self.dims)
 

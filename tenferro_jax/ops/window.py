@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 from jax import lax
 
-from .op import StdTensorOp, op
+from ..errors import InvalidConfig, ShapeError
+from ..meta import meta_of
+from .op import FLOATING, StdTensorOp, op
+
+_FLOATS = frozenset(map(np.dtype, FLOATING))
 
 
 class _Window(StdTensorOp):
@@ -24,6 +30,15 @@ class _Window(StdTensorOp):
 
 
 class _Pooling(_Window):
+    def check(self, *operands: Any) -> None:
+        """C1, and dtypes that have an order."""
+        numbers: Any = self._numbers()
+        positive = (*numbers["window_strides"], *numbers["base_dilation"], *numbers["window_dilation"])
+        if min(positive, default=1) < 1 or min(numbers["window_dimensions"], default=1) < 1:
+            raise InvalidConfig(where=str(self), given="a size, stride or dilation below 1", needed="positive ones", fix="Use 1.")
+        if jax.dtypes.issubdtype(operands[0].dtype, jax.dtypes.extended):
+            raise InvalidConfig(where=str(self), given=str(operands[0].dtype), needed="numbers", fix="Unwrap the keys.")
+
     def apply(self, x: Any) -> Any:
         return self._primitive.bind(x, **self._numbers())  # type: ignore[attr-defined]
 
@@ -108,7 +123,7 @@ class ReduceWindow(_Window):
 class SelectAndScatterAdd(StdTensorOp):
     """Add each source element where its window of x has its first maximum (or minimum); the inputs are source, x.
 
-    C1: as ReduceWindowMax. C2: the source has the shape of the pooled x.
+    C1: as ReduceWindowMax. C2: the source has the shape of the pooled x, and its dtype.
     Gradient: linear in the source, zero in x.
     Example: SelectAndScatterAdd(True, (2,), (1,), ((0, 0),)).apply(np.array([1.0, 1.0]), np.array([1.0, 3.0, 2.0])) = [0.0, 2.0, 0.0]
     """
@@ -118,6 +133,15 @@ class SelectAndScatterAdd(StdTensorOp):
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
+
+    def check(self, *operands: Any) -> None:
+        """C1, C2."""
+        source, x = operands
+        ones = (1,) * len(x.shape)
+        (pooled,) = ReduceWindowMax(self.sizes, self.strides, self.padding, ones, ones).infer(meta_of(x))
+        if tuple(source.shape) != pooled.shape or source.dtype != x.dtype:
+            given = f"source {source.dtype}{list(source.shape)}"
+            raise ShapeError(where="SelectAndScatterAdd", given=given, needed=str(pooled), fix="Pass one element a window.")
 
     def apply(self, source: Any, x: Any) -> Any:
         return lax.select_and_scatter_add_p.bind(
@@ -134,7 +158,7 @@ class SelectAndScatterAdd(StdTensorOp):
 class SelectAndGatherAdd(_Window):
     """The source element at the first maximum (or minimum) of each window of x; the inputs are source, x.
 
-    C2: source and x have one dtype and shape.
+    C2: source and x have one floating dtype and one shape.
     Gradient: linear in the source, zero in x.
     Example: SelectAndGatherAdd(True, (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0]), np.array([1.0, 3.0])) = [2.0]
     """
@@ -146,6 +170,13 @@ class SelectAndGatherAdd(_Window):
     padding: tuple[tuple[int, int], ...]
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
+
+    def check(self, *operands: Any) -> None:
+        """C2."""
+        source, x = operands
+        if source.shape != x.shape or source.dtype != x.dtype or x.dtype not in _FLOATS:
+            given = f"source {source.dtype}{list(source.shape)}, x {x.dtype}{list(x.shape)}"
+            raise ShapeError(where="SelectAndGatherAdd", given=given, needed="one floating dtype and shape", fix="Convert or broadcast.")
 
     def apply(self, source: Any, x: Any) -> Any:
         return lax.select_and_gather_add_p.bind(source, x, select_prim=lax.ge_p if self.of_maximum else lax.le_p, **self._numbers())

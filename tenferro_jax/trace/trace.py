@@ -11,7 +11,7 @@ import jax
 from ..errors import InvalidConfig
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, arguments
-from ..meta import require_x64_leaves
+from ..meta import as_operand, require_x64_leaves
 
 
 def trace(
@@ -81,7 +81,7 @@ def trace(
 
 
 def _shaped(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else jax.numpy.asarray(leaf)
+    return leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else as_operand(leaf, "trace")
 
 
 def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], argnums: Any, names: tuple[str, ...]) -> set[int]:
