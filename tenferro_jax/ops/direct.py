@@ -28,6 +28,7 @@ _FLOAT = frozenset(map(np.dtype, ("bfloat16", "float16", "float32", "float64")))
 _COMPLEX = frozenset(map(np.dtype, ("complex64", "complex128")))
 _REAL = _INTEGER | _FLOAT
 _NUMBER = _REAL | _COMPLEX
+_TOTAL = (logic.Direction.EqTotal, logic.Direction.LtTotal, logic.Direction.LeTotal)
 _ANY = _NUMBER | {_BOOL}
 _NEEDS_X64 = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
@@ -109,7 +110,8 @@ def _is_finite(op: Any, x: TensorMeta) -> TensorMeta | None:
 
 
 def _compare(op: Any, x: TensorMeta, y: TensorMeta) -> TensorMeta | None:
-    return TensorMeta(_BOOL, x.shape) if x == y and (x.dtype in _REAL or x.dtype == _BOOL) else None
+    dtypes = _FLOAT if op.direction in _TOTAL else _REAL | {_BOOL}
+    return TensorMeta(_BOOL, x.shape) if x == y and x.dtype in dtypes and isinstance(op.direction, logic.Direction) else None
 
 
 def _integer_pow(op: Any, x: TensorMeta) -> TensorMeta | None:
@@ -222,9 +224,13 @@ def _without(shape: Sequence[Any], axes: Sequence[int]) -> tuple[Any, ...]:
     return tuple([size for i, size in enumerate(shape) if i not in axes])
 
 
+def _is_precision(names: Any) -> bool:
+    return names is None or (type(names) is tuple and len(names) == 2 and set(names) <= {"DEFAULT", "HIGH", "HIGHEST"})
+
+
 def _dot_general(op: Any, x: TensorMeta, y: TensorMeta) -> TensorMeta | None:
     left, right = (op.lhs_contracting, op.lhs_batch), (op.rhs_contracting, op.rhs_batch)
-    if x.dtype != y.dtype or x.dtype not in _NUMBER or op.accumulation_dtype not in (None, x.dtype):
+    if x.dtype != y.dtype or x.dtype not in _NUMBER or op.accumulation_dtype not in (None, x.dtype) or not _is_precision(op.precision):
         return None
     for meta, (contracting, batch) in ((x, left), (y, right)):
         if type(contracting) is not tuple or type(batch) is not tuple or not _are_axes(contracting + batch, len(meta.shape)):

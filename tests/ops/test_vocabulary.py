@@ -144,6 +144,7 @@ BINARY = {
     arithmetic.Maximum: np.maximum,
     arithmetic.Minimum: np.minimum,
 }
+SPECIAL_ORDER = np.array([-np.inf, -1.0, -0.0, 0.0, 1.0, np.inf, np.nan])
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 REDUCTIONS = {
     reduction.ReduceSum: np.sum,
@@ -180,7 +181,10 @@ CASES = [
     *((op(), (X, Y), fn) for op, fn in BINARY.items()),
     (arithmetic.Div(), (I, J), lambda x, y: np.trunc(x / y).astype(np.int64)),
     (arithmetic.Rem(), (I, J), np.fmod),
-    *((logic.Compare(d), (I, J), getattr(np, name)) for d, name in zip(Direction, COMPARISONS)),
+    *((logic.Compare(d), (I, J), getattr(np, name)) for d, name in zip(Direction, COMPARISONS, strict=False)),
+    (logic.Compare(Direction.LtTotal), (SPECIAL_ORDER[:-1], SPECIAL_ORDER[1:]), lambda x, y: np.ones(6, bool)),
+    (logic.Compare(Direction.LeTotal), (SPECIAL_ORDER, SPECIAL_ORDER), lambda x, y: np.ones(7, bool)),
+    (logic.Compare(Direction.EqTotal), (SPECIAL_ORDER, SPECIAL_ORDER[::-1]), lambda x, y: np.arange(7) == 3),
     (logic.And(), (B, C), np.logical_and),
     (logic.Or(), (I, J), np.bitwise_or),
     (logic.Not(), (B,), np.logical_not),
