@@ -8,7 +8,7 @@ program has already are one with them in every graph that is made of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,35 +23,40 @@ from ..ops.source import OptimizationBarrier, StopGradient
 from .promotion import SCALARS, number
 from .record import Handle, Key, Leaf, Record, Recorder, to_graph, walk
 
-Cotangents = list[Any]
+
+class Segment(NamedTuple):
+    """A part of a program: from tensors where it was cut, or leaves, to the next.
+
+    Attributes:
+      end: the tensor that it computes.
+      graph: how.
+      inputs: where it begins.
+      active: the positions of the inputs through which a tensor of interest moves the end.
+      again: whether it ends in a checkpoint.
+    """
+
+    end: Handle
+    graph: Graph
+    inputs: list[Handle]
+    active: list[int]
+    again: bool
 
 
-def vjp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], cotangent: Any, where: str) -> Cotangents:
+def vjp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], cotangent: Any, where: str) -> list[Any]:
     """The cotangent of each tensor of `wrt`, None where y does not depend on it.
 
     From y backward, each segment hands cotangents to the tensors where it begins. A segment that ends in a checkpoint
     is computed again, from its inputs behind a barrier that waits for the cotangent.
     """
-    _require_active(wrt, where)
-    (cotangent,) = _fitting(recorder, [y], [cotangent], where)
-    points, marks = _cuts(y, wrt)
-    ends = points if y.key in {p.key for p in points} else [*points, y]
-    cuts = frozenset(p.key for p in points)
-    found: dict[Key, Any] = {y.key: cotangent}
-    for end in reversed(ends):
-        given = found.get(end.key)
-        if given is None or isinstance(end.source, Leaf):
+    _require_inexact(wrt, where)
+    found: dict[Key, Any] = {y.key: _fitting(recorder, [y], [cotangent], where)[0]}
+    for end, graph, inputs, active, again in reversed(_segments(y, wrt, checkpoints=True)):
+        if end.key not in found or not active:
             continue
-        behind = _inside(end) if end.key in marks else end
-        graph, inputs = to_graph([behind], cuts - {end.key}, jax.tree.structure(0))
-        active = _active_inputs(graph)
-        if not active:
-            continue
-        values = list(inputs)
-        if end.key in marks:
-            *values, given = recorder.add(OptimizationBarrier(), *inputs, given)
-        parts = recorder.spliced(_backward(graph, active), [*values, given])
-        for i, part in zip(active, parts, strict=True):
+        values = [*inputs, found[end.key]]
+        if again:
+            values = list(recorder.add(OptimizationBarrier(), *values))
+        for i, part in zip(active, recorder.spliced(_backward(graph, active), values), strict=True):
             key = inputs[i].key
             found[key] = part if key not in found else recorder.add(Add(), found[key], part)[0]
     return [found.get(x.key) for x in wrt]
@@ -59,55 +64,54 @@ def vjp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], cotangent: An
 
 def jvp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], tangents: Sequence[Any], where: str) -> Any:
     """The tangent of y for tangents of `wrt`; None where y depends on none of them."""
-    _require_active(wrt, where)
-    given = dict(zip((x.key for x in wrt), _fitting(recorder, wrt, tangents, where), strict=True))
-    points, _ = _cuts(y, wrt, checkpoints=False)
-    cuts = frozenset(p.key for p in points)
-    found: dict[Key, Any] = {}
-    for end in [*points, *([] if y.key in cuts else [y])]:
-        moved = None
-        if isinstance(end.source, Record):
-            graph, inputs = to_graph([end], cuts - {end.key}, jax.tree.structure(0))
-            active = [i for i in _active_inputs(graph) if inputs[i].key in found]
-            if active:
-                (moved,) = recorder.spliced(_forward(graph, active), [*inputs, *(found[inputs[i].key] for i in active)])
-        own = given.get(end.key)
-        total = moved if own is None else own if moved is None else recorder.add(Add(), moved, own)[0]
-        if total is not None:
-            found[end.key] = total
+    _require_inexact(wrt, where)
+    found: dict[Key, Any] = dict(zip((x.key for x in wrt), _fitting(recorder, wrt, tangents, where), strict=True))
+    for end, graph, inputs, active, _ in _segments(y, wrt, checkpoints=False):
+        if active:
+            (moved,) = recorder.spliced(_forward(graph, active), [*inputs, *(found[inputs[i].key] for i in active)])
+            found[end.key] = moved if end.key not in found else recorder.add(Add(), found[end.key], moved)[0]
     return found.get(y.key)
 
 
-def _cuts(y: Handle, wrt: Sequence[Handle], checkpoints: bool = True) -> tuple[list[Handle], set[Key]]:
-    """Where the program of y is cut, each after what it needs, and which of these are checkpoints."""
-    wanted: dict[Any, list[Handle]] = {}
-    for x in {x.key: x for x in wrt}.values():
-        wanted.setdefault(x.source, []).append(x)
-    points, marks = [], set()
+def _segments(y: Handle, wrt: Sequence[Handle], checkpoints: bool) -> list[Segment]:
+    """The program of y cut at the tensors of `wrt`, and at checkpoints if asked, each after those that it needs."""
+    wanted: dict[Any, dict[Key, Handle]] = {}
+    for x in wrt:
+        wanted.setdefault(x.source, {})[x.key] = x
+    ends: dict[Key, Handle] = {}
+    again: set[Key] = set()
     for handle in walk([y]):
-        here = wanted.get(handle.source, [])
+        ends.update(wanted.get(handle.source, {}))
         if checkpoints and isinstance(handle.source, Record) and handle.source.op is None:
-            marks.add(handle.key)
-            here = here or [handle]
-        points += here
-    return points, marks
-
-
-def _inside(checkpoint: Handle) -> Handle:
-    return checkpoint.source.inputs[0]  # type: ignore[union-attr]
+            ends[handle.key] = handle
+            again.add(handle.key)
+    cuts = frozenset(ends)
+    ends[y.key] = y
+    moving = {x.key for x in wrt}
+    segments = []
+    for key, end in ends.items():
+        if isinstance(end.source, Leaf):
+            continue
+        computed = end.source.inputs[0] if key in again else end
+        graph, inputs = to_graph([computed], cuts - {key}, jax.tree.structure(0))
+        active = [i for i in _active_inputs(graph) if inputs[i].key in moving]
+        if active:
+            moving.add(key)
+        segments.append(Segment(end, graph, inputs, active, key in again))
+    return segments
 
 
 def _active_inputs(graph: Graph) -> list[int]:
     """The inputs that reach the output through floating and complex values."""
-    reached = [{i} if _inexact(meta.dtype) else set() for i, meta in enumerate(graph.input_metas)]
-    live = [False] * len(graph.metas)
+    moves = [_inexact(meta.dtype) for meta in graph.metas]
+    live = [False] * len(moves)
     for out in graph.outputs:
-        live[out] = _inexact(graph.metas[out].dtype)
+        live[out] = moves[out]
     for node, outs in reversed(list(graph.steps())):
-        if any(live[out] for out in outs) and not isinstance(node.op, StopGradient):
+        if not isinstance(node.op, StopGradient) and any(live[out] for out in outs):
             for i in node.inputs:
-                live[i] = live[i] or _inexact(graph.metas[i].dtype)
-    return [i for i in range(len(reached)) if live[i]]
+                live[i] = moves[i]
+    return [i for i in range(graph.input_count) if live[i]]
 
 
 def _backward(graph: Graph, active: Sequence[int]) -> Graph:
@@ -157,7 +161,7 @@ def inactive(y: Handle, x: Handle, where: str) -> InvalidConfig:
     )
 
 
-def _require_active(wrt: Sequence[Handle], where: str) -> None:
+def _require_inexact(wrt: Sequence[Handle], where: str) -> None:
     for x in wrt:
         if not _inexact(x.dtype):
             given = f"wrt of dtype {x.dtype}"

@@ -219,6 +219,15 @@ def test_what_has_no_derivative_is_refused():
         y.grad("w")
 
 
+def test_inputs_that_are_not_asked_for_need_no_derivative():
+    x, w, _ = tensors()
+    (ruleless,) = TracedTensor.apply(HostSquare(), x)
+    y = (ruleless.checkpoint() @ w).reduce_sum()
+    np.testing.assert_allclose(y.grad(w).eval(ENGINE), np.tile((X**2).sum(0)[:, None], 2), rtol=1e-12)
+    with pytest.raises(tj.ADRuleError, match=r"host_square"):
+        y.grad(x)
+
+
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
