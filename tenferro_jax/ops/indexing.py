@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from .op import StdTensorOp, op
@@ -204,6 +205,11 @@ class ScatterUpdate(_Scattering):
     _scatter = staticmethod(lax.scatter)
 
 
+def _clamped(starts: Any) -> list[Any]:
+    """As arrays, which lax clamps; it counts negative NumPy numbers from the end, or refuses them."""
+    return [jnp.asarray(start) for start in starts]
+
+
 @op
 class DynamicSlice(StdTensorOp):
     """A window of fixed sizes at scalar start indices, clamped into bounds; the starts follow x.
@@ -217,7 +223,7 @@ class DynamicSlice(StdTensorOp):
     sizes: tuple[Any, ...]
 
     def apply(self, x: Any, *starts: Any) -> Any:
-        return lax.dynamic_slice(x, starts, self.sizes)
+        return lax.dynamic_slice(x, _clamped(starts), self.sizes, allow_negative_indices=False)
 
 
 @op
@@ -232,4 +238,4 @@ class DynamicUpdateSlice(StdTensorOp):
     input_count = None
 
     def apply(self, x: Any, update: Any, *starts: Any) -> Any:
-        return lax.dynamic_update_slice(x, update, starts)
+        return lax.dynamic_update_slice(x, update, _clamped(starts), allow_negative_indices=False)

@@ -27,7 +27,7 @@ REVERSE_ONLY = {"CustomVjp"}
 OWN_RULE = {"StopGradient", "ReducePrecision", "CustomJvp", "CustomVjp", "Cholesky"}
 """Derivatives that are not those of the function as it stands: by decree, or of the matrix taken as symmetric."""
 NOT_UNIQUE = {"ScatterMul"}
-FIRST_ORDER_ONLY = {"Polygamma", "Igamma", "Igammac", "ReduceWindow", "CumLogSumExp"}
+FIRST_ORDER_ONLY = {"Eig", "Polygamma", "Igamma", "Igammac", "ReduceWindow", "CumLogSumExp"}
 """Second derivatives that finite differences of float64 gradients do not judge well, or that JAX refuses; see below."""
 
 

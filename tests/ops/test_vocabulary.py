@@ -217,6 +217,8 @@ CASES = [
         lambda x, i, y: np.stack([x[0] + y[1], x[1], x[2] + y[0] + y[2]]),
     ),
     (indexing.DynamicSlice((2, 2)), (X, np.int32(1), np.int32(7)), lambda x, i, j: x[1:3, 2:4]),
+    (indexing.DynamicSlice((2, 2)), (X, np.int32(-1), np.int32(1)), lambda x, i, j: x[:2, 1:3]),
+    (indexing.DynamicUpdateSlice(), (X[0], Y[0, :1], np.int32(-2)), lambda x, u, i: np.concatenate([u, x[1:]])),
     (
         indexing.DynamicUpdateSlice(),
         (X, Y[:1, :2], np.int32(2), np.int32(1)),
