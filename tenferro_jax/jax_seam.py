@@ -238,6 +238,11 @@ def as_function(eqn: Any) -> Callable[..., Any]:
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
+def expansion(eqn: Any) -> Callable[..., Any]:
+    """What an equation of a hijax primitive (JAX 0.12) stands for, in ordinary primitives."""
+    return eqn.params["_prim"].expand
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an equation's input is a literal."""
     return isinstance(atom, jexc.Literal)

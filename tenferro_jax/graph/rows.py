@@ -117,6 +117,13 @@ def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
+def _expanded_primitive(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """A hijax primitive: what it expands to. Its own derivative, where it can have one, is lost, and that is noted."""
+    if any(_inexact(v.aval.dtype) for v in eqn.outvars) and not reader.is_derivative_free:
+        reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
+    return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
+
+
 def _custom(extract: Callable[..., Any], cls: Any) -> Row:
     """A function with a derivative of its own. Where its rule cannot be read it is inlined and the loss is noted."""
 
@@ -692,6 +699,7 @@ ROWS: dict[str, Row] = {
     "while": _while,
     "cond": _cond,
     "custom_linear_solve": _linear_solve,
+    "call_hi_primitive": _expanded_primitive,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
     "custom_lin": _refused_custom_lin,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),

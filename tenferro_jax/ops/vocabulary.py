@@ -84,7 +84,9 @@ VOCABULARY = tuple(op for ops in ROOMS.values() for op in ops)
 
 LIMITATIONS = (
     Limitation(
-        "NaryEinsum (upstream)", "it is a plan of several contractions, not one", "`tenferro_jax.einsum` builds DotGeneral and its like"
+        "NaryEinsum (upstream)",
+        "it is a plan of several contractions, not one",
+        "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and its like",
     ),
     Limitation("FullPivLuSolve (upstream)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
     Limitation(
@@ -119,6 +121,11 @@ LIMITATIONS = (
         "`Unsupported`; put shard_map around `graph.to_jax()`",
     ),
     Limitation("callbacks, ffi_call, pallas_call", "no identity and no way to other platforms", "`Unsupported`; write an extension op"),
+    Limitation(
+        "platform_index: lax.platform_dependent, and with it slogdet and random.orthogonal",
+        "a graph does not know how it runs",
+        "`Unsupported`; put it outside the graph",
+    ),
     Limitation("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
     Limitation("explicit shardings inside a traced function", "a graph does not know how it runs", "`Unsupported`; shard the arguments"),
     Limitation(
