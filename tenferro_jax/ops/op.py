@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
+import jax.errors
 import numpy as np
 
-from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError
+from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError, UndecidedDimensionError
 from ..meta import TensorMeta, meta_of, require_equal, require_x64, struct, x64_enabled
 from ..payload import Sealed
 
@@ -96,6 +97,13 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
         outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
     except TenferroError:
         raise
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise UndecidedDimensionError(
+            where=str(op),
+            given=f"inputs {', '.join(map(str, metas))}: {str(error).splitlines()[0]}",
+            needed="sizes that JAX can compare",
+            fix="Use concrete sizes, or symbols of jax.export.symbolic_shape with constraints.",
+        ) from error
     except Exception as error:  # JAX refuses in many ways
         raise InvalidConfig(
             where=str(op),

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import jax
-import jax.errors
 import numpy as np
 
-from ..errors import DTypeError, InvalidConfig, UndecidedDimensionError
+from ..errors import DTypeError, InvalidConfig
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, infer
@@ -116,15 +115,7 @@ class Recorder(Generic[H]):
             needed = "a standard op or an extension op, as an instance"
             raise InvalidConfig(where="a lazy tensor", given=repr(op), needed=needed, fix="Pass Add() rather than Add.")
         inputs = tuple([v if isinstance(v, Handle) else self.constant(v) for v in values])
-        try:
-            metas, _ = infer(carrier, tuple([v.meta for v in inputs]))
-        except jax.errors.InconclusiveDimensionOperation as error:
-            raise UndecidedDimensionError(
-                where=str(carrier),
-                given=f"inputs {', '.join(str(v.meta) for v in inputs)}: {str(error).splitlines()[0]}",
-                needed="sizes that JAX can compare",
-                fix="Use concrete sizes, or symbols of jax.export.symbolic_shape with constraints.",
-            ) from error
+        metas, _ = infer(carrier, tuple([v.meta for v in inputs]))
         record = Record(carrier, inputs, NO_TERMS if rules is NO_RULES else Terms(rules))
         return tuple([self._kind(record, i, meta) for i, meta in enumerate(metas)])
 
