@@ -18,10 +18,10 @@ import jax
 import jax.export
 
 from .. import jax_seam
-from ..errors import ArityError, ArtifactError, InvalidConfig
+from ..errors import ArityError, ArtifactError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
 from ..extension.registry import require_known_version
 from ..graph.graph import Graph
-from ..meta import require_x64_leaves
+from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
 
 MAGIC = b"tenferro-export1"
 _LENGTH = struct.Struct("<Q")
@@ -60,9 +60,18 @@ class ExportedProgram:
 
         Raises:
           X64Error: a 64-bit array while 64-bit types are off.
-          ValueError: JAX's own, where the arguments are not what the program takes.
+          UnboundPlaceholder, UnexpectedBinding: the arguments are nested in another way.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument is not what was exported.
         """
         require_x64_leaves(args, "exported program")
+        leaves, tree = jax.tree.flatten((args, {}))
+        if tree != self.exported.in_tree:
+            kind = UnexpectedBinding if len(leaves) > len(self.exported.in_avals) else UnboundPlaceholder
+            needed = f"{self.exported.in_tree}"
+            raise kind(where="exported program", given=f"arguments {tree}", needed=needed, fix="Pass them nested as they were exported.")
+        declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
+        if declared != given:
+            solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
         return self.exported.call(*args)
 
     def __repr__(self) -> str:
@@ -116,6 +125,8 @@ def export(
       >>> program(jnp.ones((2, 3))).tolist()
       [3.0, 3.0]
     """
+    if not callable(fn):
+        raise InvalidConfig(where="export", given=repr(fn), needed="a function or a Graph", fix="Pass one first, then its specs.")
     if isinstance(fn, Graph):
         if specs:
             raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")

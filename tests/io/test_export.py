@@ -141,3 +141,23 @@ def test_other_wrong_arguments():
     narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
     with jax.enable_x64(False), pytest.raises(tj.X64Error):
         narrow(np.int64(2**40))
+
+
+def test_an_exported_program_says_what_is_wrong_with_its_arguments():
+    (n,) = jax.export.symbolic_shape("n")
+    program = tj.export(
+        lambda x, y: x.sum(0) + y["b"], jax.ShapeDtypeStruct((n, 3), np.float64), {"b": jax.ShapeDtypeStruct((3,), np.float64)}
+    )
+    x, b = np.ones((2, 3)), np.ones(3)
+    np.testing.assert_array_equal(program(x, {"b": b}), np.full(3, 3.0))
+    for args, kind in [
+        ((x,), tj.UnboundPlaceholder),
+        ((x, {"b": b}, x), tj.UnexpectedBinding),
+        ((x, {"b": np.ones(4)}), tj.PlaceholderShapeMismatch),
+        ((b, {"b": b}), tj.PlaceholderRankMismatch),
+        ((x.astype(np.float32), {"b": b}), tj.PlaceholderDtypeMismatch),
+    ]:
+        with pytest.raises(kind, match="exported program"):
+            program(*args)
+    with pytest.raises(tj.InvalidConfig, match="given None; needed a function or a Graph"):
+        tj.export(None)
