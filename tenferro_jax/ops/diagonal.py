@@ -28,8 +28,12 @@ class ExtractDiag(StdTensorOp):
     def apply(self, x: Any) -> Any:
         _two_axes(self, x.ndim)
         require_equal(x.shape[self.axis_a], x.shape[self.axis_b], str(self))
-        diagonal = jnp.diagonal(x, axis1=self.axis_a, axis2=self.axis_b)  # its axis is the last
-        return jnp.moveaxis(diagonal, -1, self.axis_a - (self.axis_b < self.axis_a))
+        axes = self.axis_a, self.axis_b
+        indices = lax.broadcasted_iota(jnp.int32, (x.shape[self.axis_a], 2), 0)
+        numbers = lax.GatherDimensionNumbers(tuple(range(1, x.ndim - 1)), tuple(sorted(axes)), axes)
+        sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        diagonal = lax.gather(x, indices, numbers, sizes, mode="promise_in_bounds", unique_indices=True)  # its axis is the first
+        return jnp.moveaxis(diagonal, 0, self.axis_a - (self.axis_b < self.axis_a))
 
 
 @op

@@ -80,7 +80,11 @@ def _segments(y: Handle, wrt: Sequence[Handle], checkpoints: bool) -> list[Segme
         wanted.setdefault(x.source, {})[x.key] = x
     ends: dict[Key, Handle] = {}
     again: set[Key] = set()
-    for handle in walk([y]):
+    hidden = frozenset(x.key for x in wrt if len(wrt) == 1)  # what is behind a single tensor does not move y by itself
+    for handle in walk([y], hidden):
+        if handle.key in hidden:
+            ends[handle.key] = handle
+            continue
         ends.update(wanted.get(handle.source, {}))
         if checkpoints and isinstance(handle.source, Record) and handle.source.op is None:
             ends[handle.key] = handle
@@ -90,7 +94,7 @@ def _segments(y: Handle, wrt: Sequence[Handle], checkpoints: bool) -> list[Segme
     moving = {x.key for x in wrt}
     segments = []
     for key, end in ends.items():
-        if isinstance(end.source, Leaf):
+        if isinstance(end.source, Leaf) or key in hidden:
             continue
         computed = end.source.inputs[0] if key in again else end
         graph, inputs = to_graph([computed], cuts - {key}, jax.tree.structure(0))

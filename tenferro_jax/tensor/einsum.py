@@ -15,7 +15,7 @@ from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
 from ..meta import as_operand
 from ..ops.builder import JaxBuilder
-from .promotion import as_dtype, promoted
+from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
 from .record import Handle
 from .tensor import RECORDER
 
@@ -55,6 +55,9 @@ def einsum(equation: str, *operands: Any, optimize: Optimize = "auto") -> Any:
         tensors = promoted(RECORDER, operands, "einsum")
         _require_numbers(tensors[0].dtype)
         return build_einsum(plan(equation, [x.shape for x in tensors], optimize), RECORDER, tensors)
+    if any(type(x) in SCALARS for x in operands):
+        dtype = common_dtype(*(type(x) if type(x) in SCALARS else as_operand(x, "einsum").dtype for x in operands))
+        operands = tuple(number(x, dtype, "einsum") if type(x) in SCALARS else x for x in operands)
     arrays = [as_operand(x, f"einsum, operand {i}") for i, x in enumerate(operands)]
     shapes = [jnp.shape(x) for x in arrays]
     return _function(plan(equation, shapes, optimize))(*arrays)

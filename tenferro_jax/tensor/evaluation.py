@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import DuplicateBinding, InvalidConfig, PlaceholderDtypeMismatch, UnboundPlaceholder, UnexpectedBinding
@@ -21,7 +20,7 @@ Bindings: TypeAlias = Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None
 _DEFAULT = Engine()
 
 
-def eval_all(tensors: Sequence[Handle], engine: Engine | None = None, bindings: Bindings = None) -> list[Any]:
+def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: Bindings = None) -> list[Any]:
     """The arrays of several lazy tensors, computed by one program: what they share is computed once.
 
     Args:
@@ -48,6 +47,7 @@ def eval_all(tensors: Sequence[Handle], engine: Engine | None = None, bindings: 
       >>> [a.tolist() for a in eval_all([loss, loss.grad(x)], bindings={"x": np.float32([1, 2])})]
       [5.0, [2.0, 4.0]]
     """
+    tensors = tensors if isinstance(tensors, Handle) else list(tensors)
     if isinstance(tensors, Handle) or not all(isinstance(t, Handle) for t in tensors):
         given = "one tensor" if isinstance(tensors, Handle) else f"{[type(t).__name__ for t in tensors]}"
         raise InvalidConfig(where="eval_all", given=given, needed="a list of TracedTensors", fix="Use tensor.eval for one.")
@@ -113,8 +113,6 @@ def _array(leaf: Leaf, value: Any) -> Any:
             given = f"the number {value}"
             raise PlaceholderDtypeMismatch(where=where, given=given, needed=str(leaf.meta), fix="Pass an array of that dtype.")
         return number(value, leaf.meta.dtype, where)
-    if isinstance(value, list | tuple):
-        value = np.asarray(value)
     if hasattr(value, "dtype") and not isinstance(value, Handle):
         require_x64(value, where)
     return concrete(value, where)

@@ -25,6 +25,11 @@ def indexed(recorder: Recorder[Any], x: Any, index: Any) -> Any:
     """
     items = index if isinstance(index, tuple) else (index,)
     for item in items:
+        if isinstance(item, slice):
+            bounds = (item.start, item.stop, item.step)
+            if not all(b is None or _is_integer(b) or is_symbolic_dim(b) for b in bounds) or item.step == 0:
+                needed = "bounds that are integers, a step that is not 0"
+                raise InvalidConfig(where="indexing", given=f"the {item}", needed=needed, fix="Correct the slice.")
         if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)):
             needed = "integers, slices, ... and None"
             fix = "Use gather, dynamic_slice or select."

@@ -31,7 +31,7 @@ def quotient(recorder: Recorder[Any], x: Any, y: Any) -> Any:
 
 
 def remainder(recorder: Recorder[Any], x: Any, y: Any) -> Any:
-    """x % y with the sign of y, as Python and NumPy have it."""
+    """x % y with the sign of y, as Python and NumPy have it; of integers by zero 0, as JAX has it."""
     x, y = together(recorder, [x, y], "remainder")
     (rest,) = recorder.add(arithmetic.Rem(), x, y)
     zero = broadcast_together(recorder, [rest, recorder.constant(np.zeros((), x.dtype))], "remainder")[1]
@@ -40,7 +40,11 @@ def remainder(recorder: Recorder[Any], x: Any, y: Any) -> Any:
     (nonzero,) = recorder.add(logic.Compare(Direction.Ne), rest, zero)
     (wrong,) = recorder.add(logic.And(), other_sign, nonzero)
     (shifted,) = recorder.add(arithmetic.Add(), rest, y)
-    return recorder.add(logic.Select(), wrong, shifted, rest)[0]
+    (result,) = recorder.add(logic.Select(), wrong, shifted, rest)
+    if jnp.issubdtype(x.dtype, np.inexact):
+        return result
+    (by_zero,) = recorder.add(logic.Compare(Direction.Eq), y, zero)
+    return recorder.add(logic.Select(), by_zero, zero, result)[0]
 
 
 def power(recorder: Recorder[Any], x: Any, y: Any) -> Any:

@@ -86,7 +86,8 @@ def number(value: Any, dtype: Any, where: str) -> Any:
       DTypeError: the dtype cannot hold it.
     """
     try:
-        return np.asarray(value, dtype)
+        with np.errstate(over="ignore"):  # a floating dtype holds it as inf, as JAX has it
+            return np.asarray(value, dtype)
     except (OverflowError, TypeError, ValueError) as error:
         fix = "Convert the tensor to a wider dtype first."
         raise DTypeError(where=where, given=f"the number {value}", needed=f"one that {dtype} holds", fix=fix) from error

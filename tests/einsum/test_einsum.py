@@ -182,3 +182,10 @@ def test_what_is_no_equation_or_operand():
         einsum("ij", "text")
     with pytest.raises(tj.ArityError):
         einsum("ij")
+
+
+def test_python_numbers_are_weak_and_never_wrap():
+    for operand in (jnp.ones(2, jnp.int8), TracedTensor.from_array(np.ones(2, np.int8))):
+        with pytest.raises(tj.DTypeError, match="the number 300"):
+            einsum(",i->i", 300, operand)
+    np.testing.assert_array_equal(einsum(",i->i", 2**40, jnp.ones(2, jnp.float32)), np.full(2, 2.0**40, np.float32))

@@ -277,3 +277,22 @@ def test_a_checkpoint_keeps_less_between_the_passes():
             y = y.checkpoint() if checkpoint else y
         memory[checkpoint] = ENGINE.compile((y.reduce_sum().grad(w)).graph()).memory().temp
     assert memory[True] < 0.6 * memory[False]
+
+
+def test_a_gradient_looks_no_further_back_than_what_it_is_taken_for():
+    y = TracedTensor.from_array(np.float64([1, 2, 3]), "b")
+    want = np.float64([1, 2, 3])
+    for _ in range(30):
+        y = y + (y * y).reduce_sum().grad(y) * 0.01
+        want = want + 2 * want * 0.01
+    np.testing.assert_allclose(y.eval(ENGINE), want, rtol=1e-12)
+    before = len(y.graph().nodes)
+    step = (y * y).reduce_sum()
+    assert len(step.grad(y).graph().nodes) <= before + 6
+
+
+def test_a_diagonal_is_linear():
+    m = TracedTensor.from_array(np.arange(9.0).reshape(3, 3), "m")
+    total = m.extract_diag().reduce_sum()
+    np.testing.assert_array_equal(total.grad(m).eval(ENGINE), np.eye(3))
+    assert total.jvp(m, np.ones((3, 3))).eval(ENGINE) == 3.0

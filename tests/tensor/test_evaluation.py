@@ -227,3 +227,23 @@ def test_repr():
         "checkpoint: float32[n,2], 0 nodes on 'x'",
         "test-package.counted.v1: float32[n], 1 node on 'y'",
     ]
+
+
+def test_numbers_lists_and_generators_are_taken_where_arrays_are():
+    x = TracedTensor.input("x", np.float32, ("n",))
+    with jax.enable_x64(False):
+        assert (x * 2).eval(bindings={"x": [1.0, 2.0]}).tolist() == [2.0, 4.0]
+    both = eval_all((t for t in [x, x * 2]), bindings={"x": np.float32([1])})
+    assert [a.tolist() for a in both] == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize("index", [slice(None, None, 0), slice("a", None), slice(1.5, None)])
+def test_a_slice_that_is_none(index):
+    with pytest.raises(tj.InvalidConfig, match="indexing: given the slice"):
+        TracedTensor.from_array(np.zeros((2, 3), np.float32))[index]
+
+
+def test_integers_by_zero_are_as_in_jax():
+    values = np.int32([5, -5, 0, 7])
+    got = (TracedTensor.from_array(values) % np.int32([0, 0, 0, -3])).eval()
+    np.testing.assert_array_equal(got, jnp.remainder(values, np.int32([0, 0, 0, -3])))
