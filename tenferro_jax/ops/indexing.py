@@ -66,10 +66,19 @@ class Gather(StdTensorOp):
         )
 
 
+@op
 class _Scattering(StdTensorOp):
     """C1: the dimension numbers of StableHLO scatter. C2: integer indices. C3: as Gather."""
 
     input_count = 3
+    update_window_dims: tuple[int, ...]
+    inserted_window_dims: tuple[int, ...]
+    scatter_dims_to_operand_dims: tuple[int, ...]
+    operand_batching_dims: tuple[int, ...] = ()
+    scatter_indices_batching_dims: tuple[int, ...] = ()
+    out_of_bounds: OutOfBounds = OutOfBounds.Promised
+    indices_are_sorted: bool = False
+    unique_indices: bool = False
 
     def apply(self, operand: Any, indices: Any, updates: Any) -> Any:
         s: Any = self
@@ -99,14 +108,6 @@ class Scatter(_Scattering):
     Example: Scatter((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 8.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter_add)
 
 
@@ -118,14 +119,6 @@ class ScatterSub(_Scattering):
     Example: ScatterSub((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 4.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter_sub)
 
 
@@ -137,14 +130,6 @@ class ScatterMul(_Scattering):
     Example: ScatterMul((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 12.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter_mul)
 
 
@@ -156,14 +141,6 @@ class ScatterMin(_Scattering):
     Example: ScatterMin((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter_min)
 
 
@@ -175,14 +152,6 @@ class ScatterMax(_Scattering):
     Example: ScatterMax((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 6.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter_max)
 
 
@@ -194,14 +163,6 @@ class ScatterUpdate(_Scattering):
     Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
     """
 
-    update_window_dims: tuple[int, ...]
-    inserted_window_dims: tuple[int, ...]
-    scatter_dims_to_operand_dims: tuple[int, ...]
-    operand_batching_dims: tuple[int, ...] = ()
-    scatter_indices_batching_dims: tuple[int, ...] = ()
-    out_of_bounds: OutOfBounds = OutOfBounds.Promised
-    indices_are_sorted: bool = False
-    unique_indices: bool = False
     _scatter = staticmethod(lax.scatter)
 
 

@@ -30,9 +30,11 @@ Ops = tuple[type[StdTensorOp], ...]
 
 
 def _ops_of(room: ModuleType) -> Ops:
-    """The op classes that a room defines, in the order of its page."""
+    """The op classes that a room defines, in the order of its page; what starts with an underscore is shared by several."""
     return tuple(
-        c for c in vars(room).values() if isinstance(c, type) and c.__module__ == room.__name__ and "__dataclass_fields__" in vars(c)
+        c
+        for c in vars(room).values()
+        if isinstance(c, type) and c.__module__ == room.__name__ and "__dataclass_fields__" in vars(c) and c.__name__[0] != "_"
     )
 
 
