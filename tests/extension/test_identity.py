@@ -329,37 +329,51 @@ def test_an_equal_extension_on_the_same_inputs_is_one_node():
 
 
 @pytest.mark.clause("X5.2")
-def test_the_decorator_writes_what_one_would_write_by_hand():
-    @extension_op(package="test-package", name="by_decorator", version=12)
-    class Made(ExtensionOp):
-        """Its docstring."""
-
+def test_the_decorator_declares_family_and_payload():
+    @extension_op(package="test-package", name="declared.twice", version=2)
+    class Declared(ExtensionOp):
         k: int
-        scale: float = 2.0
 
         def lower_to_standard_ops(self, builder, x):
-            return [x * self.scale]
+            return [x * self.k]
 
-    assert Made.family_id == "test-package.by_decorator.v12"
-    assert (Made.__name__, Made.__doc__, Made.__qualname__.split(".")[-1]) == ("Made", "Its docstring.", "Made")
-    assert [f.name for f in dataclasses.fields(Made)] == ["k", "scale"]
-    assert Extension.of(Made(1)) == Extension.of(Made(k=1, scale=2.0)) != Extension.of(Made(1, 3.0))
+    assert parse_family_id(Declared.family_id) == ("test-package", "declared.twice", 2)
+    assert Extension.of(Declared(3)) == Extension.of(Declared(3)) != Extension.of(Declared(4))
+    assert float(apply(Declared(3), 2.0)[0]) == 6.0
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Made(1).k = 2
-    with pytest.raises(PayloadError):
-        Made([])
-    assert apply(Made(1), 1.5)[0] == 3.0
-    for package, name, version in (
-        ("", "a", 1),
-        ("a", "", 1),
-        ("a b", "c", 1),
-        ("a", "c", -1),
-        ("a.b", "c", 1),
-        ("a", "c", "1"),
-        ("a", "c", True),
-    ):
-        with pytest.raises(InvalidConfig if isinstance(version, str | bool) or "." in package else MalformedFamilyId):
-            extension_op(package=package, name=name, version=version)(type("Odd", (ExtensionOp,), {}))
+        Declared(3).k = 4
+
+
+@pytest.mark.clause("X5.2")
+@pytest.mark.parametrize(
+    ("package", "name", "version", "error"),
+    [
+        ("a.b", "c", 1, MalformedFamilyId),
+        ("", "c", 1, MalformedFamilyId),
+        ("a", "", 1, MalformedFamilyId),
+        ("a", "c d", 1, MalformedFamilyId),
+        ("a", "c", -1, MalformedFamilyId),
+        ("a", "c", True, MalformedFamilyId),
+        ("a", "c", "1", MalformedFamilyId),
+        ("a", "c", 1.0, MalformedFamilyId),
+    ],
+)
+def test_the_decorator_refuses_parts_that_read_otherwise(package, name, version, error):
+    with pytest.raises(error):
+        extension_op(package=package, name=name, version=version)
+
+
+@pytest.mark.clause("X5.2")
+def test_the_decorator_refuses_other_classes():
+    declare = extension_op(package="test-package", name="declared", version=1)
+    for cls in (int, Holder(1), type("Other", (ExtensionOp,), {"family_id": "test-package.other.v1"})):
+        with pytest.raises(InvalidConfig, match=r"extension_op, test-package\.declared\.v1"):
+            declare(cls)
+    with pytest.raises(InvalidConfig, match="not frozen"):
+        declare(dataclasses.dataclass(type("Mutable", (ExtensionOp,), {"__annotations__": {"k": int}})))
+    frozen = dataclasses.dataclass(frozen=True)(type("Frozen", (ExtensionOp,), {"__annotations__": {"k": int}}))
+    assert declare(frozen) is frozen
+    assert frozen(1).family_id == "test-package.declared.v1"
 
 
 @pytest.mark.clause("X5.3")

@@ -357,7 +357,7 @@ class TailsRule(ExtensionAdRule):
         (x, y), dx = primal_in, tangent_in[0]
         assert context.metadata_of(x) == (context.dtype_of(x), context.shape_of(x)) == (x.dtype, tuple(x.shape))
         context.require_equal(context.shape_of(x)[0], context.shape_of(y)[0])
-        return (builder.inline(lambda y, dx: (y * dx).sum() * 0.0 + dx.sum() * y.sum(), y, dx),)
+        return (builder.inline(lambda y, dx: dx.sum() * y.sum(), y, dx),)
 
 
 @pytest.mark.clause("X10.10")
