@@ -23,7 +23,7 @@ from tenferro_jax import (
 )
 from tenferro_jax.extension import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput, apply
 
-from ..extension_ops import RULES, HostCumulate, HostCumulateRule, MaxAndIndex, ScaledSquare, ScaledSquareRule
+from ..extension_ops import RULES, Bilinear, HostCumulate, HostCumulateRule, MaxAndIndex, ScaledSquare, ScaledSquareRule
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -215,6 +215,43 @@ def test_not_differentiable_has_its_own_error():
     for run in (jax.grad(f), jax.grad(lambda x: jax.vmap(f)(x).sum()), jax.jit(jax.grad(f))):
         with pytest.raises(NotDifferentiableError, match=r"NOT_DIFFERENTIABLE for output 0"):
             run(X)
+
+
+@pytest.mark.clause("X10.15")
+def test_a_rule_gets_jax_arrays():
+    kinds = []
+
+    class Rule(PairRule):
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            kinds.extend(isinstance(x, jax.Array) for x in (*primal_in, *primal_out, *tangent_in))
+            return super().linearize(op, builder, primal_in, primal_out, tangent_in, context)
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            kinds.extend(isinstance(x, jax.Array) for x in cotangent_out)
+            return super().transpose_rule(op, builder, cotangent_out, inputs, mode, context)
+
+    class Product(ExtensionAdRule):
+        family_id = Bilinear.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            kinds.append(isinstance(primal_in[1], jax.Array))
+            return builder.add(op, tangent_in[0], primal_in[1])
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            kinds.append(isinstance(inputs[1], jax.Array))
+            return builder.inline(lambda ct, w: ct @ w.T, cotangent_out[0], inputs[1]), None
+
+    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))  # noqa: E731
+    jax.jvp(pair, (1.0, np.float64(2.0)), (5.0, np.float64(1.0)))
+    jax.jvp(pair, (np.ones(2), jnp.ones(2)), (np.ones(2), jnp.ones(2)))
+    jax.vjp(pair, 1.0, np.float64(2.0))[1]((1.0, np.float64(1.0)))
+    jax.linear_transpose(pair, 1.0, 1.0)((1.0, 2.0))
+    bilinear = lambda x, w: apply(Bilinear(), x, w, rules=ExtensionRuleSet(Product()))[0]  # noqa: E731
+    x, w = np.eye(2), np.arange(4.0).reshape(2, 2)
+    jax.jvp(lambda x: bilinear(x, w), (x,), (x,))
+    jax.linear_transpose(lambda x: bilinear(x, w), x)(x)
+    assert len(kinds) > 20
+    assert all(kinds)
 
 
 @pytest.mark.clause("X10.5")
