@@ -107,6 +107,7 @@ def test_a_guard_survives(fn, form):
         program(x, np.ones(3), *longer)
 
 
+@pytest.mark.clause("X7.4")
 def test_guards_that_an_export_cannot_make_true_are_refused():
     def pair(x, y, z, w):
         return apply(Together(), jnp.concatenate([x, x]), y)[0] + apply(Together(), z.reshape(-1), w.reshape(-1))[0]
