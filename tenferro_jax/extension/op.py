@@ -276,9 +276,6 @@ class Extension(StdTensorOp):
         levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
         self._set_key((Extension, op.family_id, op.typed_key, levels, self.runtimes))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Extension is immutable; cannot set {name}")
-
     @staticmethod
     def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:
         """The carrier of an op without batch levels; the last one made is kept with the op object."""

@@ -171,7 +171,11 @@ def test_a_class_without_state_needs_no_decorator():
         def lower_to_standard_ops(self, builder, x):
             return [x]
 
-    assert Extension.of(Plain()) == Extension.of(Plain())
+    op = Plain()
+    assert Extension.of(op) == Extension.of(Plain())
+    for value in (op, Extension.of(op), ExtensionRuleSet()):
+        with pytest.raises(AttributeError, match="is immutable; cannot set more"):
+            value.more = 1
     assert apply(Plain(), 1.0)[0] == 1.0
 
 

@@ -89,19 +89,24 @@ def shifted(op, x):
 
 @pytest.mark.clause("X8.13")
 def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) == RUNTIMES
-    assert hash(ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel))) == hash(RUNTIMES)
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != RUNTIMES
-    assert RUNTIMES.lookup_kernel(FAMILY, "cpu").run is sine_kernel
-    assert RUNTIMES.lookup_kernel(FAMILY, "tpu") is None
-    assert repr(RUNTIMES) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
-    assert len(RUNTIMES) == 1
-    more = RUNTIMES.with_kernel(Kernel(FAMILY, "tpu", shifted))
-    assert more == RUNTIMES.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
-    for add in (lambda: RUNTIMES.with_kernel(Kernel(FAMILY, "cpu", shifted)), lambda: more.merge(RUNTIMES)):
+    runtimes, again = (ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) for _ in range(2))
+    assert runtimes == again
+    assert hash(runtimes) == hash(again)
+    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != runtimes
+    assert runtimes.lookup_kernel(FAMILY, "cpu").run is sine_kernel
+    assert runtimes.lookup_kernel(FAMILY, "tpu") is None
+    assert repr(runtimes) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
+    assert len(runtimes) == 1
+    more = runtimes.with_kernel(Kernel(FAMILY, "tpu", shifted))
+    assert more == runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
+    new = ExtensionRuntimeSet(Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted))  # the new one comes first
+    for add in (lambda: runtimes.with_kernel(Kernel(FAMILY, "cpu", shifted)), lambda: more.merge(runtimes), lambda: runtimes.merge(new)):
         with pytest.raises(DuplicateKernel, match=rf"second kernel for family_id {FAMILY} on cpu"):
             add()
     assert len(more) == 2
+    assert runtimes == again  # nothing was changed
+    with pytest.raises(AttributeError):
+        runtimes.routes = frozenset()
 
 
 @pytest.mark.clause("X8.13")
