@@ -1,0 +1,108 @@
+"""Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values and derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from ext_tropical import tropical_einsum
+from tenferro_jax import Unsupported
+
+from .matrix import agree, agree_numerically, sweep
+
+P = jax.P
+DEVICES = 8
+Auto, Explicit = AxisType.Auto, AxisType.Explicit
+
+
+def mesh(kinds=(Auto,), shape=(DEVICES,)):
+    return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=kinds)
+
+
+def put(arrays, mesh, spec):
+    return [jax.device_put(a, jax.NamedSharding(mesh, spec)) for a in arrays]
+
+
+@sweep("NamedSharding")
+def test_named_sharding(case):
+    batch = case.batch(DEVICES)
+    agree(jax.jit(jax.vmap(case))(*put(batch, mesh(), P("d"))), case.stacked(*batch))
+    two = mesh((Auto, Auto), (2, 4))
+    agree(jax.jit(jax.vmap(case))(*put(batch, two, P(("d", "e")))), case.stacked(*batch))
+
+
+@sweep("grad with NamedSharding")
+def test_grad_with_named_sharding(case):
+    batch = case.batch(DEVICES)
+    got = jax.jit(jax.vmap(jax.grad(case.scalar, case.argnums)))(*put(batch, mesh(), P("d")))
+    agree_numerically(got, case.stacked_gradients(*batch))
+
+
+@sweep("vmap(spmd_axis_name)")
+def test_vmap_over_a_mesh_axis(case):
+    batch = case.batch(DEVICES)
+    agree(jax.jit(jax.vmap(case, spmd_axis_name="d"))(*put(batch, mesh(), P("d"))), case.stacked(*batch))
+
+
+def on_mesh(kinds, shape, fn, arrays, spec):
+    """fn(*arrays) under jit, the arrays placed by spec, and the specs in the types of the results."""
+    specs = []
+
+    def observed(*xs):
+        outs = fn(*xs)
+        specs.extend(tuple(jax.typeof(out).sharding.spec[: len(spec)]) for out in outs)
+        return outs
+
+    with jax.set_mesh(mesh(kinds, shape)):
+        return jax.jit(observed)(*(jax.device_put(a, spec) for a in arrays)), specs
+
+
+@sweep("explicit mesh")
+def test_explicit_mesh(case):
+    batch = case.batch(DEVICES)
+    got, specs = on_mesh((Explicit,), (DEVICES,), jax.vmap(case), batch, P("d"))
+    agree(got, case.stacked(*batch))
+    assert set(specs) == {("d",)}
+
+
+@sweep("explicit mesh of two axes")
+def test_explicit_mesh_of_two_axes(case):
+    """One vmap a mesh axis."""
+    batch = [np.stack([b, 0.7 * b]) for b in case.batch(4)]
+    want = [np.stack(column) for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))]
+    got, specs = on_mesh((Explicit, Explicit), (2, 4), jax.vmap(jax.vmap(case)), batch, P("d", "e"))
+    agree(got, want)
+    assert set(specs) == {("d", "e")}
+
+
+@sweep("mesh with an explicit and an automatic axis")
+def test_mesh_with_an_explicit_and_an_automatic_axis(case):
+    batch = case.batch(2)
+    got, specs = on_mesh((Explicit, Auto), (2, 4), jax.vmap(case), batch, P("d"))
+    agree(got, case.stacked(*batch))
+    assert set(specs) == {("d",)}
+
+
+@sweep("grad on an explicit mesh")
+def test_grad_on_an_explicit_mesh(case):
+    batch = case.batch(DEVICES)
+
+    def both(*xs):
+        inside = jax.vmap(jax.grad(case.scalar, case.argnums))(*xs)
+        around = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum(), case.argnums)(*xs)
+        return *inside, *around
+
+    got, specs = on_mesh((Explicit,), (DEVICES,), both, batch, P("d"))
+    agree_numerically(got, 2 * case.stacked_gradients(*batch))
+    assert set(specs) == {("d",)}
+
+
+def test_an_explicit_mesh_that_the_einsum_cannot_serve_is_refused():
+    with jax.set_mesh(mesh((Explicit,))):
+        rows = jax.device_put(jnp.ones((8, 8)), P("d"))
+        columns = jax.device_put(jnp.ones((8, 8)), P(None, "d"))
+        with pytest.raises(Unsupported, match="contracted labels split over the mesh"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(columns, rows)
+        with pytest.raises(Unsupported, match="two output labels split over one mesh axis"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(rows, columns)
