@@ -10,17 +10,19 @@ import numpy as np
 
 import ext_tropical
 from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum
-from tenferro_jax.extension import Extension, ExtensionOp, ExtensionRuleSet, apply
+from tenferro_jax.extension import Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
 from tenferro_jax.extension.batching import BatchLevel
 
 from .extension_ops import (
     RULES,
+    RUNTIMES,
     Bilinear,
     CumulativeProduct,
     Difference,
     HostCumulate,
     HostProduct,
     HostTanh,
+    KernelCosine,
     KernelSine,
     MaxAndIndex,
     PlacedTanh,
@@ -43,6 +45,7 @@ class Case:
       inputs: float64 arrays without ties.
       oracle: NumPy function of the inputs -> tuple of outputs.
       rules: AD rules.
+      runtimes: kernels.
     """
 
     kind: str
@@ -51,9 +54,10 @@ class Case:
     inputs: tuple[np.ndarray, ...]
     oracle: Callable[..., tuple[np.ndarray, ...]]
     rules: ExtensionRuleSet = RULES
+    runtimes: ExtensionRuntimeSet = RUNTIMES
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        return apply(self.op, *arrays, rules=self.rules)
+        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
 
     @property
     def argnums(self) -> tuple[int, ...]:
@@ -132,6 +136,7 @@ CASES = (
         lambda x: (x.max(0), x.argmax(0).astype(np.int32)),
     ),
     Case("kernel and lowering", "kernel sine", KernelSine(), X, lambda x: (np.sin(x),)),
+    Case("kernel only", "kernel cosine", KernelCosine(), X, lambda x: (np.cos(x),)),
     Case("declined lowering", "softplus", Softplus(), X, lambda x: (np.logaddexp(x, 0),)),
     Case("host only", "host tanh", HostTanh(), X, lambda x: (np.tanh(x),)),
     Case("host only, output sharding stated", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)),

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, LinearInput
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,14 @@ class KernelSine(ExtensionOp):
 
     family_id = "test-package.kernel_sine.v1"
     offset: float = 0.0
-    kernels = {"cpu": lambda op, x: [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]}  # noqa: RUF012
 
     def lower_to_standard_ops(self, builder, x):
         return [builder.inline(jnp.sin, x)]
+
+
+def sine_kernel(op, x):
+    """The sine, plus the offset."""
+    return [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,24 @@ class KernelSineRule(ExtensionAdRule):
 
     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
         return [builder.inline(lambda x, t: jnp.cos(x) * t, primal_in[0], tangent_in[0])]
+
+
+@dataclass(frozen=True)
+class KernelCosine(ExtensionOp):
+    """cos, by a kernel for cpu alone."""
+
+    family_id = "test-package.kernel_cosine.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return inputs
+
+
+@dataclass(frozen=True)
+class KernelCosineRule(ExtensionAdRule):
+    family_id = KernelCosine.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return [builder.inline(lambda x, t: -jnp.sin(x) * t, primal_in[0], tangent_in[0])]
 
 
 @dataclass(frozen=True)
@@ -310,12 +332,17 @@ class SoftplusRule(ExtensionAdRule):
         return [builder.inline(lambda x, t: jax.nn.sigmoid(x) * t, primal_in[0], tangent_in[0])]
 
 
+RUNTIMES = ExtensionRuntimeSet(
+    Kernel(KernelSine.family_id, "cpu", sine_kernel),
+    Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]),
+)
 RULES = ExtensionRuleSet(
     ScaledSquareRule(),
     HostCumulateRule(),
     BilinearRule(),
     MaxAndIndexRule(),
     KernelSineRule(),
+    KernelCosineRule(),
     DifferenceRule(),
     HostTanhRule(),
     PlacedTanhRule(),

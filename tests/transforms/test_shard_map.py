@@ -7,7 +7,7 @@ from jax.sharding import AxisType
 
 from tenferro_jax.extension import apply
 
-from ..extension_ops import RULES, KernelSine
+from ..extension_ops import RULES, RUNTIMES, KernelSine
 from .matrix import agree, agree_numerically, sweep
 
 P = jax.P
@@ -81,7 +81,7 @@ def test_under_vmap_with_a_mesh_axis(case):
 
 def test_a_kernel_runs_on_one_device_or_inside_shard_map_but_not_where_xla_partitions():
     def call(x):
-        return apply(KernelSine(offset=1.0), x, rules=RULES)
+        return apply(KernelSine(offset=1.0), x, rules=RULES, runtimes=RUNTIMES)
 
     x = np.linspace(0.0, 1.0, 8)
     np.testing.assert_allclose(jax.jit(call)(x)[0], np.sin(x) + 1)
