@@ -154,10 +154,10 @@ def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Seque
     """
     arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     mesh = next((t.sharding.mesh for t in map(jax.typeof, arrays) if not t.sharding.mesh.empty), None)
-    explicit = () if mesh is None else mesh.explicit_axes
-    if not explicit:
+    if mesh is None or not mesh.explicit_axes:
         return fn(*operands)
-    with jax.sharding.use_abstract_mesh(mesh.update_axis_types(dict.fromkeys(explicit, jax.sharding.AxisType.Auto))):
+    automatic = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto))
+    with jax.sharding.use_abstract_mesh(automatic):
         moved = jax.tree.map(lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands)
         outs = fn(*moved)
     return [jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x for x, place in zip(outs, places, strict=True)]

@@ -114,9 +114,7 @@ def _data(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 
 def _tropical(name: str, equation: str, *shapes: tuple[int, ...]) -> Case:
     op = TropicalEinsum(getattr(ext_tropical, name), equation, Outputs.VALUE_AND_WINNER)
-    return Case(
-        "tropical einsum", f"{name} {equation}", op, _data(*shapes), lambda a, b: brute_force(name, equation, a, b), TROPICAL_RULES
-    )
+    return Case("tropical einsum", f"{name} {equation}", op, _data(*shapes), lambda a, b: brute_force(name, equation, a, b), TROPICAL_RULES)
 
 
 X = _data((3, 4))

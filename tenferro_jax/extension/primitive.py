@@ -170,15 +170,22 @@ def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
         return given
     problem, cause = "an op without lowering", None
     if has_lowering(carrier.op):
+        places: list[Any] = []
+
+        def body(*xs: Any) -> Any:  # eval_shape itself tells no shardings where some axes of the mesh are automatic
+            outs = lowering_body(carrier, xs)
+            places.extend(jax.typeof(out).sharding for out in outs or ())
+            return outs
+
         try:
-            outs = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *inputs)
+            outs = jax.eval_shape(body, *inputs)
         except TenferroError:
             raise
         except Exception as error:
             problem, cause = f"a lowering that JAX cannot place: {error}", error
         else:
             if outs is not None:
-                return [out.sharding for out in outs]
+                return places
             problem = "a lowering that declines"
     raise InvalidConfig(
         where=f"extension {carrier.family_id} on an explicit mesh",

@@ -10,13 +10,64 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenferro_jax import InvalidConfig, Unsupported
+from tenferro_jax import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.extension import limitations
 from tenferro_jax.limitation import Limitation
 
 from ..cases import CASES, KINDS, ids
 
-TRANSFORMS: list[str] = []
+TRANSFORMS = (
+    "eager",
+    "jit",
+    "disable_jit",
+    "ahead of time",
+    "donation",
+    "checking_leaks",
+    "enable_checks",
+    "x64 off",
+    "grad with x64 off",
+    "vmap",
+    "vmap of vmap",
+    "vmap(spmd_axis_name)",
+    "grad of vmap, vmap of grad",
+    "grad of vmap of vmap",
+    "jvp",
+    "linearize",
+    "vjp",
+    "grad",
+    "jacfwd",
+    "jacrev",
+    "hessian",
+    "linear_transpose",
+    "inside custom_jvp",
+    "inside custom_vjp",
+    "scan",
+    "grad of scan",
+    "while",
+    "jvp of while",
+    "grad of while",
+    "cond",
+    "switch",
+    "vmap of cond",
+    "grad of cond, of switch",
+    "checkpoint",
+    "checkpoint with save_families",
+    "shard_map",
+    "scan in shard_map",
+    "vmap(spmd_axis_name) of shard_map",
+    "grad inside shard_map, and of it",
+    "grad of shard_map, replicated inputs",
+    "NamedSharding",
+    "grad with NamedSharding",
+    "explicit mesh",
+    "explicit mesh of two axes",
+    "mesh with an explicit and an automatic axis",
+    "grad on an explicit mesh",
+    "export",
+    "export with symbolic sizes",
+    "export for several platforms",
+    "export with vjp_order=1",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +88,58 @@ class Refusal:
     kinds: tuple[str, ...] = KINDS
 
 
-REFUSALS: tuple[Refusal, ...] = ()
+EXPORTS = tuple(t for t in TRANSFORMS if t.startswith("export"))
+EXPLICIT = tuple(t for t in TRANSFORMS if "explicit" in t)
+PARTITIONED = ("vmap(spmd_axis_name)", "NamedSharding", "grad with NamedSharding")
+REVERSE = tuple(
+    t for t in TRANSFORMS if any(word in t for word in ("grad", "checkpoint", "jacrev", "hessian", "inside custom", "vjp_order"))
+)
+LINEAR = tuple(kind for kind in KINDS if "linear" in kind or "two inputs" in kind)
+HOST = tuple(kind for kind in KINDS if "host only" in kind)
+
+REFUSALS = (
+    Refusal(limitations.DERIVATIVES_OF_INTEGERS, TypeError, "real-valued outputs|float0", REVERSE, ("integer outputs",)),
+    Refusal(
+        limitations.DERIVATIVES_OF_INTEGERS,
+        TypeError,
+        "linear_transpose only supports",
+        ("linear_transpose",),
+        ("integer outputs",),
+    ),
+    Refusal(limitations.REVERSE_MODE_OF_WHILE, ValueError, "Reverse-mode differentiation does not work", ("grad of while",)),
+    Refusal(
+        limitations.TRANSPOSE_OF_A_NONLINEAR_OP,
+        ADRuleError,
+        r"transpose of extension [\w-]+\.\w+\.v1",
+        ("linear_transpose",),
+        tuple(kind for kind in KINDS if kind not in LINEAR),
+    ),
+    Refusal(
+        limitations.HOST_CODE_AND_KERNELS_IN_AN_EXPORT,
+        Unsupported,
+        r"extension test-package\.\w+\.v1.* in an export",
+        EXPORTS,
+        ("kernel only", "declined lowering", *HOST),
+    ),
+    Refusal(
+        limitations.UNKNOWN_OUTPUT_SHARDING,
+        InvalidConfig,
+        r"extension test-package\.\w+\.v1 on an explicit mesh.*a way to know the output shardings.*shard_map",
+        EXPLICIT,
+        ("kernel only", "declined lowering", *(kind for kind in HOST if kind != "host only, output sharding stated")),
+    ),
+    Refusal(
+        limitations.KERNELS_WHERE_XLA_PARTITIONS,
+        Unsupported,
+        r"extension test-package\.\w+\.v1.*its kernel cannot be partitioned, use jax\.shard_map",
+        PARTITIONED,
+        ("kernel only",),
+    ),
+)
+SWEPT: set[str] = set()
+
+
+"""The transforms that a test sweeps; test_matrix.py holds it equal to TRANSFORMS."""
 
 
 def refusal_of(transform: str, kind: str) -> Refusal | None:
@@ -47,8 +149,7 @@ def refusal_of(transform: str, kind: str) -> Refusal | None:
 
 def sweep(transform: str) -> Callable[[Callable[..., None]], Any]:
     """Run a test for every case as a check of the transform; where the pair is refused, the test must end in that error."""
-    if transform not in TRANSFORMS:
-        TRANSFORMS.append(transform)
+    SWEPT.add(transform)
 
     def decorate(check: Callable[..., None]) -> Any:
         @functools.wraps(check)

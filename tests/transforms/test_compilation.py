@@ -70,7 +70,7 @@ def test_equal_ops_are_traced_once(case):
     @functools.partial(jax.jit, static_argnums=0)
     def f(carrier, *xs):
         traces.append(carrier)
-        return apply(carrier, *xs)
+        return apply(carrier, *xs, runtimes=case.runtimes)
 
     carrier = Extension.of(case.op)
     rebuilt = type(carrier.op)(**{name: getattr(carrier.op, name) for name in carrier.op.__dataclass_fields__})

@@ -85,7 +85,10 @@ def test_grad(case):
 def test_jacfwd(case):
     got = jax.jit(jax.jacfwd(floating(case), case.argnums))(*case.inputs)
     for i in case.argnums:
-        agree_with_tangents([row[i] for row in got], jacobian(case, i) or [None])
+        if case.kind == "integer outputs":
+            assert not any(np.asarray(row[i]).astype(bool).any() for row in got)
+        else:
+            agree_numerically([row[i] for row in got], jacobian(case, i))
 
 
 @sweep("jacrev")
