@@ -68,6 +68,10 @@ def test_vjp(case):
     """The adjoint of the derivative: <w, J v> = <J' w, v>, J v from finite differences."""
     tangents = directions(case)
     outs, pullback = jax.vjp(floating(case), *case.inputs)
+    if case.kind == "integer outputs":
+        (none,) = pullback(tuple(np.zeros(out.shape, jax.dtypes.float0) for out in outs))
+        assert not np.any(none)
+        return
     weights = tuple(np.cos(np.arange(out.size, dtype=float)).reshape(out.shape) for out in outs)
     got = sum(np.vdot(ct, t) for ct, t in zip(pullback(weights), tangents))
     want = sum(np.vdot(w, t) for w, t in zip(weights, (t for t in along(case, tangents) if t is not None)))

@@ -5,6 +5,7 @@ import pathlib
 
 from tenferro_jax.extension.limitations import LIMITATIONS
 
+from .. import transform_page
 from ..cases import CASES, KINDS
 from .matrix import REFUSALS, SWEPT, TRANSFORMS, refusal_of
 
@@ -27,3 +28,7 @@ def test_every_pair_runs_or_has_its_limitation():
 def test_no_refusal_is_idle():
     used = {refusal_of(t, kind) for t in TRANSFORMS for kind in KINDS}
     assert used == {None, *REFUSALS}
+
+
+def test_the_page_says_what_the_matrix_says():
+    assert transform_page.PAGE.read_text() == transform_page.page(), "run python -m tests.transform_page"
