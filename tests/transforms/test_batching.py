@@ -9,8 +9,8 @@ from .matrix import agree, agree_numerically, sweep
 
 
 def subsets(case):
-    """in_axes: for each input None or any of its batched form's axes, not all None."""
-    choices = [(None, *range(x.ndim + 1)) for x in case.inputs]
+    """in_axes: for each input None or any axis of its batched form (first and last from rank 3), not all None."""
+    choices = [(None, *(range(x.ndim + 1) if x.ndim < 3 else (0, x.ndim))) for x in case.inputs]
     return [axes for axes in itertools.product(*choices) if any(axis is not None for axis in axes)]
 
 

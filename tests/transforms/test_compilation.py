@@ -43,24 +43,30 @@ def test_donated_inputs_are_overwritten_and_the_results_are_right(case):
     assert all(x.is_deleted() for x in arrays)
 
 
+def check_value_vmap_and_grad(case):
+    """The three in one program."""
+    batch = case.batch(2)
+    differentiable = case.kind != "integer outputs"
+
+    def program(xs, batch):
+        return case(*xs), jax.vmap(case)(*batch), jax.grad(case.scalar, case.argnums)(*xs) if differentiable else ()
+
+    value, mapped, gradients = jax.jit(program)(case.inputs, batch)
+    agree(value, case.oracle(*case.inputs))
+    agree(mapped, case.stacked(*batch))
+    agree_numerically(gradients, case.gradients(*case.inputs) if differentiable else ())
+
+
 @sweep("checking_leaks")
 def test_no_tracer_leaks(case):
-    batch = case.batch(2)
     with jax.checking_leaks():
-        agree(jax.jit(lambda *xs: case(*xs))(*case.inputs), case.oracle(*case.inputs))
-        agree(jax.jit(jax.vmap(lambda *xs: case(*xs)))(*batch), case.stacked(*batch))
-        if case.kind != "integer outputs":
-            agree_numerically(jax.jit(jax.grad(lambda *xs: case.scalar(*xs), case.argnums))(*case.inputs), case.gradients(*case.inputs))
+        check_value_vmap_and_grad(case)
 
 
 @sweep("enable_checks")
 def test_jax_finds_nothing_to_complain_about(case):
-    batch = case.batch(2)
     with jax.enable_checks(True):
-        agree(jax.jit(lambda *xs: case(*xs))(*case.inputs), case.oracle(*case.inputs))
-        agree(jax.jit(jax.vmap(lambda *xs: case(*xs)))(*batch), case.stacked(*batch))
-        if case.kind != "integer outputs":
-            agree_numerically(jax.jit(jax.grad(lambda *xs: case.scalar(*xs), case.argnums))(*case.inputs), case.gradients(*case.inputs))
+        check_value_vmap_and_grad(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids(CASES))
