@@ -45,3 +45,15 @@ def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     saved, plain = loss(save_families(TropicalEinsum.family_id)), loss(None)
     np.testing.assert_allclose(saved(x), plain(x), rtol=1e-12)
     assert (count(saved, x), count(plain, x)) == (1, 2)
+
+
+def test_a_call_whose_inputs_are_not_differentiated_is_not_saved():
+    """A known limit: outputs get their name where an AD rule is applied, and none is applied here."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
+
+    def call(x, w):
+        return (apply(TropicalEinsum(max_plus, "ij,jk->ik"), w, w, rules=TROPICAL_RULES)[0] * jnp.sin(x)).sum()
+
+    saved = jax.grad(jax.checkpoint(call, policy=save_families(TropicalEinsum.family_id)))
+    np.testing.assert_allclose(saved(x, x), jax.grad(call)(x, x), rtol=1e-12)
+    assert count(saved, x, x) == 2

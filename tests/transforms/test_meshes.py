@@ -1,5 +1,7 @@
 """Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values and derivatives."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 from jax.sharding import AxisType
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Unsupported
+from tenferro_jax import InvalidConfig, Unsupported
+from tenferro_jax.extension import ExtensionOp, apply
 
+from ..cases import CASES, ids
 from .matrix import agree, agree_numerically, sweep
 
 P = jax.P
@@ -94,6 +98,49 @@ def test_grad_on_an_explicit_mesh(case):
 
     got, specs = on_mesh((Explicit,), (DEVICES,), both, batch, P("d"))
     agree_numerically(got, 2 * case.stacked_gradients(*batch))
+    assert set(specs) == {("d",)}
+
+
+@dataclass(frozen=True)
+class Folded(ExtensionOp):
+    """All entries in one axis: JAX cannot tell where they lie when the last axis is split."""
+
+    family_id = "test-package.folded.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return [builder.inline(lambda x: x.reshape(-1), x)]
+
+
+def test_a_lowering_that_jax_cannot_place_is_refused_with_its_reason():
+    with jax.set_mesh(mesh((Explicit,))):
+        x = jax.device_put(jnp.ones((2, 8)), P(None, "d"))
+        with pytest.raises(InvalidConfig, match=r"folded\.v1 on an explicit mesh.*a lowering that JAX cannot place") as caught:
+            jax.jit(lambda x: apply(Folded(), x)[0])(x)
+        assert "ShardingTypeError" in type(caught.value.__cause__).__name__
+
+
+def test_vmap_over_several_mesh_axes_at_once():
+    case = CASES[0]
+    batch = case.batch(DEVICES)
+    placed = put(batch, mesh((Auto, Auto), (2, 4)), P(("d", "e")))
+    agree(jax.jit(jax.vmap(case, spmd_axis_name=("d", "e")))(*placed), case.stacked(*batch))
+
+
+TWICE = tuple(case for case in CASES if case.kind in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum"))
+
+
+@pytest.mark.parametrize("case", TWICE, ids=ids(TWICE))
+def test_second_derivatives_on_an_explicit_mesh(case):
+    """Against the same on one device, which test_derivatives.py holds against finite differences."""
+    batch = case.batch(DEVICES)
+
+    def along(*xs):
+        gradient = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum())
+        tangents = tuple(x * 0.5 for x in xs)
+        return *jax.jvp(gradient, xs, tangents), jax.grad(lambda *xs: (gradient(*xs) ** 2).sum())(*xs)
+
+    got, specs = on_mesh((Explicit,), (DEVICES,), along, batch, P("d"))
+    agree(got, jax.jit(along)(*batch), 1e-9)
     assert set(specs) == {("d",)}
 
 
