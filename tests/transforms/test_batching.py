@@ -4,6 +4,7 @@ import itertools
 
 import jax
 import numpy as np
+import pytest
 
 from .matrix import agree, agree_numerically, sweep
 
@@ -21,6 +22,7 @@ def arranged(batch, case, axes):
     return args, by_element
 
 
+@pytest.mark.clause("X13.1", "X13.2")
 @sweep("vmap")
 def test_vmap_over_every_subset_of_inputs_and_axes(case):
     batch = case.batch(2)
@@ -31,6 +33,7 @@ def test_vmap_over_every_subset_of_inputs_and_axes(case):
     agree(jax.vmap(case)(*batch), case.stacked(*batch))
 
 
+@pytest.mark.clause("X13.1")
 @sweep("vmap of vmap")
 def test_nested_vmap(case):
     batch = [np.stack([b, 2 * b, -b]) for b in case.batch(2)]
@@ -42,6 +45,7 @@ def test_nested_vmap(case):
     agree(jax.jit(jax.vmap(jax.vmap(case, in_axes=-1)))(*outer), want)
 
 
+@pytest.mark.clause("X13.1")
 @sweep("grad of vmap, vmap of grad")
 def test_derivatives_in_and_around_vmap(case):
     batch = case.batch(2)
@@ -60,6 +64,7 @@ def test_derivatives_in_and_around_vmap(case):
         agree_numerically(around, [w.sum(0) if axis is None else w for w, axis in zip(want, axes)])
 
 
+@pytest.mark.clause("X13.1")
 @sweep("grad of vmap of vmap")
 def test_nested_vmap_of_grad(case):
     batch = [np.stack([b, 0.7 * b]) for b in case.batch(2)]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
 from tenferro_jax.extension import apply, save_families
@@ -15,12 +16,14 @@ def count(fn, *args):
     return len(list(extensions_in(jax.make_jaxpr(fn)(*args))))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("checkpoint")
 def test_grad_of_checkpoint(case):
     got = jax.jit(jax.grad(jax.checkpoint(case.scalar), case.argnums))(*case.inputs)
     agree_numerically(got, case.gradients(*case.inputs))
 
 
+@pytest.mark.clause("X13.6")
 @sweep("checkpoint with save_families")
 def test_a_saved_family_runs_once_less(case):
     def grad(policy):
@@ -31,6 +34,7 @@ def test_a_saved_family_runs_once_less(case):
     assert count(plain, *case.inputs) - count(saved, *case.inputs) == 1
 
 
+@pytest.mark.clause("X13.6", "X10.12")
 def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     """The einsum of values alone is differentiated by the one with winners: that is what is saved."""
 

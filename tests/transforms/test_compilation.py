@@ -12,11 +12,13 @@ from ..cases import CASES, ids
 from .matrix import agree, agree_numerically, sweep
 
 
+@pytest.mark.clause("X8.10")
 @sweep("eager")
 def test_eager(case):
     agree(case(*case.inputs), case.oracle(*case.inputs))
 
 
+@pytest.mark.clause("X8.10")
 @sweep("jit")
 def test_jit(case):
     agree(jax.jit(case)(*case.inputs), case.oracle(*case.inputs))
@@ -28,11 +30,13 @@ def test_disable_jit(case):
         agree(jax.jit(case)(*case.inputs), case.oracle(*case.inputs))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("ahead of time")
 def test_ahead_of_time(case):
     agree(jax.jit(case).lower(*case.inputs).compile()(*case.inputs), case.oracle(*case.inputs))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("donation")
 def test_donated_inputs_are_overwritten_and_the_results_are_right(case):
     """Every input has an output of its own shape beside the op's: its buffer is reused while the op reads it."""

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from .matrix import agree, agree_numerically, sweep
 
@@ -12,6 +13,7 @@ def halves(xs, k):
     return [x * (1 + k / 2) for x in xs]
 
 
+@pytest.mark.clause("X13.3")
 @sweep("scan")
 def test_scan(case):
     batch = case.batch(3)
@@ -19,6 +21,7 @@ def test_scan(case):
     agree(got, case.stacked(*batch))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("grad of scan")
 def test_grad_of_scan(case):
     def loop(*xs):
@@ -43,12 +46,14 @@ def looped(case):
     return loop
 
 
+@pytest.mark.clause("X13.3")
 @sweep("while")
 def test_while(case):
     want = [a + b for a, b in zip(case.oracle(*case.inputs), case.oracle(*halves(case.inputs, 1)))]
     agree(jax.jit(looped(case))(2.0, *case.inputs), want)
 
 
+@pytest.mark.clause("X13.3")
 @sweep("jvp of while")
 def test_jvp_of_while(case):
     def ends(sign):
@@ -68,6 +73,7 @@ def test_grad_of_while(case):
     jax.grad(lambda *xs: looped(case)(2.0, *xs)[0].sum(), case.argnums)(*case.inputs)
 
 
+@pytest.mark.clause("X13.3")
 @sweep("cond")
 def test_cond(case):
     branch = jax.jit(lambda flag, *xs: jax.lax.cond(flag, case, lambda *xs: case(*halves(xs, 1)), *xs))
@@ -75,6 +81,7 @@ def test_cond(case):
     agree(branch(False, *case.inputs), case.oracle(*halves(case.inputs, 1)))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("switch")
 def test_switch(case):
     branches = [lambda *xs, k=k: case(*halves(xs, k)) for k in range(3)]
@@ -92,6 +99,7 @@ def test_vmap_of_cond(case):
     agree(jax.jit(fn)(np.array([True, False]), *batch), case.stacked(*by_element))
 
 
+@pytest.mark.clause("X13.3")
 @sweep("grad of cond, of switch")
 def test_grad_of_cond_and_switch(case):
     branches = [lambda *xs, k=k: case.scalar(*halves(xs, k)) for k in range(2)]

@@ -1,10 +1,12 @@
 """custom_jvp and custom_vjp around an extension: their rule is used, and may use the extension's own."""
 
 import jax
+import pytest
 
 from .matrix import agree_numerically, sweep
 
 
+@pytest.mark.clause("X13.3")
 @sweep("inside custom_jvp")
 def test_custom_jvp(case):
     """The rule says twice what the extension's own rule says."""
@@ -22,6 +24,7 @@ def test_custom_jvp(case):
     agree_numerically(got, [2 * g for g in case.gradients(*case.inputs)])
 
 
+@pytest.mark.clause("X13.3")
 @sweep("inside custom_vjp")
 def test_custom_vjp(case):
     @jax.custom_vjp

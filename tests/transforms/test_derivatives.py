@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from .matrix import agree, agree_numerically, sweep
 
@@ -47,6 +48,7 @@ def floating(case):
     return outputs
 
 
+@pytest.mark.clause("X10.6", "X10.8")
 @sweep("jvp")
 def test_jvp(case):
     tangents = directions(case)
@@ -63,6 +65,7 @@ def test_linearize(case):
     agree_with_tangents(linear(*tangents), along(case, tangents))
 
 
+@pytest.mark.clause("X10.7")
 @sweep("vjp")
 def test_vjp(case):
     """The adjoint of the derivative: <w, J v> = <J' w, v>, J v from finite differences."""
@@ -78,6 +81,7 @@ def test_vjp(case):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.clause("X10.3", "X10.4")
 @sweep("grad")
 def test_grad(case):
     """With respect to all inputs at once, and to each alone."""
@@ -117,6 +121,7 @@ def second_differences(case, step=1e-4):
     return (np.array(rows) / (4 * step**2)).reshape(*x.shape, *x.shape)
 
 
+@pytest.mark.clause("X10.14")
 @sweep("hessian")
 def test_hessian(case):
     """Forward over reverse, and reverse over reverse."""
@@ -125,6 +130,7 @@ def test_hessian(case):
     agree_numerically([jax.jit(jax.jacrev(jax.grad(case.scalar)))(*case.inputs)], [want], 1e-4)
 
 
+@pytest.mark.clause("X10.7", "X10.11")
 @sweep("linear_transpose")
 def test_linear_transpose(case):
     """<w, A x> = <A' w, x> for an op that is linear in its first input, A x from the oracle."""

@@ -22,6 +22,7 @@ def reread(exported, **how):
     return jax.export.deserialize(bytearray(exported.serialize(**how)))
 
 
+@pytest.mark.clause("X13.7")
 @sweep("export")
 def test_static_sizes(case):
     back = reread(jax.export.export(jax.jit(case))(*case.inputs))
@@ -41,16 +42,19 @@ def check_symbolic_batch(case, platforms):
     assert tag["family_id"] == case.op.family_id
 
 
+@pytest.mark.clause("X13.7")
 @sweep("export with symbolic sizes")
 def test_symbolic_batch(case):
     check_symbolic_batch(case, ("cpu",))
 
 
+@pytest.mark.clause("X13.7")
 @sweep("export for several platforms")
 def test_symbolic_batch_for_several_platforms(case):
     check_symbolic_batch(case, ("cpu", "cuda", "tpu"))
 
 
+@pytest.mark.clause("X13.7")
 @sweep("export with vjp_order=1")
 def test_exported_derivative(case):
     back = reread(jax.export.export(jax.jit(case.scalar))(*case.inputs), vjp_order=1)
@@ -87,6 +91,7 @@ def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
     np.testing.assert_array_equal(exported.call(a, b), brute_force("max_plus", "ij,jk->ik", a, b)[0])
 
 
+@pytest.mark.clause("X10.2")
 def test_exporting_a_derivative_without_a_rule_names_the_family():
     exported = jax.export.export(jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0]))(jnp.ones(3))
     with pytest.raises(ADRuleError, match=r"jvp.*test-package\.scaled_square\.v1"):

@@ -61,6 +61,7 @@ def on_mesh(kinds, shape, fn, arrays, spec):
         return jax.jit(observed)(*(jax.device_put(a, spec) for a in arrays)), specs
 
 
+@pytest.mark.clause("X13.5")
 @sweep("explicit mesh")
 def test_explicit_mesh(case):
     batch = case.batch(DEVICES)
@@ -69,6 +70,7 @@ def test_explicit_mesh(case):
     assert set(specs) == {("d",)}
 
 
+@pytest.mark.clause("X13.5")
 @sweep("explicit mesh of two axes")
 def test_explicit_mesh_of_two_axes(case):
     """One vmap a mesh axis."""
@@ -79,6 +81,7 @@ def test_explicit_mesh_of_two_axes(case):
     assert set(specs) == {("d", "e")}
 
 
+@pytest.mark.clause("X13.5")
 @sweep("mesh with an explicit and an automatic axis")
 def test_mesh_with_an_explicit_and_an_automatic_axis(case):
     batch = case.batch(2)
@@ -87,6 +90,7 @@ def test_mesh_with_an_explicit_and_an_automatic_axis(case):
     assert set(specs) == {("d",)}
 
 
+@pytest.mark.clause("X13.5")
 @sweep("grad on an explicit mesh")
 def test_grad_on_an_explicit_mesh(case):
     batch = case.batch(DEVICES)
@@ -111,6 +115,7 @@ class Folded(ExtensionOp):
         return [builder.inline(lambda x: x.reshape(-1), x)]
 
 
+@pytest.mark.clause("X13.5")
 def test_a_lowering_that_jax_cannot_place_is_refused_with_its_reason():
     with jax.set_mesh(mesh((Explicit,))):
         x = jax.device_put(jnp.ones((2, 8)), P(None, "d"))

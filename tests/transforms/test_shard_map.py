@@ -21,6 +21,7 @@ def sharded(fn, check_vma=True, in_specs=SPLIT, out_specs=SPLIT):
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check_vma)
 
 
+@pytest.mark.clause("X13.4")
 @check_vma
 @sweep("shard_map")
 def test_values(case, check_vma):
@@ -28,6 +29,7 @@ def test_values(case, check_vma):
     agree(jax.jit(sharded(jax.vmap(case), check_vma))(*batch), case.stacked(*batch))
 
 
+@pytest.mark.clause("X13.4")
 @check_vma
 @sweep("grad inside shard_map, and of it")
 def test_derivatives_inside_and_through(case, check_vma):
@@ -40,6 +42,7 @@ def test_derivatives_inside_and_through(case, check_vma):
         agree_numerically(got, want)
 
 
+@pytest.mark.clause("X13.4")
 @check_vma
 @sweep("grad of shard_map, replicated inputs")
 def test_the_gradient_of_a_replicated_input_is_summed_over_the_devices(case, check_vma):
@@ -79,6 +82,7 @@ def test_under_vmap_with_a_mesh_axis(case):
     agree(jax.jit(jax.vmap(fn, spmd_axis_name="b"))(*places), want)
 
 
+@pytest.mark.clause("X8.4")
 def test_a_kernel_runs_on_one_device_or_inside_shard_map_but_not_where_xla_partitions():
     def call(x):
         return apply(KernelSine(offset=1.0), x, rules=RULES, runtimes=RUNTIMES)
