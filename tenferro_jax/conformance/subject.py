@@ -1,0 +1,200 @@
+"""The op under examination: how it is called, what it should give, and what checks say of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
+from ..extension import Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, RouteKind, apply
+from ..extension.execution import route_of
+from ..extension.op import nested_extension
+from ..extension.routes import current_platform
+from ..jax_seam import Site
+from ..meta import TensorMeta, meta_of
+from .examples import Inputs
+
+
+class Broken(Exception):
+    """Raised by a check: a clause does not hold."""
+
+    def __init__(self, clause: str, problem: str, fix: str):
+        self.clause, self.problem, self.fix = clause, problem, fix
+        super().__init__(f"{clause}: {problem}")
+
+
+class NotApplicable(Exception):
+    """Raised by a check that says nothing of this op."""
+
+    def __init__(self, reason: str, instead: str):
+        self.reason, self.instead = reason, instead
+        super().__init__(reason)
+
+
+class Claim(NamedTuple):
+    """A JAX-traceable function, its arguments, and the arrays that it should give."""
+
+    what: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    want: Any
+
+
+Oracle = Callable[..., Sequence[Any]]
+
+
+class Subject:
+    """An op with its rules, runtimes, examples and the independent answer."""
+
+    def __init__(
+        self,
+        op: ExtensionOp,
+        rules: ExtensionRuleSet,
+        runtimes: ExtensionRuntimeSet,
+        examples: tuple[Inputs, ...],
+        oracle: Oracle | None,
+        tolerance: float | None,
+        others: Sequence[ExtensionOp],
+        order: int,
+        seed: int,
+    ):
+        self.op, self.rules, self.runtimes, self.examples, self.oracle = op, rules, runtimes, examples, oracle
+        self.tolerance, self.others, self.order, self.seed = tolerance, tuple(others), order, seed
+        self.carrier = Extension(op, (), runtimes)
+        self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator that starts anew at every look, so that each check draws the same numbers whichever run before it."""
+        return np.random.default_rng(self.seed)
+
+    def call(self, *arrays: Any) -> tuple[Any, ...]:
+        """The op on arrays, with its rules and runtimes."""
+        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
+
+    def metas(self, inputs: Sequence[Any]) -> tuple[TensorMeta, ...] | None:
+        """What inference says; None where it refuses the inputs with a typed error."""
+        try:
+            return self.carrier.infer(*map(meta_of, inputs))
+        except TenferroError:
+            return None
+
+    def accepted(self, candidates: Iterator[Inputs]) -> list[Inputs]:
+        """Those inputs that inference takes."""
+        return [inputs for inputs in candidates if self.metas(inputs) is not None]
+
+    def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
+        """The right outputs: the oracle's, else those of a plain call."""
+        key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
+        if key not in self._expected:
+            answer = self.oracle or self.call
+            self._expected[key] = tuple(np.asarray(y) for y in answer(*inputs))
+        return self._expected[key]
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a subject lives as long as its report is made
+    def _routes(self, metas: tuple[TensorMeta, ...]) -> tuple[RouteKind, ...]:
+        site = Site(current_platform(), exporting=False, partitioned=False)
+        found = []
+        for kind in RouteKind:
+            try:
+                route_of(Extension(self.op, (), self.runtimes.only(kind)), metas, site)
+            except TenferroError:
+                continue
+            found.append(kind)
+        return tuple(found)
+
+    def routes(self, inputs: Sequence[Any]) -> tuple[RouteKind, ...]:
+        """The routes that can run these inputs here."""
+        return self._routes(tuple(map(meta_of, inputs)))
+
+    def difference(self, got: Any, want: Any) -> str:
+        """Where two nests of arrays differ, in words; "" where they agree within the tolerance."""
+        got, want = jax.tree.leaves(got), jax.tree.leaves(want)
+        if len(got) != len(want):
+            return f"{len(got)} arrays where {len(want)} were expected"
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            text = _difference(np.asarray(a), np.asarray(b), self.tolerance)
+            if text:
+                return (f"output {i}: " if len(got) > 1 else "") + text
+        return ""
+
+    def hold(self, claims: Sequence[Claim], clause: str, fix: str) -> Iterator[None]:
+        """One case a claim. All are compiled as one program; where that fails, one by one, to say which."""
+        try:
+            got = jax.jit(lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)])([c.args for c in claims])
+            jax.block_until_ready(got)
+        except Exception:
+            got = [broken_unless(c.what, clause, fix, lambda c=c: jax.block_until_ready(jax.jit(c.fn)(*c.args))) for c in claims]
+        for claim, value in zip(claims, got, strict=True):
+            self.require_equal(claim.what, value, claim.want, clause, fix)
+            yield
+
+    def require_equal(self, what: str, got: Any, want: Any, clause: str, fix: str) -> None:
+        """Refuse a value that is not the expected one."""
+        difference = self.difference(got, want)
+        if difference:
+            raise Broken(clause, f"{what}: {difference}", fix)
+
+
+def broken_unless(what: str, clause: str, fix: str, run: Callable[[], Any]) -> Any:
+    """What `run` gives; its exception as a broken clause, of the exception's own kind where it has one."""
+    try:
+        return run()
+    except (Broken, NotApplicable):
+        raise
+    except Exception as error:
+        raise as_broken(error, what, clause, fix) from error
+
+
+def as_broken(error: Exception, what: str, clause: str, fix: str) -> Broken:
+    """An exception as a broken clause."""
+    named = _clause_of(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, TenferroError) and named:
+        fix = error.fix
+    return Broken(named or clause, f"{what}: {type(error).__name__}: {text[:600]}", fix)
+
+
+def _clause_of(error: Exception) -> str:
+    """The clause that one of our own errors is the refusal of, or ""."""
+    in_rule = isinstance(error, TenferroError) and error.where.startswith(("linearize of", "transpose_rule of"))
+    if isinstance(error, MetaMismatchError):
+        return "X10.8" if in_rule else "X13.2" if error.where.startswith("batched()") else "X7.1"
+    if isinstance(error, ArityError):
+        return "X6.5" if in_rule else "X6.3" if error.where.startswith("infer_output_meta") else "X6.4"
+    if isinstance(error, UndecidedDimensionError):
+        return "X7.3"
+    if isinstance(error, InvalidConfig) and error.needed == nested_extension("", "").needed:
+        return "X8.5"
+    if isinstance(error, ADRuleError):
+        return ""
+    return "X8.8" if isinstance(error, BackendFailure) else ""
+
+
+def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> str:
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} was expected"
+    if not got.size:
+        return ""
+    equal = (got == want) | ((got != got) & (want != want))
+    if not jax.numpy.issubdtype(got.dtype, jax.numpy.inexact) or tolerance == 0:
+        wrong, allowed = ~equal, 0.0
+    else:
+        rounding = float(jax.numpy.finfo(got.dtype).eps) ** 0.75
+        allowed = rounding if tolerance is None else max(tolerance, rounding) if want.dtype.itemsize < 8 else tolerance
+        wide = np.complex128 if np.iscomplexobj(want) else np.float64
+        a, b = got.astype(wide), want.astype(wide)
+        with np.errstate(all="ignore"):
+            size = abs(b)
+            scale = np.max(size, where=np.isfinite(size), initial=0.0)
+            wrong = ~equal & ~(abs(a - b) <= allowed * (size + scale))
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
+    place = f" at {list(at)}" if at else ""
+    return f"{got[at]!s} where {want[at]!s} was expected{place}, {wrong.sum()} of {wrong.size} entries beyond {limit}"

@@ -1,0 +1,128 @@
+"""L5: the same values and derivatives inside JAX's control flow and its other transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..extension import save_families
+from .differentiation import Smooth, smooth
+from .examples import Inputs, cast, rows
+from .subject import Broken, Claim, NotApplicable, Subject, broken_unless
+
+IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
+
+
+def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """scan, while, cond and switch."""
+    elements = rows(inputs, 2)
+    want = subject.expected(inputs)
+    stacked = tuple(np.stack(column) for column in zip(*elements, strict=True))
+    both = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+    call = subject.call
+
+    def scanned(*xs: Any) -> Any:
+        return jax.lax.scan(lambda carry, x: (carry, call(*x)), 0, xs, length=2)[1]
+
+    def counted(n: Any, *xs: Any) -> Any:
+        start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
+        return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, call(*xs)), (jnp.int32(0), start))[1]
+
+    def chosen(flag: Any, *xs: Any) -> Any:
+        return jax.lax.cond(flag, call, lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), *xs)
+
+    def switched(n: Any, *xs: Any) -> Any:
+        return jax.lax.switch(n, [lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), call, call], *xs)
+
+    claims = [
+        Claim("while", counted, (np.int32(2), *inputs), want),
+        Claim("cond", chosen, (np.True_, *inputs), want),
+        Claim("switch", switched, (np.int32(1), *inputs), want),
+    ]
+    if inputs:
+        claims.append(Claim("scan", scanned, stacked, both))
+    yield from subject.hold(claims, "X13.3", IN_PROGRAMS)
+
+
+def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The derivative through scan, cond, checkpoint and a custom_vjp, against that of a plain call."""
+    view = smooth(subject, inputs)
+    at, w = view.at(view.active), view.cotangents(subject.rng)
+    f = view.function(view.active)
+    want = jax.jit(lambda *xs: jax.vjp(f, *xs)[1](w))(*at)
+
+    def scanned(*xs: Any) -> Any:
+        return jax.tree.map(lambda y: y[0], jax.lax.scan(lambda c, _: (c, f(*xs)), 0, None, length=1)[1])
+
+    def chosen(*xs: Any) -> Any:
+        return jax.lax.cond(jnp.isfinite(w[0]).all(), f, lambda *xs: tuple(map(jnp.zeros_like, f(*xs))), *xs)
+
+    policy = save_families(subject.op.family_id)
+    places = {
+        "scan": scanned,
+        "cond": chosen,
+        "checkpoint": jax.checkpoint(f),
+        "checkpoint with save_families": jax.checkpoint(f, policy=policy),
+        "custom_vjp": _by_hand(f),
+    }
+    claims = [Claim(f"derivative inside {name}", lambda *xs, g=g: jax.vjp(g, *xs)[1](w), at, want) for name, g in places.items()]
+    yield from subject.hold(claims, "X13.3", "Let the rule be traceable: no branch on values, no state.")
+
+
+def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f with its own derivative written as a custom_vjp around it."""
+
+    @jax.custom_vjp
+    def wrapped(*xs: Any) -> Any:
+        return f(*xs)
+
+    wrapped.defvjp(lambda *xs: jax.vjp(f, *xs), lambda pull, ct: pull(ct))
+    return wrapped
+
+
+def ahead_of_time(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Lowered and compiled ahead of time, with inputs donated."""
+    want = subject.expected(inputs)
+    donated = tuple(range(len(inputs)))
+    compiled = broken_unless(
+        "ahead of time", "X13.3", IN_PROGRAMS, lambda: jax.jit(lambda *xs: subject.call(*xs), donate_argnums=donated, keep_unused=True).lower(*inputs).compile()
+    )
+    subject.require_equal("ahead of time, inputs donated", compiled(*map(jnp.array, inputs)), want, "X13.3", IN_PROGRAMS)
+    yield
+
+
+def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Traced under jax.checking_leaks and jax.enable_checks: no tracer is kept, no rule of JAX is broken."""
+    fix = "Keep no traced value beyond the call that was given it."
+    views: list[Smooth] = []
+    try:
+        views.append(smooth(subject, inputs))
+    except NotApplicable:
+        pass
+    with jax.checking_leaks(), jax.enable_checks(True):
+        broken_unless("tracing", "X4.1", fix, lambda: jax.jit(lambda *xs: subject.call(*xs)).trace(*inputs))
+        yield
+        for view in views:
+            f, w = view.function(view.active), view.cotangents(subject.rng)
+            broken_unless("tracing the derivative", "X4.1", fix, lambda f=f, w=w, v=view: jax.jit(lambda *xs: jax.vjp(f, *xs)[1](w)).trace(*v.at(v.active)))
+            yield
+
+
+def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """float32 while 64-bit types are off: the same values as float32 while they are on."""
+    single = cast(inputs, "float32")
+    if any(x.dtype.itemsize >= 8 and x.dtype != np.complex64 for x in single):
+        single = tuple(x.astype(np.int32) if x.dtype.kind in "iu" and x.dtype.itemsize == 8 else x for x in single)
+    if subject.metas(single) is None:
+        raise NotApplicable("the op takes no inputs of 32 bits", "Accept float32.")
+    want = tuple(y.astype(np.int32) if y.dtype == np.int64 else y for y in subject.expected(single))
+    with jax.enable_x64(False):
+        got = broken_unless("64-bit types off", "X7.1", "Name the dtypes you mean.", lambda: jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single)))
+    if any(g.dtype.itemsize > 4 and g.dtype.kind in "fiu" for g in map(np.asarray, got)):
+        raise Broken("X7.7", "a 64-bit output while 64-bit types are off", "Name the dtypes you mean.")
+    subject.require_equal("64-bit types off", got, want, "X7.1", "Name the dtypes you mean.")
+    yield
