@@ -81,7 +81,6 @@ class TropicalEinsum(ExtensionOp):
         return matmul_layout(self.equation)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
-        del context  # the equation compares the label sizes itself
         left, right = (m.dtype.name for m in inputs)
         if left != right:
             raise DTypeError(
@@ -104,7 +103,7 @@ class TropicalEinsum(ExtensionOp):
                 needed=f"operands of {', '.join(_WIDENED)} or {self.accumulate}",
                 fix="Leave accumulate out: these operands are added in their own dtype.",
             )
-        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id)
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, context.require_equal)
         contracted = product(sizes, self.layout.contracted)
         if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
             raise ShapeError(

@@ -38,7 +38,7 @@ class TropicalEinsumRule(ExtensionAdRule):
         tangent_in: Sequence[Any],
         context: RuleContext,
     ) -> Sequence[Any]:
-        sizes = op.layout.equation.sizes([context.shape_of(x) for x in primal_in], op.family_id)
+        sizes = op.layout.equation.sizes([context.shape_of(x) for x in primal_in], op.family_id, context.require_equal)
         if any(isinstance(sizes[label], int) and sizes[label] == 0 for label in op.layout.contracted):
             return None, None  # no winner, no derivative
         active = [i for i, t in enumerate(tangent_in) if t is not None]

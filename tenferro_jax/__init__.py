@@ -17,6 +17,7 @@ from .errors import (
     DTypeError,
     Duplicate,
     DuplicateBinding,
+    DuplicateKernel,
     DuplicateRule,
     EquationError,
     ExtensionLoweringError,
@@ -41,9 +42,10 @@ from .errors import (
     Unsupported,
     X64Error,
 )
+from .extension.choice import Route
 from .extension.host_errors import host_errors
 from .extension.routes import routes
-from .extension.runtimes import Route, RouteKind
+from .extension.runtimes import RouteKind
 from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
 from .graph.guards import Guard
@@ -68,6 +70,7 @@ __all__ = [
     "DTypeError",
     "Duplicate",
     "DuplicateBinding",
+    "DuplicateKernel",
     "DuplicateRule",
     "Engine",
     "Equation",

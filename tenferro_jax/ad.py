@@ -241,8 +241,7 @@ class _Active:
     def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
         require_graph(graph, f"{where} of a graph")
         require_rules(rules, where)
-        self.guards = graph.guards
-        self.graph = (graph if rules is None else graph.with_rules(rules)).with_guards(())
+        self.graph = graph if rules is None else graph.with_rules(rules)
         self.where = where
         self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
         ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
@@ -282,7 +281,7 @@ class _Active:
     def traced(self, run: Callable[..., Any], *specs: Any) -> Graph:
         """The derivative as a graph. It keeps the guards, also where the ops that assumed them are gone."""
         try:
-            derived = trace(run, *specs)
+            return trace(run, *specs)
         except TenferroError:
             raise
         except (NotImplementedError, TypeError, ValueError) as error:  # what JAX's own rules raise
@@ -292,7 +291,6 @@ class _Active:
                 needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
                 fix="Stop the gradient before that op, choose other argnums, or another mode.",
             ) from error
-        return derived.with_guards((*self.guards, *derived.guards)) if self.guards else derived
 
 
 def _spec(meta: Any) -> Any:

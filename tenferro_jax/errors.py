@@ -196,11 +196,15 @@ class Duplicate(RegistrationError):
 
 
 class ExtensionRegistryError(TenferroError, ValueError):
-    """An AD rule cannot be added to a rule set."""
+    """An AD rule cannot be added to a rule set, or a kernel to a runtime set."""
 
 
 class DuplicateRule(ExtensionRegistryError):
     """The rule set has a rule for this family_id already."""
+
+
+class DuplicateKernel(ExtensionRegistryError):
+    """The runtime set has a kernel for this family_id and platform already."""
 
 
 class MalformedFamilyId(RegistrationError, ExtensionRegistryError):

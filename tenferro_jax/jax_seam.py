@@ -26,13 +26,19 @@ COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim = jax.export.is_symbolic_dim
 checkpoint_name = jax.ad_checkpoint.checkpoint_name
-tracing_for_graph = jax.make_user_context(False)
-"""`with tracing_for_graph(True):` marks tracing whose jaxpr a graph builder reads. Part of the key of jit's caches."""
 
 
-def is_tracing_for_graph() -> bool:
-    """Whether this code runs inside such a scope."""
-    return bool(tracing_for_graph.value)
+class Assumptions(list[tuple[Any, Any, str]]):
+    """Pairs of dimensions assumed to be equal, and where: what AD rules assume while a graph is recorded. Equal to itself alone."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
+graph_assumptions = jax.make_user_context(None)
+"""`with graph_assumptions(Assumptions()):` marks tracing with symbolic sizes whose jaxpr a graph builder reads. Part of the
+key of jit's caches, so that what a cached function assumed is never missed."""
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import numpy as np
 
 import ext_tropical
 from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum
-from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet, apply
+from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
 
-from .extension_ops import RULES, Bilinear, HostCumulate, KernelSine, MaxAndIndex, ScaledSquare
+from .extension_ops import RULES, RUNTIMES, Bilinear, HostCumulate, KernelSine, MaxAndIndex, ScaledSquare
 from .oracles import brute_force
 
 
@@ -26,6 +26,7 @@ class Case:
       inputs: float64 arrays without ties.
       oracle: NumPy function of the inputs -> tuple of outputs.
       rules: AD rules.
+      runtimes: kernels.
       host_only: no lowering: not exportable, not for explicit meshes.
     """
 
@@ -34,10 +35,11 @@ class Case:
     inputs: tuple[np.ndarray, ...]
     oracle: Callable[..., tuple[np.ndarray, ...]]
     rules: ExtensionRuleSet = RULES
+    runtimes: ExtensionRuntimeSet = RUNTIMES
     host_only: bool = False
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
-        return apply(self.op, *arrays, rules=self.rules)
+        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
 
     def scalar(self, *arrays: Any) -> Any:
         """A smooth scalar of the first output, for gradients."""

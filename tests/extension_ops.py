@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, LinearInput
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,14 @@ class KernelSine(ExtensionOp):
 
     family_id = "test-package.kernel_sine.v1"
     offset: float = 0.0
-    kernels = {"cpu": lambda op, x: [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]}  # noqa: RUF012
 
     def lower_to_standard_ops(self, builder, x):
         return [builder.inline(jnp.sin, x)]
+
+
+def sine_kernel(op, x):
+    """The sine, plus the offset."""
+    return [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]
 
 
 @dataclass(frozen=True)
@@ -135,4 +139,5 @@ class KernelSineRule(ExtensionAdRule):
         return [builder.inline(lambda x, t: jnp.cos(x) * t, primal_in[0], tangent_in[0])]
 
 
+RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))
 RULES = ExtensionRuleSet(ScaledSquareRule(), HostCumulateRule(), BilinearRule(), MaxAndIndexRule(), KernelSineRule())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError
@@ -31,8 +31,13 @@ class Equation:
         """The equation with its output and without spaces."""
         return f"{','.join(self.inputs)}->{self.output}"
 
-    def sizes(self, shapes: Sequence[Sequence[Any]], where: str) -> Mapping[str, Any]:
+    def sizes(self, shapes: Sequence[Sequence[Any]], where: str, compare: Callable[[Any, Any], None] | None = None) -> Mapping[str, Any]:
         """The size of every label.
+
+        Args:
+          shapes: the shape of each operand.
+          where: what errors say before the equation.
+          compare: raises where two sizes of a label differ: the `require_equal` of a context, which may keep a guard.
 
         Raises:
           ArityError: a wrong number of operands.
@@ -53,7 +58,10 @@ class Equation:
             for axis, (label, size) in enumerate(zip(labels, shape, strict=True)):
                 if label in sizes:
                     try:
-                        require_equal(sizes[label], size, f"{where} {self.text!r}")
+                        if compare is None:
+                            require_equal(sizes[label], size, f"{where} {self.text!r}")
+                        else:
+                            compare(sizes[label], size)
                     except UndecidedDimensionError:
                         raise
                     except ShapeError:

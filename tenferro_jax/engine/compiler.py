@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidConfig, MetaMismatchError
 from ..extension import Extension, ExtensionOp, Route, RouteKind
-from ..extension.execution import route_of
-from ..extension.routes import current_platform
+from ..extension.execution import here, route_of
 from ..graph.graph import Graph, bodies, require_graph
 from ..jax_seam import Site
 from ..meta import TensorMeta
@@ -59,7 +58,7 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
             fix="Bind the sizes with graph.bound_to(*args), or use Engine.eval, which does.",
         )
     require_x64_values(graph)
-    site = Site(current_platform(), exporting=False, partitioned=False)
+    site = here()
     chosen: dict[Any, Route] = {}
     nodes = list(_pruned(graph))
     routes = list(_routes(((n.op, [graph.metas[i] for i in n.inputs]) for n in nodes), site, chosen))
@@ -109,7 +108,7 @@ def _checked(carrier: Extension, form: Any, inputs: Sequence[TensorMeta], live: 
     if not isinstance(form, ExtensionOp) or form.family_id != carrier.family_id:
         needed = f"an op of family {carrier.family_id}, or None"
         raise InvalidConfig(where=where, given=repr(form), needed=needed, fix="Return a narrower form of the same family.")
-    narrow = Extension(form, carrier.batching)
+    narrow = carrier.with_op(form)
     have = narrow.infer(*inputs)
     if have != live:
         raise MetaMismatchError(

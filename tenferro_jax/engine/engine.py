@@ -8,8 +8,9 @@ import jax
 
 from ..cache import CacheStats
 from ..errors import InvalidConfig
-from ..extension import ExtensionRuleSet
+from ..extension import ExtensionRuleSet, ExtensionRuntimeSet
 from ..extension.rules import require_rules
+from ..extension.runtimes import require_runtimes
 from ..graph.graph import Graph, arguments, require_graph
 from ..meta import x64_enabled
 from .cache import ProgramCache
@@ -26,6 +27,7 @@ class Engine:
     Args:
       capacity: how many programs are kept; the least recently used goes first.
       rules: AD rules for `eval` under a JAX transform, in place of those that each graph carries. They key no program.
+      runtimes: kernels and selected routes for the extensions of every graph, in place of those that came with each call.
       progress: called with a Progress after each step of a compilation, and of a run that has several.
 
     Raises:
@@ -42,11 +44,19 @@ class Engine:
       ([2.0, 2.0], CacheStats(hits=1, misses=1, size=1, capacity=128))
     """
 
-    def __init__(self, *, capacity: int = 128, rules: ExtensionRuleSet | None = None, progress: ProgressCallback | None = None):
+    def __init__(
+        self,
+        *,
+        capacity: int = 128,
+        rules: ExtensionRuleSet | None = None,
+        runtimes: ExtensionRuntimeSet | None = None,
+        progress: ProgressCallback | None = None,
+    ):
         require_rules(rules, "Engine")
+        require_runtimes(runtimes, "Engine")
         if progress is not None and not callable(progress):
             raise InvalidConfig(where="Engine", given=f"progress={progress!r}", needed="a function of a Progress", fix="Leave it out.")
-        self._cache, self._rules, self._progress = ProgramCache(capacity), rules, progress
+        self._cache, self._rules, self._runtimes, self._progress = ProgramCache(capacity), rules, runtimes, progress
 
     @property
     def capacity(self) -> int:
@@ -66,6 +76,7 @@ class Engine:
           Unsupported: an extension has no route on this platform.
         """
         require_graph(graph, "Engine.compile")
+        graph = self._under_runtimes(graph)
         return self._cache.get(_key(graph), lambda: compile_std_to_exec(graph, progress=self._progress))
 
     def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
@@ -83,14 +94,18 @@ class Engine:
             program = self._cache.find_call(call)
             if program is not None:
                 return program.run(leaves)
-        bound = graph.bound_to(*args)
+        bound = self._under_runtimes(graph.bound_to(*args))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            graph = self._under_runtimes(graph)
             return (graph if self._rules is None else graph.with_rules(self._rules)).to_jax()(*args)
         program = self.compile(bound)
         arrays = operands(leaves)
         if is_plain(leaves, arrays):
             self._cache.remember(call, _key(bound))
         return program.run(arrays)
+
+    def _under_runtimes(self, graph: Graph) -> Graph:
+        return graph if self._runtimes is None else graph.with_runtimes(self._runtimes)
 
     def stats(self) -> CacheStats:
         """Hits, misses, size and capacity of the cache."""

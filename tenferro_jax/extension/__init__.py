@@ -2,6 +2,8 @@
 
 from ..meta import SymDim, TensorMeta
 from ..ops.builder import Builder
+from .choice import Route
+from .declaration import extension_op
 from .family import FamilyId, parse_family_id
 from .host_errors import host_errors
 from .op import Extension, ExtensionOp, ShapeContext
@@ -16,18 +18,21 @@ from .rules import (
     LinearMode,
     RuleContext,
 )
-from .runtimes import Route, RouteKind
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, Kernel, RouteKind
 
 __all__ = [
     "NOT_DIFFERENTIABLE",
     "NO_RULES",
+    "NO_RUNTIMES",
     "Builder",
     "Extension",
     "ExtensionAdRule",
     "ExtensionFactory",
     "ExtensionOp",
     "ExtensionRuleSet",
+    "ExtensionRuntimeSet",
     "FamilyId",
+    "Kernel",
     "LinearInput",
     "LinearMode",
     "Route",
@@ -37,6 +42,7 @@ __all__ = [
     "SymDim",
     "TensorMeta",
     "apply",
+    "extension_op",
     "host_errors",
     "lookup_extension_factory",
     "parse_family_id",

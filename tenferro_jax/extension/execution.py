@@ -15,20 +15,22 @@ from ..errors import BackendFailure, MetaMismatchError, TenferroError
 from ..jax_seam import Site
 from ..meta import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
+from .choice import Route, choose_route
 from .op import Extension, checked_sequence, lowered, require_arrays
-from .runtimes import Route, RouteKind, choose_route
+from .runtimes import RouteKind
 
 lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
 
 
 def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """The traced body of an extension at a lowering site, checked against infer_output_meta."""
-    route = choose_route(carrier.op, site)
-    if route.kind is RouteKind.KERNEL:
-        what, kernel = f"{site.platform} kernel", carrier.op.kernels[site.platform]
+    route = choose_route(carrier, site)
+    kernel = carrier.runtimes.lookup_kernel(carrier.family_id, site.platform)
+    if kernel is not None and route.kind is RouteKind.KERNEL:
+        what, run = f"{site.platform} kernel", kernel.run
 
         def one(*element: Any) -> tuple[Any, ...]:
-            outs = checked_sequence(kernel(carrier.op, *element), carrier.op, what, carrier.output_count)
+            outs = checked_sequence(run(carrier.op, *element), carrier.op, what, carrier.output_count)
             return require_arrays(outs, carrier.op, what)
 
         return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
@@ -36,7 +38,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
         body = lowering_body(carrier, arrays)
         if body is not None:
             return _checked(carrier, body, arrays, "lower_to_standard_ops")
-        choose_route(carrier.op, site, lowering_declined=True)
+        choose_route(carrier, site, lowering_declined=True)
     return _callback(carrier, arrays)
 
 
@@ -60,12 +62,22 @@ def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] 
 
 def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
     """The route that a carrier takes at a site, found without running anything."""
-    route = choose_route(carrier.op, site)
+    route = choose_route(carrier, site)
     if route.kind is not RouteKind.LOWERING:
         return route
-    structs = [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas]
-    declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *structs) is None
-    return choose_route(carrier.op, site, lowering_declined=declined)
+    declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *map(struct, metas)) is None
+    return choose_route(carrier, site, lowering_declined=declined)
+
+
+def here() -> Site:
+    """The site of a call outside any program: where JAX runs now, on one device."""
+    return Site(current_platform(), exporting=False, partitioned=False)
+
+
+def current_platform() -> str:
+    """The platform where JAX runs now, as extensions name it."""
+    backend = jax.default_backend()
+    return "cuda" if backend == "gpu" else backend
 
 
 def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], what: str) -> tuple[Any, ...]:
@@ -106,6 +118,18 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.lax.optimization_barrier(outs))
 
 
+def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
+    """An output of eager_execute; one that lives on a device is refused, because nothing here moves it."""
+    if isinstance(out, jax.Array):
+        raise BackendFailure(
+            where=f"eager_execute of extension {carrier.family_id}, output {i}",
+            given=f"a jax.Array {TensorMeta(out.dtype, out.shape)}, a tensor on a device",
+            needed="a NumPy array, on the host",
+            fix="Compute with NumPy there, or write lower_to_standard_ops; inside a compiled program JAX code on the host can deadlock.",
+        )
+    return np.asarray(out)
+
+
 def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     arrays = [array.view() for array in arrays]  # the author reads, the caller's own array stays as it is
     for array in arrays:
@@ -115,7 +139,7 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
 
     def one(*element: np.ndarray) -> list[np.ndarray]:
         returned = checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
-        outs = [np.asarray(out) for out in returned]
+        outs = [_on_host(out, carrier, i) for i, out in enumerate(returned)]
         have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
         if have != want:
             raise _mismatch(carrier, "eager_execute", have, want)

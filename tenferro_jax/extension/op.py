@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
 
 from ..errors import ArityError, InvalidConfig, TenferroError
-from ..jax_seam import is_symbolic_dim, is_tracing_for_graph, require_platforms
+from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import TensorMeta, are_equal, canonical_dtype, meta_of, require_equal, struct
 from ..ops.builder import Builder, JaxBuilder
 from ..ops.op import StdTensorOp
 from ..payload import Sealed, map_leaves, payload_json
 from .batching import BatchLevel, Levels
 from .family import parse_family_id
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 
 Assume = Callable[[Any, Any, str], None]
 """What takes note of two dimensions that inference assumed to be equal, and where it did."""
@@ -66,13 +67,6 @@ class ExtensionOp(Sealed):
     family_id: ClassVar[str]
     input_count: Any = 1
     output_count: Any = 1
-    kernels: ClassVar[Mapping[str, Callable[..., Any]]] = {}
-    """platform ("cpu", "cuda", "rocm", "tpu") -> function(op, *arrays) -> outputs, JAX-traceable (jax.ffi, Pallas)."""
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if cls.kernels:
-            require_platforms(tuple(cls.kernels), f"kernels of extension {getattr(cls, 'family_id', cls.__name__)}")
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.
@@ -131,6 +125,10 @@ class ExtensionOp(Sealed):
         del inputs
         return None
 
+    def example_inputs(self) -> Sequence[Sequence[Any]]:
+        """Inputs that show the op at work, a sequence of arrays each: what `check_extension` takes when none are given."""
+        return ()
+
 
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
@@ -140,11 +138,6 @@ def has_host_form(op: ExtensionOp) -> bool:
 def has_lowering(op: ExtensionOp) -> bool:
     """Whether the author wrote lower_to_standard_ops."""
     return type(op).lower_to_standard_ops is not ExtensionOp.lower_to_standard_ops
-
-
-def is_host_only(op: ExtensionOp) -> bool:
-    """Whether eager_execute is the only way to run the op."""
-    return has_host_form(op) and not has_lowering(op) and not op.kernels
 
 
 class LoweringBuilder(JaxBuilder):
@@ -234,10 +227,15 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
 
 
 class Extension(StdTensorOp):
-    """The carrier: an extension op with its batch levels, as a member of the vocabulary.
+    """The carrier: an extension op with its batch levels and runtimes, as a member of the vocabulary.
 
     It is what graphs and JAX equations hold, and it owns identity: two carriers are equal when the ops have the same
-    class, family_id and typed payload, and the same levels. An op's own `__eq__` is never asked.
+    class, family_id and typed payload, and the same levels and runtimes. An op's own `__eq__` is never asked.
+
+    Args:
+      op: the extension op.
+      batching: the batch levels, outermost first.
+      runtimes: who may execute it, and what its AD rules emit.
 
     Example:
       >>> from ext_tropical import max_plus
@@ -248,8 +246,9 @@ class Extension(StdTensorOp):
 
     op: ExtensionOp
     batching: Levels
+    runtimes: ExtensionRuntimeSet
 
-    def __init__(self, op: ExtensionOp, batching: Levels = ()):
+    def __init__(self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet = NO_RUNTIMES):
         if not isinstance(op, ExtensionOp):
             raise InvalidConfig(
                 where="apply",
@@ -260,22 +259,31 @@ class Extension(StdTensorOp):
         parse_family_id(getattr(op, "family_id", None))
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
+        object.__setattr__(self, "runtimes", runtimes)
         levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
-        self._set_key((Extension, op.family_id, op.typed_key, levels))
+        self._set_key((Extension, op.family_id, op.typed_key, levels, self.runtimes))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Extension is immutable; cannot set {name}")
 
     @staticmethod
-    def of(op: ExtensionOp | Extension) -> Extension:
-        """The carrier of an op without batch levels, made once for each op object."""
+    def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:
+        """The carrier of an op without batch levels; the last one made is kept with the op object."""
         if isinstance(op, Extension):
-            return op
-        carrier = getattr(op, "_carrier", None)
-        if carrier is None:
-            carrier = Extension(op)
+            return op if runtimes is NO_RUNTIMES else op.with_runtimes(runtimes)
+        carrier: Extension | None = getattr(op, "_carrier", None)
+        if carrier is None or carrier.runtimes is not runtimes:
+            carrier = Extension(op, (), runtimes)
             object.__setattr__(op, "_carrier", carrier)
         return carrier
+
+    def with_op(self, op: ExtensionOp) -> Extension:
+        """Another op of the family under the same batch levels and runtimes."""
+        return self if op is self.op else Extension(op, self.batching, self.runtimes)
+
+    def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Extension:
+        """The same op under other runtimes."""
+        return Extension(self.op, self.batching, runtimes)
 
     @property
     def family_id(self) -> str:
@@ -295,7 +303,7 @@ class Extension(StdTensorOp):
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
         # What is traced for a graph is inferred once more where the graph reads it: there the equalities are noted.
-        return self.infer_assuming(metas, _forget if is_tracing_for_graph() else None)
+        return self.infer_assuming(metas, None if graph_assumptions.value is None else _forget)
 
     def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
         """As `infer`; equalities of dimensions that JAX cannot decide go to `assume`, where there is one."""
@@ -331,12 +339,11 @@ class Extension(StdTensorOp):
 
     def batch(self, level: BatchLevel) -> Extension:
         """The carrier under one more vmap, which is the outermost."""
-        return Extension(self.op, (level, *self.batching))
+        return Extension(self.op, (level, *self.batching), self.runtimes)
 
     def map_leaves(self, change: Callable[[Any], Any]) -> Extension:
         """The carrier with every payload leaf of its op replaced through `change`."""
-        op = map_leaves(self.op, change)
-        return self if op is self.op else Extension(op, self.batching)
+        return self.with_op(map_leaves(self.op, change))
 
     def attributes(self) -> dict[str, str]:
         """Identity as text, for exported programs: family_id, payload, batching."""
@@ -345,4 +352,4 @@ class Extension(StdTensorOp):
 
     def __repr__(self) -> str:
         levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
-        return f"{self.op!r}{levels}"
+        return f"{self.op!r}{levels}{f' {self.runtimes}' if self.runtimes != NO_RUNTIMES else ''}"

@@ -15,21 +15,28 @@ from ..meta import TensorMeta, as_operand, meta_of
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
-from .execution import forward, lowering_body, lowering_family, run_host
+from .execution import forward, here, lowering_body, lowering_family, route_of, run_host
 from .family import parse_family_id
-from .op import Extension, ExtensionOp, has_lowering, is_host_only, nested_extension
+from .op import Extension, ExtensionOp, has_host_form, has_lowering, nested_extension
 from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionRuleSet, LinearInput
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
 
 # --- the entry point -----------------------------------------------------------------------------------------------
 
 
-def apply(op: ExtensionOp | Extension, *arrays: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[Any, ...]:
+def apply(
+    op: ExtensionOp | Extension,
+    *arrays: Any,
+    rules: ExtensionRuleSet = NO_RULES,
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+) -> tuple[Any, ...]:
     """Run an extension op on arrays, under any JAX transform.
 
     Args:
       op: the op.
       *arrays: one array for each input: jax or NumPy arrays, tracers; Python numbers and lists are converted.
       rules: the AD rules to use if this call is differentiated; they are captured now.
+      runtimes: kernels that may execute it, and the routes that may be taken; also for what its rules emit.
 
     Returns:
       A tuple with one array for each output.
@@ -52,7 +59,8 @@ def apply(op: ExtensionOp | Extension, *arrays: Any, rules: ExtensionRuleSet = N
       >>> apply(TropicalEinsum(max_plus, "ij,jk->ik"), a, a)[0].tolist()
       [[3.0, 1.0], [2.0, 3.0]]
     """
-    carrier = Extension.of(op)
+    require_runtimes(runtimes, "apply of an extension")
+    carrier = Extension.of(op, runtimes)
     outer = lowering_family.get()
     if outer is not None:
         raise nested_extension(outer, carrier.family_id)
@@ -89,17 +97,41 @@ def save_families(*family_ids: str) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
+class _OnHost(Exception):
+    """Leaves the tracing of an eager call whose route turns out to be the host form."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
-    if is_host_only(carrier.op):
-        return lambda *arrays: tuple(run_host(carrier, arrays))
 
     def run(*arrays: Any) -> tuple[Any, ...]:
+        if has_host_form(carrier.op) and _runs_on_host(carrier, arrays):
+            raise _OnHost
         return tuple(_bind(carrier, NO_RULES, arrays))
 
     run.__name__ = run.__qualname__ = carrier.family_id
-    return jax.jit(run)
+    jitted = jax.jit(run)
+    if not has_host_form(carrier.op):
+        return jitted
+    on_host: set[tuple[TensorMeta, ...]] = set()
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        if on_host and tuple(map(meta_of, arrays)) in on_host:
+            return tuple(run_host(carrier, arrays))
+        try:
+            return jitted(*arrays)
+        except _OnHost:
+            on_host.add(tuple(map(meta_of, arrays)))
+        return tuple(run_host(carrier, arrays))
+
+    return call
+
+
+def _runs_on_host(carrier: Extension, arrays: Sequence[Any]) -> bool:
+    metas = tuple(map(meta_of, arrays))
+    carrier.infer(*metas)  # refuses what the op does not take, before a lowering meets it
+    return route_of(carrier, metas, here()).kind is RouteKind.HOST
 
 
 # --- the primitive -------------------------------------------------------------------------------------------------
@@ -148,7 +180,7 @@ def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     del rules  # they never key an executable
-    if is_host_only(op.op):
+    if has_host_form(op.op) and _runs_on_host(op, arrays):
         return run_host(op, arrays)
     return jax_seam.compile_and_run(family_primitive(op.family_id), *arrays, op=op, rules=NO_RULES)
 
@@ -163,15 +195,15 @@ def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
 
 
 class RuleBuilder(JaxBuilder):
-    """Emits an AD rule into JAX; an extension that the rule emits is called with the outer call's rule set."""
+    """Emits an AD rule into JAX; an extension that the rule emits is called with the outer call's rules and runtimes."""
 
-    def __init__(self, rules: ExtensionRuleSet):
-        self._rules = rules
+    def __init__(self, rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet):
+        self._rules, self._runtimes = rules, runtimes
 
     def add(self, op: Any, *values: Any) -> tuple[Any, ...]:
         """Apply a standard op or an extension."""
         if isinstance(op, ExtensionOp | Extension):
-            return apply(op, *values, rules=self._rules)
+            return apply(op, *values, rules=self._rules, runtimes=self._runtimes)
         return super().add(op, *values)
 
 
@@ -179,11 +211,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
     rule = rules.lookup_rule(op.family_id)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
-    form = Extension(rule.differentiable_form(op.op), op.batching)
+    form = op.with_op(rule.differentiable_form(op.op))
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [jax_seam.none_if_zero(t) for t in tangents]
-    results = linearize(rule, form.op, form.batching, RuleBuilder(rules), primals, outs, given)
+    results = linearize(rule, form.op, form.batching, RuleBuilder(rules, op.runtimes), primals, outs, given)
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
     require_metas(results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}")
@@ -201,7 +233,9 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
     given = [jax_seam.none_if_zero(c) for c in cotangents]
     inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else a for a, m in zip(args, mask, strict=True)]
-    results = [None] * len(args) if not present(given) else transposed(rule, op.op, op.batching, RuleBuilder(rules), given, inputs)
+    results = (
+        [None] * len(args) if not present(given) else transposed(rule, op.op, op.batching, RuleBuilder(rules, op.runtimes), given, inputs)
+    )
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
         raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
@@ -235,7 +269,8 @@ def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[Tensor
         out_axes = [int(axis) for axis in out_axes]
         if form.family_id != op.family_id or len(out_axes) != op.output_count or min(out_axes) < 0:
             raise ValueError("another family, count or axis")
-        have = Extension.of(form).infer(*metas)
+        carrier = Extension.of(form, op.runtimes)
+        have = carrier.infer(*metas)
         moved = tuple(TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :])) for m, i in zip(have, out_axes, strict=True))
     except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Correct it, or return None.") from error
@@ -247,4 +282,4 @@ def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[Tensor
             needed=f"{', '.join(map(str, want))}, as the vmap of the op has",
             fix="Correct it, or return None.",
         )
-    return Extension.of(form), out_axes
+    return carrier, out_axes

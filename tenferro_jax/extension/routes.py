@@ -9,9 +9,9 @@ import jax
 
 from ..jax_seam import Site, inner_jaxprs, open_jaxpr, require_platforms
 from ..meta import TensorMeta
-from .execution import route_of
+from .choice import Route
+from .execution import current_platform, route_of
 from .op import Extension
-from .runtimes import Route
 
 
 def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:
@@ -39,12 +39,6 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
         require_platforms((platform,), "routes")
     site = Site(platform or current_platform(), exporting, partitioned=False)
     return [route_of(carrier, metas, site) for carrier, metas in extensions_in(jax.make_jaxpr(fn)(*args))]
-
-
-def current_platform() -> str:
-    """The platform where JAX runs now, as extensions name it."""
-    backend = jax.default_backend()
-    return "cuda" if backend == "gpu" else backend
 
 
 def extensions_in(closed: Any) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:

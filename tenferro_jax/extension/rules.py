@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 from ..errors import ADRuleError, DuplicateRule, InvalidConfig
-from ..meta import Described, TensorMeta, meta_of, require_equal
+from ..jax_seam import graph_assumptions
+from ..meta import Described, TensorMeta, are_equal, meta_of, require_equal
 from ..ops.builder import Builder
 from ..payload import Sealed
 from .family import parse_family_id
@@ -60,8 +61,18 @@ class RuleContext:
         return meta_of(value)
 
     def require_equal(self, a: Any, b: Any) -> None:
-        """Demand that two dimensions are equal; ShapeError or UndecidedDimensionError otherwise."""
-        require_equal(a, b, f"AD rule of extension {self._family_id}")
+        """Demand that two dimensions are equal.
+
+        Raises:
+          ShapeError: they differ.
+          UndecidedDimensionError: they are symbolic and JAX cannot tell. Where the derivative is recorded as a graph, the
+            equality is a guard of that graph instead.
+        """
+        where = f"AD rule of extension {self._family_id}"
+        if graph_assumptions.value is not None and are_equal(a, b) is None:
+            graph_assumptions.value.append((a, b, where))
+        else:
+            require_equal(a, b, where)
 
 
 class ExtensionAdRule(Sealed):

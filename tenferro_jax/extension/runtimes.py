@@ -1,13 +1,15 @@
-"""Who executes an extension: the one place that chooses, and says why."""
+"""Who may execute an extension: kernels by family and platform, and the selected routes, as explicit values."""
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Final, NamedTuple
 
-from ..errors import Unsupported
-from ..jax_seam import Site
-from .op import ExtensionOp, has_host_form, has_lowering
+from ..errors import DuplicateKernel, InvalidConfig
+from ..jax_seam import require_platforms
+from ..payload import Sealed
+from .family import parse_family_id
 
 
 class RouteKind(enum.Enum):
@@ -18,52 +20,135 @@ class RouteKind(enum.Enum):
     HOST = "host"
 
 
-class Route(NamedTuple):
-    """The chosen route of one extension node.
+class Kernel(NamedTuple):
+    """An implementation of one family for one platform.
 
     Attributes:
-      family_id: the extension.
-      platform: "cpu", "cuda", "rocm", "tpu", or "default".
-      kind: kernel, lowering or host.
-      reason: why this one, in a few words.
+      family_id: the family.
+      platform: "cpu", "cuda", "rocm" or "tpu".
+      run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain JAX. Kernels are told
+        apart by this object, so make it once.
     """
 
     family_id: str
     platform: str
-    kind: RouteKind
-    reason: str
+    run: Callable[..., Any]
 
-    def __str__(self) -> str:
-        return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
+    def __repr__(self) -> str:
+        return f"Kernel({self.family_id}, {self.platform}, {_name(self.run)})"
 
 
-def choose_route(op: ExtensionOp, site: Site, *, lowering_declined: bool = False) -> Route:
-    """The first that exists: a kernel for the platform, the lowering, the host form.
+class ExtensionRuntimeSet(Sealed):
+    """An immutable set of kernels, at most one for a family and platform, with the routes that may be taken.
+
+    It travels with a call as rules do, `apply(op, *arrays, runtimes=...)`, and is part of what an executable is cached by.
 
     Args:
-      op: the extension op.
-      site: platform, whether this is an export, whether XLA partitions over several devices.
-      lowering_declined: lower_to_standard_ops was asked and returned None.
+      *kernels: `Kernel` values.
 
     Raises:
-      Unsupported: nothing can run the op there.
+      DuplicateKernel: two kernels for one family and platform.
+      MalformedFamilyId, InvalidConfig: a malformed family_id, an unknown platform, a kernel that cannot be called.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> runtimes = ExtensionRuntimeSet(Kernel("docs-example.sine.v1", "cpu", lambda op, x: (jnp.sin(x),)))
+      >>> runtimes.lookup_kernel("docs-example.sine.v1", "cuda") is None
+      True
+      >>> runtimes.only(RouteKind.LOWERING)
+      ExtensionRuntimeSet(docs-example.sine.v1 on cpu; only lowering)
     """
 
-    def route(kind: RouteKind, reason: str) -> Route:
-        return Route(op.family_id, site.platform, kind, reason)
+    routes: frozenset[RouteKind]
+    _by_place: dict[tuple[str, str], Kernel]
 
-    passed_over = ""
-    if site.platform in op.kernels:
-        if not site.exporting and not site.partitioned:
-            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
-        passed_over = "; its kernel is not portable" if site.exporting else "; its kernel cannot be partitioned, use jax.shard_map"
-    if has_lowering(op) and not lowering_declined:
-        return route(RouteKind.LOWERING, ("standard ops, compiled by XLA") + passed_over)
-    if has_host_form(op) and not site.exporting:
-        return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
-    raise Unsupported(
-        where=f"extension {op.family_id}",
-        given=f"platform {site.platform}" + (" in an export" if site.exporting else ""),
-        needed="a kernel, a lowering to standard ops" + ("" if site.exporting else ", or eager_execute"),
-        fix="Override lower_to_standard_ops" + (": host code and kernels cannot be exported." if site.exporting else " or eager_execute."),
-    )
+    def __init__(self, *kernels: Kernel):
+        self._hold(kernels, frozenset(RouteKind))
+
+    def _hold(self, kernels: tuple[Kernel, ...], routes: frozenset[RouteKind]) -> None:
+        by_place: dict[tuple[str, str], Kernel] = {}
+        for kernel in kernels:
+            place = _place(kernel)
+            if place in by_place:
+                raise DuplicateKernel(
+                    where="ExtensionRuntimeSet",
+                    given=f"a second kernel for family_id {kernel.family_id} on {kernel.platform}",
+                    needed="at most one for a family and platform",
+                    fix="Drop one of the two.",
+                )
+            by_place[place] = kernel
+        object.__setattr__(self, "_by_place", by_place)
+        object.__setattr__(self, "routes", routes)
+        self._set_key((ExtensionRuntimeSet, tuple(sorted(by_place)), tuple(by_place[p].run for p in sorted(by_place)), routes))
+
+    def _with(self, kernels: Iterator[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
+        made = object.__new__(ExtensionRuntimeSet)
+        made._hold(tuple(kernels), routes)
+        return made
+
+    def lookup_kernel(self, family_id: str, platform: str) -> Kernel | None:
+        """The kernel for a family on a platform, or None."""
+        return self._by_place.get((family_id, platform))
+
+    def with_kernel(self, kernel: Kernel) -> ExtensionRuntimeSet:
+        """A new set with one more kernel; DuplicateKernel if its place is taken."""
+        return self._with(iter((*self, kernel)), self.routes)
+
+    def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
+        """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a place."""
+        return self._with(iter((*self, *other)), self.routes & other.routes)
+
+    def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
+        """The same kernels, with these routes alone: what is not selected never runs.
+
+        Raises:
+          InvalidConfig: none named, or something that is no RouteKind.
+        """
+        if not routes or not all(isinstance(route, RouteKind) for route in routes):
+            raise InvalidConfig(
+                where="ExtensionRuntimeSet.only",
+                given=repr(routes),
+                needed=f"one or more of {', '.join(map(str, RouteKind))}",
+                fix="Pass RouteKind members.",
+            )
+        return self._with(iter(self), frozenset(routes))
+
+    def __iter__(self) -> Iterator[Kernel]:
+        return iter(self._by_place.values())
+
+    def __len__(self) -> int:
+        return len(self._by_place)
+
+    def __repr__(self) -> str:
+        kernels = ", ".join(f"{family_id} on {platform}" for family_id, platform in sorted(self._by_place))
+        chosen = [route.value for route in RouteKind if route in self.routes]
+        return f"ExtensionRuntimeSet({kernels}{'' if len(chosen) == len(RouteKind) else '; only ' + ', '.join(chosen)})"
+
+
+def _place(kernel: Any) -> tuple[str, str]:
+    """(family_id, platform) of a kernel, checked."""
+    if not isinstance(kernel, Kernel) or not callable(kernel.run) or not isinstance(kernel.run, Hashable):
+        raise InvalidConfig(
+            where="ExtensionRuntimeSet",
+            given=repr(kernel),
+            needed="a Kernel(family_id, platform, run) whose run is a function",
+            fix="Wrap each function in a Kernel.",
+        )
+    parse_family_id(kernel.family_id)
+    require_platforms((kernel.platform,), f"Kernel of extension {kernel.family_id}")
+    return kernel.family_id, kernel.platform
+
+
+def _name(run: Any) -> str:
+    return getattr(run, "__qualname__", type(run).__name__)
+
+
+NO_RUNTIMES: Final = ExtensionRuntimeSet()
+"""No kernels, every route."""
+
+
+def require_runtimes(runtimes: Any, where: str) -> None:
+    """Refuse what is neither None nor an ExtensionRuntimeSet."""
+    if runtimes is not None and not isinstance(runtimes, ExtensionRuntimeSet):
+        given, fix = f"runtimes={runtimes!r}", "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
+        raise InvalidConfig(where=where, given=given, needed="an ExtensionRuntimeSet", fix=fix)

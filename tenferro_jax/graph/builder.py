@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +59,7 @@ class GraphBuilder:
         self._seen: dict[tuple[StdTensorOp, tuple[int, ...]], tuple[Value, ...]] = {}
         self._inputs: list[int] = []
         self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> what its inference assumed
+        self._assumed: list[Guard] = []  # by AD rules and inlined graphs
 
     def input(self, spec: Any) -> Value:
         """A new input.
@@ -154,8 +157,11 @@ class GraphBuilder:
         if not callable(fn):
             raise InvalidConfig(where="GraphBuilder.inline", given=repr(fn), needed="a function of arrays", fix="Pass one first.")
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
-        with jax_seam.tracing_for_graph(True):
+        symbolic = any(jax_seam.is_symbolic_dim(d) for v in inputs for d in v.meta.shape)
+        assumed = jax_seam.Assumptions()
+        with jax_seam.graph_assumptions(assumed) if symbolic else contextlib.nullcontext():
             closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
+        self._assumed.extend(itertools.starmap(Guard, assumed))
         return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
     def fresh(self) -> GraphBuilder:
@@ -212,7 +218,7 @@ class GraphBuilder:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        guards = [guard for index, assumed in self._guards.items() if done[index] for guard in assumed]
+        guards = [*self._assumed, *(guard for index, assumed in self._guards.items() if done[index] for guard in assumed)]
         return Graph(
             metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules, guards
         )

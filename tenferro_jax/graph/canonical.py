@@ -14,7 +14,7 @@ from ..payload import Sealed
 def canonical_bytes(value: Sealed) -> bytes:
     """The typed key of an op, a graph or another sealed value as canonical JSON.
 
-    Classes are written by module and name, symbolic dimensions and pytrees by their text.
+    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their text.
 
     Example:
       >>> from tenferro_jax.ops.structural import Transpose
@@ -33,10 +33,14 @@ def _plain(key: Any) -> Any:
         return _plain(key.typed_key)
     if isinstance(key, type):
         return {"class": f"{key.__module__}.{key.__qualname__}"}
+    if isinstance(key, frozenset):
+        return sorted(map(str, key))
     if isinstance(key, bytes):
         return {"bytes": key.hex()}
     if is_symbolic_dim(key):
         return {"dimension": str(key)}
     if isinstance(key, jax.tree_util.PyTreeDef):
         return {"tree": str(key)}
+    if callable(key):  # a kernel
+        return {"kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"}
     return {"dtype": str(key)}

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
-from ..extension import Extension, ExtensionRuleSet, apply
-from ..jax_seam import is_symbolic_dim, is_tracing_for_graph
+from ..extension import Extension, ExtensionRuleSet, ExtensionRuntimeSet, apply
+from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import (
     TensorMeta,
     as_operand,
@@ -162,6 +162,14 @@ class Graph(Sealed):
         """The same graph under other AD rules, control-flow bodies included."""
         return self.map_ops(lambda op: map_bodies(op, lambda body: body.with_rules(rules)), self.metas, rules)
 
+    def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Graph:
+        """The same graph with its extensions under other runtimes, control-flow bodies included."""
+
+        def changed(op: StdTensorOp) -> StdTensorOp:
+            return op.with_runtimes(runtimes) if isinstance(op, Extension) else map_bodies(op, lambda body: body.with_runtimes(runtimes))
+
+        return self.map_ops(changed, self.metas, self.rules)
+
     def with_guards(self, guards: Iterable[Guard]) -> Graph:
         """The same graph under other guards."""
         return Graph(
@@ -196,7 +204,7 @@ class Graph(Sealed):
         """What equality sees, as bytes that are the same in every process and on every machine.
 
         Graphs are equal exactly when their bytes are, but for symbols: those of two calls of `jax.export.symbolic_shape`
-        are never equal, though they have one text.
+        are never equal, though they have one text; and kernels, which are named here and compared as objects.
         """
         return canonical_bytes(self)
 
@@ -225,7 +233,7 @@ class Graph(Sealed):
         arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
         graph = self.bound_metas([meta_of(a) for a in arrays])
         if graph.guards:
-            graph._require_restated_guards()
+            graph._restate_guards()
         if not x64_enabled():
             for meta in self.metas:
                 require_x64(meta, "a value of a graph that was made with 64-bit types")
@@ -242,14 +250,12 @@ class Graph(Sealed):
         sizes = solve_sizes(self.input_metas, given, self.input_names)
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
-    def _require_restated_guards(self) -> None:
-        """Refuse guards that cannot be decided, but where another graph is recorded, whose nodes assume them anew."""
-        known: set[str] = set()
-        if is_tracing_for_graph():
-            known = {str(g) for n in self.nodes for g in canonical_guards(infer(n.op, tuple(self.metas[i] for i in n.inputs))[1])}
+    def _restate_guards(self) -> None:
+        """Hand undecided guards on to the graph that is being recorded; refuse them where none is."""
         for guard in self.guards:
-            if str(guard) not in known:
+            if graph_assumptions.value is None:
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
+            graph_assumptions.value.append(guard)
 
     def bound_to(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).

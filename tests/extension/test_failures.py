@@ -24,11 +24,14 @@ from tenferro_jax import (
     host_errors,
 )
 from tenferro_jax.extension import (
+    NO_RUNTIMES,
     NOT_DIFFERENTIABLE,
     ExtensionAdRule,
     ExtensionFactory,
     ExtensionOp,
     ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
     apply,
     lookup_extension_factory,
     register_extension,
@@ -40,9 +43,9 @@ from ..extension_ops import RULES, Bilinear, HostCumulate, MaxAndIndex, ScaledSq
 X = np.arange(6.0).reshape(2, 3)
 
 
-def runners(op, *xs, rules=RULES):
+def runners(op, *xs, rules=RULES, runtimes=NO_RUNTIMES):
     """The same call eagerly, jitted, vmapped, in scan, cond and checkpoint."""
-    call = lambda *xs: apply(op, *xs, rules=rules)  # noqa: E731
+    call = lambda *xs: apply(op, *xs, rules=rules, runtimes=runtimes)  # noqa: E731
     batch = [np.stack([x, x]) for x in xs]
     yield "eager", lambda: call(*xs)
     yield "jit", lambda: jax.jit(call)(*xs)
@@ -218,8 +221,6 @@ class WrongLowering(Wrong):
 
 
 class WrongKernel(Wrong):
-    kernels = {"cpu": Wrong.outputs}  # noqa: RUF012
-
     def lower_to_standard_ops(self, builder, x):
         return [x]
 
@@ -235,7 +236,8 @@ CLASSES = {"dtype": MetaMismatchError, "shape": MetaMismatchError, "count": Arit
 @pytest.mark.parametrize("how", CLASSES)
 @pytest.mark.parametrize("kind", [WrongLowering, WrongKernel, WrongHost])
 def test_what_disagrees_with_infer_output_meta_is_caught(kind, how):
-    for name, run in runners(kind(how), X):
+    kernels = [Kernel(Wrong.family_id, "cpu", Wrong.outputs)] if kind is WrongKernel else []
+    for name, run in runners(kind(how), X, runtimes=ExtensionRuntimeSet(*kernels)):
         compiled_host = kind is WrongHost and name in ("jit", "scan", "cond")
         with pytest.raises(jax.errors.JaxRuntimeError if compiled_host else CLASSES[how], match=r"test-package\.wrong\.v1"):
             jax.block_until_ready(run())

@@ -19,6 +19,7 @@ from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuleSet,
     apply,
+    extension_op,
     parse_family_id,
 )
 from tenferro_jax.payload import from_payload_json, payload_json, typed_key
@@ -315,6 +316,46 @@ def test_arrays_inside_tuples_and_dataclasses_are_copied_too():
         Holder(jax.random.key(0))
 
 
-def test_kernels_are_for_known_platforms():
-    with pytest.raises(InvalidConfig, match=r"kernels of extension a\.b\.v1: given platforms=\('gpu',\); needed .* cuda"):
-        type("Bad", (ExtensionOp,), {"family_id": "a.b.v1", "kernels": {"gpu": len}})
+def test_the_decorator_declares_family_and_payload():
+    @extension_op(package="test-package", name="declared.twice", version=2)
+    class Declared(ExtensionOp):
+        k: int
+
+        def lower_to_standard_ops(self, builder, x):
+            return [x * self.k]
+
+    assert parse_family_id(Declared.family_id) == ("test-package", "declared.twice", 2)
+    assert Extension.of(Declared(3)) == Extension.of(Declared(3)) != Extension.of(Declared(4))
+    assert float(apply(Declared(3), 2.0)[0]) == 6.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Declared(3).k = 4
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "version", "error"),
+    [
+        ("a.b", "c", 1, MalformedFamilyId),
+        ("", "c", 1, MalformedFamilyId),
+        ("a", "", 1, MalformedFamilyId),
+        ("a", "c d", 1, MalformedFamilyId),
+        ("a", "c", -1, MalformedFamilyId),
+        ("a", "c", True, MalformedFamilyId),
+        ("a", "c", "1", MalformedFamilyId),
+        ("a", "c", 1.0, MalformedFamilyId),
+    ],
+)
+def test_the_decorator_refuses_parts_that_read_otherwise(package, name, version, error):
+    with pytest.raises(error):
+        extension_op(package=package, name=name, version=version)
+
+
+def test_the_decorator_refuses_other_classes():
+    declare = extension_op(package="test-package", name="declared", version=1)
+    for cls in (int, Holder(1), type("Other", (ExtensionOp,), {"family_id": "test-package.other.v1"})):
+        with pytest.raises(InvalidConfig, match=r"extension_op, test-package\.declared\.v1"):
+            declare(cls)
+    with pytest.raises(InvalidConfig, match="not frozen"):
+        declare(dataclasses.dataclass(type("Mutable", (ExtensionOp,), {"__annotations__": {"k": int}})))
+    frozen = dataclasses.dataclass(frozen=True)(type("Frozen", (ExtensionOp,), {"__annotations__": {"k": int}}))
+    assert declare(frozen) is frozen
+    assert frozen(1).family_id == "test-package.declared.v1"

@@ -1,16 +1,33 @@
 """Which route an extension takes, and why."""
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 
-from tenferro_jax import RouteKind, Unsupported, routes
-from tenferro_jax.extension import apply
+from tenferro_jax import (
+    BackendFailure,
+    DuplicateKernel,
+    Engine,
+    InvalidConfig,
+    MalformedFamilyId,
+    RouteKind,
+    Unsupported,
+    routes,
+    trace,
+)
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+)
+from tenferro_jax.extension.choice import choose_route
 from tenferro_jax.extension.op import Extension
-from tenferro_jax.extension.runtimes import choose_route
 from tenferro_jax.jax_seam import Site
 
-from ..extension_ops import RULES, HostCumulate, KernelSine, ScaledSquare
+from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
 
 X = np.ones((2, 3))
 
@@ -30,9 +47,9 @@ X = np.ones((2, 3))
 def test_choice(op, site, kind, reason):
     if kind is None:
         with pytest.raises(Unsupported, match=reason):
-            choose_route(op, site)
+            choose_route(Extension.of(op, RUNTIMES), site)
     else:
-        route = choose_route(op, site)
+        route = choose_route(Extension.of(op, RUNTIMES), site)
         assert route.kind is kind
         assert reason in route.reason
         assert str(route).startswith(f"{op.family_id} on {site.platform}: {kind.value}")
@@ -40,7 +57,7 @@ def test_choice(op, site, kind, reason):
 
 def test_routes_of_a_function_in_program_order():
     def f(x):
-        y = apply(KernelSine(), x, rules=RULES)[0]
+        y = apply(KernelSine(), x, rules=RULES, runtimes=RUNTIMES)[0]
         return jax.lax.cond(y.sum() > 0, lambda y: apply(ScaledSquare(), y, rules=RULES)[0], lambda y: y, y).sum()
 
     assert [r.family_id for r in routes(f, X)] == [KernelSine.family_id, ScaledSquare.family_id]
@@ -51,10 +68,136 @@ def test_routes_of_a_function_in_program_order():
 
 
 def test_the_route_that_is_told_is_the_route_that_runs():
-    call = lambda x: apply(KernelSine(offset=1.0), x)[0]  # noqa: E731
+    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731
     (route,) = routes(call, X)
     assert route.kind is RouteKind.KERNEL
     np.testing.assert_allclose(call(X), np.sin(X) + 1)
     np.testing.assert_allclose(jax.jit(call)(X), np.sin(X) + 1)
     np.testing.assert_allclose(jax.vmap(call)(X), np.sin(X) + 1)
     assert Extension.of(KernelSine(offset=1.0)) == Extension.of(KernelSine(offset=1.0))
+
+
+FAMILY = KernelSine.family_id
+
+
+def shifted(op, x):
+    return [x * 0 + 7]
+
+
+def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
+    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) == RUNTIMES
+    assert hash(ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel))) == hash(RUNTIMES)
+    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != RUNTIMES
+    assert RUNTIMES.lookup_kernel(FAMILY, "cpu").run is sine_kernel
+    assert RUNTIMES.lookup_kernel(FAMILY, "tpu") is None
+    assert repr(RUNTIMES) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
+    assert len(RUNTIMES) == 1
+    more = RUNTIMES.with_kernel(Kernel(FAMILY, "tpu", shifted))
+    assert more == RUNTIMES.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
+    for add in (lambda: RUNTIMES.with_kernel(Kernel(FAMILY, "cpu", shifted)), lambda: more.merge(RUNTIMES)):
+        with pytest.raises(DuplicateKernel, match=rf"second kernel for family_id {FAMILY} on cpu"):
+            add()
+    assert len(more) == 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "text"),
+    [
+        (Kernel(FAMILY, "gpu", shifted), InvalidConfig, r"Kernel of extension .*platforms=\('gpu',\); needed .* cuda"),
+        (Kernel("nonsense", "cpu", shifted), MalformedFamilyId, "nonsense"),
+        (Kernel(FAMILY, "cpu", 3), InvalidConfig, "a Kernel"),
+        (shifted, InvalidConfig, "a Kernel"),
+    ],
+)
+def test_bad_kernels_are_refused(kernel, error, text):
+    with pytest.raises(error, match=text):
+        ExtensionRuntimeSet(kernel)
+
+
+class Traced(KernelSine):
+    """Tells its routes apart by value: kernel 7, lowering sine, host -1."""
+
+    family_id = "test-package.traced.v1"
+
+    def eager_execute(self, x):
+        return [np.full_like(x, -1)]
+
+
+SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
+WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind.HOST: -1.0}
+
+
+@pytest.mark.parametrize("kind", RouteKind)
+def test_a_selected_route_is_the_one_that_runs(kind):
+    runtimes = SEVEN.only(kind)
+    call = lambda x: apply(Traced(), x, runtimes=runtimes)[0]  # noqa: E731
+    assert [r.kind for r in routes(call, X)] == [kind]
+    for run in (call, jax.jit(call), jax.vmap(call)):
+        np.testing.assert_allclose(run(X), WHAT[kind])
+    graph = trace(call, X)
+    np.testing.assert_allclose(Engine().eval(graph, X), WHAT[kind])
+    np.testing.assert_allclose(Engine(runtimes=SEVEN).eval(graph, X), WHAT[RouteKind.KERNEL])
+    np.testing.assert_allclose(graph.with_runtimes(SEVEN.only(RouteKind.HOST)).to_jax()(X), WHAT[RouteKind.HOST])
+    assert graph != graph.with_runtimes(SEVEN)
+
+
+def test_what_is_not_selected_never_runs():
+    for only in (RouteKind.KERNEL, RouteKind.HOST):
+        with pytest.raises(Unsupported, match=r"scaled_square.*only " + only.value):
+            apply(ScaledSquare(), X, runtimes=SEVEN.only(only))
+    with pytest.raises(Unsupported, match="in an export"):
+        jax.export.export(jax.jit(lambda x: apply(Traced(), x, runtimes=SEVEN.only(RouteKind.KERNEL))[0]))(X)
+    with pytest.raises(InvalidConfig, match="RouteKind"):
+        SEVEN.only()
+    with pytest.raises(InvalidConfig, match="RouteKind"):
+        SEVEN.only("host")
+    with pytest.raises(InvalidConfig, match="ExtensionRuntimeSet"):
+        apply(Traced(), X, runtimes=[Kernel(FAMILY, "cpu", shifted)])
+    with pytest.raises(InvalidConfig, match="ExtensionRuntimeSet"):
+        Engine(runtimes=[])
+
+
+def test_a_rule_emits_under_the_runtimes_of_the_call():
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            (factor,) = builder.add(Traced(), primal_in[0])
+            return [builder.inline(lambda f, t: f * t, factor, tangent_in[0])]
+
+    rules = ExtensionRuleSet(Rule())
+    for kind, want in WHAT.items():
+        runtimes = SEVEN.only(kind, RouteKind.LOWERING) if kind is not RouteKind.HOST else None
+        if runtimes is not None:
+            loss = lambda x, runtimes=runtimes: apply(ScaledSquare(), x, rules=rules, runtimes=runtimes)[0].sum()  # noqa: E731
+            np.testing.assert_allclose(jax.grad(loss)(X), want)
+            np.testing.assert_allclose(jax.grad(lambda x, loss=loss: jax.vmap(loss)(x).sum())(X), want)
+
+
+def test_the_host_form_runs_directly_where_a_lowering_declines():
+    class Declining(HostCumulate):
+        family_id = "test-package.declining.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return [x] if x.shape[-1] == 2 else None
+
+        def eager_execute(self, x):
+            raise LookupError("no table")
+
+    assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
+    for _ in range(2):
+        with pytest.raises(BackendFailure, match=r"declining.*LookupError: no table") as error:
+            apply(Declining(), np.ones(3))
+        assert isinstance(error.value.__cause__, LookupError)
+    assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
+
+
+def test_a_tensor_on_a_device_is_no_host_result():
+    class OnDevice(HostCumulate):
+        family_id = "test-package.on_device.v1"
+
+        def eager_execute(self, x):
+            return [jax.device_put(x, jax.devices()[-1])]
+
+    with pytest.raises(BackendFailure, match=r"on_device\.v1, output 0: given a jax\.Array float64\[2,3\].*needed a NumPy array"):
+        apply(OnDevice(), X)

@@ -13,7 +13,7 @@ from tenferro_jax import InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 
 from ..cases import CASES, LOWERED, ids
-from ..extension_ops import RULES, HostCumulate, KernelSine
+from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine
 from ..oracles import central_difference
 
 P = jax.P
@@ -118,7 +118,7 @@ def test_host_op_on_an_explicit_mesh_is_refused():
 
 
 def test_a_kernel_runs_on_one_device_or_inside_shard_map_but_not_where_xla_partitions():
-    call = functools.partial(apply, KernelSine(offset=1.0), rules=RULES)
+    call = functools.partial(apply, KernelSine(offset=1.0), rules=RULES, runtimes=RUNTIMES)
     x = np.linspace(0.0, 1.0, 8)
     np.testing.assert_allclose(jax.jit(call)(x)[0], np.sin(x) + 1)
     sharded = jax.device_put(x, jax.NamedSharding(mesh(), P("d")))

@@ -1,0 +1,70 @@
+"""Who executes an extension: the one place that chooses, and says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import Unsupported
+from ..jax_seam import Site
+from .op import Extension, has_host_form, has_lowering
+from .runtimes import RouteKind
+
+
+class Route(NamedTuple):
+    """The chosen route of one extension node.
+
+    Attributes:
+      family_id: the extension.
+      platform: "cpu", "cuda", "rocm", "tpu", or "default".
+      kind: kernel, lowering or host.
+      reason: why this one, in a few words.
+    """
+
+    family_id: str
+    platform: str
+    kind: RouteKind
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
+
+
+def choose_route(carrier: Extension, site: Site, *, lowering_declined: bool = False) -> Route:
+    """The first that exists and is selected: a kernel for the platform, the lowering, the host form.
+
+    Args:
+      carrier: the extension, with its runtimes.
+      site: platform, whether this is an export, whether XLA partitions over several devices.
+      lowering_declined: lower_to_standard_ops was asked and returned None.
+
+    Raises:
+      Unsupported: nothing can run the op there.
+    """
+    op, selected = carrier.op, carrier.runtimes.routes
+
+    def route(kind: RouteKind, reason: str) -> Route:
+        return Route(op.family_id, site.platform, kind, reason)
+
+    passed_over = ""
+    if carrier.runtimes.lookup_kernel(op.family_id, site.platform) is not None:
+        if RouteKind.KERNEL not in selected:
+            passed_over = "; its kernel is not selected"
+        elif not site.exporting and not site.partitioned:
+            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
+        else:
+            passed_over = "; its kernel is not portable" if site.exporting else "; its kernel cannot be partitioned, use jax.shard_map"
+    if has_lowering(op) and not lowering_declined and RouteKind.LOWERING in selected:
+        return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
+    if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
+        return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
+    narrowed = len(selected) < len(RouteKind)
+    raise Unsupported(
+        where=f"extension {op.family_id}",
+        given=f"platform {site.platform}" + (" in an export" if site.exporting else "") + passed_over,
+        needed=f"{carrier.runtimes}"
+        if narrowed
+        else "a kernel, a lowering to standard ops" + ("" if site.exporting else ", or eager_execute"),
+        fix="Select more routes."
+        if narrowed
+        else "Override lower_to_standard_ops" + (": host code and kernels cannot be exported." if site.exporting else " or eager_execute."),
+    )

@@ -1,0 +1,61 @@
+"""The decorator that declares an extension op: its family_id from its parts, its fields as frozen payload."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar, dataclass_transform
+
+from ..errors import InvalidConfig, MalformedFamilyId
+from .family import parse_family_id
+from .op import ExtensionOp
+
+Op = TypeVar("Op", bound=ExtensionOp)
+
+
+@dataclass_transform(frozen_default=True)
+def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
+    """Declare the class below as the op family `<package>.<name>.v<version>`.
+
+    The class becomes a frozen dataclass: its annotated fields are the payload.
+
+    Args:
+      package: the name of the distribution that publishes the op, without a dot.
+      name: the op's name in that package.
+      version: the major version, from 0. Raise it with any change of payload, inference, rule or numbers.
+
+    Raises:
+      MalformedFamilyId: the parts make no family_id, or one that reads as other parts.
+      InvalidConfig: the class is no ExtensionOp, states another family_id itself, or is a dataclass that is not frozen.
+
+    Example:
+      >>> @extension_op(package="docs-example", name="shift", version=1)
+      ... class Shift(ExtensionOp):
+      ...     by: float
+      ...     def lower_to_standard_ops(self, builder, x):
+      ...         return (builder.inline(lambda x: x + self.by, x),)
+      >>> Shift.family_id, Shift(2.0)
+      ('docs-example.shift.v1', Shift(by=2.0))
+    """
+    family_id = f"{package}.{name}.v{version}"
+    if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
+        raise MalformedFamilyId(family_id, problem=f"it does not read back as package={package!r}, name={name!r}, version={version!r}")
+
+    def declare(cls: type[Op]) -> type[Op]:
+        if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
+            raise _refusal(family_id, repr(cls), "a subclass of ExtensionOp", "Derive it from tenferro_jax.extension.ExtensionOp.")
+        stated = vars(cls).get("family_id", family_id)
+        if stated != family_id:
+            raise _refusal(family_id, f"family_id = {stated!r} in the class", "one family_id", "Leave the line out.")
+        cls.family_id = family_id
+        if "__dataclass_params__" not in vars(cls):
+            return dataclasses.dataclass(frozen=True)(cls)
+        if not vars(cls)["__dataclass_params__"].frozen:
+            raise _refusal(family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out.")
+        return cls
+
+    return declare
+
+
+def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig:
+    return InvalidConfig(where=f"extension_op, {family_id}", given=given, needed=needed, fix=fix)
