@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..engine.engine import Engine
-from ..errors import ConformanceError
 from ..extension import RouteKind, apply
 from ..extension.op import has_host_form
-from ..io.export import export, load
-from ..meta import TensorMeta, meta_of
+from ..io.export import ExportedProgram, export, load
+from ..meta import meta_of, struct
 from .examples import Inputs, of_other_sizes
 from .inference import run_host_form, symbolic_graph, symbolic_metas
-from .subject import Broken, NotApplicable, Subject, as_broken, broken_unless
+from .subject import Broken, NotApplicable, Subject, breaking
 
 SAME = "Let every route compute the same; state a tolerance where rounding may differ."
 
 
 def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """A plain call, against the oracle where there is one."""
-    got = broken_unless("a plain call", "X8.1", "See the error.", lambda: subject.call(*inputs))
+    with breaking("X8.1", "a plain call", "See the error."):
+        got = subject.call(*inputs)
     subject.require_equal("a plain call" + (" against the oracle" if subject.oracle else ""), got, subject.expected(inputs), "X8.10", SAME)
     yield
 
@@ -32,14 +32,15 @@ def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def routes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Each route alone, eagerly, against the expected value."""
     kinds = subject.routes(inputs)
+    if len(kinds) < 2 and not subject.oracle:
+        reason = f"one route alone, {kinds[0].value}, and no oracle" if kinds else "no route"
+        raise NotApplicable(reason, "Pass oracle=, a NumPy function of the inputs.")
     for kind in kinds:
         only = subject.runtimes.only(kind)
-        got = broken_unless(kind.value, "X8.3", "See the error.", lambda only=only: apply(subject.op, *inputs, runtimes=only))
+        with breaking("X8.3", f"route {kind.value}", "See the error."):
+            got = apply(subject.op, *inputs, runtimes=only)
         subject.require_equal(f"route {kind.value}", got, subject.expected(inputs), "X8.10", SAME)
         yield
-    if len(kinds) < 2 and not subject.oracle:
-        reason = f"the {kinds[0].value} is the only route, and there is no oracle to compare it with" if kinds else "no route"
-        raise NotApplicable(reason, "Pass oracle=, a NumPy function of the inputs.")
 
 
 def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -48,28 +49,28 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if not has_host_form(op):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
     private = tuple(x.copy() for x in inputs)
-    for i, x in enumerate(private):
-        x.setflags(write=True)
-        del i
     fix = "Never write into an input: make a new array."
-    try:
-        first = run_host_form(op, private)
-    except ValueError as error:
-        clause = "X8.7" if "read-only" in str(error) else "X8.8"
-        raise as_broken(error, "eager_execute", clause, fix if clause == "X8.7" else "See the error.") from error
-    except Broken:
-        raise
-    except Exception as error:
-        raise as_broken(error, "eager_execute", "X8.8", "See the error.") from error
+    with breaking("X8.8", "eager_execute", "See the error."):
+        try:
+            first = run_host_form(op, private)
+        except ValueError as error:
+            if "read-only" in str(error):
+                raise Broken("X8.7", f"eager_execute writes into an input: {error}", fix) from error
+            raise
     first = tuple(np.array(out) for out in first)
     for i, (after, before) in enumerate(zip(private, inputs, strict=True)):
         if after.tobytes() != before.tobytes():
             raise Broken("X8.7", f"eager_execute wrote into input {i}", fix)
     yield
     for look in ("second", "third"):
-        again = broken_unless("eager_execute", "X8.8", "See the error.", lambda: run_host_form(op, private))
+        with breaking("X8.8", "eager_execute", "See the error."):
+            again = run_host_form(op, private)
         if any(np.asarray(a).tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
-            raise Broken("X4.3", f"eager_execute gives other values at the {look} call", "Compute from inputs and payload alone; seed what is random by the payload.")
+            raise Broken(
+                "X4.3",
+                f"eager_execute gives other values at the {look} call",
+                "Compute from inputs and payload alone; seed what is random by the payload.",
+            )
         yield
     subject.require_equal("eager_execute", first, subject.expected(inputs), "X8.10", SAME)
     yield
@@ -80,7 +81,11 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
     private = tuple(x.copy() for x in inputs)
     first = [np.asarray(y).tobytes() for y in subject.call(*private)]
     fix = "Compute from inputs and payload alone; seed what is random by the payload."
-    calls = {"again": subject.call, "compiled": jax.jit(lambda *xs: subject.call(*xs)), "a third time": subject.call}
+    calls: dict[str, Callable[..., Any]] = {
+        "again": subject.call,
+        "compiled": jax.jit(lambda *xs: subject.call(*xs)),
+        "a third time": subject.call,
+    }
     for what, call in calls.items():
         got = [np.asarray(y) for y in call(*private)]
         if what == "compiled":  # other code: only the values must agree
@@ -95,11 +100,12 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The graph compiled by an Engine, with symbolic sizes bound to the example's and to others."""
-    graph = broken_unless("symbolic sizes", "X7.2", "See symbolic_sizes.", lambda: symbolic_graph(subject, inputs))
+    graph = symbolic_graph(subject, inputs)
     runner = Engine()
     for made in _two_sizes(subject, inputs):
         what = f"Engine at {', '.join(str(meta_of(x)) for x in made)}"
-        got = broken_unless(what, "X8.9", "See the error.", lambda made=made: runner.eval(graph, *made))
+        with breaking("X8.9", what, "See the error."):
+            got = runner.eval(graph, *made)
         subject.require_equal(what, got, subject.expected(made), "X8.10", SAME)
         yield
 
@@ -111,9 +117,9 @@ def _two_sizes(subject: Subject, inputs: Inputs) -> list[Inputs]:
 def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Exported for several platforms, reloaded from its bytes, and run; its attribute names the family."""
     _require_exportable(subject, inputs)
-    only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Lower to what exports: no host code, no kernel, no callback."
-    program = broken_unless("export", "X13.7", fix, lambda: load(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes()))
+    with breaking("X13.7", "export", fix):
+        program = _exported(subject, inputs, ("cpu", "cuda", "tpu"))
     if program.families != (subject.op.family_id,):
         raise Broken("X11.1", f"the exported program names the families {program.families}", "Keep family_id as the class states it.")
     yield
@@ -124,19 +130,26 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Exported with symbolic sizes, reloaded, and run at two sizes."""
     _require_exportable(subject, inputs)
-    graph = broken_unless("symbolic sizes", "X7.2", "See symbolic_sizes.", lambda: symbolic_graph(subject, inputs))
+    graph = symbolic_graph(subject, inputs)
     if not graph.is_symbolic:
         raise NotApplicable("no input has a size that can change", "Give an example with sizes from 1.")
     shared = any(str(d).startswith("s") for m in graph.input_metas for d in m.shape)
     metas = symbolic_metas(inputs, shared=shared, constraints=[str(g) for g in graph.guards])
-    specs = [jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas]
-    only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Write the lowering in functions that take symbolic sizes, or lower by scan and gather instead."
-    program = broken_unless("export with symbolic sizes", "X13.7", fix, lambda: load(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *specs, platforms=("cpu",)).to_bytes()))
+    with breaking("X13.7", "export with symbolic sizes", fix):
+        program = _exported(subject, [struct(m) for m in metas], ("cpu",))
     for made in _two_sizes(subject, inputs):
         what = f"exported with symbolic sizes, at {', '.join(str(meta_of(x)) for x in made)}"
-        subject.require_equal(what, broken_unless(what, "X13.7", fix, lambda made=made: program(*made)), subject.expected(made), "X13.7", SAME)
+        with breaking("X13.7", what, fix):
+            got = program(*made)
+        subject.require_equal(what, got, subject.expected(made), "X13.7", SAME)
         yield
+
+
+def _exported(subject: Subject, specs: Sequence[Any], platforms: tuple[str, ...]) -> ExportedProgram:
+    """The op's lowering as an exported program, reloaded from its bytes."""
+    only = subject.runtimes.only(RouteKind.LOWERING)
+    return load(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *specs, platforms=platforms).to_bytes())
 
 
 def _require_exportable(subject: Subject, inputs: Inputs) -> None:
@@ -144,5 +157,3 @@ def _require_exportable(subject: Subject, inputs: Inputs) -> None:
         raise NotApplicable("host code and kernels are not portable", "Override lower_to_standard_ops.")
     if importlib.util.find_spec("flatbuffers") is None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")
-
-

@@ -108,7 +108,8 @@ class Examination:
 
 def _found(check: Check, subject: Subject) -> Finding:
     start = time.perf_counter()
-    cases, notes, reasons = 0, dict.fromkeys(()), []
+    cases, reasons = 0, []
+    notes: dict[str, None] = {}
     for inputs in subject.examples:
         try:
             for note in check.run(subject, inputs):
@@ -130,7 +131,7 @@ def _found(check: Check, subject: Subject) -> Finding:
 
 
 def _broken(check: Check, error: Exception) -> Broken:
-    return error if isinstance(error, Broken) else as_broken(error, check.name, check.clauses[0], "See the error.")
+    return error if isinstance(error, Broken) else as_broken(error, check.clauses[0], check.name, "See the error.")
 
 
 def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:

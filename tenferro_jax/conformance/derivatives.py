@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..extension import ExtensionAdRule, apply
 from .differentiation import Mask, Smooth, smooth
 from .examples import FLOATS, Inputs, is_float
 from .finite_difference import Derivative, directional
-from .subject import Broken, Claim, NotApplicable, Subject, as_broken, broken_unless
+from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
 WITHIN = 5e-5
 """Relative difference from the finite difference that a derivative may have; a rule off by a twentieth of a percent is found."""
@@ -36,15 +37,17 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             missing = [i for i, x in enumerate(view.inputs) if i not in mask and is_float(x)]
             clause = "X10.4" if missing else "X10.8"
             try:
-                jax.eval_shape(lambda *xs, f=view.function(mask): jax.jvp(f, xs, xs), *view.at(mask))
-                ct = view.cotangents(subject.rng)
-                jax.eval_shape(lambda *xs, f=view.function(mask), ct=ct: jax.vjp(f, *xs)[1](ct), *view.at(mask))
+                jax.eval_shape(functools.partial(_both_modes, view.function(mask), view.cotangents(subject.rng)), *view.at(mask))
             except Exception as error:
-                broken = as_broken(error, what, clause, LINEARIZE)
+                broken = as_broken(error, clause, what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
                     broken.clause, broken.fix = "X10.4", "Leave out inactive slots: a tangent that is None is a zero."
                 raise broken from error
             yield view.undeclared or None
+
+
+def _both_modes(f: Callable[..., Any], cotangents: Any, *xs: Any) -> Any:
+    return jax.jvp(f, xs, xs), jax.vjp(f, *xs)[1](cotangents)
 
 
 def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
@@ -54,9 +57,8 @@ def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     masks = list(view.masks())
     fns = [view.function(mask) for mask in masks]
     directions = [view.random(view.at(mask), rng) for mask in masks]
-    tangents = broken_unless(
-        "jvp", "X10.6", LINEARIZE, lambda: jax.jit(lambda ds: [jax.jvp(f, view.at(m), d)[1] for f, m, d in zip(fns, masks, ds, strict=True)])(directions)
-    )
+    with breaking("X10.6", "jvp", LINEARIZE):
+        tangents = jax.jit(lambda ds: [jax.jvp(f, view.at(m), d)[1] for f, m, d in zip(fns, masks, ds, strict=True)])(directions)
     for mask, direction, got in zip(masks, directions, tangents, strict=True):
         want = directional(_values(view, mask), view.at(mask), direction)
         for note in _agree(f"jvp by {_names(mask)}", got, want, "X10.6", LINEARIZE):
@@ -80,7 +82,9 @@ def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: st
     for g, w in zip(map(np.asarray, got), want, strict=True):
         kinks = w.smooth.size - int(w.smooth.sum())
         if kinks and kinks == w.smooth.size:
-            raise NotApplicable("no entry has a derivative at the example: kinks, or values that are not finite", "Give other example inputs.")
+            raise NotApplicable(
+                "no entry has a derivative at the example: kinks, or values that are not finite", "Give other example inputs."
+            )
         wrong = w.smooth & ~(abs(g - w.value) <= WITHIN * abs(w.value) + 8 * w.error)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -98,10 +102,9 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
     w = tuple(3 * a - 0.5 * b for a, b in zip(u, v, strict=True))
     zero = tuple(map(np.zeros_like, at))
 
-    def push(*directions: Any) -> Any:
-        return jax.jvp(view.function(view.active), at, directions)[1]
-
-    ju, jv, jw, j0 = broken_unless("jvp", "X10.6", LINEARIZE, lambda: jax.jit(lambda ds: [push(*d) for d in ds])([u, v, w, zero]))
+    push = functools.partial(_pushed, view.function(view.active), at)
+    with breaking("X10.6", "jvp", LINEARIZE):
+        ju, jv, jw, j0 = jax.jit(lambda ds: [push(*d) for d in ds])([u, v, w, zero])
     combined = [np.asarray(3 * a - 0.5 * b) for a, b in zip(ju, jv, strict=True)]
     fix = "Emit in linearize what is linear in the tangents; nonlinear factors may hang on primals alone."
     subject.require_equal("J 0", j0, [np.zeros_like(a) for a in combined], "X10.6", fix)
@@ -117,14 +120,19 @@ def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable("one input alone has derivatives", "Nothing is to be done.")
     rng = subject.rng
     directions = dict(zip(view.active, view.random(view.at(view.active), rng), strict=True))
-    whole = view.function(view.active)
+    whole, at = view.function(view.active), view.at(view.active)
+    masks = list(view.masks())[1:]
+    padded = [tuple(d if i in mask else np.zeros_like(d) for i, d in directions.items()) for mask in masks]
+    wanted = jax.jit(lambda ds: [jax.jvp(whole, at, d)[1] for d in ds])(padded)
     claims = []
-    for mask in list(view.masks())[1:]:
-        some = tuple(directions[i] for i in mask)
-        padded = tuple(directions[i] if i in mask else np.zeros_like(directions[i]) for i in view.active)
-        want = jax.jvp(whole, view.at(view.active), padded)[1]
-        claims.append(Claim(f"jvp by {_names(mask)}", lambda d, f=view.function(mask), m=mask: jax.jvp(f, view.at(m), d)[1], (some,), want))
+    for mask, want in zip(masks, wanted, strict=True):
+        push = functools.partial(_pushed, view.function(mask), view.at(mask))
+        claims.append(Claim(f"jvp by {_names(mask)}", push, tuple(directions[i] for i in mask), want))
     yield from subject.hold(claims, "X10.3", "A tangent that is None is a zero: leave its term out.")
+
+
+def _pushed(f: Callable[..., Any], at: Any, *direction: Any) -> Any:
+    return jax.jvp(f, at, direction)[1]
 
 
 def adjoint(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -133,7 +141,8 @@ def adjoint(subject: Subject, inputs: Inputs) -> Iterator[None]:
     rng = subject.rng
     all_outputs = tuple(range(len(view.outputs)))
     choices = [all_outputs, *((i,) for i in all_outputs)] if len(all_outputs) > 1 else [all_outputs]
-    cases, runs = [], []
+    cases: list[Any] = []
+    runs: list[Any] = []
     for mask in view.masks():
         v, w = view.random(view.at(mask), rng), view.cotangents(rng)
         for chosen in choices:
@@ -142,11 +151,10 @@ def adjoint(subject: Subject, inputs: Inputs) -> Iterator[None]:
             runs.append((lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask)))
 
     def both(all_v: Any, all_w: Any) -> Any:
-        return [
-            (jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)) for (f, at), v, w in zip(runs, all_v, all_w, strict=True)
-        ]
+        return [(jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)) for (f, at), v, w in zip(runs, all_v, all_w, strict=True)]
 
-    found = broken_unless("vjp", "X10.7", TRANSPOSE, lambda: jax.jit(both)([c[1] for c in cases], [c[2] for c in cases]))
+    with breaking("X10.7", "vjp", TRANSPOSE):
+        found = jax.jit(both)([c[1] for c in cases], [c[2] for c in cases])
     for (what, v, w), (jv, jtw) in zip(cases, found, strict=True):
         left, right = _inner(w, jv), _inner(jtw, v)
         size = max(_inner(map(abs, w), map(abs, map(np.asarray, jv))), _inner(map(abs, map(np.asarray, jtw)), map(abs, v)))
@@ -171,15 +179,16 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
     for i in view.active:
         f, (x,) = view.function((i,)), view.at((i,))
         values = _values(view, (i,))
-        y, doubled, nothing = values(x), values(2 * x), values(np.zeros_like(x))
+        y, doubled, nothing = (values(z) for z in (x, 2 * x, np.zeros_like(x)))
         if subject.difference(doubled, [2 * a for a in y]) or any(a.any() for a in nothing):
             continue
         found = True
-        w = view.random(y, rng)
+        weights = view.random(y, rng)
         what = f"transpose by input {i}"
-        (back,) = broken_unless(what, "X10.11", TRANSPOSE, lambda f=f, x=x, w=w: jax.linear_transpose(f, x)(w))
-        left, right = _inner(w, y), _inner([back], [x])
-        if not abs(left - right) <= 1e-9 * _inner(map(abs, w), map(abs, y)):
+        with breaking("X10.11", what, TRANSPOSE):
+            (back,) = jax.linear_transpose(f, x)(weights)
+        left, right = _inner(weights, y), _inner([back], [x])
+        if not abs(left - right) <= 1e-9 * _inner(map(abs, weights), map(abs, y)):
             raise Broken("X10.11", f"{what}: <w, A x> = {left} and <A' w, x> = {right}", TRANSPOSE)
         yield
     if not found:
@@ -204,12 +213,15 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         return jax.jvp(pullback, xs, d)[1], back(d)
 
     fix = "Emit in the rule what has derivatives itself, or pass order=1 and say so in the docstring."
-    forward, reverse = broken_unless("second order", "X10.14", fix, lambda: jax.jit(second)(at, direction))
+    with breaking("X10.14", "second order", fix):
+        forward, reverse = jax.jit(second)(at, direction)
     want = directional(pullback, at, direction)
     for note in _agree("second derivative", forward, want, "X10.14", fix):
         yield note or None
     if all(not np.iscomplexobj(x) for x in at):
-        subject.require_equal("reverse over reverse, <d, H u> against <H d, u>", [_inner(reverse, direction)], [_inner(forward, direction)], "X10.14", fix)
+        subject.require_equal(
+            "reverse over reverse, <d, H u> against <H d, u>", [_inner(reverse, direction)], [_inner(forward, direction)], "X10.14", fix
+        )
         yield None
 
 

@@ -91,7 +91,9 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
             return tuple(outs[i] for i in view.outputs)
 
         given = tuple(args[i] if i == first else x for i, x in enumerate(view.inputs))
-        claims.append(Claim(f"vjp of shard_map, input {first} spread and the others replicated", lambda *xs: by_active(replicated, xs), given, want))
+        claims.append(
+            Claim(f"vjp of shard_map, input {first} spread and the others replicated", lambda *xs: by_active(replicated, xs), given, want)
+        )
     yield from subject.hold(claims, "X13.4", FIX)
 
 

@@ -72,7 +72,6 @@ def sizes_of(inputs: Inputs) -> list[int]:
     return sorted({size for x in inputs for size in x.shape}, reverse=True)
 
 
-
 def resized(inputs: Inputs, old: int, new: int) -> Inputs:
     """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do."""
     made = []

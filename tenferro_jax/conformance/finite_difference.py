@@ -6,6 +6,7 @@ derivatives of both sides differ at every h there is a kink (or noise), and no d
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -46,7 +47,9 @@ def directional(fn: Callable[..., Sequence[Any]], at: Sequence[np.ndarray], dire
     found = [Derivative(np.zeros_like(y), np.zeros(y.shape), np.zeros(y.shape, bool)) for y in centre]
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
-        found = [_merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h)) for i, (old, y) in enumerate(zip(found, centre, strict=True))]
+        found = [
+            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h)) for i, (old, y) in enumerate(zip(found, centre, strict=True))
+        ]
         if all(d.smooth.all() for d in found):
             break
     return found
@@ -69,7 +72,7 @@ def _extrapolated(estimates: Sequence[Any], factors: Sequence[int]) -> Any:
     """Richardson: the error of the k-th column falls by factors[k] whenever the step is halved."""
     row = list(estimates)
     for factor in factors:
-        row = [(factor * fine - coarse) / (factor - 1) for coarse, fine in zip(row, row[1:], strict=False)]
+        row = [(factor * fine - coarse) / (factor - 1) for coarse, fine in itertools.pairwise(row)]
     return row[0]
 
 

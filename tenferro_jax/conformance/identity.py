@@ -15,7 +15,7 @@ from ..graph.builder import GraphBuilder
 from ..meta import meta_of
 from ..payload import payload_json
 from .examples import Inputs
-from .subject import Broken, NotApplicable, Subject, broken_unless
+from .subject import Broken, NotApplicable, Subject, breaking
 
 
 def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -26,7 +26,8 @@ def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if not isinstance(of_class, str) or of_class != op.family_id:
         raise Broken("X5.3", f"the class says {of_class!r}, the op {op.family_id!r}", fix)
     yield
-    broken_unless("family_id", "X5.1", "Correct it.", lambda: parse_family_id(op.family_id))
+    with breaking("X5.1", "family_id", "Correct it."):
+        parse_family_id(op.family_id)
     yield
     for near in neighbours(op):
         if near.family_id != op.family_id:
@@ -52,7 +53,8 @@ def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Equal payloads make equal carriers with equal hashes; other types and other bits make others."""
     op = subject.op
-    same = broken_unless("a copy of the op", "X4.1", "Let __post_init__ accept its own fields.", lambda: rebuilt(op))
+    with breaking("X4.1", "a copy of the op", "Let __post_init__ accept its own fields."):
+        same = rebuilt(op)
     if Extension.of(same) != Extension.of(op) or hash(Extension.of(same)) != hash(Extension.of(op)):
         raise Broken("X5.8", f"{op!r} made twice gives two different ops", "Leave typed_key, equality and hash to the base class.")
     yield
@@ -85,13 +87,17 @@ def interning(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """After inference and a run the op holds its fields and nothing else."""
     op = subject.op
-    fields = {f.name for f in dataclasses.fields(op)} if dataclasses.is_dataclass(op) else set()  # type: ignore[arg-type]
+    fields = set(_fields(op))
     before = payload_json(op)
     for _ in range(2):
         subject.call(*inputs)
         state = {name for name in vars(op) if name not in fields and not name.startswith(("_key", "_hash", "_carrier"))}
         if state:
-            raise Broken("X4.1", f"state outside the fields: {', '.join(sorted(state))}", "Keep no state on an op; compute anew, or cache by payload.")
+            raise Broken(
+                "X4.1",
+                f"state outside the fields: {', '.join(sorted(state))}",
+                "Keep no state on an op; compute anew, or cache by payload.",
+            )
         if payload_json(op) != before:
             raise Broken("X4.1", f"the payload was {before} and is {payload_json(op)}", "Never change an op; make another.")
         yield
@@ -110,7 +116,8 @@ def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
     for each in (op, *neighbours(op)):
         text = payload_json(each)
         try:
-            back = broken_unless(f"decode({text})", "X5.9", fix, lambda text=text: factory.decode(text))
+            with breaking("X5.9", f"decode({text})", fix):
+                back = factory.decode(text)
         except Broken:
             if each is op:
                 raise
@@ -122,17 +129,19 @@ def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def rebuilt(op: ExtensionOp) -> Any:
     """An equal op made anew."""
-    return dataclasses.replace(op) if dataclasses.is_dataclass(op) else type(op)()  # type: ignore[type-var]
+    return dataclasses.replace(op) if dataclasses.is_dataclass(op) else type(op)()
+
+
+def _fields(op: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(op)] if dataclasses.is_dataclass(op) else []
 
 
 def neighbours(op: ExtensionOp) -> Iterator[Any]:
     """Ops whose payload differs in the type or the bits of one field, where the op takes that."""
-    for field in dataclasses.fields(op) if dataclasses.is_dataclass(op) else ():  # type: ignore[arg-type]
-        if not field.init:
-            continue
-        for value in _near(getattr(op, field.name)):
+    for name in _fields(op):
+        for value in _near(getattr(op, name)):
             try:
-                near = dataclasses.replace(op, **{field.name: value})  # type: ignore[type-var]
+                near = dataclasses.replace(op, **{name: value})  # type: ignore[type-var]
                 Extension.of(near)
             except Exception:  # the op refuses such a payload, as it may
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,28 +11,30 @@ import numpy as np
 
 from ..errors import TenferroError
 from ..extension import Extension, ExtensionOp, RouteKind
-from ..extension.execution import lowering_body
+from ..extension.execution import current_platform, lowering_body
 from ..extension.op import checked_sequence, has_host_form, has_lowering, require_arrays
-from ..extension.routes import current_platform, extensions_in
+from ..extension.routes import extensions_in
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..meta import TensorMeta, meta_of, struct
 from .examples import Inputs, of_other_sizes, sizes_of, variants
-from .subject import Broken, NotApplicable, Subject, as_broken, broken_unless
+from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 
 AGREE = "Make infer_output_meta and the implementation agree."
 
 
 def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Every route, in every precision and size that inference takes."""
-    metas = broken_unless("inference", "X7.6", "Correct it.", lambda: subject.carrier.infer(*map(meta_of, inputs)))
+    with breaking("X7.6", "inference", "Let it take the example, or give another example."):
+        subject.carrier.infer(*map(meta_of, inputs))
     for made in subject.accepted(variants(inputs)):
         metas = subject.metas(made)
         if metas != subject.metas(made):
             raise Broken("X4.3", "infer_output_meta says something else at the second look", "Compute it from payload and inputs alone.")
         for kind in RouteKind:
             what = f"{kind.value} for {', '.join(str(meta_of(x)) for x in made)}"
-            outs = broken_unless(what, "X7.1", AGREE, lambda kind=kind, made=made: _returned(subject, kind, made))
+            with breaking("X7.1", what, AGREE):
+                outs = _returned(subject, kind, made)
             if outs is None:
                 continue
             have = tuple(map(meta_of, outs))
@@ -81,8 +82,8 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
     looks = []
     for _ in range(2):
         # A new function at each look: JAX would answer the second from its cache.
-        run = lambda *xs: lowering_body(subject.carrier, xs) or ()  # noqa: E731
-        looks.append(broken_unless("the lowering", "X8.5", "See the error.", lambda run=run: jax.make_jaxpr(run)(*structs)))
+        with breaking("X8.6", "the lowering", "Return None to decline, or correct it."):
+            looks.append(jax.make_jaxpr(lambda *xs: lowering_body(subject.carrier, xs) or ())(*structs))
     inner = [carrier.family_id for carrier, _ in extensions_in(looks[0])]
     if inner:
         raise Broken("X8.5", f"the lowering holds the extensions {', '.join(inner)}", fix)
@@ -103,7 +104,7 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             bound = graph.bound_metas([meta_of(x) for x in made]).output_metas
         except TenferroError as error:
             if made is inputs:
-                raise as_broken(error, "guards at the sizes of the example", "X7.4", "Assume no more than the op needs.") from error
+                raise as_broken(error, "X7.4", "guards at the sizes of the example", "Assume no more than the op needs.") from error
             continue
         if bound != metas:
             clause, fix = _why(subject, made)
@@ -133,22 +134,22 @@ def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
     except Exception as error:
         if derived and len(sizes_of(inputs)) < sum(x.ndim for x in inputs):
             fix = "Override infer_output_meta; inference derived from the lowering is only as total as the JAX functions in it."
-            return broken_unless(
-                "symbolic sizes", "X7.2", fix, lambda: _graph_of(subject, symbolic_metas(inputs, shared=True))
-            )
+            with breaking("X7.2", "symbolic sizes", fix):
+                return _graph_of(subject, symbolic_metas(inputs, shared=True))
         raise _symbolic_failure(error, derived) from error
 
 
 def _symbolic_failure(error: Exception, derived: bool) -> Broken:
-    causes = list(itertools.takewhile(lambda e: e is not None, _chain(error)))
-    if derived or any(isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in causes):
+    if derived or any(
+        isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in _causes(error)
+    ):
         fix = "Use dimension arithmetic and context.require_equal; no int(), no < and no range() of a size."
-        return as_broken(error, "different symbols that may be equal", "X7.2", fix)
+        return as_broken(error, "X7.2", "different symbols that may be equal", fix)
     fix = "Compare sizes by context.require_equal: == is False for symbols that may be equal."
-    return as_broken(error, "different symbols that may be equal are refused", "X7.3", fix)
+    return as_broken(error, "X7.3", "different symbols that may be equal are refused", fix)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException | None]:
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
@@ -156,15 +157,14 @@ def _chain(error: BaseException | None) -> Iterator[BaseException | None]:
 
 def symbolic_metas(inputs: Inputs, *, shared: bool, constraints: Sequence[str] = ()) -> list[TensorMeta]:
     """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
-    names = {
-        (i, axis): f"s{size}" if shared else f"d{i}_{axis}" for i, x in enumerate(inputs) for axis, size in enumerate(x.shape) if size
-    }
+    names = {(i, axis): f"s{size}" if shared else f"d{i}_{axis}" for i, x in enumerate(inputs) for axis, size in enumerate(x.shape) if size}
     different = sorted(set(names.values()))
     if not different:
         return [meta_of(x) for x in inputs]
     symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different), constraints=constraints), strict=True))
     return [
-        TensorMeta(x.dtype, tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape))) for i, x in enumerate(inputs)
+        TensorMeta(x.dtype, tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)))
+        for i, x in enumerate(inputs)
     ]
 
 

@@ -29,9 +29,7 @@ def _choices(inputs: Inputs) -> list[Axes]:
 
 
 def _stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[np.ndarray, ...]:
-    return tuple(
-        elements[0][i] if axis is None else np.stack([e[i] for e in elements], axis) for i, axis in enumerate(axes)
-    )
+    return tuple(elements[0][i] if axis is None else np.stack([e[i] for e in elements], axis) for i, axis in enumerate(axes))
 
 
 def _element(stacked: Sequence[np.ndarray], axes: Axes, k: int) -> Inputs:

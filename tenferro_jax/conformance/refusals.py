@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..errors import ArityError, TenferroError
-from ..extension.op import is_host_only
+from ..extension import ExtensionOp, RouteKind
 from ..meta import meta_of
 from .examples import Inputs
 from .subject import Broken, Subject, as_broken
@@ -27,7 +27,9 @@ def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
             if subject.op.family_id in str(error):
                 yield
                 continue
-        raise Broken("X6.2", f"{len(given)} inputs were not refused by an ArityError that names the family", "Leave input_count a plain number.")
+        raise Broken(
+            "X6.2", f"{len(given)} inputs were not refused by an ArityError that names the family", "Leave input_count a plain number."
+        )
 
 
 def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -40,13 +42,16 @@ def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
             if subject.op.family_id not in str(error):
                 raise Broken("X7.6", f"{what}: refused without naming the family: {error}", FIX) from error
         except Exception as error:
-            raise as_broken(error, f"{what}: inference takes these, and the implementation fails", "X7.1", FIX) from error
+            raise as_broken(error, "X7.1", f"{what}: inference takes these, and the implementation fails", FIX) from error
         yield
 
 
 def _run(subject: Subject, inputs: Inputs) -> Any:
-    """As far as a mistake shows: host code is run, a lowering is traced."""
-    if is_host_only(subject.op):
+    """As far as a mistake shows: host code is run, a lowering is traced, unless inference has done that already."""
+    subject.carrier.infer(*map(meta_of, inputs))
+    if type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta:
+        return None
+    if subject.routes(inputs) == (RouteKind.HOST,):
         return subject.call(*inputs)
     return jax.jit(lambda *xs: subject.call(*xs)).lower(*inputs)
 

@@ -113,7 +113,7 @@ class ConformanceReport:
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
-    return f"{law:<4} {check:<18} {clauses:<24} {cases:>5}  {verdict}".rstrip()
+    return f"{law:<3} {check:<20} {clauses:<19} {cases:>5}  {verdict}"
 
 
 def _row(finding: Finding) -> str:
@@ -122,8 +122,7 @@ def _row(finding: Finding) -> str:
         verdict += f": {finding.problem}"
     cases = str(finding.cases) if finding.cases else "-"
     line = _line(finding.law, finding.check, " ".join(finding.clauses), cases, "")
-    margin = len(_line("", "", "", "cases", "x")) - 1
-    return "\n".join(textwrap.wrap(verdict, WIDTH, initial_indent=f"{line:<{margin}}", subsequent_indent=" " * (margin + 2)))
+    return "\n".join(textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=" " * (len(line) + 2)))
 
 
 def _failures(failures: Sequence[Finding]) -> list[str]:

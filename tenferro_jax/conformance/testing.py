@@ -40,7 +40,7 @@ def conformance_tests(
       >>> a, b = np.array([[0.5, 2.0]]), np.array([[1.0], [0.0]])
       >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), (a, b), rules=TROPICAL_RULES)
     """
-    import pytest
+    import pytest  # noqa: PLC0415
 
     made: list[Examination] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from ..extension import save_families
 from .differentiation import Smooth, smooth
 from .examples import Inputs, cast, rows
-from .subject import Broken, Claim, NotApplicable, Subject, broken_unless
+from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
 IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
 
@@ -53,7 +55,7 @@ def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
     view = smooth(subject, inputs)
     at, w = view.at(view.active), view.cotangents(subject.rng)
     f = view.function(view.active)
-    want = jax.jit(lambda *xs: jax.vjp(f, *xs)[1](w))(*at)
+    want = jax.jit(functools.partial(_pulled, f, w))(*at)
 
     def scanned(*xs: Any) -> Any:
         return jax.tree.map(lambda y: y[0], jax.lax.scan(lambda c, _: (c, f(*xs)), 0, None, length=1)[1])
@@ -69,8 +71,12 @@ def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
         "checkpoint with save_families": jax.checkpoint(f, policy=policy),
         "custom_vjp": _by_hand(f),
     }
-    claims = [Claim(f"derivative inside {name}", lambda *xs, g=g: jax.vjp(g, *xs)[1](w), at, want) for name, g in places.items()]
+    claims = [Claim(f"derivative inside {name}", functools.partial(_pulled, g, w), at, want) for name, g in places.items()]
     yield from subject.hold(claims, "X13.3", "Let the rule be traceable: no branch on values, no state.")
+
+
+def _pulled(f: Callable[..., Any], cotangents: Any, *xs: Any) -> Any:
+    return jax.vjp(f, *xs)[1](cotangents)
 
 
 def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,10 +93,15 @@ def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
 def ahead_of_time(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Lowered and compiled ahead of time, with inputs donated."""
     want = subject.expected(inputs)
-    donated = tuple(range(len(inputs)))
-    compiled = broken_unless(
-        "ahead of time", "X13.3", IN_PROGRAMS, lambda: jax.jit(lambda *xs: subject.call(*xs), donate_argnums=donated, keep_unused=True).lower(*inputs).compile()
-    )
+    free = [(y.dtype, y.shape) for y in want]
+    donated = []
+    for i, x in enumerate(inputs):  # JAX warns of a donated input that no output can take the place of
+        if (x.dtype, x.shape) in free:
+            free.remove((x.dtype, x.shape))
+            donated.append(i)
+    jitted = jax.jit(lambda *xs: subject.call(*xs), donate_argnums=donated)
+    with breaking("X13.3", "ahead of time", IN_PROGRAMS):
+        compiled = jitted.lower(*inputs).compile()
     subject.require_equal("ahead of time, inputs donated", compiled(*map(jnp.array, inputs)), want, "X13.3", IN_PROGRAMS)
     yield
 
@@ -99,16 +110,16 @@ def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Traced under jax.checking_leaks and jax.enable_checks: no tracer is kept, no rule of JAX is broken."""
     fix = "Keep no traced value beyond the call that was given it."
     views: list[Smooth] = []
-    try:
+    with contextlib.suppress(NotApplicable):
         views.append(smooth(subject, inputs))
-    except NotApplicable:
-        pass
     with jax.checking_leaks(), jax.enable_checks(True):
-        broken_unless("tracing", "X4.1", fix, lambda: jax.jit(lambda *xs: subject.call(*xs)).trace(*inputs))
+        with breaking("X4.1", "tracing", fix):
+            jax.jit(lambda *xs: subject.call(*xs)).trace(*inputs)
         yield
         for view in views:
             f, w = view.function(view.active), view.cotangents(subject.rng)
-            broken_unless("tracing the derivative", "X4.1", fix, lambda f=f, w=w, v=view: jax.jit(lambda *xs: jax.vjp(f, *xs)[1](w)).trace(*v.at(v.active)))
+            with breaking("X4.1", "tracing the derivative", fix):
+                jax.jit(functools.partial(_pulled, f, w)).trace(*view.at(view.active))
             yield
 
 
@@ -120,9 +131,10 @@ def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if subject.metas(single) is None:
         raise NotApplicable("the op takes no inputs of 32 bits", "Accept float32.")
     want = tuple(y.astype(np.int32) if y.dtype == np.int64 else y for y in subject.expected(single))
-    with jax.enable_x64(False):
-        got = broken_unless("64-bit types off", "X7.1", "Name the dtypes you mean.", lambda: jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single)))
+    fix = "Name the dtypes you mean."
+    with jax.enable_x64(False), breaking("X7.1", "64-bit types off", fix):
+        got = jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single))
     if any(g.dtype.itemsize > 4 and g.dtype.kind in "fiu" for g in map(np.asarray, got)):
-        raise Broken("X7.7", "a 64-bit output while 64-bit types are off", "Name the dtypes you mean.")
-    subject.require_equal("64-bit types off", got, want, "X7.1", "Name the dtypes you mean.")
+        raise Broken("X7.7", "a 64-bit output while 64-bit types are off", fix)
+    subject.require_equal("64-bit types off", got, want, "X7.1", fix)
     yield
