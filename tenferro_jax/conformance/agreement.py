@@ -48,23 +48,12 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     op = subject.op
     if not has_host_form(op):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
-    private = tuple(x.copy() for x in inputs)
-    fix = "Never write into an input: make a new array."
     with breaking("X8.8", "eager_execute", "See the error."):
-        try:
-            first = run_host_form(op, private)
-        except ValueError as error:
-            if "read-only" in str(error):
-                raise Broken("X8.7", f"eager_execute writes into an input: {error}", fix) from error
-            raise
-    first = tuple(np.array(out) for out in first)
-    for i, (after, before) in enumerate(zip(private, inputs, strict=True)):
-        if after.tobytes() != before.tobytes():
-            raise Broken("X8.7", f"eager_execute wrote into input {i}", fix)
+        first = tuple(np.array(out) for out in run_host_form(op, inputs))
     yield
     for look in ("second", "third"):
         with breaking("X8.8", "eager_execute", "See the error."):
-            again = run_host_form(op, private)
+            again = run_host_form(op, inputs)
         if any(np.asarray(a).tobytes() != b.tobytes() for a, b in zip(again, first, strict=True)):
             raise Broken(
                 "X4.3",
@@ -72,8 +61,6 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 "Compute from inputs and payload alone; seed what is random by the payload.",
             )
         yield
-    subject.require_equal("eager_execute", first, subject.expected(inputs), "X8.10", SAME)
-    yield
 
 
 def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ADRuleError
+from ..errors import ADRuleError, TenferroError
 from ..extension import ExtensionAdRule, apply
 from .differentiation import Mask, Smooth, smooth
 from .examples import FLOATS, Inputs, is_float
@@ -34,20 +34,23 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             continue
         for mask in view.masks():
             what = f"{dtype}, derivative by {_names(mask)}"
-            missing = [i for i, x in enumerate(view.inputs) if i not in mask and is_float(x)]
-            clause = "X10.4" if missing else "X10.8"
+            f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
+            missing = any(is_float(x) for i, x in enumerate(view.inputs) if i not in mask)
             try:
-                jax.eval_shape(functools.partial(_both_modes, view.function(mask), view.cotangents(subject.rng)), *view.at(mask))
+                jax.eval_shape(lambda *xs, f=f: jax.jvp(f, xs, xs), *at)
             except Exception as error:
-                broken = as_broken(error, clause, what, LINEARIZE)
+                broken = as_broken(error, "X10.8", what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
                     broken.clause, broken.fix = "X10.4", "Leave out inactive slots: a tangent that is None is a zero."
                 raise broken from error
+            try:
+                jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
+            except TenferroError:
+                raise
+            except Exception as error:
+                fix = "Emit in linearize what is linear in the tangents, or write transpose_rule."
+                raise as_broken(error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix) from error
             yield view.undeclared or None
-
-
-def _both_modes(f: Callable[..., Any], cotangents: Any, *xs: Any) -> Any:
-    return jax.jvp(f, xs, xs), jax.vjp(f, *xs)[1](cotangents)
 
 
 def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,11 +62,24 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
 
 
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
-    """What eager_execute itself returns for read-only arrays, checked to be NumPy arrays."""
-    views = [x.view() for x in inputs]
+    """What eager_execute itself returns for read-only arrays: NumPy arrays, and the inputs as they were."""
+    private = [x.copy() for x in inputs]
+    views = [x.view() for x in private]
     for view in views:
         view.setflags(write=False)
-    outs = require_arrays(checked_sequence(op.eager_execute(*views), op, "eager_execute", op.output_count), op, "eager_execute")
+    fix = "Never write into an input: make a new array."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
+            returned = op.eager_execute(*views)
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise Broken("X8.7", f"eager_execute writes into an input: {error}", fix) from error
+        raise
+    for i, (after, before) in enumerate(zip(private, inputs, strict=True)):
+        if after.tobytes() != before.tobytes():
+            raise Broken("X8.7", f"eager_execute wrote into input {i}", fix)
+    outs = require_arrays(checked_sequence(returned, op, "eager_execute", op.output_count), op, "eager_execute")
     for i, out in enumerate(outs):
         if not isinstance(out, np.ndarray | np.generic):
             kind = f"{type(out).__module__}.{type(out).__qualname__}"

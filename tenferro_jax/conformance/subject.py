@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
-from ..extension import Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, RouteKind, apply
+from ..extension import Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, RouteKind, apply, host_errors
 from ..extension.execution import here, route_of
 from ..extension.op import nested_extension
 from ..meta import TensorMeta, meta_of
@@ -148,7 +148,8 @@ class Subject:
 def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
     """An exception inside is a broken clause: this one, or the one that the exception itself is the refusal of."""
     try:
-        yield
+        with host_errors():
+            yield
     except (Broken, NotApplicable):
         raise
     except Exception as error:

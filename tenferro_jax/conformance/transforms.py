@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..extension import save_families
-from .differentiation import Smooth, smooth
+from .differentiation import smooth
 from .examples import Inputs, cast, rows
 from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
@@ -108,19 +107,24 @@ def ahead_of_time(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Traced under jax.checking_leaks and jax.enable_checks: no tracer is kept, no rule of JAX is broken."""
-    fix = "Keep no traced value beyond the call that was given it."
-    views: list[Smooth] = []
-    with contextlib.suppress(NotApplicable):
-        views.append(smooth(subject, inputs))
-    with jax.checking_leaks(), jax.enable_checks(True):
-        with breaking("X4.1", "tracing", fix):
-            jax.jit(lambda *xs: subject.call(*xs)).trace(*inputs)
-        yield
-        for view in views:
-            f, w = view.function(view.active), view.cotangents(subject.rng)
-            with breaking("X4.1", "tracing the derivative", fix):
-                jax.jit(functools.partial(_pulled, f, w)).trace(*view.at(view.active))
-            yield
+    _trace_checked(subject.call, inputs)
+    yield
+
+
+def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The derivative traced in the same way."""
+    view = smooth(subject, inputs)
+    _trace_checked(functools.partial(_pulled, view.function(view.active), view.cotangents(subject.rng)), view.at(view.active))
+    yield
+
+
+def _trace_checked(fn: Callable[..., Any], inputs: Inputs) -> None:
+    with (
+        jax.checking_leaks(),
+        jax.enable_checks(True),
+        breaking("X4.1", "tracing", "Keep no traced value beyond the call that was given it."),
+    ):
+        jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
 
 
 def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
