@@ -31,6 +31,18 @@ class Lazy(SoftRule):
     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
         return (tangent_in[0],)
 
+@extension_op(package="outside", name="power", version=1)
+class Power(ExtensionOp):
+    exponent: int
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: jax.lax.integer_pow(x, self.exponent), x),)
+
+class PowerFactory(ExtensionFactory):
+    def instantiate_default(self):
+        return Power(3)
+
+register_extension(PowerFactory(Power))
+
 RULES, WRONG = ExtensionRuleSet(SoftRule()), ExtensionRuleSet(Lazy())
 RUNTIMES = ExtensionRuntimeSet(Kernel(Soft.family_id, "cpu", lambda op, x: (jnp.logaddexp(x, 0),)))
 def made(): return Soft()
@@ -56,9 +68,14 @@ def test_an_op_that_conforms(folder):
     options = ("--rules", "outside:RULES", "--runtimes", "outside:RUNTIMES", "--oracle", "outside:oracle")
     done = run(folder, "check", "outside:Soft", *options)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("outside.soft.v1  Soft()\n")
-    assert " 0 failed" not in done.stdout
+    assert done.stdout.startswith("outside.soft.v1 Soft()\n")
     assert "L3  second_order         X10.14                  2  passed" in done.stdout
+
+
+def test_a_class_with_a_registered_factory(folder):
+    done = run(folder, "check", "outside:Power", "--input", "float32[3]", "--order", "1", "--seed", "7", "--tolerance", "1e-9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("outside.power.v1 Power(exponent=3)\n")
 
 
 def test_an_op_that_does_not_as_json(folder):
@@ -80,7 +97,7 @@ def test_an_op_that_does_not_as_json(folder):
         (("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"), "needed a dtype and sizes, such as float64[3,4]"),
         (("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"), "needed 2, one for each input"),
         (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
-        (("check", "ext_tropical:TropicalEinsum", "--input", "float64[3,4]"), "needed 2, one for each input"),
+        (("check", "ext_tropical:TropicalEinsum"), "needed something that makes an op without arguments"),
         (("check", "tests.extension_ops:sine_kernel"), "something that makes an op without arguments"),
     ],
 )

@@ -26,7 +26,8 @@ def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
       ArityError: an example has another number of arrays than the op has inputs.
     """
     where = f"check_extension of {op.family_id}"
-    found = tuple(given) or tuple(op.example_inputs()) or (() if op.input_count else ((),))
+    own = [tuple(example) if isinstance(example, list) else example for example in op.example_inputs()]
+    found = tuple(given) or tuple(own) or (() if op.input_count else ((),))
     if not found:
         raise InvalidConfig(
             where=where,

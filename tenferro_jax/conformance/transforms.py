@@ -119,11 +119,8 @@ def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _trace_checked(fn: Callable[..., Any], inputs: Inputs) -> None:
-    with (
-        jax.checking_leaks(),
-        jax.enable_checks(True),
-        breaking("X4.1", "tracing", "Keep no traced value beyond the call that was given it."),
-    ):
+    fix = "Keep no traced value beyond the call that was given it."
+    with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
         jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
 
 

@@ -40,10 +40,9 @@ def test_the_failing_example_is_small_and_still_fails(wrong):
 
 
 def test_raise_if_failed(wrong):
-    with pytest.raises(
-        ConformanceError, match=r"conformance of extension broken\.cube\.v1.*\n(.*\n)*.*FAILED L3 jvp: clause X10\.6"
-    ) as error:
+    with pytest.raises(ConformanceError, match=r"conformance of extension broken\.cube\.v1") as error:
         wrong.raise_if_failed()
+    assert str(wrong) in str(error.value)
     assert (error.value.family_id, error.value.fix) == ("broken.cube.v1", "Correct linearize.")
     with pytest.raises(AssertionError):
         wrong.raise_if_failed()
@@ -103,11 +102,11 @@ def test_examples_of_the_op_itself():
         family_id = "broken.with_examples.v1"
 
         def example_inputs(self):
-            return [X, X[0]]
+            return [X, (X[0],), [X[:1]]]
 
     report = check_extension(WithExamples())
     assert report.ok
-    assert {f.check: f.cases for f in report.findings}["value"] == 2
+    assert {f.check: f.cases for f in report.findings}["value"] == 3
 
 
 def test_an_op_without_inputs():
