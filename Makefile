@@ -28,7 +28,7 @@ lint: .venv/.test
 	.venv/bin/mypy
 
 bench: .venv/.test
-	for b in gradient_of_matmul call_overhead training_step compile_time graph_building graph_passes donation eval_all; do \
+	for b in gradient_of_matmul call_overhead extension_in_jit training_step compile_time graph_building graph_passes donation eval_all; do \
 		.venv/bin/python -m benchmarks.$$b || exit 1; done
 
 docs: .venv/.docs

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
-from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta
+from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta, extension_op
 
 from .kernels import blocked, reference
 from .layout import MatmulLayout, matmul_layout, product
@@ -32,7 +32,7 @@ class Outputs(enum.Enum):
     VALUE_AND_WINNER = "value_and_winner"
 
 
-@dataclasses.dataclass(frozen=True)
+@extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
 class TropicalEinsum(ExtensionOp):
     """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]).
 
@@ -48,7 +48,6 @@ class TropicalEinsum(ExtensionOp):
     outputs: Outputs = Outputs.VALUE
     accumulate: str | None = None
 
-    family_id = "tenferro-ext-tropical.einsum.v1"
     input_count = 2
 
     def __post_init__(self) -> None:
@@ -180,6 +179,13 @@ class TropicalEinsum(ExtensionOp):
         terms = [t if axis is None else t[:axis] + label + t[axis:] for t, axis in zip(equation.inputs, in_axes, strict=True)]
         form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
         return form, (0,) * self.output_count
+
+    def example_inputs(self) -> Sequence[Sequence[Any]]:
+        """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
+        labels = dict.fromkeys("".join(self.layout.equation.inputs))
+        sizes = dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+        rng = np.random.default_rng(0)
+        return [[rng.normal(size=[sizes[label] for label in term]) for term in self.layout.equation.inputs]]
 
 
 class TropicalEinsumFactory(ExtensionFactory):

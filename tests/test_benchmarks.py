@@ -2,7 +2,17 @@
 
 import jax
 
-from benchmarks import call_overhead, compile_time, donation, eval_all, gradient_of_matmul, graph_building, graph_passes, training_step
+from benchmarks import (
+    call_overhead,
+    compile_time,
+    donation,
+    eval_all,
+    extension_in_jit,
+    gradient_of_matmul,
+    graph_building,
+    graph_passes,
+    training_step,
+)
 
 
 def test_gradient_of_matmul(capsys):
@@ -18,6 +28,16 @@ def test_call_overhead(capsys):
     assert set(rows) > {"jax.jit"}
     assert all(v > 0 for v in rows.values())
     assert "x jit" in capsys.readouterr().out
+
+
+def test_extension_in_jit(capsys):
+    """Times are not asserted; that the optimised programs are equal, and that equal payloads share a trace, is."""
+    with jax.enable_x64(False):
+        found, (primitives, first, second) = extension_in_jit.main(8, repeats=2, count=20)
+    assert all(equal for equal, _ in found.values())
+    assert len(found) == 12
+    assert (primitives, first, second) == (1, 20, 0)
+    assert "optimised HLO equal" in capsys.readouterr().out
 
 
 def test_training_step(capsys):

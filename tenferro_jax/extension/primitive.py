@@ -11,7 +11,7 @@ import jax
 
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
-from ..meta import TensorMeta, as_operand, meta_of
+from ..meta import TensorMeta, as_operand, meta_of, x64_enabled
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
@@ -61,6 +61,8 @@ def apply(
     """
     require_runtimes(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
+    if type(rules) is ExtensionRuleSet and lowering_family.get() is None and all(map(_is_plain, arrays)):
+        return _eager(carrier)(*arrays)
     outer = lowering_family.get()
     if outer is not None:
         raise nested_extension(outer, carrier.family_id)
@@ -74,7 +76,17 @@ def apply(
     operands = [as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)]
     if any(isinstance(a, jax.core.Tracer) for a in operands):
         return tuple(_bind(carrier, rules, jax_seam.vary_together(operands)))
+    _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
     return _eager(carrier)(*operands)
+
+
+_PLAIN_TYPES: set[type] = set()
+"""The types of concrete JAX arrays that calls have met."""
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is an array that needs no check and no conversion: the way of most eager calls."""
+    return type(array) in _PLAIN_TYPES and (array.dtype.itemsize < 8 or x64_enabled())
 
 
 def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) -> list[Any]:

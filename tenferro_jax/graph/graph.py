@@ -8,8 +8,10 @@ graph was written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -176,6 +178,19 @@ class Graph(Sealed):
             self.metas, self.input_count, self.nodes, self.outputs, self.in_tree, self.out_tree, self.rules, self.lost_rules, guards
         )
 
+    def unified(self) -> Graph:
+        """The graph with its guards made true: one side of each takes the place of the other, where that is a symbol.
+
+        What is left undecided, as between two products of symbols, stays a guard.
+        """
+        graph = self
+        while True:
+            symbols = {str(d): d for m in graph.input_metas for d in m.shape if is_symbolic_dim(d) and str(d).isidentifier()}
+            found = next(filter(None, (_solved(guard, symbols) for guard in graph.guards)), None)
+            if found is None:
+                return graph
+            graph = graph.map_leaves(functools.partial(bind_dim, sizes=symbols | found))
+
     # --- what it looks like, and what it is ---
 
     def text(self, *, expand: bool = False) -> str:
@@ -298,6 +313,14 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A symbol of the guard with the size that the guard gives it, or None."""
+    for symbol, size in ((guard.lhs, guard.rhs), (guard.rhs, guard.lhs)):
+        if str(symbol) in symbols and not re.search(rf"\b{symbol}\b", str(size)):
+            return {str(symbol): size}
+    return None
 
 
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -106,7 +106,8 @@ def export(
     Extensions are lowered to standard ops; each stays one named call that carries its family_id and payload.
 
     Args:
-      fn: a JAX-traceable function, or a Graph.
+      fn: a JAX-traceable function, or a Graph. Sizes that guards of the graph demand to be equal are one symbol in the program,
+        which refuses arguments where they differ.
       *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct, dimensions may be symbolic; none for a graph.
       platforms: platforms the file is for; none of them needs to be present.
       compatibility: StableHLO requirement that the program is rewritten for ("WEEK_4", "WEEK_12"), so that an older JAX
@@ -130,7 +131,8 @@ def export(
     if isinstance(fn, Graph):
         if specs:
             raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")
-        specs, fn = fn.input_specs, fn.to_jax()
+        graph = fn.unified()
+        specs, fn = graph.input_specs, graph.to_jax()
     jax_seam.require_platforms(platforms, "export")
     if compatibility not in (None, *jax_seam.COMPATIBILITY):
         raise InvalidConfig(

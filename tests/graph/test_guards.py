@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, ShapeConstraintViolation, ShapeError, TensorMeta, UndecidedDimensionError, trace
+from tenferro_jax import (
+    GraphBuilder,
+    PlaceholderShapeMismatch,
+    ShapeConstraintViolation,
+    ShapeError,
+    TensorMeta,
+    UndecidedDimensionError,
+    trace,
+)
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply
 from tenferro_jax.graph.guards import Guard
 
@@ -92,7 +100,25 @@ def test_a_guard_survives(fn, form):
             run(x, np.ones(3), *longer)
     assert not EXECUTED
     assert graph.bound_to(x, y, *more).guards == ()
-    with pytest.raises(UndecidedDimensionError, match=r"constraints=\('b == c',\)"):
+    program = tj.export(graph)
+    jax.tree.map(np.testing.assert_array_equal, program(x, y, *more), got)
+    with pytest.raises(PlaceholderShapeMismatch):
+        program(x, np.ones(3), *longer)
+
+
+def test_guards_that_an_export_cannot_make_true_are_refused():
+    def pair(x, y, z, w):
+        return apply(Together(), jnp.concatenate([x, x]), y)[0] + apply(Together(), z.reshape(-1), w.reshape(-1))[0]
+
+    i, j, k, m, n = jax.export.symbolic_shape("i, j, k, m, n")
+    graph = trace(lambda x, y: apply(Together(), jnp.concatenate([x, x]), y)[0], spec(i), spec(j))
+    program = tj.export(graph)
+    assert program(np.ones(2), np.ones(4)) == 8.0
+    with pytest.raises(PlaceholderShapeMismatch, match=r"size 5.*needed size 4"):
+        program(np.ones(2), np.ones(5))
+    graph = trace(pair, spec(i), spec(2 * i), spec(j, k), spec(m, n))
+    assert [str(g) for g in graph.unified().guards] == ["j*k == m*n"]
+    with pytest.raises(UndecidedDimensionError, match=r"j\*k == m\*n|m\*n == j\*k"):
         tj.export(graph)
 
 
