@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from ..engine.engine import Engine
-from ..extension import RouteKind, apply
+from ..extension import ExtensionOp, RouteKind, apply
 from ..extension.op import has_host_form
+from ..graph.builder import GraphBuilder
 from ..io.export import ExportedProgram, export, load
 from ..meta import meta_of, struct
 from .examples import Inputs, of_other_sizes
@@ -97,6 +98,20 @@ def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
+def pruned_outputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """A graph that uses one output alone, compiled: what prune_outputs leaves gives the same."""
+    if type(subject.op).prune_outputs is ExtensionOp.prune_outputs:
+        raise NotApplicable("the op prunes no outputs", "Override prune_outputs, if that saves work.")
+    for i, want in enumerate(subject.expected(inputs)):
+        builder = GraphBuilder()
+        outs = builder.add(subject.carrier, *[builder.input(meta_of(x)) for x in inputs])
+        fix = "Give the live outputs, in order."
+        with breaking("X8.11", f"output {i} alone", fix):
+            (got,) = jax.tree.leaves(Engine().eval(builder.build([outs[i]]), *inputs))
+        subject.require_equal(f"output {i} alone", got, want, "X8.11", fix)
+        yield
+
+
 def _two_sizes(subject: Subject, inputs: Inputs) -> list[Inputs]:
     return [inputs, *subject.accepted(of_other_sizes(inputs, (2, 1)))[:1]]
 
@@ -107,8 +122,8 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
     fix = "Lower to what exports: no host code, no kernel, no callback."
     with breaking("X13.7", "export", fix):
         program = _exported(subject, inputs, ("cpu", "cuda", "tpu"))
-    if program.families != (subject.op.family_id,):
-        raise Broken("X11.1", f"the exported program names the families {program.families}", "Keep family_id as the class states it.")
+    if list(program.extensions) != [subject.carrier.attributes()]:
+        raise Broken("X11.1", f"the exported program holds {program.extensions}", "Keep family_id and payload as the class states them.")
     yield
     subject.require_equal("exported and reloaded", program(*inputs), subject.expected(inputs), "X13.7", SAME)
     yield

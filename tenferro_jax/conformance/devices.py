@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..extension.op import has_lowering
 from .differentiation import smooth
 from .examples import Inputs, rows
 from .subject import Claim, NotApplicable, Subject
@@ -15,10 +16,10 @@ from .subject import Claim, NotApplicable, Subject
 FIX = "Keep lowerings free of what only works on one device; rules too."
 
 
-def _mesh() -> Any:
+def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> Any:
     """Two of the devices there are, or the one: more add no new case."""
     devices = jax.devices()[:2]
-    return jax.make_mesh((len(devices),), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+    return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
 
 def _batches(inputs: Inputs, mesh: Any) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
@@ -104,3 +105,19 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
     placed = tuple(jax.device_put(x, jax.NamedSharding(mesh, jax.P("d"))) for x in args)
     yield from subject.hold([Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)], "X13.3", FIX)
+
+
+def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """On a mesh with explicit axes, where the output shardings have to be known: a batch spread over it, and replicated inputs."""
+    if not has_lowering(subject.op):
+        raise NotApplicable("no lowering to derive output shardings from", "Override lower_to_standard_ops.")
+    mesh = _mesh(jax.sharding.AxisType.Explicit)
+    elements, args = _batches(inputs, mesh)
+    want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+    with jax.set_mesh(mesh):
+        spread, whole = (tuple(jax.device_put(x, spec) for x in xs) for xs, spec in ((args, jax.P("d")), (inputs, jax.P())))
+        claims = [
+            Claim("vmap on an explicit mesh", jax.vmap(subject.call), spread, want),
+            Claim("replicated inputs on an explicit mesh", subject.call, whole, subject.expected(inputs)),
+        ]
+        yield from subject.hold(claims, "X13.5", "Correct infer_output_sharding, or leave it out: the lowering says it then.")

@@ -374,6 +374,45 @@ class SumLast(ExtensionOp):
         return dataclasses.replace(self, axis=moved), (0,)
 
 
+@dataclass(frozen=True)
+class SineAndCosine(ExtensionOp):
+    """Two outputs; the pruned op may give the other one."""
+
+    broken: bool
+    only: str = ""
+    family_id = "broken.sine_and_cosine.v1"
+
+    @property
+    def output_count(self):
+        return 1 if self.only else 2
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]] * self.output_count
+
+    def eager_execute(self, x):
+        named = {"sine": np.sin, "cosine": np.cos}
+        return tuple(named[name](x) for name in ([self.only] if self.only else named))
+
+    def prune_outputs(self, live):
+        if self.only or all(live):
+            return None
+        return dataclasses.replace(self, only="cosine" if live[1] is not self.broken else "sine")
+
+
+@dataclass(frozen=True)
+class Placed(Same):
+    """exp, with an output sharding of its own."""
+
+    broken: bool
+    family_id = "broken.placed.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.exp, x),)
+
+    def infer_output_sharding(self, inputs):
+        return [] if self.broken else [inputs[0].sharding]
+
+
 # --- rules ---------------------------------------------------------------------------------------------------------
 
 
@@ -517,6 +556,8 @@ DEFECTS: dict[str, Defect] = {
     "a host form that disagrees with the lowering": Defect("routes", "X8.10", TwoForms),
     "a kernel that disagrees with the lowering": Defect("routes", "X8.10", lambda broken: Lowered(), runtimes=kernels),
     "a lowering that needs to know sizes": Defect("exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)),
+    "a pruned op with the other output": Defect("pruned_outputs", "X8.11", SineAndCosine),
+    "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
     "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
     "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
     "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
