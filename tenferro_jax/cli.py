@@ -94,8 +94,8 @@ def _imported(target: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidConfig(where="target", given=f"{target!r}: {error}", needed=needed, fix=fix) from error
+    except Exception as error:  # the module is the user's
+        raise InvalidConfig(where="target", given=f"{target!r}: {type(error).__name__}: {error}", needed=needed, fix=fix) from error
     return found
 
 

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import InvalidConfig
 from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, host_errors
 from . import agreement, derivatives, devices, identity, inference, mapping, refusals, transforms
-from .examples import Inputs, read_examples, smaller
+from .examples import Inputs, smaller
 from .report import ConformanceReport, Finding, Verdict
 from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
 
@@ -215,38 +214,10 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
-    examination = examine(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)
+    examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
     findings = []
     for number, check in enumerate(CHECKS):
         findings.append(examination.finding(check.name))
         if progress is not None:
             progress(findings[-1], number, len(CHECKS))
     return ConformanceReport(op.family_id, repr(op), tuple(findings))
-
-
-def examine(
-    op: ExtensionOp,
-    examples: Sequence[Any],
-    rules: ExtensionRuleSet,
-    runtimes: ExtensionRuntimeSet,
-    oracle: Oracle | None,
-    tolerance: float | None,
-    others: Sequence[ExtensionOp],
-    order: int,
-    seed: int,
-) -> Examination:
-    """The examination of an op, with its arguments checked and nothing run yet."""
-    wanted = (
-        ("op", op, isinstance(op, ExtensionOp), "an instance of an ExtensionOp subclass"),
-        ("rules", rules, isinstance(rules, ExtensionRuleSet), "an ExtensionRuleSet"),
-        ("runtimes", runtimes, isinstance(runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
-        ("oracle", oracle, oracle is None or callable(oracle), "a NumPy function of the inputs"),
-        ("tolerance", tolerance, tolerance is None or tolerance >= 0, "a number from 0"),
-        ("others", others, all(isinstance(o, ExtensionOp) for o in others), "a sequence of ops"),
-        ("order", order, order in (1, 2), "1 or 2"),
-    )
-    for name, given, right, needed in wanted:
-        if not right:
-            raise InvalidConfig(where="check_extension", given=f"{name}={given!r}", needed=needed, fix="See its docstring.")
-    with jax.enable_x64(True):
-        return Examination(Subject(op, rules, runtimes, read_examples(op, examples), oracle, tolerance, others, order, seed))

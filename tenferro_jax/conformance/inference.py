@@ -11,7 +11,7 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension import Extension, ExtensionOp, RouteKind
+from ..extension import ExtensionOp, RouteKind
 from ..extension.execution import current_platform, lowering_body
 from ..extension.op import checked_sequence, has_host_form, has_lowering, require_arrays
 from ..extension.routes import extensions_in
@@ -110,7 +110,8 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """A symbol for each axis: different symbols that may be equal; bound to sizes, metas are those of concrete inference."""
     graph = symbolic_graph(subject, inputs)
-    for made in [inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)]:
+    # Sizes that all differ come first: what is wrong there is wrong for other reasons than a comparison.
+    for made in sorted([inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)], key=_has_equal_sizes):
         metas = subject.metas(made)
         if metas is None:
             continue
@@ -128,9 +129,13 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 
 def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
-    if len(sizes_of(inputs)) < sum(x.ndim for x in inputs):
+    if _has_equal_sizes(inputs):
         return "X7.3", "Compare sizes by context.require_equal: == is False for symbols that may be equal."
     return "X7.2", "Compute sizes from input shapes, without constants in their place."
+
+
+def _has_equal_sizes(inputs: Inputs) -> bool:
+    return len(sizes_of(inputs)) < sum(x.ndim for x in inputs)
 
 
 def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
@@ -144,12 +149,12 @@ def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
     """The op in a graph whose every axis has a symbol of its own; where only JAX compares sizes, equal sizes share one."""
     derived = type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta
     try:
-        return _graph_of(subject, symbolic_metas(inputs, shared=False))
+        return _graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
-        if derived and len(sizes_of(inputs)) < sum(x.ndim for x in inputs):
+        if derived and _has_equal_sizes(inputs):
             fix = "Override infer_output_meta; inference derived from the lowering is only as total as the JAX functions in it."
             with breaking("X7.2", "symbolic sizes", fix):
-                return _graph_of(subject, symbolic_metas(inputs, shared=True))
+                return _graph_of(subject, _symbolic_metas(inputs, shared=True))
         raise _symbolic_failure(error, derived) from error
 
 
@@ -169,13 +174,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def symbolic_metas(inputs: Inputs, *, shared: bool, constraints: Sequence[str] = ()) -> list[TensorMeta]:
+def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
     names = {(i, axis): f"s{size}" if shared else f"d{i}_{axis}" for i, x in enumerate(inputs) for axis, size in enumerate(x.shape) if size}
     different = sorted(set(names.values()))
     if not different:
         return [meta_of(x) for x in inputs]
-    symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different), constraints=constraints), strict=True))
+    symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different)), strict=True))
     return [
         TensorMeta(x.dtype, tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)))
         for i, x in enumerate(inputs)
@@ -184,5 +189,5 @@ def symbolic_metas(inputs: Inputs, *, shared: bool, constraints: Sequence[str] =
 
 def _graph_of(subject: Subject, metas: Sequence[TensorMeta]) -> Graph:
     builder = GraphBuilder()
-    outs = builder.add(Extension(subject.op, (), subject.runtimes), *[builder.input(m) for m in metas], rules=subject.rules)
+    outs = builder.add(subject.carrier, *[builder.input(m) for m in metas], rules=subject.rules)
     return builder.build(list(outs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +12,21 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
-from ..extension import Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, RouteKind, apply, host_errors
+from ..extension import (
+    NO_RULES,
+    NO_RUNTIMES,
+    Extension,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    RouteKind,
+    apply,
+    host_errors,
+)
 from ..extension.execution import here, route_of
 from ..extension.op import nested_extension
 from ..meta import TensorMeta, meta_of
-from .examples import Inputs
+from .examples import Inputs, read_examples
 
 
 class Broken(Exception):
@@ -46,24 +57,36 @@ class Claim(NamedTuple):
 Oracle = Callable[..., Sequence[Any]]
 
 
+@dataclasses.dataclass(eq=False)
 class Subject:
-    """An op with its rules, runtimes, examples and the independent answer."""
+    """An op with all that its checks need; the attributes are the arguments of `check_extension`."""
 
-    def __init__(
-        self,
-        op: ExtensionOp,
-        rules: ExtensionRuleSet,
-        runtimes: ExtensionRuntimeSet,
-        examples: tuple[Inputs, ...],
-        oracle: Oracle | None,
-        tolerance: float | None,
-        others: Sequence[ExtensionOp],
-        order: int,
-        seed: int,
-    ):
-        self.op, self.rules, self.runtimes, self.examples, self.oracle = op, rules, runtimes, examples, oracle
-        self.tolerance, self.others, self.order, self.seed = tolerance, tuple(others), order, seed
-        self.carrier = Extension(op, (), runtimes)
+    op: ExtensionOp
+    given: Sequence[Any]
+    rules: ExtensionRuleSet = NO_RULES
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES
+    oracle: Oracle | None = None
+    tolerance: float | None = None
+    others: Sequence[ExtensionOp] = ()
+    order: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, right, needed in (
+            ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
+            ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
+            ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
+            ("oracle", self.oracle is None or callable(self.oracle), "a NumPy function of the inputs"),
+            ("tolerance", self.tolerance is None or self.tolerance >= 0, "a number from 0"),
+            ("others", all(isinstance(other, ExtensionOp) for other in self.others), "a sequence of ops"),
+            ("order", self.order in (1, 2), "1 or 2"),
+        ):
+            if not right:
+                given = f"{name}={getattr(self, name)!r}"
+                raise InvalidConfig(where="check_extension", given=given, needed=needed, fix="See its docstring.")
+        with jax.enable_x64(True):
+            self.examples = read_examples(self.op, self.given)
+        self.carrier = Extension(self.op, (), self.runtimes)
         self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
 
     @property

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet
-from .check import CHECKS, Examination, examine
+from .check import CHECKS, Examination
 from .report import ConformanceReport, Verdict
-from .subject import Oracle
+from .subject import Oracle, Subject
 
 
 def conformance_tests(
@@ -18,7 +18,7 @@ def conformance_tests(
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     oracle: Oracle | None = None,
     tolerance: float | None = None,
-    others: tuple[ExtensionOp, ...] = (),
+    others: Sequence[ExtensionOp] = (),
     order: int = 2,
     seed: int = 0,
 ) -> Callable[..., None]:
@@ -47,7 +47,7 @@ def conformance_tests(
     @pytest.mark.parametrize("check", [c.name for c in CHECKS], ids=[f"{c.law}-{c.name}" for c in CHECKS])
     def test(check: str) -> None:
         if not made:
-            made.append(examine(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
+            made.append(Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)))
         finding = made[0].finding(check)
         if finding.verdict is Verdict.NOT_APPLICABLE:
             pytest.skip(finding.problem)
