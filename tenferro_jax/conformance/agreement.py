@@ -34,7 +34,7 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Each route alone, eagerly, against the expected value."""
     kinds = subject.routes(inputs)
     if len(kinds) < 2 and not subject.oracle:
-        reason = f"one route alone, {kinds[0].value}, and no oracle" if kinds else "no route"
+        reason = f"one route, {kinds[0].value}, and no oracle" if kinds else "no route"
         raise NotApplicable(reason, "Pass oracle=, a NumPy function of the inputs.")
     for kind in kinds:
         only = subject.runtimes.only(kind)
@@ -137,6 +137,6 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def _require_exportable(subject: Subject, inputs: Inputs) -> None:
     if RouteKind.LOWERING not in subject.routes(inputs):
-        raise NotApplicable("host code and kernels are not portable", "Override lower_to_standard_ops.")
+        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     if importlib.util.find_spec("flatbuffers") is None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")

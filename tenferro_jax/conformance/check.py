@@ -100,7 +100,8 @@ class Examination:
             failed = [earlier for earlier in check.after if self.finding(earlier).verdict is Verdict.FAILED]
             if failed:
                 fix = f"Mend {failed[0]} first."
-                found = Finding(check.law, name, check.clauses, Verdict.NOT_APPLICABLE, 0, 0.0, f"{failed[0]} failed", fix=fix)
+                reason = f"{failed[0]} failed"
+                found = Finding(check.law, name, check.clauses, Verdict.NOT_APPLICABLE, 0, 0.0, reason, fix=fix, waits_for=failed[0])
             else:
                 with jax.enable_x64(True):
                     found = _found(check, self.subject)
@@ -140,9 +141,9 @@ def _broken(check: Check, error: Exception) -> Broken:
 def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:
     """The failure at the smallest inputs found at which the same clause is broken."""
     deadline = time.perf_counter() + SECONDS_TO_SHRINK
-    pending = smaller(inputs)
+    pending, taken = smaller(inputs), subject.metas(inputs) is not None
     while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
-        if subject.metas(candidate) is None:
+        if taken and subject.metas(candidate) is None:
             continue
         try:
             for _ in check.run(subject, candidate):

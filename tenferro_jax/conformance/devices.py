@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..extension.op import has_lowering
+from ..extension import RouteKind
 from .differentiation import smooth
 from .examples import Inputs, rows
 from .subject import Claim, NotApplicable, Subject
@@ -109,8 +109,8 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """On a mesh with explicit axes, where the output shardings have to be known: a batch spread over it, and replicated inputs."""
-    if not has_lowering(subject.op):
-        raise NotApplicable("no lowering to derive output shardings from", "Override lower_to_standard_ops.")
+    if RouteKind.LOWERING not in subject.routes(inputs):
+        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     mesh = _mesh(jax.sharding.AxisType.Explicit)
     elements, args = _batches(inputs, mesh)
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))

@@ -74,7 +74,7 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
 def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64") -> Smooth:
     """The derivative view of an example; NotApplicable where there is none."""
     if not subject.rules.is_rule_registered(subject.op.family_id):
-        raise NotApplicable("no AD rule was given for the family", "Pass rules=ExtensionRuleSet(...).")
+        raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
     wide = cast(inputs, dtype)
     metas = subject.metas(wide)
     if metas is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConformanceError
-from ..meta import meta_of
+from ..meta import TensorMeta
 
 WIDTH = 100
 
@@ -39,6 +39,7 @@ class Finding:
       clause: the clause that is broken, or "".
       example: the smallest inputs found at which the check fails.
       fix: what to do.
+      waits_for: the failed check that has to pass before this one says anything, or "".
     """
 
     law: str
@@ -51,6 +52,7 @@ class Finding:
     clause: str = ""
     example: tuple[Any, ...] = ()
     fix: str = ""
+    waits_for: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON values."""
@@ -101,15 +103,23 @@ class ConformanceReport:
         return {"family_id": self.family_id, "op": self.op, "ok": self.ok, "findings": [f.to_json() for f in self.findings]}
 
     def __str__(self) -> str:
-        rows = [_row(f) for f in self.findings]
-        seconds = sum(f.seconds for f in self.findings)
+        title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
+        rows = [_row(f) for f in self.findings if not f.waits_for]
+        rule = "-" * WIDTH
         counts = ", ".join(f"{len(found)} {v.value}" for v in Verdict if (found := self._with(v)))
-        cases = sum(f.cases for f in self.findings)
+        cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
         total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
-        failures = ["", *_failures(self.failures)] if self.failures else []
         head = _line("law", "check", "clauses", "cases", "verdict")
-        title = textwrap.shorten(f"{self.family_id}  {self.op}", WIDTH, placeholder=" ...")
-        return "\n".join([title, "", head, "-" * WIDTH, *rows, "-" * WIDTH, total, *failures])
+        return "\n".join([title, "", head, rule, *rows, rule, total, *_waiting(self.findings), *_failures(self.failures)])
+
+
+def _waiting(findings: Sequence[Finding]) -> list[str]:
+    """A line for each failed check that others wait for."""
+    lines = []
+    for name in dict.fromkeys(f.waits_for for f in findings if f.waits_for):
+        waiting = ", ".join(f.check for f in findings if f.waits_for == name)
+        lines += textwrap.wrap(f"Not run, since {name} failed: {waiting}", WIDTH, subsequent_indent="  ")
+    return lines
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
@@ -126,17 +136,23 @@ def _row(finding: Finding) -> str:
 
 
 def _failures(failures: Sequence[Finding]) -> list[str]:
-    lines = ["Mend the first failure first: later ones may follow from it.", ""] if len(failures) > 1 else []
+    lines = []
+    seen: dict[tuple[str, str], str] = {}
     for finding in failures:
-        lines.append(f"FAILED {finding.law} {finding.check}: clause {finding.clause}")
+        # What was being done comes first in a problem; behind it one mistake has one text wherever it is met.
+        cause = finding.clause, finding.problem.partition(": ")[2] or finding.problem
+        lines += ["", f"FAILED {finding.law} {finding.check}: clause {finding.clause}"]
+        if cause in seen:
+            lines[-1] += f", as {seen[cause]}"
+            continue
+        seen[cause] = finding.check
         given = "; ".join(f"input {i}: {_array(x)}" for i, x in enumerate(finding.example))
         for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
             if text:
                 lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8)
-        lines.append("")
-    return lines[:-1]
+    return lines
 
 
 def _array(x: Any) -> str:
     values = np.array2string(np.asarray(x), precision=4, separator=", ", threshold=8, edgeitems=2)
-    return f"{meta_of(x)} {' '.join(values.split())}"
+    return f"{TensorMeta(x.dtype, x.shape)} {' '.join(values.split())}"

@@ -12,6 +12,8 @@ from tenferro_jax import check_extension
 from ..extension_ops import RULES, RUNTIMES, Bilinear, HostCumulate, KernelSine, MaxAndIndex, ScaledSquare
 from ..oracles import brute_force
 from ..sweep import ALL
+from .conforming_ops import RULES as FURTHER_RULES
+from .conforming_ops import DeclinesWide, Rows, SquareAndModulus
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.normal(size=(3, 4))
@@ -20,12 +22,7 @@ ONE_INPUT = {"inactive_inputs": "one input alone has derivatives"}
 NO_HOST_FORM = {"host_form": "the op has no host form"}
 NO_PRUNING = {"pruned_outputs": "the op prunes no outputs"}
 NO_TRANSPOSE = {"linear_transpose": "no transpose_rule was given"}
-HOST_ONLY = {
-    "lowering": "the op has no lowering",
-    "explicit_mesh": "no lowering to derive output shardings from",
-    "exported": "host code and kernels are not portable",
-    "exported_sizes": "host code and kernels are not portable",
-}
+HOST_ONLY = dict.fromkeys(("lowering", "explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
 
 OURS = {
     "ScaledSquare": (ScaledSquare(1.5), (MATRIX,), lambda x: (1.5 * x * x,), ScaledSquare(2.0), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
@@ -42,9 +39,40 @@ OURS = {
 }
 
 
+def _complex(*shape):
+    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
+
+
+NO_RULE = dict.fromkeys(
+    (
+        *("derivative_metas", "jvp", "linear", "inactive_inputs", "adjoint", "second_order", "vmap_of_grad"),
+        *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
+    ),
+    "no AD rule for the family",
+)
+FURTHER = {
+    "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
+    "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
+    "a lowering that declines": (
+        DeclinesWide(),
+        (MATRIX,),
+        lambda x: (2 * x,),
+        NO_RULE | NO_TRANSPOSE | dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering"),
+    ),
+    "a lowering that takes over": (DeclinesWide(), (MATRIX.astype(np.float32),), lambda x: (2 * x,), NO_RULE | NO_TRANSPOSE),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_kinds(name):
+    op, inputs, oracle, expected = FURTHER[name]
+    report = check_extension(op, inputs, rules=FURTHER_RULES, oracle=oracle)
+    assert not_applicable(report) == expected | NO_PRUNING | {"others": "no other ops were given"}
+
+
 def not_applicable(report):
     assert report.ok, str(report)
-    assert sum(f.cases for f in report.findings) > 80
+    assert sum(f.cases for f in report.findings) > 60
     return {f.check: f.problem for f in report.not_applicable}
 
 

@@ -24,6 +24,7 @@ def wrong():
 def test_a_report_of_failures(wrong):
     text = str(wrong)
     assert max(map(len, text.splitlines())) <= 100
+    assert "Not run, since jvp failed: second_order" in text
     (row,) = [line for line in text.splitlines() if line.startswith("L3  jvp")]
     assert row.split() == ["L3", "jvp", "X10.6", "-", "FAILED"]
     assert "FAILED L3 jvp: clause X10.6\n  given input 0: float64[1,1] [[" in text
@@ -64,7 +65,7 @@ def test_json(wrong):
 def test_without_rules_nothing_of_derivatives_counts():
     report = check_extension(Cube(), X)
     report.raise_if_failed()
-    named = {f.check for f in report.not_applicable if f.problem == "no AD rule was given for the family"}
+    named = {f.check for f in report.not_applicable if f.problem == "no AD rule for the family"}
     assert {"jvp", "linear", "adjoint", "second_order", "vmap_of_grad", "derivatives_inside", "shard_map_derivative"} <= named
     assert {f.check: f.verdict for f in report.findings}["missing_rule"] is Verdict.PASSED
 
@@ -147,3 +148,16 @@ def test_progress_tells_every_check():
 def test_arguments_that_cannot_be(args, keywords, kind, match):
     with pytest.raises(kind, match=match):
         check_extension(*args, **keywords)
+
+
+def test_one_mistake_is_told_once():
+    class TwoForOne(ExtensionOp):
+        family_id = "broken.two_for_one.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return (x, x)
+
+    text = str(check_extension(TwoForOne(), X))
+    assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
+    assert "FAILED L5 value: clause X6.4, as meta" in text
+    assert text.count("Correct what lower_to_standard_ops returns, or the count.\n") == 1
