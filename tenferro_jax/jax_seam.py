@@ -137,6 +137,32 @@ def vary_together(arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
+def batch_place(axis: Any) -> Any:
+    """The mesh axis (or axes) that a vmap's batch axis lies on; None inside a shard_map that has split it already."""
+    name = axis.spmd_name or axis.explicit_mesh_axis
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
+
+
+def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Sequence[Any]) -> list[Any]:
+    """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op has a meaning.
+
+    Args:
+      fn: returns a list; what is no array in it (None for a zero) stays as it is.
+      operands: a tuple of pytrees.
+      places: the sharding that each array of the list gets on the explicit axes.
+    """
+    arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
+    mesh = next((t.sharding.mesh for t in map(jax.typeof, arrays) if not t.sharding.mesh.empty), None)
+    if mesh is None or not mesh.explicit_axes:
+        return fn(*operands)
+    automatic = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto))
+    with jax.sharding.use_abstract_mesh(automatic):
+        moved = jax.tree.map(lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands)
+        outs = fn(*moved)
+    return [jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x for x, place in zip(outs, places, strict=True)]
+
+
 def replicated_placement(arrays: Sequence[Any]) -> Any:
     """Where the result of a host op belongs: beside its first committed, replicated input; None for the default device."""
     return next((a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated), None)

@@ -1,10 +1,10 @@
-"""Strict numerics for every test: x64 on, no implicit promotion of dtypes or ranks, warnings are errors, four devices."""
+"""Strict numerics for every test: x64 on, no implicit promotion of dtypes or ranks, warnings are errors, eight devices."""
 
 from __future__ import annotations
 
 import os
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import hypothesis
 import jax

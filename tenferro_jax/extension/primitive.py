@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
+from ..errors import ADRuleError, InvalidConfig, MetaMismatchError, TenferroError
 from ..meta import TensorMeta, as_operand, meta_of, x64_enabled
 from ..ops.builder import JaxBuilder
-from .batching import BatchLevel
+from .batching import BatchLevel, shardings_over_levels
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
 from .execution import forward, here, lowering_body, lowering_family, route_of, run_host
 from .family import parse_family_id
@@ -177,17 +179,34 @@ def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[
 
 
 def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
-    given = None if carrier.batching else carrier.op.infer_output_sharding(inputs)
+    given = shardings_over_levels(carrier.batching, carrier.op.infer_output_sharding, inputs)
     if given is not None:
-        return list(given)
-    if not has_lowering(carrier.op):
-        raise InvalidConfig(
-            where=f"extension {carrier.family_id} on an explicit mesh",
-            given="an op without lowering and without infer_output_sharding",
-            needed="a way to know the output shardings",
-            fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
-        )
-    return [out.sharding for out in jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *inputs)]
+        return given
+    problem, cause = "an op without lowering", None
+    if has_lowering(carrier.op):
+        places: list[Any] = []
+
+        def body(*xs: Any) -> Any:  # eval_shape itself tells no shardings where some axes of the mesh are automatic
+            outs = lowering_body(carrier, xs)
+            places.extend(jax.typeof(out).sharding for out in outs or ())
+            return outs
+
+        try:
+            outs = jax.eval_shape(body, *inputs)
+        except TenferroError:
+            raise
+        except Exception as error:
+            problem, cause = f"a lowering that JAX cannot place: {error}", error
+        else:
+            if outs is not None:
+                return places
+            problem = "a lowering that declines"
+    raise InvalidConfig(
+        where=f"extension {carrier.family_id} on an explicit mesh",
+        given=f"{problem}, and no infer_output_sharding",
+        needed="a way to know the output shardings",
+        fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
+    ) from cause
 
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
@@ -219,15 +238,25 @@ class RuleBuilder(JaxBuilder):
         return super().add(op, *values)
 
 
+def _jax_value(value: Any) -> Any:
+    """What a rule gets for a value: a JAX array for NumPy's and for Python numbers, so that all of jax.numpy works on it."""
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
     rule = rules.lookup_rule(op.family_id)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
     form = op.with_op(rule.differentiable_form(op.op))
+    primals = list(map(_jax_value, primals))
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
-    given = [jax_seam.none_if_zero(t) for t in tangents]
-    results = linearize(rule, form.op, form.batching, RuleBuilder(rules, op.runtimes), primals, outs, given)
+    given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
+    results = jax_seam.on_automatic_axes(
+        lambda *values: linearize(rule, form.op, form.batching, RuleBuilder(rules, op.runtimes), *values),
+        (primals, outs, given),
+        [jax.typeof(out).sharding for out in outs],
+    )
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
     require_metas(results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}")
@@ -243,11 +272,15 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
     if rule is None:
         raise ADRuleError(op.family_id, "transpose")
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
-    given = [jax_seam.none_if_zero(c) for c in cotangents]
-    inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else a for a, m in zip(args, mask, strict=True)]
-    results = (
-        [None] * len(args) if not present(given) else transposed(rule, op.op, op.batching, RuleBuilder(rules, op.runtimes), given, inputs)
-    )
+    given = [_jax_value(jax_seam.none_if_zero(c)) for c in cotangents]
+    inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else _jax_value(a) for a, m in zip(args, mask, strict=True)]
+    results: list[Any] = [None] * len(args)
+    if present(given):
+        results = jax_seam.on_automatic_axes(
+            lambda *values: transposed(rule, op.op, op.batching, RuleBuilder(rules, op.runtimes), *values),
+            (given, inputs),
+            [a.aval.sharding if m else None for a, m in zip(args, mask, strict=True)],
+        )
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
         raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
@@ -264,7 +297,7 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension
         return primitive.bind(*args, op=op, rules=rules), [None] * op.output_count
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
-    level = BatchLevel(in_axes, name, axis.spmd_name or axis.explicit_mesh_axis)
+    level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
     own = None if op.batching else op.op.batched(in_axes)
     if own is not None:
         form, out_axes = _checked_form(op, own, op.batch(level), [meta_of(a) for a in args])

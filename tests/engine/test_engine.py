@@ -117,7 +117,7 @@ def test_arrays_on_other_devices_and_meshes_run_where_they_are():
     x = jnp.arange(8.0)
     graph = trace(lambda x: jnp.sin(x) * 2, x)
     program = Engine().compile(graph)
-    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
     for place in (jax.devices()[2], jax.NamedSharding(mesh, jax.P("d"))):
         out = program(jax.device_put(x, place))
         np.testing.assert_allclose(out, np.sin(np.arange(8.0)) * 2, rtol=1e-14)

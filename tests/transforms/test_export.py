@@ -1,4 +1,4 @@
-"""jax.export: static and symbolic sizes, one and several platforms, exported derivatives, judged by another program."""
+"""jax.export: static and symbolic sizes, one and several platforms, exported derivatives; judged after deserialisation."""
 
 import jax
 import jax.export
@@ -8,39 +8,57 @@ import pytest
 
 import ext_tropical
 from ext_tropical import tropical_einsum
-from tenferro_jax import ADRuleError, UndecidedDimensionError, Unsupported
+from tenferro_jax import ADRuleError, UndecidedDimensionError
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.jax_seam import tagged_calls
 
-from ..cases import LOWERED, ids
-from ..extension_ops import HostCumulate, ScaledSquare
+from ..extension_ops import ScaledSquare
 from ..oracles import brute_force, central_difference
+from .matrix import agree, agree_numerically, sweep
 
-sweep = pytest.mark.parametrize("case", LOWERED, ids=ids(LOWERED))
+
+def reread(exported, **how):
+    """The exported program as another process would get it."""
+    return jax.export.deserialize(bytearray(exported.serialize(**how)))
 
 
-@sweep
-@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")], ids=len)
-def test_symbolic_batch(case, platforms):
-    (b,) = jax.export.symbolic_shape("b")
-    specs = [jax.ShapeDtypeStruct((b, *x.shape), x.dtype) for x in case.inputs]
-    exported = jax.export.export(jax.jit(jax.vmap(case)), platforms=platforms)(*specs)
-    back = jax.export.deserialize(bytearray(exported.serialize()))
-    for size in (1, 3):
-        args = [np.stack([x + 0.1 * i for i in range(size)]) for x in case.inputs]
-        want = [np.stack(column) for column in zip(*(case.oracle(*(a[i] for a in args)) for i in range(size)))]
-        for got, w in zip(back.call(*args), want):
-            np.testing.assert_allclose(got, w, rtol=1e-12)
+@pytest.mark.clause("X13.7")
+@sweep("export")
+def test_static_sizes(case):
+    back = reread(jax.export.export(jax.jit(case))(*case.inputs))
+    agree(back.call(*case.inputs), case.oracle(*case.inputs))
     (tag,) = tagged_calls(back.mlir_module())
     assert tag["family_id"] == case.op.family_id
 
 
-@sweep
+def check_symbolic_batch(case, platforms):
+    (b,) = jax.export.symbolic_shape("b")
+    specs = [jax.ShapeDtypeStruct((b, *x.shape), x.dtype) for x in case.inputs]
+    back = reread(jax.export.export(jax.jit(jax.vmap(case)), platforms=platforms)(*specs))
+    for size in (1, 3):
+        batch = case.batch(size)
+        agree(back.call(*batch), case.stacked(*batch))
+    (tag,) = tagged_calls(back.mlir_module())
+    assert tag["family_id"] == case.op.family_id
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export with symbolic sizes")
+def test_symbolic_batch(case):
+    check_symbolic_batch(case, ("cpu",))
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export for several platforms")
+def test_symbolic_batch_for_several_platforms(case):
+    check_symbolic_batch(case, ("cpu", "cuda", "tpu"))
+
+
+@pytest.mark.clause("X13.7")
+@sweep("export with vjp_order=1")
 def test_exported_derivative(case):
-    exported = jax.export.export(jax.jit(case.scalar))(*case.inputs)
-    back = jax.export.deserialize(bytearray(exported.serialize(vjp_order=1)))
-    got = jax.grad(back.call)(*case.inputs)
-    np.testing.assert_allclose(got, central_difference(case.scalar_oracle, list(case.inputs), 0), rtol=1e-5, atol=1e-5)
+    back = reread(jax.export.export(jax.jit(case.scalar))(*case.inputs), vjp_order=1)
+    agree_numerically(jax.grad(back.call, case.argnums)(*case.inputs), case.gradients(*case.inputs))
 
 
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
@@ -54,7 +72,7 @@ def test_all_sizes_of_an_einsum_symbolic(name):
     value = jax.export.export(jax.jit(f), platforms=("cpu", "tpu"))(*specs)
     gradient = jax.export.export(jax.jit(jax.grad(lambda a, b: (f(a, b) ** 2).sum())))(*specs)
     rng = np.random.default_rng(0)
-    for m, n, p in ((1, 1, 1), (2, 3, 4), (3, 16, 2), (2, 17, 2), (1, 40, 3)):
+    for m, n, p in ((1, 1, 1), (3, 16, 2), (2, 17, 2)):
         a, b = rng.normal(size=(m, n)), rng.normal(size=(n, p))
         np.testing.assert_array_equal(value.call(a, b), brute_force(name, "ij,jk->ki", a, b)[0])
         want = central_difference(lambda a, b: (brute_force(name, "ij,jk->ki", a, b)[0] ** 2).sum(), [a, b], 0)
@@ -73,11 +91,7 @@ def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
     np.testing.assert_array_equal(exported.call(a, b), brute_force("max_plus", "ij,jk->ik", a, b)[0])
 
 
-def test_host_code_cannot_be_exported():
-    with pytest.raises(Unsupported, match=r"test-package\.host_cumulate\.v1"):
-        jax.export.export(jax.jit(lambda x: apply(HostCumulate(), x)[0]))(jnp.ones(3))
-
-
+@pytest.mark.clause("X10.2")
 def test_exporting_a_derivative_without_a_rule_names_the_family():
     exported = jax.export.export(jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0]))(jnp.ones(3))
     with pytest.raises(ADRuleError, match=r"jvp.*test-package\.scaled_square\.v1"):

@@ -1,0 +1,48 @@
+"""Kinds of extensions and transforms that cannot go together, and why; docs/spec/transforms.md shows which they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..limitation import Limitation
+
+HOST_CODE_AND_KERNELS_IN_AN_EXPORT: Final = Limitation(
+    "host code and kernels in an exported program",
+    "an exported program is StableHLO alone and runs where neither the author's Python nor its native code is",
+    "`Unsupported` when it is exported; give the op a lowering",
+)
+KERNELS_WHERE_XLA_PARTITIONS: Final = Limitation(
+    "an op with a kernel alone, on several devices under jit",
+    "XLA does not know how to split a kernel, and would gather the whole array on every device",
+    "`Unsupported` when it is compiled; call inside `jax.shard_map`, or give the op a lowering",
+)
+UNKNOWN_OUTPUT_SHARDING: Final = Limitation(
+    "host code and kernels on a mesh with explicit axes",
+    "on an explicit mesh the type of a value says where it lies, and nothing but a lowering or the author tells it",
+    "`InvalidConfig`; override `infer_output_sharding`, or call inside `jax.shard_map` or `jax.sharding.auto_axes`",
+)
+DERIVATIVES_OF_INTEGERS: Final = Limitation(
+    "reverse-mode derivatives of integer outputs",
+    "an integer has no tangent: in forward mode JAX gives its own dtype float0 for it",
+    "JAX's TypeError",
+)
+TRANSPOSE_OF_A_NONLINEAR_OP: Final = Limitation(
+    "`jax.linear_transpose` of an op that is not linear",
+    "only a linear map has a transpose; the derivative of the op is transposed by `jax.vjp`",
+    "`ADRuleError` of kind transpose",
+)
+REVERSE_MODE_OF_WHILE: Final = Limitation(
+    "reverse-mode derivatives of `jax.lax.while_loop`",
+    "reverse mode keeps values of every turn, and the number of turns is not known when memory is planned",
+    "JAX's ValueError; `jax.lax.scan` has them, and forward mode works",
+)
+
+LIMITATIONS: Final = (
+    HOST_CODE_AND_KERNELS_IN_AN_EXPORT,
+    KERNELS_WHERE_XLA_PARTITIONS,
+    UNKNOWN_OUTPUT_SHARDING,
+    DERIVATIVES_OF_INTEGERS,
+    TRANSPOSE_OF_A_NONLINEAR_OP,
+    REVERSE_MODE_OF_WHILE,
+)
+"""All of them."""

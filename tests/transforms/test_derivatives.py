@@ -1,0 +1,141 @@
+"""First and second derivatives, forward and reverse, against finite differences of the NumPy oracle."""
+
+import jax
+import numpy as np
+import pytest
+
+from .matrix import agree, agree_numerically, sweep
+
+
+def directions(case, seed=3):
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(size=x.shape) for x in case.inputs)
+
+
+def along(case, tangents, step=1e-6):
+    """The derivative of every output of the oracle along the tangents; None for an integer output."""
+    ahead, behind = (case.oracle(*(x + s * step * t for x, t in zip(case.inputs, tangents))) for s in (1, -1))
+    return [(a - b) / (2 * step) if a.dtype.kind == "f" else None for a, b in zip(ahead, behind)]
+
+
+def agree_with_tangents(got, want):
+    """Tangents against finite differences; those of integers have the dtype without values."""
+    assert len(got) == len(want)
+    for g, w in zip(got, want):
+        if w is None:
+            assert g.dtype == jax.dtypes.float0
+        else:
+            agree_numerically([g], [w])
+
+
+def jacobian(case, i):
+    """d(floating outputs) / d(input i) of the oracle."""
+    columns = []
+    for at in np.ndindex(case.inputs[i].shape):
+        tangents = [np.zeros_like(x) for x in case.inputs]
+        tangents[i][at] = 1
+        columns.append([t for t in along(case, tangents) if t is not None])
+    return [np.stack(column, -1).reshape(*column[0].shape, *case.inputs[i].shape) for column in zip(*columns)]
+
+
+def floating(case):
+    """The floating outputs; all of them where there are none."""
+
+    def outputs(*xs):
+        outs = case(*xs)
+        return tuple(out for out in outs if out.dtype.kind == "f") or outs
+
+    return outputs
+
+
+@pytest.mark.clause("X10.6", "X10.8")
+@sweep("jvp")
+def test_jvp(case):
+    tangents = directions(case)
+    outs, got = jax.jvp(case, case.inputs, tangents)
+    agree(outs, case.oracle(*case.inputs))
+    agree_with_tangents(got, along(case, tangents))
+
+
+@sweep("linearize")
+def test_linearize(case):
+    tangents = directions(case)
+    outs, linear = jax.linearize(case, *case.inputs)
+    agree(outs, case.oracle(*case.inputs))
+    agree_with_tangents(linear(*tangents), along(case, tangents))
+
+
+@pytest.mark.clause("X10.7")
+@sweep("vjp")
+def test_vjp(case):
+    """The adjoint of the derivative: <w, J v> = <J' w, v>, J v from finite differences."""
+    tangents = directions(case)
+    outs, pullback = jax.vjp(floating(case), *case.inputs)
+    if case.kind == "integer outputs":
+        (none,) = pullback(tuple(np.zeros(out.shape, jax.dtypes.float0) for out in outs))
+        assert not np.any(none)
+        return
+    weights = tuple(np.cos(np.arange(out.size, dtype=float)).reshape(out.shape) for out in outs)
+    got = sum(np.vdot(ct, t) for ct, t in zip(pullback(weights), tangents))
+    want = sum(np.vdot(w, t) for w, t in zip(weights, (t for t in along(case, tangents) if t is not None)))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.clause("X10.3")
+@sweep("grad")
+def test_grad(case):
+    """With respect to all inputs at once, and to each alone."""
+    want = case.gradients(*case.inputs)
+    together = jax.grad(case.scalar, case.argnums)
+    alone = [jax.grad(case.scalar, i) for i in case.argnums]
+    agree_numerically(together(*case.inputs), want, 1e-6)
+    agree_numerically(jax.jit(lambda *xs: [g(*xs) for g in alone])(*case.inputs), want, 1e-6)
+
+
+@sweep("jacfwd")
+def test_jacfwd(case):
+    got = jax.jit(jax.jacfwd(floating(case), case.argnums))(*case.inputs)
+    for i in case.argnums:
+        if case.kind == "integer outputs":
+            assert not any(np.asarray(row[i]).astype(bool).any() for row in got)
+        else:
+            agree_numerically([row[i] for row in got], jacobian(case, i))
+
+
+@sweep("jacrev")
+def test_jacrev(case):
+    got = jax.jit(jax.jacrev(floating(case), case.argnums))(*case.inputs)
+    for i in case.argnums:
+        agree_numerically([row[i] for row in got], jacobian(case, i))
+
+
+def second_differences(case, step=1e-4):
+    """The Hessian of the oracle's scalar with respect to the first input."""
+    x, *rest = case.inputs
+    unit = step * np.eye(x.size).reshape(x.size, *x.shape)
+
+    def f(move):
+        return case.scalar_oracle(x + move, *rest)
+
+    rows = [[f(a + b) - f(a - b) - f(b - a) + f(-a - b) for b in unit] for a in unit]
+    return (np.array(rows) / (4 * step**2)).reshape(*x.shape, *x.shape)
+
+
+@pytest.mark.clause("X10.14")
+@sweep("hessian")
+def test_hessian(case):
+    """Forward over reverse, and reverse over reverse."""
+    want = second_differences(case)
+    agree_numerically([jax.jit(jax.hessian(case.scalar))(*case.inputs)], [want], 1e-4)
+    agree_numerically([jax.jit(jax.jacrev(jax.grad(case.scalar)))(*case.inputs)], [want], 1e-4)
+
+
+@pytest.mark.clause("X10.7", "X10.11")
+@sweep("linear_transpose")
+def test_linear_transpose(case):
+    """<w, A x> = <A' w, x> for an op that is linear in its first input, A x from the oracle."""
+    x, *rest = case.inputs
+    value = case.oracle(x, *rest)[0]
+    w = np.cos(np.arange(value.size, dtype=float)).reshape(value.shape)
+    (back,) = jax.linear_transpose(lambda x: floating(case)(x, *rest)[0], x)(w.astype(value.dtype))
+    np.testing.assert_allclose(np.vdot(w, value), np.vdot(back, x), rtol=1e-12)

@@ -1,0 +1,159 @@
+"""Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values and derivatives."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from ext_tropical import tropical_einsum
+from tenferro_jax import InvalidConfig, Unsupported
+from tenferro_jax.extension import ExtensionOp, apply
+
+from ..cases import CASES, ids
+from .matrix import agree, agree_numerically, sweep
+
+P = jax.P
+DEVICES = 8
+Auto, Explicit = AxisType.Auto, AxisType.Explicit
+
+
+def mesh(kinds=(Auto,), shape=(DEVICES,)):
+    return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=kinds)
+
+
+def put(arrays, mesh, spec):
+    return [jax.device_put(a, jax.NamedSharding(mesh, spec)) for a in arrays]
+
+
+@sweep("NamedSharding")
+def test_named_sharding(case):
+    batch = case.batch(DEVICES)
+    two = mesh((Auto, Auto), (2, 4))
+    agree(jax.jit(jax.vmap(case))(*put(batch, two, P(("d", "e")))), case.stacked(*batch))
+
+
+@sweep("grad with NamedSharding")
+def test_grad_with_named_sharding(case):
+    batch = case.batch(DEVICES)
+    got = jax.jit(jax.vmap(jax.grad(case.scalar, case.argnums)))(*put(batch, mesh(), P("d")))
+    agree_numerically(got, case.stacked_gradients(*batch))
+
+
+@sweep("vmap(spmd_axis_name)")
+def test_vmap_over_a_mesh_axis(case):
+    batch = case.batch(DEVICES)
+    agree(jax.jit(jax.vmap(case, spmd_axis_name="d"))(*put(batch, mesh(), P("d"))), case.stacked(*batch))
+
+
+def on_mesh(kinds, shape, fn, arrays, spec):
+    """fn(*arrays) under jit, the arrays placed by spec, and the specs in the types of the results."""
+    specs = []
+
+    def observed(*xs):
+        outs = fn(*xs)
+        specs.extend(tuple(jax.typeof(out).sharding.spec[: len(spec)]) for out in outs)
+        return outs
+
+    with jax.set_mesh(mesh(kinds, shape)):
+        return jax.jit(observed)(*(jax.device_put(a, spec) for a in arrays)), specs
+
+
+@pytest.mark.clause("X13.5")
+@sweep("explicit mesh")
+def test_explicit_mesh(case):
+    batch = case.batch(DEVICES)
+    got, specs = on_mesh((Explicit,), (DEVICES,), jax.vmap(case), batch, P("d"))
+    agree(got, case.stacked(*batch))
+    assert set(specs) == {("d",)}
+
+
+@pytest.mark.clause("X13.5")
+@sweep("explicit mesh of two axes")
+def test_explicit_mesh_of_two_axes(case):
+    """One vmap a mesh axis."""
+    batch = [np.stack([b, 0.7 * b]) for b in case.batch(4)]
+    want = [np.stack(column) for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))]
+    got, specs = on_mesh((Explicit, Explicit), (2, 4), jax.vmap(jax.vmap(case)), batch, P("d", "e"))
+    agree(got, want)
+    assert set(specs) == {("d", "e")}
+
+
+@pytest.mark.clause("X13.5")
+@sweep("mesh with an explicit and an automatic axis")
+def test_mesh_with_an_explicit_and_an_automatic_axis(case):
+    batch = case.batch(2)
+    got, specs = on_mesh((Explicit, Auto), (2, 4), jax.vmap(case), batch, P("d"))
+    agree(got, case.stacked(*batch))
+    assert set(specs) == {("d",)}
+
+
+@pytest.mark.clause("X13.5")
+@sweep("grad on an explicit mesh")
+def test_grad_on_an_explicit_mesh(case):
+    batch = case.batch(DEVICES)
+
+    def both(*xs):
+        inside = jax.vmap(jax.grad(case.scalar, case.argnums))(*xs)
+        around = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum(), case.argnums)(*xs)
+        return *inside, *around
+
+    got, specs = on_mesh((Explicit,), (DEVICES,), both, batch, P("d"))
+    agree_numerically(got, 2 * case.stacked_gradients(*batch))
+    assert set(specs) == {("d",)}
+
+
+@dataclass(frozen=True)
+class Folded(ExtensionOp):
+    """All entries in one axis: JAX cannot tell where they lie when the last axis is split."""
+
+    family_id = "test-package.folded.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return [builder.inline(lambda x: x.reshape(-1), x)]
+
+
+@pytest.mark.clause("X13.5")
+def test_a_lowering_that_jax_cannot_place_is_refused_with_its_reason():
+    with jax.set_mesh(mesh((Explicit,))):
+        x = jax.device_put(jnp.ones((2, 8)), P(None, "d"))
+        with pytest.raises(InvalidConfig, match=r"folded\.v1 on an explicit mesh.*a lowering that JAX cannot place") as caught:
+            jax.jit(lambda x: apply(Folded(), x)[0])(x)
+        assert "ShardingTypeError" in type(caught.value.__cause__).__name__
+
+
+def test_vmap_over_several_mesh_axes_at_once():
+    case = CASES[0]
+    batch = case.batch(DEVICES)
+    placed = put(batch, mesh((Auto, Auto), (2, 4)), P(("d", "e")))
+    agree(jax.jit(jax.vmap(case, spmd_axis_name=("d", "e")))(*placed), case.stacked(*batch))
+
+
+TWICE = tuple(case for case in CASES if case.kind in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum"))
+
+
+@pytest.mark.parametrize("case", TWICE, ids=ids(TWICE))
+def test_second_derivatives_on_an_explicit_mesh(case):
+    """Against the same on one device, which test_derivatives.py holds against finite differences."""
+    batch = case.batch(DEVICES)
+
+    def along(*xs):
+        gradient = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum())
+        tangents = tuple(x * 0.5 for x in xs)
+        return *jax.jvp(gradient, xs, tangents), jax.grad(lambda *xs: (gradient(*xs) ** 2).sum())(*xs)
+
+    got, specs = on_mesh((Explicit,), (DEVICES,), along, batch, P("d"))
+    agree(got, jax.jit(along)(*batch), 1e-9)
+    assert set(specs) == {("d",)}
+
+
+def test_an_explicit_mesh_that_the_einsum_cannot_serve_is_refused():
+    with jax.set_mesh(mesh((Explicit,))):
+        rows = jax.device_put(jnp.ones((8, 8)), P("d"))
+        columns = jax.device_put(jnp.ones((8, 8)), P(None, "d"))
+        with pytest.raises(Unsupported, match="contracted labels split over the mesh"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(columns, rows)
+        with pytest.raises(Unsupported, match="two output labels split over one mesh axis"):
+            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(rows, columns)
