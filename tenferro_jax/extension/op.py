@@ -125,6 +125,9 @@ class ExtensionOp(Sealed):
         del inputs
         return None
 
+    def __repr__(self) -> str:  # of a class without fields; a dataclass writes its own
+        return f"{type(self).__name__}()"
+
     def example_inputs(self) -> Sequence[Sequence[Any]]:
         """Inputs that show the op at work, a sequence of arrays each: what `check_extension` takes when none are given."""
         return ()
