@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     _add_check(commands.add_parser("check", help="check an extension op against the contract"))
     try:
         chosen = parser.parse_args(list(arguments))
-        return chosen.run(chosen)
+        with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
+            return chosen.run(chosen)
     except TenferroError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
@@ -65,7 +66,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    jax.config.update("jax_enable_x64", True)  # the process is ours
     op = _op(chosen.target)
     rng = np.random.default_rng(chosen.seed)
     inputs = tuple(_random(text, rng) for text in chosen.input)
