@@ -1,4 +1,4 @@
-"""The template of an extension package installs as it is, without a network, and passes its own tests."""
+"""The template of an extension package installs as it is, without a network, and passes its own tests and the check of the command line."""
 
 import os
 import pathlib
@@ -33,3 +33,7 @@ def test_the_template_installs_and_passes_its_tests(tmp_path):
     done = subprocess.run(tests, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+    check = [sys.executable, "-m", "tenferro_jax", "check", "my_extension:SoftPlus", "--rules", "my_extension:RULES"]
+    done = subprocess.run(check, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("my-extension.soft_plus.v1")

@@ -27,7 +27,7 @@ class SoftPlus(ExtensionOp):
       t: how soft; a positive number.
     """
 
-    t: float
+    t: float = 1.0
 
     def lower_to_standard_ops(self, builder, x):
         """Standard ops, from which dtype and shape are inferred too."""
