@@ -2,6 +2,8 @@
 
 from .ad import AdContext, grad, jvp, linearize, vjp
 from .cache import CacheStats
+from .conformance.check import check_extension
+from .conformance.report import ConformanceReport
 from .einsum.notation import Equation, parse_equation
 from .einsum.plan import Plan, plan_einsum
 from .engine.compiler import compile_std_to_exec
@@ -14,6 +16,7 @@ from .errors import (
     ArtifactError,
     BackendFailure,
     BindingError,
+    ConformanceError,
     DTypeError,
     Duplicate,
     DuplicateBinding,
@@ -66,6 +69,8 @@ __all__ = [
     "BackendFailure",
     "BindingError",
     "CacheStats",
+    "ConformanceError",
+    "ConformanceReport",
     "Cost",
     "DTypeError",
     "Duplicate",
@@ -111,6 +116,7 @@ __all__ = [
     "Unsupported",
     "Value",
     "X64Error",
+    "check_extension",
     "compile_std_to_exec",
     "einsum",
     "eval_all",

@@ -167,6 +167,19 @@ class ExtensionLoweringError(TenferroError, RuntimeError):
         )
 
 
+class ConformanceError(TenferroError, AssertionError):
+    """An op breaks clauses of the extension contract; the text holds the report."""
+
+    def __init__(self, family_id: str, report: str, fix: str):
+        self.family_id = family_id
+        super().__init__(
+            where=f"conformance of extension {family_id}",
+            given=f"failures:\n{report}\n",
+            needed="every check passed or not applicable",
+            fix=fix,
+        )
+
+
 class ArtifactError(TenferroError, ValueError):
     """The bytes of an exported program are damaged, truncated, or not one of ours."""
 

@@ -152,6 +152,11 @@ class Sealed:
     def __post_init__(self) -> None:
         self._seal()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._key is not None:
+            raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
+        object.__setattr__(self, name, value)
+
     def _seal(self) -> None:
         cls: Any = type(self)
         fields, allowed = _layout(cls)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tenferro_jax import DTypeError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, LinearInput
 
 
@@ -70,6 +71,8 @@ class Bilinear(ExtensionOp):
 
     def infer_output_meta(self, inputs, context):
         x, w = inputs
+        if x.dtype != w.dtype:
+            raise DTypeError(where=self.family_id, given=f"{x} and {w}", needed="one dtype", fix="Convert one of them.")
         context.require_equal(x.shape[-1], w.shape[0])
         return [(x.dtype, (*x.shape[:-1], *w.shape[1:]))]
 

@@ -6,9 +6,10 @@ import pytest
 
 import ext_tropical
 import tenferro_jax
+import tenferro_jax.conformance
 import tenferro_jax.extension
 
-DOORS = (tenferro_jax, tenferro_jax.extension, ext_tropical)
+DOORS = (tenferro_jax, tenferro_jax.extension, tenferro_jax.conformance, ext_tropical)
 PUBLIC = sorted(
     {(f"{door.__name__}.{name}", getattr(door, name)) for door in DOORS for name in door.__all__ if callable(getattr(door, name))},
     key=lambda p: p[0],

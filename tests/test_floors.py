@@ -21,11 +21,14 @@ FLOORS = {
     "engine": 6,
     "io": 7,
     "tensor": 7,
-    "__init__": 8,
+    "conformance": 8,
+    "__init__": 9,
+    "cli": 9,
+    "__main__": 10,
 }
 DOORS = {"tenferro_jax", "tenferro_jax.extension"}
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
-OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm"}
+OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm", "pytest"}
 
 
 def imports(path):

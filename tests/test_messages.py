@@ -16,6 +16,7 @@ BUILTINS = {
     errors.Unsupported: NotImplementedError,
     errors.BackendFailure: RuntimeError,
     errors.ExtensionLoweringError: RuntimeError,
+    errors.ConformanceError: AssertionError,
     errors.RegistrationError: ValueError,
     errors.ExtensionRegistryError: ValueError,
 }
@@ -35,11 +36,12 @@ def test_special_classes_have_the_parts_too():
         errors.NotDifferentiableError("a.b.v1", "jvp"),
         errors.MalformedFamilyId("x", column=0, problem="short"),
         errors.ExtensionLoweringError("odd window"),
+        errors.ConformanceError("a.b.v1", "a table", "Mend it."),
     ):
         assert all((error.where, error.given, error.needed, error.fix))
         back = pickle.loads(pickle.dumps(error))
         assert (type(back), str(back), vars(back)) == (type(error), str(error), vars(error))
-    assert len(PLAIN) + 4 == len(CLASSES)
+    assert len(PLAIN) + 5 == len(CLASSES)
 
 
 @pytest.mark.parametrize(("cls", "builtin"), BUILTINS.items(), ids=[c.__name__ for c in BUILTINS])

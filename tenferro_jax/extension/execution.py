@@ -138,7 +138,11 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
     want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
 
     def one(*element: np.ndarray) -> list[np.ndarray]:
-        returned = checked_sequence(carrier.op.eager_execute(*element), carrier.op, "eager_execute", carrier.output_count)
+        try:
+            returned = carrier.op.eager_execute(*element)
+        except TenferroError as error:  # the author's, not one of ours
+            raise _failure(carrier, error) from error
+        returned = checked_sequence(returned, carrier.op, "eager_execute", carrier.output_count)
         outs = [_on_host(out, carrier, i) for i, out in enumerate(returned)]
         have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
         if have != want:
@@ -150,9 +154,13 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
     except TenferroError:
         raise
     except Exception as error:
-        raise BackendFailure(
-            where=f"eager_execute of extension {carrier.family_id}",
-            given=f"{type(error).__name__}: {error}",
-            needed="an execution without an exception",
-            fix="See the cause; it is the author's own exception.",
-        ) from error
+        raise _failure(carrier, error) from error
+
+
+def _failure(carrier: Extension, error: Exception) -> BackendFailure:
+    return BackendFailure(
+        where=f"eager_execute of extension {carrier.family_id}",
+        given=f"{type(error).__name__}: {error}",
+        needed="an execution without an exception",
+        fix="See the cause; it is the author's own exception.",
+    )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from ..errors import ArityError, InvalidConfig, TenferroError
+from ..errors import ArityError, InvalidConfig, MalformedFamilyId, TenferroError
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import TensorMeta, are_equal, canonical_dtype, meta_of, require_equal, struct
 from ..ops.builder import Builder, JaxBuilder
@@ -125,6 +125,9 @@ class ExtensionOp(Sealed):
         del inputs
         return None
 
+    def __repr__(self) -> str:  # of a class without fields; a dataclass writes its own
+        return f"{type(self).__name__}()"
+
     def example_inputs(self) -> Sequence[Sequence[Any]]:
         """Inputs that show the op at work, a sequence of arrays each: what `check_extension` takes when none are given."""
         return ()
@@ -226,6 +229,19 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     return meta
 
 
+def _require_constants(op: ExtensionOp) -> None:
+    """Refuse a family_id that is not the class's, and counts that are no counts."""
+    family_id = getattr(type(op), "family_id", None)
+    parse_family_id(family_id)
+    if op.family_id != family_id:
+        raise MalformedFamilyId(op.family_id, problem=f"its class {type(op).__name__} says {family_id!r}")
+    for name in ("input_count", "output_count"):
+        count = getattr(op, name)
+        if type(count) is not int or count < 0:
+            where, given = f"extension {family_id}", f"{name}={count!r}"
+            raise InvalidConfig(where=where, given=given, needed="an int from 0", fix="Correct the class attribute or the property.")
+
+
 class Extension(StdTensorOp):
     """The carrier: an extension op with its batch levels and runtimes, as a member of the vocabulary.
 
@@ -256,15 +272,12 @@ class Extension(StdTensorOp):
                 needed="an instance of an ExtensionOp subclass",
                 fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an instance.",
             )
-        parse_family_id(getattr(op, "family_id", None))
+        _require_constants(op)
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
         levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
         self._set_key((Extension, op.family_id, op.typed_key, levels, self.runtimes))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Extension is immutable; cannot set {name}")
 
     @staticmethod
     def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:

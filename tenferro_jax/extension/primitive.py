@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError, TenferroError
@@ -236,14 +238,20 @@ class RuleBuilder(JaxBuilder):
         return super().add(op, *values)
 
 
+def _jax_value(value: Any) -> Any:
+    """What a rule gets for a value: a JAX array for NumPy's and for Python numbers, so that all of jax.numpy works on it."""
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
     rule = rules.lookup_rule(op.family_id)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
     form = op.with_op(rule.differentiable_form(op.op))
+    primals = list(map(_jax_value, primals))
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
-    given = [jax_seam.none_if_zero(t) for t in tangents]
+    given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
     results = jax_seam.on_automatic_axes(
         lambda *values: linearize(rule, form.op, form.batching, RuleBuilder(rules, op.runtimes), *values),
         (primals, outs, given),
@@ -264,8 +272,8 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
     if rule is None:
         raise ADRuleError(op.family_id, "transpose")
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
-    given = [jax_seam.none_if_zero(c) for c in cotangents]
-    inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else a for a, m in zip(args, mask, strict=True)]
+    given = [_jax_value(jax_seam.none_if_zero(c)) for c in cotangents]
+    inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else _jax_value(a) for a, m in zip(args, mask, strict=True)]
     results: list[Any] = [None] * len(args)
     if present(given):
         results = jax_seam.on_automatic_axes(

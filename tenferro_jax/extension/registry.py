@@ -88,6 +88,25 @@ def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
     return _factories.get(family_id) if isinstance(family_id, str) else None
 
 
+def require_extension_factory(family_id: str) -> ExtensionFactory:
+    """The factory of a family.
+
+    Raises:
+      MalformedFamilyId: the family_id cannot be read.
+      Unsupported: the family is not registered, or under another major version.
+    """
+    require_known_version(family_id)
+    factory = lookup_extension_factory(family_id)
+    if factory is None:
+        raise Unsupported(
+            where="extension",
+            given=f"{family_id}: not registered",
+            needed="the factory of its family in this process",
+            fix="Import the package that publishes it and call register_extension(ExtensionFactory(...)).",
+        )
+    return factory
+
+
 def require_known_version(family_id: str) -> None:
     """Refuse a family that this process knows under another major version only.
 

@@ -103,9 +103,6 @@ class Graph(Sealed):
             object.__setattr__(self, name, value)
         self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, tuple(map(str, self.guards))))
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Graph is immutable; cannot set {name}")
-
     @property
     def input_metas(self) -> tuple[TensorMeta, ...]:
         """TensorMeta of each input, flat."""

@@ -19,7 +19,8 @@ import jax.export
 
 from .. import jax_seam
 from ..errors import ArityError, ArtifactError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
-from ..extension.registry import require_known_version
+from ..extension import ExtensionOp
+from ..extension.registry import require_extension_factory, require_known_version
 from ..graph.graph import Graph
 from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
 
@@ -44,6 +45,21 @@ class ExportedProgram:
     def families(self) -> tuple[str, ...]:
         """The extension families in the program, sorted, each once."""
         return tuple(sorted({e["family_id"] for e in self.extensions}))
+
+    def ops(self) -> tuple[ExtensionOp, ...]:
+        """The extension ops that the program was lowered from, in order, read back by their registered factories.
+
+        Raises:
+          Unsupported: a family is not registered in this process, or under another major version.
+          PayloadError: a payload that is none of its family.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> from tenferro_jax import export
+          >>> export(jnp.sin, jnp.zeros(2)).ops()
+          ()
+        """
+        return tuple(require_extension_factory(e["family_id"]).decode(e["payload"]) for e in self.extensions)
 
     @property
     def platforms(self) -> tuple[str, ...]:

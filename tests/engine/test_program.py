@@ -50,6 +50,7 @@ def test_a_platform_without_analysis_is_a_typed_error(monkeypatch):
                 ask()
 
 
+@pytest.mark.clause("X8.2")
 def test_programs_explain_steps_and_routes():
     x = np.random.default_rng(0).normal(size=(3, 3))
     program = Engine().compile(trace(lambda x: apply(HostCumulate(), tropical_einsum("ij,jk->ik", x, x))[0] * x + 1.0, x))

@@ -63,6 +63,7 @@ def test_the_comparison_of_programs_tells_them_apart():
     assert len(texts) == 3
 
 
+@pytest.mark.clause("X8.9")
 def test_host_ops_stand_between_as_few_segments_as_their_depth_asks():
     def fn(x, y):
         a, b = cumulate(jnp.sin(x)), cumulate(jnp.cos(y))  # one level: one segment before, one after
@@ -100,6 +101,7 @@ def test_steps_around_a_host_op(fn, kinds):
     jax.tree.map(lambda h, w: np.testing.assert_allclose(h, w, rtol=1e-14), have, want)
 
 
+@pytest.mark.clause("X8.9")
 def test_a_host_op_inside_a_loop_stays_a_callback():
     x = np.arange(4.0)
     program = compile_std_to_exec(trace(lambda x: lax.fori_loop(0, 2, lambda i, c: cumulate(c), x), x))
@@ -177,6 +179,7 @@ class Broken(ExtensionOp):
         return {"shape": [x[:-1]], "dtype": [x.astype(np.float32)], "count": [x, x]}[self.how]
 
 
+@pytest.mark.clause("X8.8", "X12.1")
 def test_host_failures_are_typed():
     x = np.ones(3)
     for how, error in {"shape": MetaMismatchError, "dtype": MetaMismatchError, "count": InvalidConfig}.items():
@@ -210,6 +213,7 @@ class Prunable(ExtensionOp):
         return Prunable(self.kept if self.wrong == "all" else kept)
 
 
+@pytest.mark.clause("X8.11")
 def test_dead_outputs_are_pruned_with_the_author():
     x = np.arange(3.0)
     for fn in (lambda x: apply(Prunable(), x)[::2], jax.vmap(lambda x: apply(Prunable(), x)[::2])):
@@ -225,6 +229,7 @@ def test_dead_outputs_are_pruned_with_the_author():
             compile_std_to_exec(trace(lambda x, wrong=wrong: apply(Prunable(wrong=wrong), x)[0], x))
 
 
+@pytest.mark.clause("X8.11")
 def test_tropical_einsum_drops_a_winner_that_nobody_reads():
     x = np.random.default_rng(3).normal(size=(4, 4))
     program = compile_std_to_exec(trace(lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x).value, x))

@@ -15,6 +15,7 @@ from ..oracles import brute_force, central_difference
 NAMES = ("max_plus", "min_plus", "max_mul")
 
 
+@pytest.mark.clause("X10.6")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,jk->kbi", "ijk,kjl->li", "i,i->", "ij,ij->ij"])
 def test_finite_differences(name, equation):
@@ -39,6 +40,7 @@ def test_finite_differences(name, equation):
     check_grads(lambda a, b: jnp.sin(f(a, b)), (lhs, rhs), order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.clause("X10.6")
 def test_a_slightly_wrong_rule_would_fail_these_checks():
     @jax.custom_jvp
     def wrong(a):
@@ -54,6 +56,7 @@ def test_a_slightly_wrong_rule_would_fail_these_checks():
         check_grads(wrong, (a,), order=1, modes=("fwd",), eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.clause("X10.14")
 def test_second_order_through_a_smooth_function():
     """out is piecewise linear in max_plus, so the Hessian of sum(out**2) is 2 J'J, J one-hot at the winners."""
     rng = np.random.default_rng(0)
@@ -115,6 +118,7 @@ def test_integers_have_no_gradient():
         jax.grad(lambda a: tropical_einsum("i,i->", a, a))(np.arange(3))
 
 
+@pytest.mark.clause("X10.12")
 def test_the_value_is_searched_once_in_a_derivative():
     x = np.ones((3, 3))
     jaxpr = jax.make_jaxpr(jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum(), argnums=(0, 1)))(x, x)

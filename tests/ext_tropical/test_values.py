@@ -219,6 +219,7 @@ def test_memory_stays_far_below_the_array_of_candidates(with_gradient):
     assert memory.temp_size_in_bytes < 24 * n * n * 4  # a few results; all candidates would be n * n * n * 4
 
 
+@pytest.mark.clause("X13.2")
 def test_vmap_is_one_more_label():
     jaxpr = str(
         jax.make_jaxpr(jax.vmap(lambda a, b: tropical_einsum("ij,jk->ik", a, b), in_axes=(0, None)))(np.ones((5, 2, 3)), np.ones((3, 4)))

@@ -32,6 +32,7 @@ from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSqu
 X = np.ones((2, 3))
 
 
+@pytest.mark.clause("X8.1", "X8.4")
 @pytest.mark.parametrize(
     ("op", "site", "kind", "reason"),
     [
@@ -55,6 +56,7 @@ def test_choice(op, site, kind, reason):
         assert str(route).startswith(f"{op.family_id} on {site.platform}: {kind.value}")
 
 
+@pytest.mark.clause("X8.2")
 def test_routes_of_a_function_in_program_order():
     def f(x):
         y = apply(KernelSine(), x, rules=RULES, runtimes=RUNTIMES)[0]
@@ -67,6 +69,7 @@ def test_routes_of_a_function_in_program_order():
     assert [r.kind for r in routes(jax.jit(f), X, exporting=True)] == [RouteKind.LOWERING] * 2
 
 
+@pytest.mark.clause("X8.1", "X8.2")
 def test_the_route_that_is_told_is_the_route_that_runs():
     call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731
     (route,) = routes(call, X)
@@ -84,22 +87,29 @@ def shifted(op, x):
     return [x * 0 + 7]
 
 
+@pytest.mark.clause("X8.13")
 def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) == RUNTIMES
-    assert hash(ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel))) == hash(RUNTIMES)
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != RUNTIMES
-    assert RUNTIMES.lookup_kernel(FAMILY, "cpu").run is sine_kernel
-    assert RUNTIMES.lookup_kernel(FAMILY, "tpu") is None
-    assert repr(RUNTIMES) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
-    assert len(RUNTIMES) == 1
-    more = RUNTIMES.with_kernel(Kernel(FAMILY, "tpu", shifted))
-    assert more == RUNTIMES.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
-    for add in (lambda: RUNTIMES.with_kernel(Kernel(FAMILY, "cpu", shifted)), lambda: more.merge(RUNTIMES)):
+    runtimes, again = (ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) for _ in range(2))
+    assert runtimes == again
+    assert hash(runtimes) == hash(again)
+    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != runtimes
+    assert runtimes.lookup_kernel(FAMILY, "cpu").run is sine_kernel
+    assert runtimes.lookup_kernel(FAMILY, "tpu") is None
+    assert repr(runtimes) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
+    assert len(runtimes) == 1
+    more = runtimes.with_kernel(Kernel(FAMILY, "tpu", shifted))
+    assert more == runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
+    new = ExtensionRuntimeSet(Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted))  # the new one comes first
+    for add in (lambda: runtimes.with_kernel(Kernel(FAMILY, "cpu", shifted)), lambda: more.merge(runtimes), lambda: runtimes.merge(new)):
         with pytest.raises(DuplicateKernel, match=rf"second kernel for family_id {FAMILY} on cpu"):
             add()
     assert len(more) == 2
+    assert runtimes == again  # nothing was changed
+    with pytest.raises(AttributeError):
+        runtimes.routes = frozenset()
 
 
+@pytest.mark.clause("X8.13")
 @pytest.mark.parametrize(
     ("kernel", "error", "text"),
     [
@@ -127,6 +137,7 @@ SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
 WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind.HOST: -1.0}
 
 
+@pytest.mark.clause("X8.3")
 @pytest.mark.parametrize("kind", RouteKind)
 def test_a_selected_route_is_the_one_that_runs(kind):
     runtimes = SEVEN.only(kind)
@@ -141,6 +152,7 @@ def test_a_selected_route_is_the_one_that_runs(kind):
     assert graph != graph.with_runtimes(SEVEN)
 
 
+@pytest.mark.clause("X8.3")
 def test_what_is_not_selected_never_runs():
     for only in (RouteKind.KERNEL, RouteKind.HOST):
         with pytest.raises(Unsupported, match=r"scaled_square.*only " + only.value):
@@ -157,6 +169,7 @@ def test_what_is_not_selected_never_runs():
         Engine(runtimes=[])
 
 
+@pytest.mark.clause("X8.13", "X10.9")
 def test_a_rule_emits_under_the_runtimes_of_the_call():
     class Rule(ExtensionAdRule):
         family_id = ScaledSquare.family_id
@@ -174,6 +187,7 @@ def test_a_rule_emits_under_the_runtimes_of_the_call():
             np.testing.assert_allclose(jax.grad(lambda x, loss=loss: jax.vmap(loss)(x).sum())(X), want)
 
 
+@pytest.mark.clause("X8.6", "X8.8")
 def test_the_host_form_runs_directly_where_a_lowering_declines():
     class Declining(HostCumulate):
         family_id = "test-package.declining.v1"
@@ -192,6 +206,7 @@ def test_the_host_form_runs_directly_where_a_lowering_declines():
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.clause("X8.7")
 def test_a_tensor_on_a_device_is_no_host_result():
     class OnDevice(HostCumulate):
         family_id = "test-package.on_device.v1"

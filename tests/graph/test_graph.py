@@ -15,6 +15,7 @@ from tenferro_jax.ops.control import Cond, Scan, While
 F64 = np.dtype("float64")
 
 
+@pytest.mark.clause("X4.4")
 def test_equal_nodes_are_one_and_dead_nodes_go():
     builder = GraphBuilder()
     x, y = builder.input(TensorMeta(F64, (3,))), builder.input(TensorMeta(F64, (3,)))
@@ -42,6 +43,7 @@ def test_equality_does_not_see_the_order_of_writing():
     assert g != trace(one, jax.ShapeDtypeStruct((4,), F64), jax.ShapeDtypeStruct((4,), F64))
 
 
+@pytest.mark.clause("X10.1")
 def test_rules_are_no_part_of_equality():
     spec = jax.ShapeDtypeStruct((3, 3), F64)
     op = TropicalEinsum(max_plus, "ij,jk->ik")

@@ -79,6 +79,7 @@ FORMS = [  # reverse mode of loops and branches is no graph
 ]
 
 
+@pytest.mark.clause("X7.4")
 @pytest.mark.parametrize(("fn", "form"), FORMS)
 def test_a_guard_survives(fn, form):
     for _ in range(2):  # the second time jit has its jaxpr already
@@ -106,6 +107,7 @@ def test_a_guard_survives(fn, form):
         program(x, np.ones(3), *longer)
 
 
+@pytest.mark.clause("X7.4")
 def test_guards_that_an_export_cannot_make_true_are_refused():
     def pair(x, y, z, w):
         return apply(Together(), jnp.concatenate([x, x]), y)[0] + apply(Together(), z.reshape(-1), w.reshape(-1))[0]
@@ -132,6 +134,7 @@ def test_a_guard_is_found_where_the_graph_is_traced_again():
     assert tj.jvp(gradient).guards == gradient.guards
 
 
+@pytest.mark.clause("X7.4")
 def test_outside_of_graphs_and_where_it_can_be_decided_nothing_changes():
     fn = jax.jit(together)
     trace(fn, spec(B), spec(C))  # leaves a jaxpr in jit's cache, which the export below must not use
@@ -144,6 +147,7 @@ def test_outside_of_graphs_and_where_it_can_be_decided_nothing_changes():
     assert trace(together, spec(3), spec(3)).guards == ()
 
 
+@pytest.mark.clause("X7.5")
 def test_guards_are_identity_their_source_is_not():
     def recorded(*pairs):
         builder = GraphBuilder()

@@ -32,6 +32,7 @@ def program():
     return tj.export(fn, jax.ShapeDtypeStruct((b, 2, 3), np.float64), jax.ShapeDtypeStruct((b, 3, 2), np.float64))
 
 
+@pytest.mark.clause("X11.1")
 def test_identity_is_kept_and_decodes_to_the_op():
     p = program()
     (extension,) = p.extensions
@@ -48,6 +49,7 @@ def test_no_source_path_of_this_machine_is_inside(tmp_path):
     assert b".py" not in program().to_bytes()
 
 
+@pytest.mark.clause("X13.7")
 def test_a_process_with_jax_alone_runs_the_file(tmp_path):
     path = tmp_path / "program.bin"
     assert program().save(path) == path.stat().st_size
@@ -87,6 +89,7 @@ class NextScaledSquare(ExtensionOp):
     family_id = "test-package.scaled_square.v2"
 
 
+@pytest.mark.clause("X5.4", "X11.2")
 def test_another_major_version_in_this_process_is_refused_and_both_are_named():
     content = tj.export(lambda x: apply(ScaledSquare(2.0), x)[0], np.ones(2)).to_bytes()
     assert tj.load(content)(np.ones(2)).tolist() == [2.0, 2.0]
@@ -95,6 +98,17 @@ def test_another_major_version_in_this_process_is_refused_and_both_are_named():
         tj.load(content)
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
     assert tj.load(content).families == ("test-package.scaled_square.v1",)
+
+
+@pytest.mark.clause("X11.3")
+def test_the_ops_of_a_program_are_read_back_by_their_factories():
+    content = tj.export(lambda x: apply(ScaledSquare(0.5), apply(ScaledSquare(2.0), x)[0])[0], np.ones(2)).to_bytes()
+    program = tj.load(content)  # needs no factory
+    assert program(np.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(tj.Unsupported, match=r"test-package\.scaled_square\.v1: not registered"):
+        program.ops()
+    tj.extension.register_extension(ExtensionFactory(ScaledSquare))
+    assert program.ops() == (ScaledSquare(2.0), ScaledSquare(0.5))
 
 
 def test_repr_says_what_it_is():

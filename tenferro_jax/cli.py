@@ -1,0 +1,150 @@
+"""The command line: `python -m tenferro_jax check package.module:Op`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .conformance import check_extension
+from .errors import InvalidConfig, TenferroError
+from .extension import NO_RULES, NO_RUNTIMES, ExtensionOp, lookup_extension_factory
+
+OK, FAILED, USAGE = 0, 1, 2
+_ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one subcommand; returns the exit code: 0 all is well, 1 a check failed, 2 the command cannot be carried out.
+
+    Args:
+      arguments: the command line without the program's name.
+
+    Example:
+      >>> main(["check", "no_such_package:Op"])
+      2
+    """
+    parser = argparse.ArgumentParser(prog="python -m tenferro_jax", description="Extension ops for JAX.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    _add_check(commands.add_parser("check", help="check an extension op against the contract"))
+    try:
+        chosen = parser.parse_args(list(arguments))
+        return chosen.run(chosen)
+    except TenferroError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Check an extension op against the contract; exit code 0 if it conforms, 1 if it does not."
+    parser.add_argument(
+        "target", metavar="package.module:name", help="an op, an op class, or a function without arguments that returns an op"
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="float64[3,4]",
+        help="one example input, of random values; once for each input of the op. Default: the op's example_inputs()",
+    )
+    parser.add_argument("--rules", metavar="package.module:name", help="an ExtensionRuleSet")
+    parser.add_argument("--runtimes", metavar="package.module:name", help="an ExtensionRuntimeSet")
+    parser.add_argument("--oracle", metavar="package.module:name", help="a NumPy function of the inputs that returns a tuple of outputs")
+    parser.add_argument("--tolerance", type=float, help="relative difference of routes that counts as equal; default eps ** 0.75")
+    parser.add_argument("--order", type=int, default=2, choices=(1, 2), help="highest order of derivatives; default 2")
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs and directions; default 0")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=_check)
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    jax.config.update("jax_enable_x64", True)  # the process is ours
+    op = _op(chosen.target)
+    rng = np.random.default_rng(chosen.seed)
+    inputs = tuple(_random(text, rng) for text in chosen.input)
+    report = check_extension(
+        op,
+        *((inputs,) if inputs else ()),
+        rules=NO_RULES if chosen.rules is None else _imported(chosen.rules),
+        runtimes=NO_RUNTIMES if chosen.runtimes is None else _imported(chosen.runtimes),
+        oracle=None if chosen.oracle is None else _imported(chosen.oracle),
+        tolerance=chosen.tolerance,
+        order=chosen.order,
+        seed=chosen.seed,
+    )
+    print(json.dumps(report.to_json(), indent=2) if chosen.json else report)
+    return OK if report.ok else FAILED
+
+
+def _imported(target: str) -> Any:
+    """What package.module:name names."""
+    module, colon, name = target.partition(":")
+    needed = "package.module:name, of a module that can be imported from here"
+    fix = "Install the package, or run from the folder that holds it."
+    if not colon or not module or not name:
+        raise InvalidConfig(where="target", given=repr(target), needed=needed, fix="Write a colon between module and name.")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # the module is the user's
+        raise InvalidConfig(where="target", given=f"{target!r}: {type(error).__name__}: {error}", needed=needed, fix=fix) from error
+    return found
+
+
+def _op(target: str) -> ExtensionOp:
+    """The op that a target names: itself, its class's default, or what a function returns."""
+    found = _imported(target)
+    if isinstance(found, type) and issubclass(found, ExtensionOp):
+        factory = lookup_extension_factory(getattr(found, "family_id", ""))
+        default = factory.instantiate_default() if factory is not None else None
+        found = default if default is not None else _called(found, target)
+    elif not isinstance(found, ExtensionOp) and callable(found):
+        found = _called(found, target)
+    if not isinstance(found, ExtensionOp):
+        raise InvalidConfig(
+            where=target, given=repr(found), needed="an extension op", fix="Name an op, its class, or a function that returns one."
+        )
+    return found
+
+
+def _called(make: Callable[[], Any], target: str) -> Any:
+    try:
+        return make()
+    except TypeError as error:
+        raise InvalidConfig(
+            where=target,
+            given=str(error),
+            needed="something that makes an op without arguments",
+            fix="Give the payload fields defaults, offer instantiate_default in a registered factory, or name an op made beforehand.",
+        ) from error
+
+
+def _random(text: str, rng: np.random.Generator) -> Any:
+    """An array like "float64[3,4]": normal floats, integers and booleans of 0 and 1."""
+    found = _ARRAY.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise TypeError("no dtype with sizes in brackets")
+        dtype = jax.numpy.dtype(found["dtype"])
+        shape = tuple(int(size) for size in found["sizes"].split(",") if size.strip())
+        if dtype.kind in "OSUMm":
+            raise TypeError("no numeric dtype")
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(
+            where="--input",
+            given=f"{text!r}: {error}",
+            needed="a dtype and sizes, such as float64[3,4] or int32[]",
+            fix="Quote it for the shell.",
+        ) from error
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, size=shape).astype(dtype)
+    made = rng.normal(size=shape)
+    return (made + 1j * rng.normal(size=shape) if dtype.kind == "c" else made).astype(dtype)

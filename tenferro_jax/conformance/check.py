@@ -1,0 +1,224 @@
+"""The list of checks, and how one is run: case by case, its failure brought down to a small example."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, host_errors
+from . import agreement, derivatives, devices, identity, inference, mapping, refusals, transforms
+from .examples import Inputs, smaller
+from .report import ConformanceReport, Finding, Verdict
+from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
+
+SECONDS_TO_SHRINK = 2.0
+
+
+class Check(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+      law: the law it belongs to.
+      run: a generator over (subject, example) that yields once a case, a note where something had to be left out.
+      clauses: what it enforces, the main one first.
+      after: names of the checks without which it says nothing new.
+    """
+
+    law: str
+    run: Callable[[Subject, Inputs], Iterator[str | None]]
+    clauses: tuple[str, ...]
+    after: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the check."""
+        return self.run.__name__
+
+
+RUNS = ("host_form", "value")
+DIFFERENTIATES = (*RUNS, "derivative_metas")
+
+CHECKS = (
+    Check("L1", inference.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
+    Check("L1", inference.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
+    Check("L1", inference.lowering, ("X8.5", "X4.3")),
+    Check("L2", identity.family_id, ("X5.1", "X5.3")),
+    Check("L2", identity.arity, ("X6.1",)),
+    Check("L2", identity.identity, ("X5.6", "X5.8", "X4.2")),
+    Check("L2", identity.others, ("X5.8",)),
+    Check("L2", identity.interning, ("X4.4",), ("meta",)),
+    Check("L2", identity.immutable, ("X4.1",), RUNS),
+    Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
+    Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
+    Check("L3", derivatives.linear, ("X10.6",), DIFFERENTIATES),
+    Check("L3", derivatives.inactive_inputs, ("X10.3", "X10.4"), DIFFERENTIATES),
+    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
+    Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
+    Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
+    Check("L3", derivatives.missing_rule, ("X10.2",), RUNS),
+    Check("L4", mapping.vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", mapping.nested_vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", mapping.vmap_of_grad, ("X13.1",), (*DIFFERENTIATES, "adjoint", "vmap")),
+    Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
+    Check("L5", agreement.value, ("X8.1", "X8.10")),
+    Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
+    Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
+    Check("L5", transforms.control_flow, ("X13.3",), RUNS),
+    Check("L5", transforms.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
+    Check("L5", transforms.ahead_of_time, ("X13.3",), RUNS),
+    Check("L5", transforms.checked_tracing, ("X4.1",), RUNS),
+    Check("L5", transforms.checked_derivative, ("X4.1",), DIFFERENTIATES),
+    Check("L5", transforms.single_precision, ("X7.1", "X7.7"), RUNS),
+    Check("L5", devices.shard_map, ("X13.4",), (*RUNS, "vmap")),
+    Check("L5", devices.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")),
+    Check("L5", devices.named_sharding, ("X13.3",), (*RUNS, "vmap")),
+    Check("L5", devices.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
+    Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
+    Check("L5", agreement.pruned_outputs, ("X8.11",), RUNS),
+    Check("L5", agreement.exported, ("X13.7", "X11.1"), RUNS),
+    Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),
+    Check("L6", identity.payload_text, ("X5.9",)),
+    Check("L6", refusals.wrong_arity, ("X6.2",)),
+    Check("L6", refusals.wrong_inputs, ("X7.6", "X7.1"), RUNS),
+)
+
+
+class Examination:
+    """The checks of one subject, each run once, when it is asked for."""
+
+    def __init__(self, subject: Subject):
+        self.subject = subject
+        self._findings: dict[str, Finding] = {}
+
+    def finding(self, name: str) -> Finding:
+        """What a check found; the checks that it comes after are run before it."""
+        if name not in self._findings:
+            check = next(c for c in CHECKS if c.name == name)
+            failed = [earlier for earlier in check.after if self.finding(earlier).verdict is Verdict.FAILED]
+            if failed:
+                fix = f"Mend {failed[0]} first."
+                reason = f"{failed[0]} failed"
+                found = Finding(check.law, name, check.clauses, Verdict.NOT_APPLICABLE, 0, 0.0, reason, fix=fix, waits_for=failed[0])
+            else:
+                with jax.enable_x64(True):
+                    found = _found(check, self.subject)
+            self._findings[name] = found
+        return self._findings[name]
+
+
+def _found(check: Check, subject: Subject) -> Finding:
+    start = time.perf_counter()
+    cases, reasons = 0, []
+    notes: dict[str, None] = {}
+    for inputs in subject.examples:
+        try:
+            with host_errors():
+                for note in check.run(subject, inputs):
+                    cases += 1
+                    notes |= {note: None} if note else {}
+        except NotApplicable as error:
+            reasons.append(error)
+        except Exception as error:
+            broken, example = _smallest(check, subject, _broken(check, error), inputs)
+            seconds = time.perf_counter() - start
+            return Finding(
+                check.law, check.name, check.clauses, Verdict.FAILED, cases, seconds, broken.problem, broken.clause, example, broken.fix
+            )
+    seconds = time.perf_counter() - start
+    if not cases:
+        reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
+        return Finding(check.law, check.name, check.clauses, Verdict.NOT_APPLICABLE, 0, seconds, reason.reason, fix=reason.instead)
+    return Finding(check.law, check.name, check.clauses, Verdict.PASSED, cases, seconds, "; ".join([*notes, *(r.reason for r in reasons)]))
+
+
+def _broken(check: Check, error: Exception) -> Broken:
+    return error if isinstance(error, Broken) else as_broken(error, check.clauses[0], check.name, "See the error.")
+
+
+def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:
+    """The failure at the smallest inputs found at which the same clause is broken."""
+    deadline = time.perf_counter() + SECONDS_TO_SHRINK
+    pending, taken = smaller(inputs), subject.metas(inputs) is not None
+    while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
+        if taken and subject.metas(candidate) is None:
+            continue
+        try:
+            for _ in check.run(subject, candidate):
+                pass
+        except NotApplicable:
+            continue
+        except Exception as error:
+            found = _broken(check, error)
+            if found.clause == broken.clause:
+                broken, inputs, pending = found, candidate, smaller(candidate)
+    return broken, inputs
+
+
+Progress = Callable[[Finding, int, int], object]
+"""Called after each check with what it found, its number from 0, and the number of checks."""
+
+
+def check_extension(
+    op: ExtensionOp,
+    *examples: Any,
+    rules: ExtensionRuleSet = NO_RULES,
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    oracle: Oracle | None = None,
+    tolerance: float | None = None,
+    others: Sequence[ExtensionOp] = (),
+    order: int = 2,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ConformanceReport:
+    """Check an extension op against the contract: inference, identity, derivatives, vmap, every route and transform, bytes.
+
+    Everything is run with 64-bit types on, and with them off where that is the check. Small examples are best: a few
+    elements, sizes that differ from each other, floating values away from ties and kinks.
+
+    Args:
+      op: the op.
+      *examples: inputs to run it on; each a tuple with one array an input, or the bare array where the op has one input.
+        By default those of `op.example_inputs()`.
+      rules: AD rules; without one for the family the checks of derivatives do not apply.
+      runtimes: kernels; each is compared with the other routes.
+      oracle: a NumPy function of the inputs that returns the outputs as a tuple: the independent answer. By default the
+        routes are compared with each other.
+      tolerance: relative difference between routes that counts as equal; 0 for equality to the last bit. By default
+        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32.
+      others: further ops of the family, which must not count as equal to this one.
+      order: 1 where the rule says that it has no second derivative.
+      seed: of the random directions.
+      progress: called after each check with its Finding, its number and the number of checks.
+
+    Returns:
+      The report; print it, or call `raise_if_failed()`.
+
+    Raises:
+      InvalidConfig: no op, no examples, or an argument that cannot be.
+      ArityError: an example of another number of arrays than the op has inputs.
+
+    Example:
+      >>> import jax.numpy as jnp, numpy as np
+      >>> from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+      >>> class Cube(ExtensionOp):
+      ...     family_id = "docs-example.cube.v1"
+      ...     def lower_to_standard_ops(self, builder, x):
+      ...         return (builder.inline(lambda x: x * x * x, x),)
+      >>> class CubeRule(ExtensionAdRule):
+      ...     family_id = Cube.family_id
+      ...     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+      ...         return (builder.inline(lambda x, t: 3.003 * x * x * t, primal_in[0], tangent_in[0]),)
+      >>> report = check_extension(Cube(), np.array([0.5, 2.0]), rules=ExtensionRuleSet(CubeRule()))
+      >>> [(finding.check, finding.clause) for finding in report.failures]
+      [('jvp', 'X10.6')]
+    """
+    examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
+    findings = []
+    for number, check in enumerate(CHECKS):
+        findings.append(examination.finding(check.name))
+        if progress is not None:
+            progress(findings[-1], number, len(CHECKS))
+    return ConformanceReport(op.family_id, repr(op), tuple(findings))

@@ -1,0 +1,123 @@
+"""L5: the same values and derivatives where arrays are spread over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..extension import RouteKind
+from .differentiation import smooth
+from .examples import Inputs, rows
+from .subject import Claim, NotApplicable, Subject
+
+FIX = "Keep lowerings free of what only works on one device; rules too."
+
+
+def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> Any:
+    """Two of the devices there are, or the one: more add no new case."""
+    devices = jax.devices()[:2]
+    return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
+
+
+def _batches(inputs: Inputs, mesh: Any) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
+    if not inputs:
+        raise NotApplicable("the op has no inputs", "Nothing is to be done.")
+    elements = rows(inputs, mesh.size)
+    return elements, tuple(np.stack(column) for column in zip(*elements, strict=True))
+
+
+def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """An element a device, checked and unchecked; and one input spread, the others replicated."""
+    mesh = _mesh()
+    elements, args = _batches(inputs, mesh)
+    want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+    claims = []
+    for checked in (True, False):
+        fn = jax.shard_map(jax.vmap(subject.call), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"), check_vma=checked)
+        claims.append(Claim(f"shard_map, check_vma={checked}", fn, args, want))
+    if len(inputs) > 1:
+        mixed = tuple(np.stack(column) for column in zip(*(subject.expected((e[0], *inputs[1:])) for e in elements), strict=True))
+        axes = (0, *[None] * (len(inputs) - 1))
+        specs = (jax.P("d"), *[jax.P()] * (len(inputs) - 1))
+        fn = jax.shard_map(jax.vmap(subject.call, in_axes=axes), mesh=mesh, in_specs=specs, out_specs=jax.P("d"))
+        claims.append(Claim("shard_map, input 0 spread and the others replicated", fn, (args[0], *inputs[1:]), mixed))
+    yield from subject.hold(claims, "X13.4", FIX)
+
+
+def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The derivative through shard_map: that of each element, summed for what is replicated."""
+    view = smooth(subject, inputs)
+    mesh = _mesh()
+    elements, args = _batches(view.inputs, mesh)
+    w = view.cotangents(subject.rng)
+    first, *rest = view.active
+
+    def pulled(mask: tuple[int, ...], held: Any) -> Any:
+        return jax.vjp(view.function(mask, held), *[held[i] for i in mask])[1](w)
+
+    each = [jax.jit(lambda *xs: pulled(view.active, xs))(*e) for e in elements]
+    spread = tuple(np.stack([np.asarray(e[n]) for e in each]) for n in range(len(view.active)))
+    cotangents = tuple(np.stack([c] * mesh.size) for c in w)
+
+    def whole(*xs: Any) -> Any:
+        outs = jax.shard_map(jax.vmap(subject.call), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))(*xs)
+        return tuple(outs[i] for i in view.outputs)
+
+    def by_active(fn: Any, full: Any) -> Any:
+        def moved(*moving: Any) -> Any:
+            held = list(full)
+            for i, x in zip(view.active, moving, strict=True):
+                held[i] = x
+            return fn(*held)
+
+        return jax.vjp(moved, *[full[i] for i in view.active])[1](cotangents)
+
+    claims = [Claim("vjp of shard_map", lambda *xs: by_active(whole, xs), args, spread)]
+    if rest:
+        mixed = [tuple(e[i] if i == first else x for i, x in enumerate(view.inputs)) for e in elements]
+        each = [jax.jit(lambda *xs: pulled(view.active, xs))(*e) for e in mixed]
+        want = [
+            np.stack([np.asarray(e[n]) for e in each]) if i == first else sum(np.asarray(e[n]) for e in each)
+            for n, i in enumerate(view.active)
+        ]
+        axes = tuple(0 if i == first else None for i in range(len(inputs)))
+        specs = tuple(jax.P("d") if i == first else jax.P() for i in range(len(inputs)))
+
+        def replicated(*xs: Any) -> Any:
+            fn = jax.shard_map(jax.vmap(subject.call, in_axes=axes), mesh=mesh, in_specs=specs, out_specs=jax.P("d"))
+            outs = fn(*xs)
+            return tuple(outs[i] for i in view.outputs)
+
+        given = tuple(args[i] if i == first else x for i, x in enumerate(view.inputs))
+        claims.append(
+            Claim(f"vjp of shard_map, input {first} spread and the others replicated", lambda *xs: by_active(replicated, xs), given, want)
+        )
+    yield from subject.hold(claims, "X13.4", FIX)
+
+
+def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Under jit, on arrays whose first axis is spread by a NamedSharding."""
+    mesh = _mesh()
+    elements, args = _batches(inputs, mesh)
+    want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+    placed = tuple(jax.device_put(x, jax.NamedSharding(mesh, jax.P("d"))) for x in args)
+    yield from subject.hold([Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)], "X13.3", FIX)
+
+
+def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """On a mesh with explicit axes, where the output shardings have to be known: a batch spread over it, and replicated inputs."""
+    if RouteKind.LOWERING not in subject.routes(inputs):
+        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
+    mesh = _mesh(jax.sharding.AxisType.Explicit)
+    elements, args = _batches(inputs, mesh)
+    want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+    with jax.set_mesh(mesh):
+        spread, whole = (tuple(jax.device_put(x, spec) for x in xs) for xs, spec in ((args, jax.P("d")), (inputs, jax.P())))
+        claims = [
+            Claim("vmap on an explicit mesh", jax.vmap(subject.call), spread, want),
+            Claim("replicated inputs on an explicit mesh", subject.call, whole, subject.expected(inputs)),
+        ]
+        yield from subject.hold(claims, "X13.5", "Correct infer_output_sharding, or leave it out: the lowering says it then.")

@@ -1,0 +1,125 @@
+"""The inputs that an op is checked on: those given, and others made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import ArityError, InvalidConfig
+from ..extension import ExtensionOp
+from ..meta import as_operand
+
+Inputs = tuple[np.ndarray, ...]
+"""One example: an array for each input."""
+
+FLOATS = ("float64", "float32", "bfloat16", "float16")
+
+
+def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
+    """The examples as tuples of NumPy arrays; those of the op where none are given.
+
+    Raises:
+      InvalidConfig: there are none, or what was given is no array.
+      ArityError: an example has another number of arrays than the op has inputs.
+    """
+    where = f"check_extension of {op.family_id}"
+    own = [tuple(example) if isinstance(example, list) else example for example in op.example_inputs()]
+    found = tuple(given) or tuple(own) or (() if op.input_count else ((),))
+    if not found:
+        raise InvalidConfig(
+            where=where,
+            given="no example inputs",
+            needed="at least one array for each input",
+            fix="Pass them after the op, or override example_inputs; choose sizes that differ, and values away from ties and kinks.",
+        )
+    return tuple(_example(op, example, where) for example in found)
+
+
+def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
+    arrays = example if isinstance(example, tuple) else (example,)
+    if len(arrays) != op.input_count:
+        raise ArityError(
+            where=where,
+            given=f"an example of {len(arrays)} arrays",
+            needed=f"{op.input_count}, one for each input",
+            fix="Pass each example as a tuple: check_extension(op, (x, y), (x2, y2)).",
+        )
+    return tuple(_own(as_operand(a, f"{where}, input {i}")) for i, a in enumerate(arrays))
+
+
+def _own(array: Any) -> np.ndarray:
+    """A copy that nobody can write into."""
+    copy = np.array(array)
+    copy.setflags(write=False)
+    return copy
+
+
+def is_float(x: Any) -> bool:
+    """Whether it has derivatives: a floating or complex dtype."""
+    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+
+
+def cast(inputs: Inputs, dtype: str) -> Inputs:
+    """Real floating inputs in another precision, complex ones in the one that goes with it."""
+    complexes = {"float64": np.complex128, "float32": np.complex64}
+    made = []
+    for x in inputs:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(dtype)
+        elif jnp.issubdtype(x.dtype, jnp.complexfloating) and dtype in complexes:
+            x = x.astype(complexes[dtype])
+        made.append(x)
+    return tuple(made)
+
+
+def sizes_of(inputs: Inputs) -> list[int]:
+    """The different sizes of all axes, largest first."""
+    return sorted({size for x in inputs for size in x.shape}, reverse=True)
+
+
+def resized(inputs: Inputs, old: int, new: int) -> Inputs:
+    """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do."""
+    made = []
+    for x in inputs:
+        for axis in [axis for axis, size in enumerate(x.shape) if size == old]:
+            x = np.take(x, np.arange(new) % old, axis=axis)
+        made.append(x)
+    return tuple(made)
+
+
+def of_other_sizes(inputs: Inputs, news: Sequence[int]) -> Iterator[Inputs]:
+    """The inputs with each of their sizes replaced by each of `news`."""
+    for old in sizes_of(inputs):
+        for new in news:
+            if old and new != old:
+                yield resized(inputs, old, new)
+
+
+def variants(inputs: Inputs) -> Iterator[Inputs]:
+    """The inputs, then in other precisions, then in other sizes, 1 and 0 among them."""
+    yield inputs
+    for dtype in FLOATS:
+        made = cast(inputs, dtype)
+        if any(a.dtype != b.dtype for a, b in zip(made, inputs, strict=True)):
+            yield made
+    yield from of_other_sizes(inputs, (1, 0))
+
+
+def smaller(inputs: Inputs) -> Iterator[Inputs]:
+    """Candidates for a smaller example at which a check still fails, smallest first."""
+    for old in sizes_of(inputs):
+        for new in (1, old // 2, old - 1):
+            if 0 < new < old:
+                yield resized(inputs, old, new)
+    for i, x in enumerate(inputs):
+        for axis, old in enumerate(x.shape):
+            if old > 1:
+                yield (*inputs[:i], np.take(x, [0], axis=axis), *inputs[i + 1 :])
+
+
+def rows(inputs: Inputs, count: int) -> list[Inputs]:
+    """`count` different examples near this one: floats scaled a little, which keeps signs, order and definiteness; others rolled."""
+    return [tuple((x * (1 + k / 16)).astype(x.dtype) if is_float(x) else np.roll(x, k) for x in inputs) for k in range(count)]

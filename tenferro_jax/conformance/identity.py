@@ -1,0 +1,167 @@
+"""L2: what an op is, and what it is not equal to."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import TenferroError
+from ..extension import Extension, ExtensionFactory, ExtensionOp, lookup_extension_factory, parse_family_id
+from ..graph.builder import GraphBuilder
+from ..meta import meta_of
+from ..payload import payload_json
+from .examples import Inputs
+from .subject import Broken, NotApplicable, Subject, breaking
+
+
+def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """A well-formed id that belongs to the class."""
+    op = subject.op
+    of_class = getattr(type(op), "family_id", None)
+    fix = "State it as a class attribute, or by @extension_op; make another family of what needs another id."
+    if not isinstance(of_class, str) or of_class != op.family_id:
+        raise Broken("X5.3", f"the class says {of_class!r}, the op {op.family_id!r}", fix)
+    yield
+    with breaking("X5.1", "family_id", "Correct it."):
+        parse_family_id(op.family_id)
+    yield
+    for near in neighbours(op):
+        if near.family_id != op.family_id:
+            raise Broken("X5.3", f"{near!r} has the family_id {near.family_id}", fix)
+        yield
+
+
+def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Two integers that stay as they are, also when the op has run."""
+    op = subject.op
+    first = op.input_count, op.output_count
+    for _ in range(3):
+        for name, count, was in zip(("input_count", "output_count"), (op.input_count, op.output_count), first, strict=True):
+            if type(count) is not int or count < 0 or count != was:
+                raise Broken("X6.1", f"{name} is {count!r}, at the first look {was!r}", "Compute it from the payload alone.")
+            yield
+        try:
+            subject.carrier.infer(*map(meta_of, inputs))
+        except TenferroError:
+            return  # the check of metas says so
+
+
+def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Equal payloads make equal carriers with equal hashes; other types and other bits make others."""
+    op = subject.op
+    with breaking("X4.1", "a copy of the op", "Let __post_init__ accept its own fields."):
+        same = rebuilt(op)
+    if Extension.of(same) != Extension.of(op) or hash(Extension.of(same)) != hash(Extension.of(op)):
+        raise Broken("X5.8", f"{op!r} made twice gives two different ops", "Leave typed_key, equality and hash to the base class.")
+    yield
+    for near in neighbours(op):
+        if Extension.of(near) == Extension.of(op):
+            raise Broken("X5.6", f"{near!r} counts as equal to {op!r}", "Leave typed_key, equality and hash to the base class.")
+        yield
+
+
+def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The further ops given are other ops."""
+    if not subject.others:
+        raise NotApplicable("no other ops were given", "Pass others=(op, ...), ops with other payloads.")
+    for other in subject.others:
+        if Extension.of(other) == Extension.of(subject.op):
+            raise Broken("X5.8", f"{other!r} counts as equal to {subject.op!r}", "Make every difference a field of the dataclass.")
+        yield
+
+
+def interning(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Added twice to a graph on the same inputs, it is one node."""
+    builder = GraphBuilder()
+    values = [builder.input(meta_of(x)) for x in inputs]
+    first, second = (builder.add(op, *values) for op in (subject.op, rebuilt(subject.op)))
+    if [v.index for v in first] != [v.index for v in second]:
+        raise Broken("X4.4", "equal ops on equal inputs are two nodes", "Leave typed_key, equality and hash to the base class.")
+    yield
+
+
+def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """After inference and a run the op holds its fields and nothing else."""
+    op = subject.op
+    fields = set(_fields(op))
+    before = payload_json(op)
+    for _ in range(2):
+        subject.call(*inputs)
+        state = {name for name in vars(op) if name not in fields and not name.startswith(("_key", "_hash", "_carrier"))}
+        if state:
+            raise Broken(
+                "X4.1",
+                f"state outside the fields: {', '.join(sorted(state))}",
+                "Keep no state on an op; compute anew, or cache by payload.",
+            )
+        if payload_json(op) != before:
+            raise Broken("X4.1", f"the payload was {before} and is {payload_json(op)}", "Never change an op; make another.")
+        yield
+
+
+def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The payload as text, and back through the factory of the family."""
+    op = subject.op
+    factory = lookup_extension_factory(op.family_id) or ExtensionFactory(type(op))
+    fix = "Let decode and __post_init__ accept what payload_json writes."
+    if not dataclasses.is_dataclass(op) and type(factory).decode is ExtensionFactory.decode:
+        if Extension.of(type(op)()) != Extension.of(op):
+            raise Broken("X5.9", f"{type(op).__name__}() is another op", "Make the class a frozen dataclass.")
+        yield
+        return
+    for each in (op, *neighbours(op)):
+        text = payload_json(each)
+        try:
+            with breaking("X5.9", f"decode({text})", fix):
+                back = factory.decode(text)
+        except Broken:
+            if each is op:
+                raise
+            continue  # a neighbour that the family does not take
+        if Extension.of(back) != Extension.of(each):
+            raise Broken("X5.9", f"{each!r}, written as {text}, is read as {back!r}", fix)
+        yield
+
+
+def rebuilt(op: ExtensionOp) -> Any:
+    """An equal op made anew."""
+    return dataclasses.replace(op) if dataclasses.is_dataclass(op) else type(op)()
+
+
+def _fields(op: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(op)] if dataclasses.is_dataclass(op) else []
+
+
+def neighbours(op: ExtensionOp) -> Iterator[Any]:
+    """Ops whose payload differs in the type or the bits of one field, where the op takes that."""
+    for name in _fields(op):
+        for value in _near(getattr(op, name)):
+            try:
+                near = dataclasses.replace(op, **{name: value})  # type: ignore[type-var]
+                Extension.of(near)
+            except Exception:  # the op refuses such a payload, as it may
+                continue
+            if payload_json(near) != payload_json(op):
+                yield near
+
+
+def _near(value: Any) -> list[Any]:
+    kind = type(value)
+    if kind is bool:
+        return [not value, int(value), float(value)]
+    if kind is int:
+        return [float(value), value + 1, *([bool(value)] if value in (0, 1) else [])]
+    if kind is float:
+        found: list[Any] = [-value, math.nextafter(value, math.inf), np.float64(value)]
+        return found + ([int(value)] if value.is_integer() else [])
+    if kind is complex:
+        return [value.conjugate(), complex(value.real, -0.0)]
+    if kind is str:
+        return [value + " ", value.encode()]
+    if kind is tuple:
+        return [(*value, 0), *((*value[:i], near, *value[i + 1 :]) for i, item in enumerate(value) for near in _near(item)[:2])]
+    return []

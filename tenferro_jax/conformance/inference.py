@@ -1,0 +1,193 @@
+"""L1: infer_output_meta is what every route returns, for concrete and for symbolic sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+from ..errors import TenferroError
+from ..extension import ExtensionOp, RouteKind
+from ..extension.execution import current_platform, lowering_body
+from ..extension.op import checked_sequence, has_host_form, has_lowering, require_arrays
+from ..extension.routes import extensions_in
+from ..graph.builder import GraphBuilder
+from ..graph.graph import Graph
+from ..meta import TensorMeta, meta_of, struct
+from .examples import Inputs, of_other_sizes, sizes_of, variants
+from .subject import Broken, NotApplicable, Subject, as_broken, breaking
+
+AGREE = "Make infer_output_meta and the implementation agree."
+
+
+def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Every route, in every precision and size that inference takes."""
+    with breaking("X7.6", "inference", "Let it take the example, or give another example."):
+        subject.carrier.infer(*map(meta_of, inputs))
+    for made in subject.accepted(variants(inputs)):
+        metas = subject.metas(made)
+        if metas != subject.metas(made):
+            raise Broken("X4.3", "infer_output_meta says something else at the second look", "Compute it from payload and inputs alone.")
+        for kind in RouteKind:
+            what = f"{kind.value} for {', '.join(str(meta_of(x)) for x in made)}"
+            with breaking("X7.1", what, AGREE):
+                outs = _returned(subject, kind, made)
+            if outs is None:
+                continue
+            have = tuple(map(meta_of, outs))
+            if have != metas:
+                raise Broken("X7.1", f"{what}: returns {_text(have)} where infer_output_meta says {_text(metas)}", AGREE)
+            yield
+
+
+def _text(metas: Sequence[TensorMeta] | None) -> str:
+    return ", ".join(map(str, metas or ())) or "nothing"
+
+
+def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
+    """What a route returns, as arrays or structs; None where there is no such route."""
+    op, structs = subject.op, [struct(meta_of(x)) for x in inputs]
+    if kind is RouteKind.HOST:
+        return None if not has_host_form(op) else run_host_form(op, inputs)
+    if kind is RouteKind.LOWERING:
+        return jax.eval_shape(lambda *xs: lowering_body(subject.carrier, xs), *structs) if has_lowering(op) else None
+    kernel = subject.runtimes.lookup_kernel(op.family_id, current_platform())
+    if kernel is None:
+        return None
+    return jax.eval_shape(lambda *xs: checked_sequence(kernel.run(op, *xs), op, f"{kernel.platform} kernel", op.output_count), *structs)
+
+
+def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
+    """What eager_execute itself returns for read-only arrays: NumPy arrays, and the inputs as they were."""
+    private = [x.copy() for x in inputs]
+    views = [x.view() for x in private]
+    for view in views:
+        view.setflags(write=False)
+    fix = "Never write into an input: make a new array."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
+            returned = op.eager_execute(*views)
+    except ValueError as error:
+        if "read-only" in str(error):
+            raise Broken("X8.7", f"eager_execute writes into an input: {error}", fix) from error
+        raise
+    for i, (after, before) in enumerate(zip(private, inputs, strict=True)):
+        if after.tobytes() != before.tobytes():
+            raise Broken("X8.7", f"eager_execute wrote into input {i}", fix)
+    outs = require_arrays(checked_sequence(returned, op, "eager_execute", op.output_count), op, "eager_execute")
+    for i, out in enumerate(outs):
+        if not isinstance(out, np.ndarray | np.generic):
+            kind = f"{type(out).__module__}.{type(out).__qualname__}"
+            raise Broken("X8.7", f"eager_execute returns a {kind} for output {i}", "Compute with NumPy, or return numpy.asarray(value).")
+    return outs
+
+
+def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The lowering ends in standard ops, and is the same at every look."""
+    if not has_lowering(subject.op):
+        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
+    structs = [struct(meta_of(x)) for x in inputs]
+    fix = "Emit what the inner extension lowers to, or emit it from an AD rule."
+    looks = []
+    for _ in range(2):
+        # A new function at each look: JAX would answer the second from its cache.
+        with breaking("X8.6", "the lowering", "Return None to decline, or correct it."):
+            looks.append(jax.make_jaxpr(lambda *xs: lowering_body(subject.carrier, xs) or ())(*structs))
+    inner = [carrier.family_id for carrier, _ in extensions_in(looks[0])]
+    if inner:
+        raise Broken("X8.5", f"the lowering holds the extensions {', '.join(inner)}", fix)
+    yield
+    if str(looks[0]) != str(looks[1]):
+        raise Broken("X4.3", "the lowering is another program at the second look", "Compute it from payload and inputs alone.")
+    yield
+
+
+def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+    """A symbol for each axis: different symbols that may be equal; bound to sizes, metas are those of concrete inference."""
+    graph = symbolic_graph(subject, inputs)
+    # Sizes that all differ come first: what is wrong there is wrong for other reasons than a comparison.
+    for made in sorted([inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)], key=_has_equal_sizes):
+        metas = subject.metas(made)
+        if metas is None:
+            continue
+        try:
+            bound = graph.bound_metas([meta_of(x) for x in made]).output_metas
+        except TenferroError as error:
+            if made is inputs:
+                raise as_broken(error, "X7.4", "guards at the sizes of the example", "Assume no more than the op needs.") from error
+            continue
+        if bound != metas:
+            clause, fix = _why(subject, made)
+            given = ", ".join(str(meta_of(x)) for x in made)
+            raise Broken(clause, f"{given}: {_text(metas)}, but symbolic sizes bound to these give {_text(bound)}", fix)
+        yield None
+
+
+def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
+    if _has_equal_sizes(inputs):
+        return "X7.3", "Compare sizes by context.require_equal: == is False for symbols that may be equal."
+    return "X7.2", "Compute sizes from input shapes, without constants in their place."
+
+
+def _has_equal_sizes(inputs: Inputs) -> bool:
+    return len(sizes_of(inputs)) < sum(x.ndim for x in inputs)
+
+
+def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
+    for i, x in enumerate(inputs):
+        for axis, size in enumerate(x.shape):
+            for new in (size + 1, size + 2) if size else ():
+                yield (*inputs[:i], np.take(x, np.arange(new) % size, axis=axis), *inputs[i + 1 :])
+
+
+def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
+    """The op in a graph whose every axis has a symbol of its own; where only JAX compares sizes, equal sizes share one."""
+    derived = type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta
+    try:
+        return _graph_of(subject, _symbolic_metas(inputs, shared=False))
+    except Exception as error:
+        if derived and _has_equal_sizes(inputs):
+            fix = "Override infer_output_meta; inference derived from the lowering is only as total as the JAX functions in it."
+            with breaking("X7.2", "symbolic sizes", fix):
+                return _graph_of(subject, _symbolic_metas(inputs, shared=True))
+        raise _symbolic_failure(error, derived) from error
+
+
+def _symbolic_failure(error: Exception, derived: bool) -> Broken:
+    if derived or any(
+        isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in _causes(error)
+    ):
+        fix = "Use dimension arithmetic and context.require_equal; no int(), no < and no range() of a size."
+        return as_broken(error, "X7.2", "different symbols that may be equal", fix)
+    fix = "Compare sizes by context.require_equal: == is False for symbols that may be equal."
+    return as_broken(error, "X7.3", "different symbols that may be equal are refused", fix)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
+    """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
+    names = {(i, axis): f"s{size}" if shared else f"d{i}_{axis}" for i, x in enumerate(inputs) for axis, size in enumerate(x.shape) if size}
+    different = sorted(set(names.values()))
+    if not different:
+        return [meta_of(x) for x in inputs]
+    symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different)), strict=True))
+    return [
+        TensorMeta(x.dtype, tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)))
+        for i, x in enumerate(inputs)
+    ]
+
+
+def _graph_of(subject: Subject, metas: Sequence[TensorMeta]) -> Graph:
+    builder = GraphBuilder()
+    outs = builder.add(subject.carrier, *[builder.input(m) for m in metas], rules=subject.rules)
+    return builder.build(list(outs))

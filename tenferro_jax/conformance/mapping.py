@@ -1,0 +1,118 @@
+"""L4: vmap is the stack of the op on each element."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..extension import ExtensionOp
+from .differentiation import smooth
+from .examples import Inputs, rows
+from .subject import Claim, NotApplicable, Subject
+
+Axes = tuple[int | None, ...]
+
+
+def _choices(inputs: Inputs) -> list[Axes]:
+    """Every subset of mapped inputs, with the batch axis first, last and counted from the end, mixed over the inputs."""
+    found = []
+    for mapped in itertools.product((False, True), repeat=len(inputs)):
+        if any(mapped):
+            found.append(tuple(0 if m else None for m in mapped))
+            found.append(tuple(x.ndim if m else None for m, x in zip(mapped, inputs, strict=True)))
+    found.append(tuple(-1 - (i % 2) * min(x.ndim, 1) for i, x in enumerate(inputs)))
+    return list(dict.fromkeys(found))
+
+
+def _stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[np.ndarray, ...]:
+    return tuple(elements[0][i] if axis is None else np.stack([e[i] for e in elements], axis) for i, axis in enumerate(axes))
+
+
+def _element(stacked: Sequence[np.ndarray], axes: Axes, k: int) -> Inputs:
+    return tuple(x if axis is None else np.take(x, k, axis) for x, axis in zip(stacked, axes, strict=True))
+
+
+def _fix(op: ExtensionOp) -> tuple[str, str]:
+    if type(op).batched is not ExtensionOp.batched:
+        return "X13.2", "Correct batched(in_axes), or leave it out: vmap then maps the lowering."
+    return "X13.1", "Write the lowering in functions that vmap can map, or give a form of your own by batched()."
+
+
+def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Every subset of inputs, axes from both ends, outputs stacked in front and behind."""
+    _require_inputs(inputs)
+    elements = rows(inputs, 3)
+    claims = []
+    for axes in _choices(inputs):
+        args = _stacked(elements, axes)
+        each = [subject.expected(_element(args, axes, k)) for k in range(3)]
+        out = 0 if axes != tuple(x.ndim for x in inputs) else -1
+        want = tuple(np.stack(column, out) for column in zip(*each, strict=True))
+        claims.append(Claim(f"vmap in_axes={axes}, out_axes={out}", jax.vmap(subject.call, in_axes=axes, out_axes=out), args, want))
+    yield from subject.hold(claims, *_fix(subject.op))
+
+
+def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Two levels, of one input each and of all at once."""
+    _require_inputs(inputs)
+    elements = rows(inputs, 4)
+    claims = []
+    grid = tuple(np.stack([np.stack([elements[2 * i + j][n] for j in range(2)]) for i in range(2)]) for n in range(len(inputs)))
+    both = [[subject.expected(elements[2 * i + j]) for j in range(2)] for i in range(2)]
+    want = tuple(np.stack([np.stack([both[i][j][n] for j in range(2)]) for i in range(2)]) for n in range(len(both[0][0])))
+    claims.append(Claim("vmap of vmap", jax.vmap(jax.vmap(subject.call), axis_name="outer"), grid, want))
+    if len(inputs) > 1:
+        first, rest = (0, *[None] * (len(inputs) - 1)), (None, *[0] * (len(inputs) - 1))
+        args = (_stacked(elements[:2], (0,) * len(inputs))[0], *_stacked(elements[:2], (0,) * len(inputs))[1:])
+        cells = [[subject.expected((elements[i][0], *elements[j][1:])) for j in range(2)] for i in range(2)]
+        want = tuple(np.stack([np.stack([cells[i][j][n] for j in range(2)]) for i in range(2)]) for n in range(len(cells[0][0])))
+        claims.append(Claim("vmap over input 0 of vmap over the others", jax.vmap(jax.vmap(subject.call, rest), first), args, want))
+    yield from subject.hold(claims, *_fix(subject.op))
+
+
+def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The derivative of each element: by vmap of the derivative, and by the derivative of vmap, where unmapped inputs add up."""
+    view = smooth(subject, inputs)
+    elements = rows(view.inputs, 2)
+    w = view.cotangents(subject.rng)
+    number = len(view.active)
+
+    def pulled(*xs: Any) -> Any:
+        held = list(xs)
+        f = view.function(view.active, held)
+        return jax.vjp(f, *[held[i] for i in view.active])[1](w)
+
+    choices: list[Axes] = [(0,) * len(inputs)]
+    if len(inputs) > 1:
+        choices += [tuple(0 if i == n else None for i in range(len(inputs))) for n in range(len(inputs))]
+    claims = []
+    one = jax.jit(pulled)
+    for axes in choices:
+        args = _stacked(elements, axes)
+        each = [[np.asarray(c) for c in one(*_element(args, axes, k))] for k in range(2)]
+        want = [np.stack([e[n] for e in each]) for n in range(number)]
+
+        def through(*xs: Any, axes: Axes = axes) -> Any:
+            def mapped(*moving: Any) -> Any:
+                full = list(xs)
+                for i, x in zip(view.active, moving, strict=True):
+                    full[i] = x
+                outs = jax.vmap(subject.call, in_axes=axes)(*full)
+                return tuple(outs[i] for i in view.outputs)
+
+            cotangents = tuple(np.stack([c, c]) for c in w)
+            return jax.vjp(mapped, *[xs[i] for i in view.active])[1](cotangents)
+
+        summed = [total if axes[i] is not None else total.sum(0) for i, total in zip(view.active, want, strict=True)]
+        claims.append(Claim(f"vmap of vjp, in_axes={axes}", jax.vmap(pulled, in_axes=axes), args, want))
+        claims.append(Claim(f"vjp of vmap, in_axes={axes}", through, args, summed))
+    yield from subject.hold(claims, "X13.1", "Let the rule work under vmap: it is mapped as it stands.")
+
+
+def _require_inputs(inputs: Inputs) -> None:
+    if not inputs:
+        raise NotApplicable("the op has no inputs", "Nothing is to be done.")

@@ -1,0 +1,158 @@
+"""What a conformance check found, as data and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConformanceError
+from ..meta import TensorMeta
+
+WIDTH = 100
+
+
+class Verdict(enum.Enum):
+    """How a check ended. What does not apply was not checked, and never counts as passed."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Finding:
+    """What one check found.
+
+    Attributes:
+      law: "L1" inference, "L2" identity, "L3" derivatives, "L4" vmap, "L5" one value everywhere, "L6" bytes and refusals.
+      check: name of the check.
+      clauses: the clauses of the contract that it enforces.
+      verdict: passed, failed, or not applicable.
+      cases: how many cases held.
+      seconds: wall time.
+      problem: what is wrong; why the check does not apply; for a passed check what it had to leave out, or "".
+      clause: the clause that is broken, or "".
+      example: the smallest inputs found at which the check fails.
+      fix: what to do.
+      waits_for: the failed check that has to pass before this one says anything, or "".
+    """
+
+    law: str
+    check: str
+    clauses: tuple[str, ...]
+    verdict: Verdict
+    cases: int
+    seconds: float
+    problem: str = ""
+    clause: str = ""
+    example: tuple[Any, ...] = ()
+    fix: str = ""
+    waits_for: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as JSON values."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        example = [{"dtype": str(x.dtype), "shape": list(x.shape), "values": repr(x.tolist())} for x in self.example]
+        return plain | {"verdict": self.verdict.value, "clauses": list(self.clauses), "example": example}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConformanceReport:
+    """What `check_extension` found; printing it gives a table.
+
+    Attributes:
+      family_id: the family of the op.
+      op: the op as text.
+      findings: one for each check, in the order of the laws.
+    """
+
+    family_id: str
+    op: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """The checks that failed."""
+        return self._with(Verdict.FAILED)
+
+    @property
+    def not_applicable(self) -> tuple[Finding, ...]:
+        """The checks that do not apply to this op, each with its reason."""
+        return self._with(Verdict.NOT_APPLICABLE)
+
+    def _with(self, verdict: Verdict) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.verdict is verdict)
+
+    def raise_if_failed(self) -> None:
+        """Raise ConformanceError, whose text holds this report, if a check failed."""
+        if self.failures:
+            raise ConformanceError(self.family_id, str(self), self.failures[0].fix)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {"family_id": self.family_id, "op": self.op, "ok": self.ok, "findings": [f.to_json() for f in self.findings]}
+
+    def __str__(self) -> str:
+        title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
+        rows = [_row(f) for f in self.findings if not f.waits_for]
+        rule = "-" * WIDTH
+        counts = ", ".join(f"{len(found)} {v.value}" for v in Verdict if (found := self._with(v)))
+        cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
+        total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
+        head = _line("law", "check", "clauses", "cases", "verdict")
+        return "\n".join([title, "", head, rule, *rows, rule, total, *_waiting(self.findings), *_failures(self.failures)])
+
+
+def _waiting(findings: Sequence[Finding]) -> list[str]:
+    """A line for each failed check that others wait for."""
+    lines = []
+    for name in dict.fromkeys(f.waits_for for f in findings if f.waits_for):
+        waiting = ", ".join(f.check for f in findings if f.waits_for == name)
+        lines += textwrap.wrap(f"Not run, since {name} failed: {waiting}", WIDTH, subsequent_indent="  ")
+    return lines
+
+
+def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
+    return f"{law:<3} {check:<20} {clauses:<19} {cases:>5}  {verdict}"
+
+
+def _row(finding: Finding) -> str:
+    verdict = finding.verdict.value.upper() if finding.verdict is Verdict.FAILED else finding.verdict.value
+    if finding.verdict is not Verdict.FAILED and finding.problem:
+        verdict += f": {finding.problem}"
+    cases = str(finding.cases) if finding.cases else "-"
+    line = _line(finding.law, finding.check, " ".join(finding.clauses), cases, "")
+    return "\n".join(textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=" " * (len(line) + 2)))
+
+
+def _failures(failures: Sequence[Finding]) -> list[str]:
+    lines = []
+    seen: dict[tuple[str, str], str] = {}
+    for finding in failures:
+        # What was being done comes first in a problem; behind it one mistake has one text wherever it is met.
+        cause = finding.clause, finding.problem.partition(": ")[2] or finding.problem
+        lines += ["", f"FAILED {finding.law} {finding.check}: clause {finding.clause}"]
+        if cause in seen:
+            lines[-1] += f", as {seen[cause]}"
+            continue
+        seen[cause] = finding.check
+        given = "; ".join(f"input {i}: {_array(x)}" for i, x in enumerate(finding.example))
+        for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
+            if text:
+                lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8)
+    return lines
+
+
+def _array(x: Any) -> str:
+    values = np.array2string(np.asarray(x), precision=4, separator=", ", threshold=8, edgeitems=2)
+    return f"{TensorMeta(x.dtype, x.shape)} {' '.join(values.split())}"

@@ -1,0 +1,229 @@
+"""The op under examination: how it is called, what it should give, and what checks say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
+from ..extension import (
+    NO_RULES,
+    NO_RUNTIMES,
+    Extension,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    RouteKind,
+    apply,
+    host_errors,
+)
+from ..extension.execution import here, route_of
+from ..extension.op import nested_extension
+from ..meta import TensorMeta, meta_of
+from .examples import Inputs, read_examples
+
+
+class Broken(Exception):
+    """Raised by a check: a clause does not hold."""
+
+    def __init__(self, clause: str, problem: str, fix: str):
+        self.clause, self.problem, self.fix = clause, problem, fix
+        super().__init__(f"{clause}: {problem}")
+
+
+class NotApplicable(Exception):
+    """Raised by a check that says nothing of this op."""
+
+    def __init__(self, reason: str, instead: str):
+        self.reason, self.instead = reason, instead
+        super().__init__(reason)
+
+
+class Claim(NamedTuple):
+    """A JAX-traceable function, its arguments, and the arrays that it should give."""
+
+    what: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    want: Any
+
+
+Oracle = Callable[..., Sequence[Any]]
+
+
+@dataclasses.dataclass(eq=False)
+class Subject:
+    """An op with all that its checks need; the attributes are the arguments of `check_extension`."""
+
+    op: ExtensionOp
+    given: Sequence[Any]
+    rules: ExtensionRuleSet = NO_RULES
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES
+    oracle: Oracle | None = None
+    tolerance: float | None = None
+    others: Sequence[ExtensionOp] = ()
+    order: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, right, needed in (
+            ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
+            ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
+            ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
+            ("oracle", self.oracle is None or callable(self.oracle), "a NumPy function of the inputs"),
+            ("tolerance", self.tolerance is None or self.tolerance >= 0, "a number from 0"),
+            ("others", all(isinstance(other, ExtensionOp) for other in self.others), "a sequence of ops"),
+            ("order", self.order in (1, 2), "1 or 2"),
+        ):
+            if not right:
+                given = f"{name}={getattr(self, name)!r}"
+                raise InvalidConfig(where="check_extension", given=given, needed=needed, fix="See its docstring.")
+        with jax.enable_x64(True):
+            self.examples = read_examples(self.op, self.given)
+        self.carrier = Extension(self.op, (), self.runtimes)
+        self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator that starts anew at every look, so that each check draws the same numbers whichever run before it."""
+        return np.random.default_rng(self.seed)
+
+    def call(self, *arrays: Any) -> tuple[Any, ...]:
+        """The op on arrays, with its rules and runtimes."""
+        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
+
+    def metas(self, inputs: Sequence[Any]) -> tuple[TensorMeta, ...] | None:
+        """What inference says; None where it refuses the inputs with a typed error."""
+        try:
+            return self.carrier.infer(*map(meta_of, inputs))
+        except TenferroError:
+            return None
+
+    def accepted(self, candidates: Iterator[Inputs]) -> list[Inputs]:
+        """Those inputs that inference takes."""
+        return [inputs for inputs in candidates if self.metas(inputs) is not None]
+
+    def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
+        """The right outputs: the oracle's, else those of a plain call."""
+        key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
+        if key not in self._expected:
+            outs = tuple(np.asarray(y) for y in (self.oracle or self.call)(*inputs))
+            metas = self.metas(inputs) if self.oracle else None
+            if metas is not None and len(metas) == len(outs):  # NumPy's precision is not the point
+                outs = tuple(y.astype(m.dtype) for y, m in zip(outs, metas, strict=True))
+            self._expected[key] = outs
+        return self._expected[key]
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a subject lives as long as its report is made
+    def _routes(self, metas: tuple[TensorMeta, ...]) -> tuple[RouteKind, ...]:
+        found = []
+        for kind in RouteKind:
+            try:
+                route_of(Extension(self.op, (), self.runtimes.only(kind)), metas, here())
+            except Exception:
+                continue
+            found.append(kind)
+        return tuple(found)
+
+    def routes(self, inputs: Sequence[Any]) -> tuple[RouteKind, ...]:
+        """The routes that can run these inputs here."""
+        return self._routes(tuple(map(meta_of, inputs)))
+
+    def difference(self, got: Any, want: Any) -> str:
+        """Where two nests of arrays differ, in words; "" where they agree within the tolerance."""
+        got, want = jax.tree.leaves(got), jax.tree.leaves(want)
+        if len(got) != len(want):
+            return f"{len(got)} arrays where {len(want)} were expected"
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            text = _difference(np.asarray(a), np.asarray(b), self.tolerance)
+            if text:
+                return (f"output {i}: " if len(got) > 1 else "") + text
+        return ""
+
+    def hold(self, claims: Sequence[Claim], clause: str, fix: str) -> Iterator[None]:
+        """One case a claim. All are compiled as one program; where that fails, one by one, to say which."""
+        try:
+            got = jax.jit(lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)])([c.args for c in claims])
+            jax.block_until_ready(got)
+        except Exception:
+            got = []
+            for claim in claims:
+                with breaking(clause, claim.what, fix):
+                    got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
+        for claim, value in zip(claims, got, strict=True):
+            self.require_equal(claim.what, value, claim.want, clause, fix)
+            yield
+
+    def require_equal(self, what: str, got: Any, want: Any, clause: str, fix: str) -> None:
+        """Refuse a value that is not the expected one."""
+        difference = self.difference(got, want)
+        if difference:
+            raise Broken(clause, f"{what}: {difference}", fix)
+
+
+@contextlib.contextmanager
+def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
+    """An exception inside is a broken clause: this one, or the one that the exception itself is the refusal of."""
+    try:
+        with host_errors():
+            yield
+    except (Broken, NotApplicable):
+        raise
+    except Exception as error:
+        raise as_broken(error, clause, what, fix) from error
+
+
+def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
+    """An exception as a broken clause."""
+    named = _clause_of(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, TenferroError) and named:
+        fix = error.fix
+    return Broken(named or clause, f"{what}: {type(error).__name__}: {text[:600]}", fix)
+
+
+def _clause_of(error: Exception) -> str:
+    """The clause that one of our own errors is the refusal of, or ""."""
+    in_rule = isinstance(error, TenferroError) and error.where.startswith(("linearize of", "transpose_rule of"))
+    if isinstance(error, MetaMismatchError):
+        return "X10.8" if in_rule else "X13.2" if error.where.startswith("batched()") else "X7.1"
+    if isinstance(error, ArityError):
+        return "X6.5" if in_rule else "X6.3" if error.where.startswith("infer_output_meta") else "X6.4"
+    if isinstance(error, UndecidedDimensionError):
+        return "X7.3"
+    if isinstance(error, InvalidConfig) and error.needed == nested_extension("", "").needed:
+        return "X8.5"
+    if isinstance(error, ADRuleError):
+        return ""
+    return "X8.8" if isinstance(error, BackendFailure) else ""
+
+
+def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> str:
+    if (got.dtype, got.shape) != (want.dtype, want.shape):
+        return f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} was expected"
+    if not got.size:
+        return ""
+    equal = (got == want) | ((got != got) & (want != want))
+    if not jax.numpy.issubdtype(got.dtype, jax.numpy.inexact) or tolerance == 0:
+        wrong, allowed = ~equal, 0.0
+    else:
+        rounding = float(jax.numpy.finfo(got.dtype).eps) ** 0.75
+        allowed = rounding if tolerance is None else max(tolerance, rounding) if want.dtype.itemsize < 8 else tolerance
+        wide = np.complex128 if np.iscomplexobj(want) else np.float64
+        a, b = got.astype(wide), want.astype(wide)
+        with np.errstate(all="ignore"):
+            size: Any = abs(b)
+            scale = np.max(size, where=np.isfinite(size), initial=0.0)
+            wrong = ~equal & ~(abs(a - b) <= allowed * (size + scale))
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
+    place = f" at {list(at)}" if at else ""
+    return f"{got[at]!s} where {want[at]!s} was expected{place}, {wrong.sum()} of {wrong.size} entries beyond {limit}"

@@ -1,0 +1,577 @@
+"""Ops and rules that break one clause each, beside twins that keep it: `broken` says which one it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import ShapeError
+from tenferro_jax.extension import NO_RULES, NO_RUNTIMES, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
+
+from ..extension_ops import ScaledSquare
+
+X = np.array([0.5, -1.25, 2.0])
+Y = np.array([1.5, 0.75, -0.5])
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A broken op, its twin, the check that must fail for the one and pass for the other, and the clause it must name."""
+
+    check: str
+    clause: str
+    make: Callable[[bool], ExtensionOp]
+    inputs: tuple[np.ndarray, ...] = (X,)
+    rules: Callable[[bool], ExtensionRuleSet] = lambda broken: NO_RULES
+    runtimes: Callable[[bool], ExtensionRuntimeSet] = lambda broken: NO_RUNTIMES
+    others: tuple[ExtensionOp, ...] = ()
+
+
+class Same(ExtensionOp):
+    """One output like the first input."""
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]]
+
+
+# --- inference -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OneMore(Same):
+    """Says that a symbolic size grows by one."""
+
+    broken: bool
+    family_id = "broken.one_more.v1"
+
+    def infer_output_meta(self, inputs, context):
+        (n,) = inputs[0].shape
+        return [(inputs[0].dtype, (n if isinstance(n, int) or not self.broken else n + 1,))]
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+@dataclass(frozen=True)
+class AddOrJoin(ExtensionOp):
+    """Adds vectors of one size, joins others; or demands one size."""
+
+    broken: bool
+    family_id = "broken.add_or_join.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        x, y = inputs
+        if not self.broken:
+            context.require_equal(x.shape[0], y.shape[0])
+            return [x]
+        return [x if x.shape == y.shape else (x.dtype, (x.shape[0] + y.shape[0],))]
+
+    def eager_execute(self, x, y):
+        return (x + y if x.shape == y.shape else np.concatenate([x, y]),)
+
+
+@dataclass(frozen=True)
+class AddEqual(ExtensionOp):
+    """Refuses sizes that are not `==`."""
+
+    broken: bool
+    family_id = "broken.add_equal.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        x, y = inputs
+        if not self.broken:
+            context.require_equal(x.shape[0], y.shape[0])
+        elif x.shape != y.shape:
+            raise ShapeError(where=self.family_id, given="two sizes", needed="one", fix="Cut one.")
+        return [x]
+
+    def eager_execute(self, x, y):
+        return (x + y,)
+
+
+@dataclass(frozen=True)
+class IntegerSize(Same):
+    broken: bool
+    family_id = "broken.integer_size.v1"
+
+    def infer_output_meta(self, inputs, context):
+        n = inputs[0].shape[0]
+        return [(inputs[0].dtype, (int(n) if self.broken else n,))]
+
+    def eager_execute(self, x):
+        return (2 * x,)
+
+
+@dataclass(frozen=True)
+class Narrow(Same):
+    """Promises the dtype of its input and computes in float32."""
+
+    broken: bool
+    family_id = "broken.narrow.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: jnp.cos(x.astype("float32") if self.broken else x), x),)
+
+
+@dataclass(frozen=True)
+class Inverse(Same):
+    """Takes every precision, though NumPy's inverse has no half precision."""
+
+    broken: bool
+    family_id = "broken.inverse.v1"
+
+    def eager_execute(self, x):
+        wide = x if self.broken else x.astype(np.promote_types(x.dtype, "float32"))
+        return (np.linalg.inv(wide).astype(x.dtype),)
+
+
+@dataclass(frozen=True)
+class TwoPromised(Same):
+    broken: bool
+    family_id = "broken.two_promised.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]] * (2 if self.broken else 1)
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+@dataclass(frozen=True)
+class FlatOnly(Same):
+    """Promises every rank, and meets the wrong ones with an error of Python's."""
+
+    broken: bool
+    family_id = "broken.flat_only.v1"
+
+    def infer_output_meta(self, inputs, context):
+        if not self.broken and inputs[0].ndim != 1:
+            raise ShapeError(where=self.family_id, given=str(inputs[0]), needed="a vector", fix="Reshape it.")
+        return [inputs[0]]
+
+    def lower_to_standard_ops(self, builder, x):
+        (_,) = x.shape
+        return (builder.inline(lambda x: x + x, x),)
+
+
+# --- identity ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ByPayload(Same):
+    name: str = "a"
+
+    @property
+    def family_id(self):
+        return f"broken.{self.name}.v1"
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+@dataclass(frozen=True)
+class ByClass(Same):
+    name: str = "a"
+    family_id = "broken.by_class.v1"
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+_looks = itertools.count()
+
+
+@dataclass(frozen=True)
+class Varying(Same):
+    broken: bool
+    family_id = "broken.varying.v1"
+
+    @property
+    def output_count(self):
+        return 1 + (next(_looks) % 2 if self.broken else 0)
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+@dataclass(frozen=True)
+class Remembering(Same):
+    """Keeps its last result on itself."""
+
+    broken: bool
+    family_id = "broken.remembering.v1"
+
+    def eager_execute(self, x):
+        out = np.tanh(x)
+        if self.broken:
+            object.__setattr__(self, "last", out)
+        return (out,)
+
+
+@dataclass(frozen=True)
+class OwnKey(Same):
+    """Says that every two of it are equal."""
+
+    broken: bool
+    factor: float = 2.0
+    family_id = "broken.own_key.v1"
+
+    @property
+    def typed_key(self):
+        return OwnKey if self.broken else super().typed_key
+
+    def eager_execute(self, x):
+        return (x * np.asarray(self.factor, x.dtype),)
+
+
+@dataclass(frozen=True)
+class Growing(Same):
+    """Changes its payload whenever it is made."""
+
+    width: int = 1
+    family_id = "broken.growing.v1"
+
+    def __post_init__(self):
+        object.__setattr__(self, "width", self.width + 1)
+        super().__post_init__()
+
+    def eager_execute(self, x):
+        return (np.array(x),)
+
+
+# --- execution -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostSine(Same):
+    """sin, once with a mistake in the host form."""
+
+    mistake: str = ""
+    family_id = "broken.host_sine.v1"
+
+    def eager_execute(self, x):
+        match self.mistake:
+            case "random":
+                return (np.sin(x) + np.random.default_rng().random(),)
+            case "writes":
+                x[0] = 0.0
+                return (np.sin(x),)
+            case "writes by force":
+                x.setflags(write=True)
+                x[0] = 0.0
+                return (np.sin(x),)
+            case "device":
+                return (jnp.sin(x),)
+            case "raises":
+                raise RuntimeError("no licence")
+            case "three":
+                return (np.sin(x),) * 3
+        return (np.sin(x),)
+
+
+@dataclass(frozen=True)
+class TwoForms(Same):
+    """A lowering and a host form that differ in the fourth digit."""
+
+    broken: bool
+    family_id = "broken.two_forms.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.sin, x),)
+
+    def eager_execute(self, x):
+        return (np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),)
+
+
+@dataclass(frozen=True)
+class Lowered(Same):
+    """exp, lowered; the kernel is beside it."""
+
+    family_id = "broken.lowered.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.exp, x),)
+
+
+def exact_kernel(op, x):
+    return (jnp.exp(x),)
+
+
+def inexact_kernel(op, x):
+    return (jnp.exp(x) * jnp.asarray(1.001, x.dtype),)
+
+
+def kernels(broken):
+    return ExtensionRuntimeSet(Kernel(Lowered.family_id, "cpu", inexact_kernel if broken else exact_kernel))
+
+
+@dataclass(frozen=True)
+class Nested(Same):
+    """Lowers to another extension."""
+
+    broken: bool
+    family_id = "broken.nested.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        if self.broken:
+            return builder.inline(lambda x: apply(ScaledSquare(), x), x)
+        return (builder.inline(lambda x: x * x, x),)
+
+
+@dataclass(frozen=True)
+class Counting(Same):
+    """Every lowering has another constant."""
+
+    broken: bool
+    family_id = "broken.counting.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        offset = next(_looks) if self.broken else 1
+        return (builder.inline(lambda x: x + jnp.asarray(offset, x.dtype), x),)
+
+
+@dataclass(frozen=True)
+class Unrolled(ExtensionOp):
+    """A sum by a Python loop over the size: right for every size, but for one that is not known."""
+
+    broken: bool
+    family_id = "broken.unrolled.v1"
+
+    def infer_output_meta(self, inputs, context):
+        if not inputs[0].shape:
+            raise ShapeError(where=self.family_id, given="a scalar", needed="an axis to sum over", fix="Give it one.")
+        return [(inputs[0].dtype, inputs[0].shape[1:])]
+
+    def lower_to_standard_ops(self, builder, x):
+        if self.broken:
+            return (builder.inline(lambda x: sum((x[i] for i in range(x.shape[0])), jnp.zeros(x.shape[1:], x.dtype)), x),)
+        return (builder.inline(lambda x: x.sum(0, dtype=x.dtype), x),)
+
+
+@dataclass(frozen=True)
+class SumLast(ExtensionOp):
+    """The sum over one axis, counted from the end; its batched form may forget where the batch axis is."""
+
+    broken: bool
+    axis: int = 0
+    family_id = "broken.sum_last.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x.sum(self.axis, dtype=x.dtype), x),)
+
+    def batched(self, in_axes):
+        (axis,) = in_axes
+        moved = 1 if self.broken else self.axis + (axis <= self.axis)
+        return dataclasses.replace(self, axis=moved), (0,)
+
+
+@dataclass(frozen=True)
+class SineAndCosine(ExtensionOp):
+    """Two outputs; the pruned op may give the other one."""
+
+    broken: bool
+    only: str = ""
+    family_id = "broken.sine_and_cosine.v1"
+
+    @property
+    def output_count(self):
+        return 1 if self.only else 2
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]] * self.output_count
+
+    def eager_execute(self, x):
+        named = {"sine": np.sin, "cosine": np.cos}
+        return tuple(named[name](x) for name in ([self.only] if self.only else named))
+
+    def prune_outputs(self, live):
+        if self.only or all(live):
+            return None
+        return dataclasses.replace(self, only="cosine" if live[1] is not self.broken else "sine")
+
+
+@dataclass(frozen=True)
+class Placed(Same):
+    """exp, with an output sharding of its own."""
+
+    broken: bool
+    family_id = "broken.placed.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.exp, x),)
+
+    def infer_output_sharding(self, inputs):
+        return [] if self.broken else [inputs[0].sharding]
+
+
+# --- rules ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cube(Same):
+    family_id = "broken.cube.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x * x * x, x),)
+
+
+@dataclass(frozen=True)
+class CubeRule(ExtensionAdRule):
+    """3 x**2 t, once with a mistake."""
+
+    mistake: str = ""
+    family_id = Cube.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        def tangent(x, t):
+            slope = jnp.asarray(3, x.dtype) * x * x
+            match self.mistake:
+                case "0.05 %":
+                    return slope * t * jnp.asarray(1.0005, x.dtype)
+                case "quadratic":
+                    return slope * t * t
+                case "affine":
+                    return slope * t + jnp.asarray(1e-3, x.dtype)
+                case "frozen":
+                    return jax.lax.stop_gradient(slope) * t
+                case "meta":
+                    return (slope * t)[:1]
+            return slope * t
+
+        out = builder.inline(tangent, primal_in[0], tangent_in[0])
+        return (out, out) if self.mistake == "two" else (out,)
+
+
+@dataclass(frozen=True)
+class Mean(Same):
+    """Subtracts the mean: linear, on the host."""
+
+    family_id = "broken.mean.v1"
+
+    def eager_execute(self, x):
+        return (x - x.mean(-1, keepdims=True, dtype=x.dtype),)
+
+
+@dataclass(frozen=True)
+class MeanRule(ExtensionAdRule):
+    """The op is its own derivative and its own adjoint."""
+
+    broken: bool
+    family_id = Mean.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return builder.add(op, tangent_in[0])
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        (out,) = builder.add(op, cotangent_out[0])
+        return (builder.inline(lambda c: c + c, out) if self.broken else out,)
+
+
+@dataclass(frozen=True)
+class Product(ExtensionOp):
+    family_id = "broken.product.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        if inputs[0].dtype != inputs[1].dtype or inputs[0].ndim != 1 or inputs[1].ndim != 1:
+            raise ShapeError(where=self.family_id, given="other arrays", needed="two vectors of one dtype", fix="Convert them.")
+        context.require_equal(inputs[0].shape[0], inputs[1].shape[0])
+        return [inputs[0]]
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return (builder.inline(lambda x, y: x * y, x, y),)
+
+
+@dataclass(frozen=True)
+class ProductRule(ExtensionAdRule):
+    """The product rule, once with a mistake where one input has no tangent."""
+
+    mistake: str = ""
+    family_id = Product.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        (x, y), (tx, ty) = primal_in, tangent_in
+        if self.mistake == "zeros":
+            tx, ty = (jnp.zeros(x.shape, "float32") if t is None else t for t in (tx, ty))
+        if self.mistake == "silent" and (tx is None or ty is None):
+            return (None,)
+        parts = ([] if tx is None else [(tx, y)]) + ([] if ty is None else [(x, ty)])
+        return (builder.inline(lambda *flat: sum(a * b for a, b in zip(flat[::2], flat[1::2])), *(v for p in parts for v in p)),)
+
+
+def _rule(made):
+    return lambda broken: ExtensionRuleSet(made(broken))
+
+
+def _host(mistake):
+    return lambda broken: HostSine(mistake if broken else "")
+
+
+def _growing(broken):
+    return Growing() if broken else ByClass()
+
+
+def _cube(mistake):
+    return {"make": lambda broken: Cube(), "rules": _rule(lambda broken: CubeRule(mistake if broken else ""))}
+
+
+def _product(mistake):
+    rules = _rule(lambda broken: ProductRule(mistake if broken else ""))
+    return {"make": lambda broken: Product(), "inputs": (X, Y), "rules": rules}
+
+
+DEFECTS: dict[str, Defect] = {
+    "a wrong shape for a symbolic size": Defect("symbolic_sizes", "X7.2", OneMore),
+    "a branch on == of sizes": Defect("symbolic_sizes", "X7.3", AddOrJoin, (X, Y)),
+    "a refusal by == of sizes": Defect("symbolic_sizes", "X7.3", AddEqual, (X, Y)),
+    "int() of a size": Defect("symbolic_sizes", "X7.2", IntegerSize),
+    "a silent change of dtype": Defect("meta", "X7.1", Narrow),
+    "a dtype promised and not computed": Defect("meta", "X7.1", Inverse, (np.array([[2.0, 0.5], [0.25, 1.0]]),)),
+    "a promise of two outputs": Defect("meta", "X6.3", TwoPromised),
+    "three outputs from the host": Defect("meta", "X6.4", _host("three")),
+    "a rank promised and refused by Python": Defect("wrong_inputs", "X7.1", FlatOnly),
+    "a family_id of the payload": Defect("family_id", "X5.3", lambda broken: ByPayload() if broken else ByClass()),
+    "an output count that varies": Defect("arity", "X6.1", Varying),
+    "hidden state": Defect("immutable", "X4.1", Remembering),
+    "a typed_key of its own": Defect("identity", "X5.6", OwnKey),
+    "others that count as equal": Defect("others", "X5.8", OwnKey, others=(OwnKey(False, 3.0), OwnKey(True, 3.0))),
+    "a payload that changes when it is made": Defect("identity", "X5.8", _growing),
+    "a payload that is read as another": Defect("payload_text", "X5.9", _growing),
+    "an impure host form": Defect("host_form", "X4.3", _host("random")),
+    "a host form that writes its input": Defect("host_form", "X8.7", _host("writes")),
+    "a host form that writes its input by force": Defect("host_form", "X8.7", _host("writes by force")),
+    "a host form that returns an array on a device": Defect("host_form", "X8.7", _host("device")),
+    "a host form that raises": Defect("host_form", "X8.8", _host("raises")),
+    "an impure lowering": Defect("lowering", "X4.3", Counting),
+    "a lowering that emits an extension": Defect("lowering", "X8.5", Nested),
+    "a host form that disagrees with the lowering": Defect("routes", "X8.10", TwoForms),
+    "a kernel that disagrees with the lowering": Defect("routes", "X8.10", lambda broken: Lowered(), runtimes=kernels),
+    "a lowering that needs to know sizes": Defect("exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)),
+    "a pruned op with the other output": Defect("pruned_outputs", "X8.11", SineAndCosine),
+    "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
+    "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
+    "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
+    "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
+    "a linearize that is affine": Defect("linear", "X10.6", **_cube("affine")),
+    "a wrong second derivative": Defect("second_order", "X10.14", **_cube("frozen")),
+    "tangents of another shape": Defect("derivative_metas", "X10.8", **_cube("meta")),
+    "tangents too many": Defect("derivative_metas", "X6.5", **_cube("two")),
+    "a transpose off by a factor of 2": Defect("adjoint", "X10.7", lambda broken: Mean(), rules=_rule(MeanRule)),
+    "zeros of another dtype for an inactive input": Defect("derivative_metas", "X10.4", **_product("zeros")),
+    "an inactive input that silences the other": Defect("inactive_inputs", "X10.3", **_product("silent")),
+}
+
+
+def arguments(defect: Defect, broken: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What check_extension takes for the broken op or for its twin."""
+    keywords = {"rules": defect.rules(broken), "runtimes": defect.runtimes(broken), "others": defect.others[broken:][:1]}
+    return (defect.make(broken), defect.inputs), keywords

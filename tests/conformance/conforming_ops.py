@@ -1,0 +1,73 @@
+"""Ops of kinds that the others lack: an integer input, complex numbers that are not holomorphic, a lowering that declines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+
+
+@dataclass(frozen=True)
+class Rows(ExtensionOp):
+    """Rows of a matrix by number: linear in the matrix, with its own transpose."""
+
+    family_id = "conforming.rows.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, builder, x, i):
+        return (builder.inline(lambda x, i: x[i], x, i),)
+
+
+class RowsRule(ExtensionAdRule):
+    family_id = Rows.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return builder.add(op, tangent_in[0], primal_in[1])
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        shape = context.shape_of(inputs[0])
+        return (builder.inline(lambda c, i: jnp.zeros(shape, c.dtype).at[i].add(c), cotangent_out[0], inputs[1]), None)
+
+
+@dataclass(frozen=True)
+class SquareAndModulus(ExtensionOp):
+    """z**2 and |z|**2: the second is real, and linear over the reals alone."""
+
+    family_id = "conforming.square_and_modulus.v1"
+    output_count = 2
+
+    def lower_to_standard_ops(self, builder, z):
+        return (builder.inline(lambda z: z * z, z), builder.inline(lambda z: jnp.real(z * jnp.conj(z)), z))
+
+
+class SquareAndModulusRule(ExtensionAdRule):
+    family_id = SquareAndModulus.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        def tangents(z, t):
+            return jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), (z,), (t,))[1]
+
+        return builder.inline(tangents, primal_in[0], tangent_in[0])
+
+
+@dataclass(frozen=True)
+class DeclinesWide(ExtensionOp):
+    """Twice the input: a lowering for float32, the host for all else."""
+
+    family_id = "conforming.declines_wide.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]]
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x + x, x),) if x.dtype == np.float32 else None
+
+    def eager_execute(self, x):
+        return (x + x,)
+
+
+RULES = ExtensionRuleSet(RowsRule(), SquareAndModulusRule())

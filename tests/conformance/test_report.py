@@ -1,0 +1,163 @@
+"""What the report says, to readers and programs; what the arguments must be."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tenferro_jax import ArityError, ConformanceError, InvalidConfig, check_extension
+from tenferro_jax.conformance import Verdict
+from tenferro_jax.conformance.check import CHECKS
+from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet
+
+from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
+from .broken_ops import Cube, CubeRule
+
+X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
+
+
+@pytest.fixture(scope="module")
+def wrong():
+    return check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("0.05 %")))
+
+
+def test_a_report_of_failures(wrong):
+    text = str(wrong)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "Not run, since jvp failed: second_order" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("L3  jvp")]
+    assert row.split() == ["L3", "jvp", "X10.6", "-", "FAILED"]
+    assert "FAILED L3 jvp: clause X10.6\n  given input 0: float64[1,1] [[" in text
+    assert "  do    Correct linearize." in text
+    assert [f.check for f in wrong.failures] == ["jvp"]
+    assert (wrong.ok, wrong.failures[0].clause, wrong.failures[0].cases) == (False, "X10.6", 0)
+
+
+def test_the_failing_example_is_small_and_still_fails(wrong):
+    (example,) = wrong.failures[0].example
+    assert example.shape == (1, 1)
+    again = check_extension(Cube(), (example,), rules=ExtensionRuleSet(CubeRule("0.05 %")))
+    assert [f.check for f in again.failures] == ["jvp"]
+
+
+def test_raise_if_failed(wrong):
+    with pytest.raises(ConformanceError, match=r"conformance of extension broken\.cube\.v1") as error:
+        wrong.raise_if_failed()
+    assert str(wrong) in str(error.value)
+    assert (error.value.family_id, error.value.fix) == ("broken.cube.v1", "Correct linearize.")
+    with pytest.raises(AssertionError):
+        wrong.raise_if_failed()
+
+
+def test_what_follows_from_a_failure_is_not_counted_as_passed(wrong):
+    after = {f.check: f for f in wrong.findings}["second_order"]
+    assert (after.verdict, after.problem, after.cases) == (Verdict.NOT_APPLICABLE, "jvp failed", 0)
+
+
+def test_json(wrong):
+    read = json.loads(json.dumps(wrong.to_json()))
+    assert (read["family_id"], read["op"], read["ok"]) == ("broken.cube.v1", "Cube()", False)
+    (failed,) = [f for f in read["findings"] if f["verdict"] == "failed"]
+    assert (failed["check"], failed["clause"], failed["example"][0]["shape"]) == ("jvp", "X10.6", [1, 1])
+    assert len(read["findings"]) == len(CHECKS)
+
+
+def test_without_rules_nothing_of_derivatives_counts():
+    report = check_extension(Cube(), X)
+    report.raise_if_failed()
+    named = {f.check for f in report.not_applicable if f.problem == "no AD rule for the family"}
+    assert {"jvp", "linear", "adjoint", "second_order", "vmap_of_grad", "derivatives_inside", "shard_map_derivative"} <= named
+    assert {f.check: f.verdict for f in report.findings}["missing_rule"] is Verdict.PASSED
+
+
+def test_kinks_are_told_and_never_passed_over():
+    """At a tie the maximum has no derivative: that row is not checked, and the report says so."""
+    report = check_extension(MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES)
+    jvp = {f.check: f for f in report.findings}["jvp"]
+    assert (jvp.verdict, jvp.problem) == (Verdict.PASSED, "1 of 2 entries at a kink, not checked there")
+    everywhere = check_extension(MaxAndIndex(), np.ones((2, 3)), rules=RULES)
+    jvp = {f.check: f for f in everywhere.findings}["jvp"]
+    assert jvp.verdict is Verdict.NOT_APPLICABLE
+    assert "kinks" in jvp.problem
+
+
+def test_order_one_asks_for_no_second_derivative():
+    report = check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("frozen")), order=1)
+    assert report.ok
+    assert {f.check: f.problem for f in report.not_applicable}["second_order"] == "order=1 was asked for"
+
+
+def test_an_oracle_that_disagrees():
+    report = check_extension(Cube(), X, oracle=lambda x: (x * x,))
+    assert {f.check: f.clause for f in report.failures} == {"value": "X8.10"}
+
+
+def test_a_tolerance_that_is_stated_holds():
+    nearly = {"oracle": lambda x: (x**3 * (1 + 1e-7),)}
+    assert [f.check for f in check_extension(Cube(), X, **nearly).failures] == ["value"]
+    assert check_extension(Cube(), X, tolerance=1e-6, **nearly).ok
+
+
+def test_examples_of_the_op_itself():
+    class WithExamples(Cube):
+        family_id = "broken.with_examples.v1"
+
+        def example_inputs(self):
+            return [X, (X[0],), [X[:1]]]
+
+    report = check_extension(WithExamples())
+    assert report.ok
+    assert {f.check: f.cases for f in report.findings}["value"] == 3
+
+
+def test_an_op_without_inputs():
+    class Answer(ExtensionOp):
+        family_id = "broken.answer.v1"
+        input_count = 0
+
+        def lower_to_standard_ops(self, builder):
+            return (builder.inline(lambda: np.float32(42)),)
+
+    report = check_extension(Answer(), oracle=lambda: (np.float32(42),))
+    assert report.ok, str(report)
+    assert {"vmap", "shard_map"} <= {f.check for f in report.not_applicable}
+
+
+def test_progress_tells_every_check():
+    seen = []
+    report = check_extension(ScaledSquare(), X, progress=lambda finding, number, total: seen.append((finding, number, total)))
+    assert [finding for finding, _, _ in seen] == list(report.findings)
+    assert [number for _, number, _ in seen] == list(range(len(CHECKS)))
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "kind", "match"),
+    [
+        ((ScaledSquare,), {}, InvalidConfig, "needed an instance of an ExtensionOp"),
+        ((ScaledSquare(),), {}, InvalidConfig, "scaled_square.*no example inputs.*override example_inputs"),
+        ((Bilinear(), X, X), {}, ArityError, r"bilinear.*1 arrays; needed 2.*\(x, y\)"),
+        ((ScaledSquare(), "text"), {}, InvalidConfig, r"scaled_square.*input 0.*'text'"),
+        ((ScaledSquare(), X), {"rules": [1]}, InvalidConfig, "ExtensionRuleSet"),
+        ((ScaledSquare(), X), {"runtimes": RULES}, InvalidConfig, "ExtensionRuntimeSet"),
+        ((ScaledSquare(), X), {"oracle": 1}, InvalidConfig, "NumPy function"),
+        ((ScaledSquare(), X), {"tolerance": -1.0}, InvalidConfig, "number from 0"),
+        ((ScaledSquare(), X), {"others": [1]}, InvalidConfig, "sequence of ops"),
+        ((ScaledSquare(), X), {"order": 3}, InvalidConfig, "1 or 2"),
+    ],
+)
+def test_arguments_that_cannot_be(args, keywords, kind, match):
+    with pytest.raises(kind, match=match):
+        check_extension(*args, **keywords)
+
+
+def test_one_mistake_is_told_once():
+    class TwoForOne(ExtensionOp):
+        family_id = "broken.two_for_one.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return (x, x)
+
+    text = str(check_extension(TwoForOne(), X))
+    assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
+    assert "FAILED L5 value: clause X6.4, as meta" in text
+    assert text.count("Correct what lower_to_standard_ops returns, or the count.\n") == 1

@@ -1,0 +1,28 @@
+"""The ways to run one extension call."""
+
+import jax
+import numpy as np
+
+from tenferro_jax import Engine, trace
+from tenferro_jax.extension import NO_RUNTIMES, apply
+
+from ..extension_ops import RULES
+
+
+def runners(op, *xs, rules=RULES, runtimes=NO_RUNTIMES):
+    """(name, thunk) of the same call eagerly, jitted, vmapped, in scan, cond and checkpoint."""
+    call = lambda *xs: apply(op, *xs, rules=rules, runtimes=runtimes)  # noqa: E731
+    batch = [np.stack([x, x]) for x in xs]
+    yield "eager", lambda: call(*xs)
+    yield "jit", lambda: jax.jit(call)(*xs)
+    yield "vmap", lambda: jax.vmap(call)(*batch)
+    yield "scan", lambda: jax.lax.scan(lambda c, x: (c, call(*x)), 0, tuple(batch))
+    yield "cond", lambda: jax.lax.cond(True, call, lambda *xs: call(*xs), *xs)
+    yield "checkpoint", lambda: jax.checkpoint(call)(*xs)
+
+
+def ways(call, *xs):
+    """(name, thunk) of one function eagerly, in a user's jit and in an Engine; each waits for its results."""
+    yield "eager", lambda: jax.block_until_ready(call(*xs))
+    yield "jit", lambda: jax.block_until_ready(jax.jit(call)(*xs))
+    yield "engine", lambda: jax.block_until_ready(Engine().eval(trace(call, *xs), *xs))

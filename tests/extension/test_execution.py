@@ -1,0 +1,392 @@
+"""Section 8 of the contract: who computes an op, what runs and what never does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import (
+    ArityError,
+    BackendFailure,
+    Engine,
+    ExtensionLoweringError,
+    InvalidConfig,
+    MetaMismatchError,
+    RouteKind,
+    Unsupported,
+    host_errors,
+    routes,
+    trace,
+)
+from tenferro_jax.extension import (
+    NO_RUNTIMES,
+    Extension,
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+)
+
+from ..extension_ops import Bilinear, HostCumulate, ScaledSquare
+from .runners import runners, ways
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+class Telling(ExtensionOp):
+    """x and a number that tells the route: 1 for the kernel, 2 for the lowering, 3 for the host form."""
+
+    family_id = "test-package.telling.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return inputs
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x + 2.0, x),)
+
+    def eager_execute(self, x):
+        return (x + 3.0,)
+
+
+def _kernel(op, x):
+    return (x + 1.0,)
+
+
+KERNEL = ExtensionRuntimeSet(Kernel(Telling.family_id, "cpu", _kernel))
+NUMBER = {RouteKind.KERNEL: 1.0, RouteKind.LOWERING: 2.0, RouteKind.HOST: 3.0}
+
+
+@pytest.mark.clause("X4.3")
+def test_calls_are_merged_repeated_and_dropped():
+    ran = []
+
+    class Counting(HostCumulate):
+        family_id = "test-package.counting.v1"
+
+        def eager_execute(self, x):
+            ran.append(1)
+            return (x,)
+
+    call = lambda x: apply(Counting(), x)[0]  # noqa: E731
+    for f, times in ((lambda x: call(x) + call(x), 1), (lambda x: (call(x), x)[1] + 1.0, 0)):
+        ran.clear()
+        jax.block_until_ready(Engine().eval(trace(f, X), X))
+        assert len(ran) == times
+    ran.clear()
+    jax.block_until_ready(jax.jit(lambda x: (call(x), x)[1] + 1.0)(X))
+    assert ran == []
+
+
+@pytest.mark.clause("X8.1")
+@pytest.mark.parametrize(
+    ("left_out", "runtimes", "kind"),
+    [
+        ((), KERNEL, RouteKind.KERNEL),
+        ((), NO_RUNTIMES, RouteKind.LOWERING),
+        (("lower_to_standard_ops",), KERNEL, RouteKind.KERNEL),
+        (("lower_to_standard_ops",), NO_RUNTIMES, RouteKind.HOST),
+        (("lower_to_standard_ops", "eager_execute"), KERNEL, RouteKind.KERNEL),
+        (("lower_to_standard_ops", "eager_execute"), NO_RUNTIMES, None),
+    ],
+)
+def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
+    op = type("Less", (Telling,), {name: getattr(ExtensionOp, name) for name in left_out})()
+    call = lambda x: apply(op, x, runtimes=runtimes)[0]  # noqa: E731
+    for _, run in (*ways(call, X), ("vmap", lambda: jax.vmap(call)(X)), ("scan", lambda: jax.lax.scan(lambda c, x: (c, call(x)), 0, X)[1])):
+        if kind is None:
+            with pytest.raises(Unsupported, match=r"test-package\.telling\.v1"):
+                run()
+        else:
+            np.testing.assert_array_equal(run(), X + NUMBER[kind])
+            assert [r.kind for r in routes(call, X)] == [kind]
+
+
+@pytest.mark.clause("X8.2")
+def test_routes_are_told_without_running():
+    class Never(HostCumulate):
+        family_id = "test-package.never.v1"
+
+        def eager_execute(self, x):
+            raise AssertionError("it ran")
+
+    f = lambda x: apply(Telling(), apply(Never(), x)[0])[0]  # noqa: E731
+    told = [
+        "test-package.never.v1 on cpu: host (eager_execute on the host)",
+        "test-package.telling.v1 on cpu: lowering (standard ops, compiled by XLA)",
+    ]
+    assert [str(r) for r in routes(f, X)] == told
+    assert [line.strip() for line in Engine().compile(trace(f, X)).explain().splitlines()[-2:]] == told
+
+
+@pytest.mark.clause("X8.3")
+@pytest.mark.parametrize("kind", RouteKind)
+def test_routes_can_be_selected(kind):
+    called = []
+
+    class Noting(Telling):
+        family_id = "test-package.noting.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            called.append(RouteKind.LOWERING)
+            return super().lower_to_standard_ops(builder, x)
+
+        def eager_execute(self, x):
+            called.append(RouteKind.HOST)
+            return super().eager_execute(x)
+
+    def kernel(op, x):
+        called.append(RouteKind.KERNEL)
+        return _kernel(op, x)
+
+    all_of_them = ExtensionRuntimeSet(Kernel(Noting.family_id, "cpu", kernel))
+    runtimes = all_of_them.only(kind)
+    call = lambda x: apply(Noting(), x, runtimes=runtimes)[0]  # noqa: E731
+    graph = trace(lambda x: apply(Noting(), x, runtimes=all_of_them)[0], X)
+    runs = [run for _, run in ways(call, X)]
+    runs += [lambda: graph.with_runtimes(runtimes).to_jax()(X), lambda: Engine(runtimes=runtimes).eval(graph, X)]
+    for run in runs:
+        np.testing.assert_array_equal(run(), X + NUMBER[kind])
+    assert set(called) == {kind}
+    assert [r.kind for r in routes(call, X)] == [kind]
+    with pytest.raises(Unsupported, match=r"test-package\.bilinear\.v1"):
+        apply(Bilinear(), X, X.T, runtimes=NO_RUNTIMES.only(RouteKind.KERNEL, RouteKind.HOST))
+
+
+@pytest.mark.clause("X8.4")
+def test_a_kernel_is_not_for_an_export():
+    call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]  # noqa: E731
+    np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",))(X), X + 2.0)
+    with pytest.raises(Unsupported, match=r"test-package\.telling\.v1.*in an export"):
+        tj.export(lambda x: apply(Telling(), x, runtimes=KERNEL.only(RouteKind.KERNEL))[0], X)
+
+
+@pytest.mark.clause("X8.5", "X12.13")
+def test_a_lowering_that_emits_an_extension_is_refused():
+    class Nested(ExtensionOp):
+        family_id = "test-package.nested.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return inputs
+
+        def lower_to_standard_ops(self, builder, x):
+            return builder.add(ScaledSquare(), x)
+
+    class Hidden(Nested):
+        family_id = "test-package.hidden.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return builder.inline(lambda x: apply(ScaledSquare(), x), x)
+
+    for op in (Nested(), Hidden()):
+        for _, run in runners(op, X):
+            with pytest.raises(InvalidConfig, match=rf"{op.family_id}.*test-package\.scaled_square\.v1"):
+                run()
+
+
+@pytest.mark.clause("X8.6")
+def test_a_lowering_may_decline_and_the_host_form_runs():
+    class Either(HostCumulate):
+        family_id = "test-package.either.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return [builder.inline(lambda x: jnp.cumsum(x, -1), x)] if x.shape[-1] == 2 else None
+
+    for shape in ((2, 2), (2, 3)):
+        x = np.arange(float(np.prod(shape))).reshape(shape)
+        for name, run in runners(Either(), x):
+            got = jax.tree.leaves(run())[-1]
+            want = np.cumsum(x, -1)
+            np.testing.assert_array_equal(got, want if name not in ("vmap", "scan") else np.stack([want, want]))
+
+
+@pytest.mark.clause("X8.7")
+def test_host_code_gets_read_only_numpy_arrays():
+    seen = []
+
+    class Looking(HostCumulate):
+        family_id = "test-package.looking.v1"
+
+        def eager_execute(self, x):
+            seen.append((type(x), x.flags.writeable))
+            return [x]
+
+    mine = np.ones(3)
+    apply(Looking(), mine)
+    jax.block_until_ready(jax.jit(lambda x: apply(Looking(), x)[0])(mine))
+    assert seen == [(np.ndarray, False)] * 2
+    mine[0] = 5  # the caller's own array stays writable
+
+
+@pytest.mark.clause("X8.8")
+def test_host_errors_leaves_other_errors_alone():
+    with pytest.raises(ZeroDivisionError), host_errors():
+        raise ZeroDivisionError
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of paper"), host_errors():
+        raise jax.errors.JaxRuntimeError("out of paper")
+
+
+@pytest.mark.clause("X8.8")
+def test_any_error_of_the_author_becomes_a_backend_failure():
+    class Refusing(HostCumulate):
+        family_id = "test-package.refusing.v1"
+
+        def eager_execute(self, x):
+            raise ExtensionLoweringError("a class of the library, raised in the wrong place")
+
+    with pytest.raises(BackendFailure, match=r"test-package\.refusing\.v1.*in the wrong place") as error:
+        apply(Refusing(), X)
+    assert isinstance(error.value.__cause__, ExtensionLoweringError)
+
+
+@pytest.mark.clause("X8.9")
+def test_a_host_op_is_a_step_in_an_engine_and_a_callback_in_a_jit():
+    call = lambda x: apply(HostCumulate(), x)[0] + 1.0  # noqa: E731
+    assert "host     1 in, 1 out: test-package.host_cumulate.v1" in Engine().compile(trace(call, X)).explain()
+    assert 'custom_call_target="xla_ffi_python_cpu_callback"' in jax.jit(call).lower(X).compile().as_text()
+    for name, run in runners(HostCumulate(), X):
+        got = jax.tree.leaves(run())[-1]
+        np.testing.assert_array_equal(got, np.cumsum(X, -1) if name not in ("vmap", "scan") else np.stack([np.cumsum(X, -1)] * 2))
+
+
+class Doubled(Telling):
+    """2 x by three routes."""
+
+    family_id = "test-package.doubled.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x + x, x),)
+
+    def eager_execute(self, x):
+        return (np.ldexp(x, 1),)
+
+
+@pytest.mark.clause("X8.10")
+def test_the_routes_of_an_op_can_be_compared():
+    runtimes = ExtensionRuntimeSet(Kernel(Doubled.family_id, "cpu", lambda op, x: (2.0 * x,)))
+    for kind in RouteKind:
+        np.testing.assert_array_equal(apply(Doubled(), X, runtimes=runtimes.only(kind))[0], 2.0 * X)
+
+
+@pytest.mark.clause("X8.12")
+def test_no_pass_looks_inside_an_extension():
+    lowered = []
+
+    class Opaque(Telling):
+        """0 x + 0: what a pass could fold."""
+
+        family_id = "test-package.opaque.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            lowered.append(1)
+            return (builder.inline(lambda x: 0.0 * x + 0.0, x),)
+
+    graph = trace(lambda x: apply(Opaque(), apply(Opaque(), x)[0])[0] * 1.0, X)
+    assert graph == trace(graph.to_jax(), X)
+    assert not lowered  # recorded, printed, compared and traced again without a look inside
+    program = Engine().compile(graph)
+    assert [i.op for i in program.instructions if isinstance(i.op, Extension)] == [Extension.of(Opaque())] * 2
+    assert lowered
+    np.testing.assert_array_equal(program(X), 0.0 * X)
+
+
+@pytest.mark.clause("X8.13", "X5.8")
+def test_kernels_travel_with_the_call_and_key_what_runs():
+    with_kernel, without = (lambda x, r=r: apply(Telling(), x, runtimes=r)[0] for r in (KERNEL, NO_RUNTIMES))
+    for _ in range(2):
+        np.testing.assert_array_equal(with_kernel(X), X + 1.0)
+        np.testing.assert_array_equal(without(X), X + 2.0)
+        np.testing.assert_array_equal(jax.jit(lambda x: with_kernel(x) * without(x))(X), (X + 1.0) * (X + 2.0))
+    assert trace(with_kernel, X) != trace(without, X)
+    assert trace(with_kernel, X) == trace(with_kernel, X)
+    engine = Engine()
+    np.testing.assert_array_equal(engine.eval(trace(with_kernel, X), X), X + 1.0)
+    np.testing.assert_array_equal(engine.eval(trace(without, X), X), X + 2.0)
+    np.testing.assert_array_equal(jax.vmap(with_kernel)(X), X + 1.0)
+
+
+class Wrong(ExtensionOp):
+    """Says float64[2,3] and returns something else."""
+
+    family_id = "test-package.wrong.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]]
+
+
+def returned(how, x):
+    return {"dtype": [x.astype("float32")], "shape": [x[:1]], "count": [x, x], "bare": x}[how]
+
+
+CLASSES = {"dtype": MetaMismatchError, "shape": MetaMismatchError, "count": ArityError, "bare": InvalidConfig}
+
+
+@pytest.mark.clause("X6.4", "X7.1", "X12.8")
+@pytest.mark.parametrize("how", CLASSES)
+@pytest.mark.parametrize("kind", RouteKind)
+def test_what_disagrees_with_infer_output_meta_is_caught(kind, how):
+    members = {
+        RouteKind.KERNEL: {},
+        RouteKind.LOWERING: {"lower_to_standard_ops": lambda op, builder, x: returned(how, x)},
+        RouteKind.HOST: {"eager_execute": lambda op, x: returned(how, x)},
+    }[kind]
+    op = type("WrongOp", (Wrong,), members)()
+    kernel = Kernel(op.family_id, "cpu", lambda op, x: returned(how, x))
+    runtimes = ExtensionRuntimeSet(kernel) if kind is RouteKind.KERNEL else NO_RUNTIMES
+    for name, run in runners(op, X, runtimes=runtimes):
+        compiled_host = kind is RouteKind.HOST and name in ("jit", "scan", "cond")
+        with pytest.raises(jax.errors.JaxRuntimeError if compiled_host else CLASSES[how], match=r"test-package\.wrong\.v1"):
+            jax.block_until_ready(run())
+    with pytest.raises(CLASSES[how], match=r"test-package\.wrong\.v1"):
+        Engine().eval(trace(lambda x: apply(op, x, runtimes=runtimes)[0], X), X)
+
+
+@pytest.mark.clause("X6.4")
+def test_numbers_where_arrays_are_needed():
+    class Number(ExtensionOp):
+        family_id = "test-package.number.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return inputs
+
+        def lower_to_standard_ops(self, builder, x):
+            return (0.0,)
+
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return (0.0,)
+
+    with pytest.raises(
+        InvalidConfig, match=r"lower_to_standard_ops of extension test-package\.number\.v1, entry 0: given 0\.0; needed an array"
+    ):
+        apply(Number(), X)
+    with pytest.raises(InvalidConfig, match=r"linearize of extension test-package\.scaled_square\.v1, entry 0: given 0\.0"):
+        jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum())(X)
+
+
+@pytest.mark.clause("X13.2")
+@pytest.mark.parametrize(
+    ("form", "error"),
+    [
+        (lambda op: (op, (None,)), InvalidConfig),
+        (lambda op: (op, (0, 0)), InvalidConfig),
+        (lambda op: (op, (5,)), InvalidConfig),
+        (lambda op: (op, (-1,)), InvalidConfig),
+        (lambda op: 3, InvalidConfig),
+        (lambda op: (HostCumulate(), (0,)), InvalidConfig),
+        (lambda op: (op, (1,)), MetaMismatchError),
+    ],
+)
+def test_an_own_batched_form_is_checked(form, error):
+    class Formed(Bilinear):
+        family_id = "test-package.formed.v1"
+
+        def batched(self, in_axes):
+            return form(self)
+
+    with pytest.raises(error, match=r"batched\(\) of extension test-package\.formed\.v1"):
+        jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))(np.ones((2, 3, 3)), np.ones((3, 3)))

@@ -1,0 +1,168 @@
+"""Section 9 of the contract: one factory a family, safe under threads, asked by nothing that runs."""
+
+import random
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import Duplicate, Engine, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError, trace
+from tenferro_jax.extension import Extension, ExtensionFactory, ExtensionOp, apply, lookup_extension_factory, register_extension
+from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.payload import payload_json
+
+from ..extension_ops import RULES, HostCumulate, ScaledSquare
+
+
+@pytest.fixture(autouse=True)
+def _empty_registry(monkeypatch):
+    monkeypatch.setattr(registry_module, "_factories", {})
+
+
+@pytest.mark.clause("X9.1", "X9.3", "X12.6")
+def test_one_factory_a_family():
+    factory = ExtensionFactory(ScaledSquare)
+    assert lookup_extension_factory(ScaledSquare.family_id) is None
+    assert lookup_extension_factory("nonsense") is lookup_extension_factory(None) is lookup_extension_factory([]) is None
+    register_extension(factory)
+    assert lookup_extension_factory(ScaledSquare.family_id) is factory
+    with pytest.raises(Duplicate, match=r"test-package\.scaled_square\.v1") as error:
+        register_extension(ExtensionFactory(ScaledSquare))
+    assert isinstance(error.value, RegistrationError)
+    assert lookup_extension_factory(ScaledSquare.family_id) is factory
+    with pytest.raises(InvalidConfig, match="ExtensionFactory"):
+        register_extension(ScaledSquare)
+
+
+@pytest.mark.clause("X9.2", "X12.10")
+def test_a_malformed_family_id_is_not_stored():
+    bad = type("Bad", (ExtensionOp,), {"family_id": "bad"})
+    for _ in range(2):  # the second is not a duplicate
+        with pytest.raises(MalformedFamilyId, match="'bad'"):
+            register_extension(ExtensionFactory(bad))
+    with pytest.raises(MalformedFamilyId):
+        registry_module.require_known_version("bad")
+    assert registry_module._factories == {}
+
+
+FAMILIES, WRITERS, READERS = 300, 8, 4
+
+
+class _Yielding(dict):
+    """Lets other threads run between a look and what follows from it."""
+
+    def __contains__(self, family_id):
+        found = super().__contains__(family_id)
+        time.sleep(0)
+        return found
+
+
+@pytest.mark.clause("X9.4")
+def test_threads_register_and_look_up_at_once(monkeypatch):
+    monkeypatch.setattr(registry_module, "_factories", _Yielding())
+    classes = [type("Op", (ExtensionOp,), {"family_id": f"test-package.raced_{i}.v1"}) for i in range(FAMILIES)]
+    offered = [[ExtensionFactory(c) for c in classes] for _ in range(WRITERS)]
+    of_family = [{id(factories[i]) for factories in offered} for i in range(FAMILIES)]
+    won, refused, wrong = [[] for _ in classes], [[] for _ in classes], []
+    start, written = threading.Barrier(WRITERS + READERS), threading.Event()
+
+    def write(factories, order):
+        start.wait()
+        for i in order:
+            try:
+                register_extension(factories[i])
+                won[i].append(factories[i])
+            except Duplicate:
+                refused[i].append(lookup_extension_factory(classes[i].family_id))
+
+    def read(order):
+        seen = dict.fromkeys(order)
+        start.wait()
+        last = False
+        while not last:
+            last = written.is_set()
+            for i in order:
+                found = lookup_extension_factory(classes[i].family_id)
+                right = seen[i] in (None, found) and (found is None or id(found) in of_family[i])
+                if not right:
+                    wrong.append((i, seen[i], found))
+                seen[i] = found
+                time.sleep(0)
+
+    orders = [random.Random(n).sample(range(FAMILIES), FAMILIES) for n in range(WRITERS + READERS)]
+    writers = [threading.Thread(target=write, args=pair) for pair in zip(offered, orders)]
+    readers = [threading.Thread(target=read, args=(order,)) for order in orders[WRITERS:]]
+    for thread in (*writers, *readers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    written.set()
+    for thread in readers:
+        thread.join()
+    assert not wrong
+    for i, winners in enumerate(won):
+        assert len(winners) == 1
+        assert refused[i] == [winners[0]] * (WRITERS - 1)
+        assert lookup_extension_factory(classes[i].family_id) is winners[0]
+
+
+@pytest.mark.clause("X9.5", "X5.9")
+def test_a_factory_is_derived_from_the_class():
+    factory = ExtensionFactory(ScaledSquare)
+    assert (factory.family_id, factory.version, factory.instantiate_default()) == ("test-package.scaled_square.v1", 1, None)
+    op = factory.decode(payload_json(ScaledSquare(0.1)))
+    assert Extension.of(op) == Extension.of(ScaledSquare(0.1))
+    for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate())):
+        with pytest.raises(PayloadError):
+            factory.decode(text)
+    with pytest.raises(PayloadError, match="where bool is needed"):
+        ExtensionFactory(HostCumulate).decode('{"reverse": 1}')
+
+
+@pytest.mark.clause("X9.5")
+def test_a_factory_may_offer_a_default_and_validate_more():
+    class Positive(ExtensionFactory):
+        def instantiate_default(self):
+            return ScaledSquare()
+
+        def decode(self, payload):
+            op = super().decode(payload)
+            if not op.factor > 0:
+                raise PayloadError(where=self.family_id, given=f"factor {op.factor}", needed="a positive one", fix="Change it.")
+            return op
+
+    factory = Positive(ScaledSquare)
+    register_extension(factory)
+    assert lookup_extension_factory(factory.family_id).instantiate_default() == ScaledSquare()
+    assert factory.decode(payload_json(ScaledSquare(2.0))) == ScaledSquare(2.0)
+    with pytest.raises(PayloadError, match=r"test-package\.scaled_square\.v1: given factor -1\.0"):
+        factory.decode(payload_json(ScaledSquare(-1.0)))
+
+
+class _Untouchable(dict):
+    """A registry that nobody may look into."""
+
+    def _touch(self, *_):
+        raise AssertionError("the registry was asked")
+
+    __getitem__ = __contains__ = __iter__ = __setitem__ = get = keys = items = values = _touch
+
+
+@pytest.mark.clause("X9.6")
+def test_running_and_differentiating_never_ask_the_registry(monkeypatch):
+    monkeypatch.setattr(registry_module, "_factories", _Untouchable())
+    with pytest.raises(AssertionError, match="asked"):
+        lookup_extension_factory(ScaledSquare.family_id)
+    x = np.arange(3.0)
+
+    def f(x):
+        return apply(HostCumulate(), apply(ScaledSquare(), x, rules=RULES)[0], rules=RULES)[0].sum()
+
+    want = 2 * x * np.array([3.0, 2.0, 1.0])
+    np.testing.assert_allclose(jax.grad(f)(x), want)
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(f)))(x[None]), want[None])
+    np.testing.assert_allclose(Engine().eval(tj.grad(trace(f, x)), x), want)
+    assert tj.export(lambda x: apply(ScaledSquare(), x)[0], x)(x).tolist() == [0.0, 1.0, 4.0]

@@ -1,0 +1,463 @@
+"""Section 10 of the contract: rules that travel with the call, zeros that are None, what a rule may emit."""
+
+import dataclasses
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import (
+    ADRuleError,
+    DuplicateRule,
+    Engine,
+    MalformedFamilyId,
+    MetaMismatchError,
+    NotDifferentiableError,
+    ShapeConstraintViolation,
+    ShapeError,
+    UndecidedDimensionError,
+    trace,
+)
+from tenferro_jax.extension import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput, apply
+
+from ..extension_ops import RULES, Bilinear, HostCumulate, HostCumulateRule, MaxAndIndex, ScaledSquare, ScaledSquareRule
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+@pytest.mark.clause("X10.1")
+def test_a_rule_serves_the_call_that_brought_it_and_no_other():
+    once, ten = ExtensionRuleSet(ScaledSquareRule()), ExtensionRuleSet(ScaledSquareRule(mark=10.0))
+    call = lambda rules: lambda x: apply(ScaledSquare(), x, rules=rules)[0]  # noqa: E731
+    assert jax.grad(lambda x: call(once)(x) + call(ten)(x))(3.0) == 6.0 + 60.0
+    assert jax.grad(jax.jit(lambda x: call(ten)(x) * call(once)(x)))(1.0) == 2.0 + 20.0
+    with pytest.raises(ADRuleError):
+        jax.grad(lambda x: call(once)(x) + call(NO_RULES)(x))(3.0)
+
+
+@pytest.mark.clause("X10.1", "X10.13")
+def test_rule_sets_compare_by_content():
+    assert ExtensionRuleSet(ScaledSquareRule()) == ExtensionRuleSet(ScaledSquareRule())
+    assert hash(ExtensionRuleSet(ScaledSquareRule())) == hash(ExtensionRuleSet(ScaledSquareRule()))
+    assert ExtensionRuleSet(ScaledSquareRule(1.0)) != ExtensionRuleSet(ScaledSquareRule(2.0))
+    assert ExtensionRuleSet(*reversed(list(RULES))) == RULES
+    assert RULES.united(ExtensionRuleSet(ScaledSquareRule())) == RULES
+    with pytest.raises(DuplicateRule):
+        RULES.united(ExtensionRuleSet(ScaledSquareRule(3.0)))
+
+    class Nameless(ExtensionAdRule):
+        family_id = "x"
+
+    with pytest.raises(MalformedFamilyId):
+        ExtensionRuleSet(Nameless())
+
+
+@pytest.mark.clause("X10.13")
+def test_a_second_rule_for_a_family_changes_nothing():
+    class New(ExtensionAdRule):
+        family_id = "test-package.new.v1"
+
+    mine, before = ExtensionRuleSet(ScaledSquareRule()), ExtensionRuleSet(ScaledSquareRule())
+    for change in (
+        lambda: mine.with_rule(ScaledSquareRule(3.0)),
+        lambda: mine.with_rule(ScaledSquareRule()),
+        lambda: mine.merge(ExtensionRuleSet(New(), ScaledSquareRule())),  # the new one comes first, and does not stay
+        lambda: ExtensionRuleSet(ScaledSquareRule(), ScaledSquareRule()),
+    ):
+        with pytest.raises(DuplicateRule, match=r"test-package\.scaled_square\.v1"):
+            change()
+    assert mine == before
+    assert not mine.is_rule_registered(New.family_id)
+    both = mine.merge(ExtensionRuleSet(New()))
+    assert (len(both), len(mine)) == (2, 1)
+    assert both.lookup_rule(New.family_id) == New()
+
+
+@pytest.mark.clause("X10.2")
+@pytest.mark.parametrize("kind", ["grad", "jvp", "vjp", "linearize", "hessian", "jacfwd"])
+@pytest.mark.parametrize("wrap", ["plain", "jit", "scan", "cond", "while", "checkpoint", "vmap", "shard_map"])
+def test_a_missing_rule_is_named_from_inside_every_transform(kind, wrap):
+    def f(x):
+        return apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0].sum()
+
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    wrapped = {
+        "plain": f,
+        "jit": jax.jit(f),
+        "scan": lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, None, length=2)[0],
+        "cond": lambda x: jax.lax.cond(x.sum() > 0, f, lambda x: x.sum(), x),
+        "while": lambda x: jax.lax.fori_loop(0, jnp.int32(2), lambda i, c: c + f(x), 0.0) if kind in ("jvp", "jacfwd") else f(x),
+        "checkpoint": jax.checkpoint(f),
+        "vmap": lambda x: jax.vmap(f)(x).sum(),
+        "shard_map": jax.shard_map(lambda x: jax.lax.psum(f(x), "d"), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P()),
+    }[wrap]
+    run = {
+        "grad": lambda: jax.grad(wrapped)(X),
+        "jvp": lambda: jax.jvp(wrapped, (X,), (X,)),
+        "vjp": lambda: jax.vjp(wrapped, X),
+        "linearize": lambda: jax.linearize(wrapped, X),
+        "hessian": lambda: jax.hessian(wrapped)(X),
+        "jacfwd": lambda: jax.jacfwd(wrapped)(X),
+    }[kind]
+    with pytest.raises(ADRuleError, match=r"jvp of extension test-package\.scaled_square\.v1") as error:
+        run()
+    assert (error.value.family_id, error.value.kind) == ("test-package.scaled_square.v1", "jvp")
+
+
+@pytest.mark.clause("X10.2")
+def test_a_missing_rule_does_not_matter_where_nothing_is_differentiated():
+    def f(x, n):
+        return (apply(ScaledSquare(), jax.lax.stop_gradient(x), rules=ExtensionRuleSet())[0] * x).sum() + apply(ScaledSquare(), n)[
+            0
+        ].sum() * 0.0
+
+    np.testing.assert_allclose(jax.grad(f)(X, np.ones(2)), X * X)
+
+
+@pytest.mark.clause("X10.2")
+def test_a_missing_transpose_rule():
+    class OnlyForward(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return builder.add(op, tangent_in[0])
+
+    rules = ExtensionRuleSet(OnlyForward())
+    f = lambda x: apply(HostCumulate(), x, rules=rules)[0].sum()  # noqa: E731
+    assert jax.jvp(f, (X,), (X,))[1] == np.cumsum(X, -1).sum()
+    with pytest.raises(ADRuleError, match=r"transpose of extension test-package\.host_cumulate\.v1") as error:
+        jax.grad(f)(X)
+    assert error.value.kind == "transpose"
+    with pytest.raises(ADRuleError, match="transpose"):
+        jax.linear_transpose(lambda x: apply(HostCumulate(), x)[0], X)(X)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair(ExtensionOp):
+    """(x + 2 y, 3 x): linear, two in and two out."""
+
+    family_id = "test-package.pair.v1"
+    input_count = output_count = 2
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return builder.inline(lambda x, y: (x + 2.0 * y, 3.0 * x), x, y)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairRule(ExtensionAdRule):
+    """Takes note of what is None; makes no zeros."""
+
+    family_id = Pair.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        SEEN.append(("jvp", *(t is None for t in tangent_in)))
+        dx, dy = tangent_in
+        terms = [*([] if dx is None else [dx]), *([] if dy is None else [builder.inline(lambda dy: 2.0 * dy, dy)])]
+        first = builder.inline(lambda *terms: sum(terms[1:], terms[0]), *terms)
+        return first, None if dx is None else builder.inline(lambda dx: 3.0 * dx, dx)
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        assert all(isinstance(x, LinearInput) == linear for x, linear in zip(inputs, mode.active_mask, strict=True))
+        SEEN.append(("transpose", *(ct is None for ct in cotangent_out)))
+        first, second = cotangent_out
+        terms = [*([] if first is None else [first]), *([] if second is None else [builder.inline(lambda ct: 3.0 * ct, second)])]
+        to_x = builder.inline(lambda *terms: sum(terms[1:], terms[0]), *terms)
+        return to_x, None if first is None else builder.inline(lambda ct: 2.0 * ct, first)
+
+
+SEEN: list = []
+PAIR = ExtensionRuleSet(PairRule())
+
+
+@pytest.mark.clause("X10.3", "X10.4")
+def test_none_is_zero_both_ways():
+    pair = lambda x, y: apply(Pair(), x, y, rules=PAIR)  # noqa: E731
+    SEEN.clear()
+    out = jax.jvp(lambda x: pair(x, 1.0), (1.0,), (5.0,))[1]
+    assert [float(t) for t in out] == [5.0, 15.0]
+    out = jax.jvp(lambda y: pair(1.0, y), (1.0,), (5.0,))[1]
+    assert [float(t) for t in out] == [10.0, 0.0]  # None came back
+    assert SEEN == [("jvp", False, True), ("jvp", True, False)]
+    SEEN.clear()
+    for chosen, to_x, to_y in ((0, 1.0, 2.0), (1, 3.0, 0.0)):
+        got = jax.linear_transpose(lambda x, y, chosen=chosen: pair(x, y)[chosen], 1.0, 1.0)(1.0)
+        assert [float(ct) for ct in got] == [to_x, to_y]
+    assert SEEN == [("transpose", False, True), ("transpose", True, False)]
+
+
+@pytest.mark.clause("X10.3", "X10.4")
+def test_a_tangent_that_is_none_stays_symbolic_in_what_follows():
+    """The second output has no tangent for y: an op after it is not differentiated, so needs no rule."""
+
+    def f(y):
+        first, second = apply(Pair(), 1.0, y, rules=PAIR)
+        return first + apply(ScaledSquare(), second, rules=NO_RULES)[0]
+
+    assert jax.grad(f)(2.0) == 2.0
+    with pytest.raises(ADRuleError):
+        jax.grad(lambda x: apply(ScaledSquare(), apply(Pair(), x, 1.0, rules=PAIR)[1], rules=NO_RULES)[0])(2.0)
+
+
+@pytest.mark.clause("X10.5")
+def test_not_differentiable_has_its_own_error():
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return [NOT_DIFFERENTIABLE]
+
+    def f(x):
+        return apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
+
+    for run in (jax.grad(f), jax.grad(lambda x: jax.vmap(f)(x).sum()), jax.jit(jax.grad(f))):
+        with pytest.raises(NotDifferentiableError, match=r"NOT_DIFFERENTIABLE for output 0"):
+            run(X)
+
+
+@pytest.mark.clause("X10.15")
+def test_a_rule_gets_jax_arrays():
+    kinds = []
+
+    class Rule(PairRule):
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            kinds.extend(isinstance(x, jax.Array) for x in (*primal_in, *primal_out, *tangent_in))
+            return super().linearize(op, builder, primal_in, primal_out, tangent_in, context)
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            kinds.extend(isinstance(x, jax.Array) for x in cotangent_out)
+            return super().transpose_rule(op, builder, cotangent_out, inputs, mode, context)
+
+    class Product(ExtensionAdRule):
+        family_id = Bilinear.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            kinds.append(isinstance(primal_in[1], jax.Array))
+            return builder.add(op, tangent_in[0], primal_in[1])
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            kinds.append(isinstance(inputs[1], jax.Array))
+            return builder.inline(lambda ct, w: ct @ w.T, cotangent_out[0], inputs[1]), None
+
+    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))  # noqa: E731
+    jax.jvp(pair, (1.0, np.float64(2.0)), (5.0, np.float64(1.0)))
+    jax.jvp(pair, (np.ones(2), jnp.ones(2)), (np.ones(2), jnp.ones(2)))
+    jax.vjp(pair, 1.0, np.float64(2.0))[1]((1.0, np.float64(1.0)))
+    jax.linear_transpose(pair, 1.0, 1.0)((1.0, 2.0))
+    bilinear = lambda x, w: apply(Bilinear(), x, w, rules=ExtensionRuleSet(Product()))[0]  # noqa: E731
+    x, w = np.eye(2), np.arange(4.0).reshape(2, 2)
+    jax.jvp(lambda x: bilinear(x, w), (x,), (x,))
+    jax.linear_transpose(lambda x: bilinear(x, w), x)(x)
+    assert len(kinds) > 20
+    assert all(kinds)
+
+
+@pytest.mark.clause("X10.5")
+def test_not_differentiable_in_a_transpose_rule():
+    class Rule(PairRule):
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            return builder.inline(lambda ct: ct, cotangent_out[0]), NOT_DIFFERENTIABLE
+
+    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))[0]  # noqa: E731
+    for run in (jax.linear_transpose(pair, 1.0, 1.0), jax.jit(jax.linear_transpose(pair, 1.0, 1.0))):
+        with pytest.raises(
+            NotDifferentiableError, match=r"transpose of extension test-package\.pair\.v1.*NOT_DIFFERENTIABLE for input 1"
+        ) as error:
+            run(1.0)
+        assert error.value.kind == "transpose"
+    assert pair(1.0, 1.0) == 3.0
+
+
+@pytest.mark.clause("X10.8")
+def test_tangents_and_cotangents_have_the_metas_of_their_primals():
+    class Rule(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return [tangent_in[0][..., 0], primal_out[1]]
+
+    class HostRule(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return builder.add(op, tangent_in[0])
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            return [cotangent_out[0][:1]]
+
+    rules = ExtensionRuleSet(Rule(), HostRule())
+    for wrap in (lambda f: f, jax.vmap):
+        with pytest.raises(MetaMismatchError, match=r"linearize of extension test-package\.max_and_index\.v1, entry 1.*no tangents"):
+            jax.jvp(wrap(lambda x: apply(MaxAndIndex(), x, rules=rules)), (X,), (X,))
+    with pytest.raises(
+        MetaMismatchError, match=r"transpose_rule of extension test-package\.host_cumulate\.v1, entry 0.*float64\[1,3\].*float64\[2,3\]"
+    ):
+        jax.grad(lambda x: apply(HostCumulate(), x, rules=rules)[0].sum())(X)
+
+
+class Outer(ExtensionOp):
+    """x ** 2; its rule emits Helper."""
+
+    family_id = "test-package.outer_square.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x * x, x),)
+
+
+class Helper(ExtensionOp):
+    """2 x dx, linear in dx. Terminal where no rule is given: no second order then."""
+
+    family_id = "test-package.helper.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, builder, x, dx):
+        return (builder.inline(lambda x, dx: 2.0 * x * dx, x, dx),)
+
+
+class OuterRule(ExtensionAdRule):
+    family_id = Outer.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return builder.add(Helper(), primal_in[0], tangent_in[0])
+
+
+class HelperRule(ExtensionAdRule):
+    family_id = Helper.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        (x, dx), (tx, tdx) = primal_in, tangent_in
+        terms = [*([] if tx is None else builder.add(op, tx, dx)), *([] if tdx is None else builder.add(op, x, tdx))]
+        return (builder.inline(lambda *terms: sum(terms[1:], terms[0]), *terms),)
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        known = inputs[mode.active_mask.index(False)]
+        (ct,) = builder.add(op, known, cotangent_out[0])
+        return [ct if linear else None for linear in mode.active_mask]
+
+
+class TerminalRule(ExtensionAdRule):
+    """Transposes Helper, and does not differentiate it."""
+
+    family_id = Helper.family_id
+    transpose_rule = HelperRule.transpose_rule
+
+
+@pytest.mark.clause("X10.9", "X10.14")
+def test_a_rule_may_emit_an_extension_to_any_order():
+    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), HelperRule()))[0]  # noqa: E731
+    first, second, third = jax.grad(f), jax.grad(jax.grad(f)), jax.grad(jax.grad(jax.grad(f)))
+    assert (first(3.0), second(3.0), third(3.0)) == (6.0, 2.0, 0.0)
+    np.testing.assert_array_equal(jax.hessian(lambda x: f(x).sum())(np.array([1.0, 2.0])), 2 * np.eye(2))
+    np.testing.assert_array_equal(jax.vmap(jax.grad(f))(np.array([1.0, 2.0])), [2.0, 4.0])
+    graph = trace(f, jax.ShapeDtypeStruct((), np.float64))
+    assert Engine().eval(tj.grad(tj.grad(graph)), np.float64(3.0)) == 2.0
+
+
+@pytest.mark.clause("X10.9")
+def test_a_terminal_helper_has_a_first_order_alone():
+    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), TerminalRule()))[0]  # noqa: E731
+    assert jax.grad(f)(3.0) == 6.0
+    assert jax.jvp(lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule()))[0], (3.0,), (1.0,))[1] == 6.0
+    for run in (lambda: jax.grad(jax.grad(f))(3.0), lambda: jax.hessian(f)(3.0), lambda: jax.jit(jax.jacfwd(jax.grad(f)))(3.0)):
+        with pytest.raises(ADRuleError, match=r"jvp of extension test-package\.helper\.v1") as error:
+            run()
+        assert (error.value.family_id, error.value.kind) == (Helper.family_id, "jvp")
+
+
+@pytest.mark.clause("X10.14")
+def test_what_a_rule_does_is_what_the_next_order_differentiates():
+    """The rule says 10 times too much; its own derivative follows the rule, not the lowering."""
+    f = lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(ScaledSquareRule(mark=10.0)))[0]  # noqa: E731
+    assert (jax.grad(f)(3.0), jax.grad(jax.grad(f))(3.0), jax.grad(jax.grad(jax.grad(f)))(3.0)) == (60.0, 20.0, 0.0)
+
+
+B, C = jax.export.symbolic_shape("b, c")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tails(ExtensionOp):
+    """x.sum() * y.sum(): any lengths. Its rule takes the lengths to be equal."""
+
+    family_id = "test-package.tails.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return (builder.inline(lambda x, y: x.sum() * y.sum(), x, y),)
+
+
+class TailsRule(ExtensionAdRule):
+    family_id = Tails.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        (x, y), dx = primal_in, tangent_in[0]
+        assert context.metadata_of(x) == (context.dtype_of(x), context.shape_of(x)) == (x.dtype, tuple(x.shape))
+        context.require_equal(context.shape_of(x)[0], context.shape_of(y)[0])
+        return (builder.inline(lambda y, dx: dx.sum() * y.sum(), y, dx),)
+
+
+@pytest.mark.clause("X10.10")
+def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
+    f = lambda x, y: apply(Tails(), x, y, rules=ExtensionRuleSet(TailsRule()))[0]  # noqa: E731
+    spec = lambda d: jax.ShapeDtypeStruct((d,), np.float64)  # noqa: E731
+    graph = trace(f, spec(B), spec(C))
+    assert graph.guards == ()
+    assert graph.to_jax()(np.ones(2), np.ones(3)) == 6.0
+    for derivative, more in ((tj.grad(graph), 0), (tj.jvp(graph, 0), 1)):
+        assert [str(g) for g in derivative.guards] == ["b == c"]
+        assert "AD rule of extension test-package.tails.v1" in derivative.guards[0].where
+        x, y = np.ones(2), np.arange(2.0) + 1
+        got = Engine().eval(derivative, x, y, *[x] * more)
+        np.testing.assert_array_equal(jax.tree.leaves(got)[-1], 3.0 * x if not more else 6.0)
+        for run in (derivative.to_jax(), lambda *xs, derivative=derivative: Engine().eval(derivative, *xs)):
+            with pytest.raises(ShapeConstraintViolation, match=r"test-package\.tails\.v1: given 2 for dimension b and 3 for dimension c"):
+                run(x, np.ones(3), *[x] * more)
+    with pytest.raises(ShapeError, match=r"AD rule of extension test-package\.tails\.v1: given dimensions 2 and 3"):
+        jax.grad(f)(np.ones(2), np.ones(3))
+    with pytest.raises(UndecidedDimensionError, match=r"test-package\.tails\.v1.*constraints=\('b == c',\)"):
+        jax.export.export(jax.jit(jax.grad(f)))(spec(B), spec(C))
+
+
+@pytest.mark.clause("X10.11")
+def test_a_transpose_rule_alone_is_enough_for_linear_transpose():
+    class Alone(ExtensionAdRule):
+        family_id = HostCumulate.family_id
+        transpose_rule = HostCumulateRule.transpose_rule
+
+    f = lambda x: apply(HostCumulate(), x, rules=ExtensionRuleSet(Alone()))[0]  # noqa: E731
+    w = np.cos(X)
+    for transpose in (jax.linear_transpose(f, X), jax.jit(jax.linear_transpose(f, X))):
+        (back,) = transpose(w)
+        np.testing.assert_allclose(np.vdot(w, np.cumsum(X, -1)), np.vdot(back, X), rtol=1e-14)
+    with pytest.raises(ADRuleError) as error:
+        jax.grad(lambda x: f(x).sum())(X)
+    assert error.value.kind == "jvp"
+
+
+@pytest.mark.clause("X10.12")
+def test_the_differentiable_form_gives_residuals():
+    forms = []
+
+    class Rule(ExtensionAdRule):
+        family_id = MaxAndIndex.family_id
+
+        def differentiable_form(self, op):
+            return MaxAndIndex()
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            forms.append((type(op), len(primal_out)))
+            index = primal_out[1]
+            return builder.inline(lambda t, i: jnp.take_along_axis(t, i[..., None], -1)[..., 0], tangent_in[0], index), None
+
+    class Max(ExtensionOp):
+        family_id = MaxAndIndex.family_id
+
+        def lower_to_standard_ops(self, builder, x):
+            return (builder.inline(lambda x: jnp.max(x, -1), x),)
+
+    f = lambda x: apply(Max(), x, rules=ExtensionRuleSet(Rule()))[0].sum()  # noqa: E731
+    np.testing.assert_array_equal(jax.grad(f)(X), [[0.0, 0.0, 1.0]] * 2)
+    assert forms == [(MaxAndIndex, 2)]
+    (route,) = tj.routes(f, X)
+    assert [r.family_id for r in tj.routes(jax.grad(f), X)] == [route.family_id]  # the form runs in its place, once

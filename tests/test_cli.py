@@ -1,0 +1,117 @@
+"""python -m tenferro_jax, as a user types it: another directory, a package of their own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tenferro_jax.cli import main
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = """
+import jax, jax.numpy as jnp, numpy as np
+from tenferro_jax.extension import *
+
+class Soft(ExtensionOp):
+    family_id = "outside.soft.v1"
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jax.nn.softplus, x),)
+    def example_inputs(self):
+        return [np.linspace(-1.0, 1.0, 4)]
+
+class SoftRule(ExtensionAdRule):
+    family_id = Soft.family_id
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (builder.inline(lambda x, t: jax.nn.sigmoid(x) * t, primal_in[0], tangent_in[0]),)
+
+class Lazy(SoftRule):
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (tangent_in[0],)
+
+@extension_op(package="outside", name="power", version=1)
+class Power(ExtensionOp):
+    exponent: int
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: jax.lax.integer_pow(x, self.exponent), x),)
+
+class PowerFactory(ExtensionFactory):
+    def instantiate_default(self):
+        return Power(3)
+
+register_extension(PowerFactory(Power))
+
+RULES, WRONG = ExtensionRuleSet(SoftRule()), ExtensionRuleSet(Lazy())
+RUNTIMES = ExtensionRuntimeSet(Kernel(Soft.family_id, "cpu", lambda op, x: (jnp.logaddexp(x, 0),)))
+def made(): return Soft()
+def oracle(x): return (np.logaddexp(x, 0),)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "outside.py").write_text(PACKAGE)
+    return folder
+
+
+def run(folder, *arguments):
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    command = [sys.executable, "-m", "tenferro_jax", *arguments]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_an_op_that_conforms(folder):
+    options = ("--rules", "outside:RULES", "--runtimes", "outside:RUNTIMES", "--oracle", "outside:oracle")
+    done = run(folder, "check", "outside:Soft", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("outside.soft.v1 Soft()\n")
+    assert "L3  second_order         X10.14                  2  passed" in done.stdout
+
+
+def test_a_class_with_a_registered_factory(folder):
+    done = run(folder, "check", "outside:Power", "--input", "float32[3]", "--order", "1", "--seed", "7", "--tolerance", "1e-9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("outside.power.v1 Power(exponent=3)\n")
+
+
+def test_an_op_that_does_not_as_json(folder):
+    done = run(folder, "check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]", "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    report = json.loads(done.stdout)
+    assert [f["clause"] for f in report["findings"] if f["verdict"] == "failed"] == ["X10.6"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "outside:Hard"), "module 'outside' has no attribute 'Hard'"),
+        (("check", "nowhere:Soft"), "No module named 'nowhere'"),
+        (("check", "outside"), "Write a colon between module and name"),
+        (("check", "outside:RULES"), "needed an extension op"),
+        (("check", "tests.extension_ops:Bilinear"), "no example inputs"),
+        (("check", "tests.extension_ops:Bilinear", "--input", "float64[3"), "needed a dtype and sizes, such as float64[3,4]"),
+        (("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"), "needed a dtype and sizes, such as float64[3,4]"),
+        (("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"), "needed 2, one for each input"),
+        (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
+        (("check", "ext_tropical:TropicalEinsum"), "needed something that makes an op without arguments"),
+        (("check", "tests.extension_ops:sine_kernel"), "something that makes an op without arguments"),
+    ],
+)
+def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_wrong_command_line(folder):
+    done = run(folder, "chekc")
+    assert done.returncode == 2
+    assert "usage: python -m tenferro_jax" in done.stderr
+    assert "Traceback" not in run(folder, "check", "nowhere:Soft").stderr
