@@ -1,6 +1,7 @@
 """Each benchmark runs at toy size, so that none rots; no time is asserted."""
 
 import jax
+import pytest
 
 from benchmarks import (
     call_overhead,
@@ -30,6 +31,7 @@ def test_call_overhead(capsys):
     assert "x jit" in capsys.readouterr().out
 
 
+@pytest.mark.clause("X13.8", "X10.1")
 def test_extension_in_jit(capsys):
     """Times are not asserted; that the optimised programs are equal, and that equal payloads share a trace, is."""
     with jax.enable_x64(False):
