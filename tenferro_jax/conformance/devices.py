@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..extension import RouteKind
+from ..extension import ExtensionOp, RouteKind
 from .differentiation import smooth
 from .examples import Inputs, rows
 from .subject import Claim, NotApplicable, Subject
@@ -100,6 +100,8 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Under jit, on arrays whose first axis is spread by a NamedSharding."""
+    if subject.routes(inputs) == (RouteKind.KERNEL,):
+        raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
     mesh = _mesh()
     elements, args = _batches(inputs, mesh)
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
@@ -109,15 +111,16 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """On a mesh with explicit axes, where the output shardings have to be known: a batch spread over it, and replicated inputs."""
-    if RouteKind.LOWERING not in subject.routes(inputs):
-        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
+    lowered = RouteKind.LOWERING in subject.routes(inputs)
+    if not lowered and type(subject.op).infer_output_sharding is ExtensionOp.infer_output_sharding:
+        raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding.")
     mesh = _mesh(jax.sharding.AxisType.Explicit)
     elements, args = _batches(inputs, mesh)
-    want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
     with jax.set_mesh(mesh):
-        spread, whole = (tuple(jax.device_put(x, spec) for x in xs) for xs, spec in ((args, jax.P("d")), (inputs, jax.P())))
-        claims = [
-            Claim("vmap on an explicit mesh", jax.vmap(subject.call), spread, want),
-            Claim("replicated inputs on an explicit mesh", subject.call, whole, subject.expected(inputs)),
-        ]
+        whole = tuple(jax.device_put(x, jax.P()) for x in inputs)
+        claims = [Claim("replicated inputs on an explicit mesh", subject.call, whole, subject.expected(inputs))]
+        if lowered:
+            want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
+            spread = tuple(jax.device_put(x, jax.P("d")) for x in args)
+            claims.append(Claim("vmap on an explicit mesh", jax.vmap(subject.call), spread, want))
         yield from subject.hold(claims, "X13.5", "Correct infer_output_sharding, or leave it out: the lowering says it then.")

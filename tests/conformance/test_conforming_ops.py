@@ -8,8 +8,9 @@ import pytest
 import ext_tropical
 from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum
 from tenferro_jax import check_extension
+from tenferro_jax.extension import ExtensionOp
 
-from ..extension_ops import RULES, RUNTIMES, Bilinear, HostCumulate, KernelSine, MaxAndIndex, ScaledSquare
+from ..cases import CASES, ids
 from ..oracles import brute_force
 from ..sweep import ALL
 from .conforming_ops import RULES as FURTHER_RULES
@@ -22,34 +23,49 @@ ONE_INPUT = {"inactive_inputs": "one input alone has derivatives"}
 NO_HOST_FORM = {"host_form": "the op has no host form"}
 NO_PRUNING = {"pruned_outputs": "the op prunes no outputs"}
 NO_TRANSPOSE = {"linear_transpose": "no transpose_rule was given"}
-HOST_ONLY = dict.fromkeys(("lowering", "explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
+DERIVATIVES = (
+    *("derivative_metas", "jvp", "linear", "inactive_inputs", "adjoint", "second_order", "vmap_of_grad"),
+    *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
+)
+DECLINES = dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
+NO_LOWERING = DECLINES | {"lowering": "the op has no lowering"}
 
-OURS = {
-    "ScaledSquare": (ScaledSquare(1.5), (MATRIX,), lambda x: (1.5 * x * x,), ScaledSquare(2.0), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
-    "HostCumulate": (HostCumulate(), (MATRIX,), lambda x: (np.cumsum(x, -1),), HostCumulate(True), ONE_INPUT | HOST_ONLY),
-    "Bilinear": (Bilinear(), (MATRIX, RNG.normal(size=(4, 2))), lambda x, w: (x @ w,), ScaledSquare(), NO_HOST_FORM),
-    "MaxAndIndex": (
-        MaxAndIndex(),
-        (MATRIX,),
-        lambda x: (x.max(-1), x.argmax(-1)),
-        ScaledSquare(),
-        ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE,
-    ),
-    "KernelSine": (KernelSine(), (MATRIX,), lambda x: (np.sin(x),), KernelSine(1.0), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
+NO_RULE = dict.fromkeys(DERIVATIVES, "no AD rule for the family")
+LOWERED = NO_HOST_FORM | NO_TRANSPOSE
+EXPECTED = {
+    "scaled square": LOWERED | ONE_INPUT,
+    "difference": NO_HOST_FORM | ONE_INPUT,
+    "bilinear": NO_HOST_FORM,
+    "sine and cosine": LOWERED | ONE_INPUT,
+    "max and index": LOWERED | ONE_INPUT,
+    "ranks": LOWERED | dict.fromkeys(DERIVATIVES, "no output is floating or complex"),
+    "cumulative product": LOWERED | ONE_INPUT,
+    "kernel sine": LOWERED | ONE_INPUT,
+    "kernel cosine": LOWERED | ONE_INPUT | NO_LOWERING | {"named_sharding": "a kernel alone runs on one device"},
+    "softplus": NO_TRANSPOSE | ONE_INPUT | DECLINES,
+    "host tanh": NO_TRANSPOSE | ONE_INPUT | NO_LOWERING,
+    "placed tanh": {k: v for k, v in (NO_TRANSPOSE | ONE_INPUT | NO_LOWERING).items() if k != "explicit_mesh"},
+    "host cumulate": ONE_INPUT | NO_LOWERING,
+    "host product": NO_LOWERING,
 }
+OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
+
+
+@pytest.mark.parametrize("case", OURS, ids=ids(OURS))
+def test_every_op_of_the_sweep(case):
+    others = [c.op for c in OURS if c is not case]
+    report = check_extension(case.op, case.inputs, rules=case.rules, runtimes=case.runtimes, oracle=case.oracle, others=others)
+    assert not_applicable(report) == EXPECTED[case.name] | NO_PRUNING
+
+
+def test_the_list_is_the_sweep():
+    assert set(EXPECTED) == {c.name for c in OURS}
 
 
 def _complex(*shape):
     return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
 
 
-NO_RULE = dict.fromkeys(
-    (
-        *("derivative_metas", "jvp", "linear", "inactive_inputs", "adjoint", "second_order", "vmap_of_grad"),
-        *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
-    ),
-    "no AD rule for the family",
-)
 FURTHER = {
     "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
     "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
@@ -57,7 +73,7 @@ FURTHER = {
         DeclinesWide(),
         (MATRIX,),
         lambda x: (2 * x,),
-        NO_RULE | NO_TRANSPOSE | dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering"),
+        NO_RULE | NO_TRANSPOSE | DECLINES,
     ),
     "a lowering that takes over": (DeclinesWide(), (MATRIX.astype(np.float32),), lambda x: (2 * x,), NO_RULE | NO_TRANSPOSE),
 }
@@ -74,13 +90,6 @@ def not_applicable(report):
     assert report.ok, str(report)
     assert sum(f.cases for f in report.findings) > 60
     return {f.check: f.problem for f in report.not_applicable}
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_ops_of_every_kind(name):
-    op, inputs, oracle, other, expected = OURS[name]
-    report = check_extension(op, inputs, rules=RULES, runtimes=RUNTIMES, oracle=oracle, others=(other,))
-    assert not_applicable(report) == expected | NO_PRUNING
 
 
 EQUATIONS = {"max_plus": "ij,jk->ik", "min_plus": "ij,jk->ki", "max_mul": "ji,kj->ik"}

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from my_extension import RULES, SoftPlus, register, soft_plus
-from tenferro_jax.conformance import conformance_tests
 
+from tenferro_jax.conformance import conformance_tests
 from tenferro_jax.extension import lookup_extension_factory
 
 X = np.linspace(-1.0, 2.0, 5, dtype=np.float32)
