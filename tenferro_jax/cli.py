@@ -15,7 +15,7 @@ import numpy as np
 
 from .conformance import check_extension
 from .errors import InvalidConfig, TenferroError
-from .extension import NO_RULES, NO_RUNTIMES, ExtensionOp, lookup_extension_factory
+from .extension import NO_RULES, NO_RUNTIMES, ExtensionFactory, ExtensionOp, lookup_extension_factory
 
 OK, FAILED, USAGE = 0, 1, 2
 _ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     _add_check(commands.add_parser("check", help="check an extension op against the contract"))
     try:
         chosen = parser.parse_args(list(arguments))
-        return chosen.run(chosen)
+        with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
+            return chosen.run(chosen)
     except TenferroError as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE
@@ -45,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check an extension op against the contract; exit code 0 if it conforms, 1 if it does not."
     parser.add_argument(
-        "target", metavar="package.module:name", help="an op, an op class, or a function without arguments that returns an op"
+        "target",
+        metavar="package.module:name",
+        help="an op, an op class, a factory, or a function without arguments that returns one of them",
     )
     parser.add_argument(
         "--input",
@@ -65,7 +68,6 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    jax.config.update("jax_enable_x64", True)  # the process is ours
     op = _op(chosen.target)
     rng = np.random.default_rng(chosen.seed)
     inputs = tuple(_random(text, rng) for text in chosen.input)
@@ -100,7 +102,7 @@ def _imported(target: str) -> Any:
 
 
 def _op(target: str) -> ExtensionOp:
-    """The op that a target names: itself, its class's default, or what a function returns."""
+    """The op that a target names: itself, its class's or factory's default, or what a function returns."""
     found = _imported(target)
     if isinstance(found, type) and issubclass(found, ExtensionOp):
         factory = lookup_extension_factory(getattr(found, "family_id", ""))
@@ -108,6 +110,8 @@ def _op(target: str) -> ExtensionOp:
         found = default if default is not None else _called(found, target)
     elif not isinstance(found, ExtensionOp) and callable(found):
         found = _called(found, target)
+    if isinstance(found, ExtensionFactory):
+        found = found.instantiate_default()
     if not isinstance(found, ExtensionOp):
         raise InvalidConfig(
             where=target, given=repr(found), needed="an extension op", fix="Name an op, its class, or a function that returns one."

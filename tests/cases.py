@@ -14,8 +14,8 @@ from tenferro_jax.extension import Extension, ExtensionOp, ExtensionRuleSet, Ext
 from tenferro_jax.extension.batching import BatchLevel
 
 from .extension_ops import (
+    ALL_RUNTIMES,
     RULES,
-    RUNTIMES,
     Bilinear,
     CumulativeProduct,
     Difference,
@@ -54,7 +54,7 @@ class Case:
     inputs: tuple[np.ndarray, ...]
     oracle: Callable[..., tuple[np.ndarray, ...]]
     rules: ExtensionRuleSet = RULES
-    runtimes: ExtensionRuntimeSet = RUNTIMES
+    runtimes: ExtensionRuntimeSet = ALL_RUNTIMES
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)

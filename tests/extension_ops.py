@@ -335,10 +335,8 @@ class SoftplusRule(ExtensionAdRule):
         return [builder.inline(lambda x, t: jax.nn.sigmoid(x) * t, primal_in[0], tangent_in[0])]
 
 
-RUNTIMES = ExtensionRuntimeSet(
-    Kernel(KernelSine.family_id, "cpu", sine_kernel),
-    Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]),
-)
+RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))
+ALL_RUNTIMES = RUNTIMES.with_kernel(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]))
 RULES = ExtensionRuleSet(
     ScaledSquareRule(),
     HostCumulateRule(),

@@ -38,6 +38,7 @@ class Check(NamedTuple):
         return self.run.__name__
 
 
+FIRST = ("family_id", "arity")  # before every other check
 RUNS = ("host_form", "value")
 DIFFERENTIATES = (*RUNS, "derivative_metas")
 
@@ -97,7 +98,8 @@ class Examination:
         """What a check found; the checks that it comes after are run before it."""
         if name not in self._findings:
             check = next(c for c in CHECKS if c.name == name)
-            failed = [earlier for earlier in check.after if self.finding(earlier).verdict is Verdict.FAILED]
+            before = check.after if name in FIRST else (*FIRST, *check.after)
+            failed = [earlier for earlier in before if self.finding(earlier).verdict is Verdict.FAILED]
             if failed:
                 fix = f"Mend {failed[0]} first."
                 reason = f"{failed[0]} failed"

@@ -85,9 +85,13 @@ class Subject:
                 raise InvalidConfig(where="check_extension", given=given, needed=needed, fix="See its docstring.")
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
-        self.carrier = Extension(self.op, (), self.runtimes)
         self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
         self._routes: dict[tuple[TensorMeta, ...], tuple[RouteKind, ...]] = {}
+
+    @functools.cached_property
+    def carrier(self) -> Extension:
+        """The op in its carrier; what refuses a malformed family_id or count."""
+        return Extension(self.op, (), self.runtimes)
 
     @property
     def rng(self) -> np.random.Generator:
