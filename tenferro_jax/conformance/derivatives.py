@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, TenferroError
+from ..errors import ADRuleError, NotDifferentiableError, TenferroError
 from ..extension import ExtensionAdRule, apply
-from .differentiation import Mask, Smooth, smooth
+from .differentiation import Mask, Smooth, names, smooth
 from .examples import FLOATS, Inputs, is_float
 from .finite_difference import Derivative, directional
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
@@ -27,13 +27,13 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Traced only: both modes, every subset of inputs, every precision."""
     for dtype in FLOATS:
         try:
-            view = smooth(subject, inputs, dtype)
+            view = smooth(subject, inputs, dtype, reverse=False)
         except NotApplicable:
             if dtype == "float64":
                 raise
             continue
         for mask in view.masks():
-            what = f"{dtype}, derivative by {_names(mask)}"
+            what = f"{dtype}, derivative by {names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
             missing = any(is_float(x) for i, x in enumerate(view.inputs) if i not in mask)
             try:
@@ -45,6 +45,9 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 raise broken from error
             try:
                 jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
+            except NotDifferentiableError:
+                yield "reverse mode is declared NOT_DIFFERENTIABLE"
+                continue
             except TenferroError:
                 raise
             except Exception as error:
@@ -55,7 +58,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Along random directions, against finite differences of the values."""
-    view = smooth(subject, inputs)
+    view = smooth(subject, inputs, reverse=False)
     rng = subject.rng
     masks = list(view.masks())
     fns = [view.function(mask) for mask in masks]
@@ -64,7 +67,7 @@ def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         tangents = jax.jit(lambda ds: [jax.jvp(f, view.at(m), d)[1] for f, m, d in zip(fns, masks, ds, strict=True)])(directions)
     for mask, direction, got in zip(masks, directions, tangents, strict=True):
         want = directional(_values(view, mask), view.at(mask), direction)
-        for note in _agree(f"jvp by {_names(mask)}", got, want, "X10.6", LINEARIZE):
+        for note in _agree(f"jvp by {names(mask)}", got, want, "X10.6", LINEARIZE):
             yield note or view.undeclared or None
 
 
@@ -99,7 +102,7 @@ def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: st
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Tangents of a sum are the sum of tangents; a multiple gives the multiple; a zero gives zero."""
-    view = smooth(subject, inputs)
+    view = smooth(subject, inputs, reverse=False)
     at, rng = view.at(view.active), subject.rng
     u, v = view.random(at, rng), view.random(at, rng)
     w = tuple(3 * a - 0.5 * b for a, b in zip(u, v, strict=True))
@@ -118,7 +121,7 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """With None for a tangent the others give what they give beside a zero."""
-    view = smooth(subject, inputs)
+    view = smooth(subject, inputs, reverse=False)
     if len(view.active) < 2:
         raise NotApplicable("one input alone has derivatives", "Nothing is to be done.")
     rng = subject.rng
@@ -130,7 +133,7 @@ def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
     claims = []
     for mask, want in zip(masks, wanted, strict=True):
         push = functools.partial(_pushed, view.function(mask), view.at(mask))
-        claims.append(Claim(f"jvp by {_names(mask)}", push, tuple(directions[i] for i in mask), want))
+        claims.append(Claim(f"jvp by {names(mask)}", push, tuple(directions[i] for i in mask), want))
     yield from subject.hold(claims, "X10.3", "A tangent that is None is a zero: leave its term out.")
 
 
@@ -150,7 +153,7 @@ def adjoint(subject: Subject, inputs: Inputs) -> Iterator[None]:
         v, w = view.random(view.at(mask), rng), view.cotangents(rng)
         for chosen in choices:
             f = view.function(mask)
-            cases.append((f"by {_names(mask)}, output {', '.join(map(str, chosen))}", v, [w[i] for i in chosen]))
+            cases.append((f"by {names(mask)}, output {', '.join(map(str, chosen))}", v, [w[i] for i in chosen]))
             runs.append((lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask)))
 
     def both(all_v: Any, all_w: Any) -> Any:
@@ -249,7 +252,3 @@ def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 yield
                 continue
         raise Broken("X10.2", f"inside {name} a derivative without a rule was not refused by name", "Leave the primitive to the library.")
-
-
-def _names(mask: Mask) -> str:
-    return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))

@@ -71,8 +71,8 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(made, x.dtype)
 
 
-def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64") -> Smooth:
-    """The derivative view of an example; NotApplicable where there is none."""
+def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True) -> Smooth:
+    """The derivative view of an example, of the inputs that have derivatives in that mode; NotApplicable where there is none."""
     if not subject.rules.is_rule_registered(subject.op.family_id):
         raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
     wide = cast(inputs, dtype)
@@ -83,24 +83,26 @@ def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64") -> Smooth:
     floating = tuple(i for i, x in enumerate(wide) if is_float(x))
     if not outputs or not floating:
         raise NotApplicable(f"no {'output' if floating else 'input'} is floating or complex", "Nothing is to be done.")
-    declared: list[str] = []
-
-    def useful(inputs_of: Mask, outputs_of: tuple[int, ...]) -> bool:
-        view = Smooth(subject, wide, inputs_of, outputs_of, "")
-        try:
-            jax.eval_shape(lambda *xs: jax.vjp(view.function(inputs_of), *xs)[1](view.cotangents(subject.rng)), *view.at(inputs_of))
-        except NotDifferentiableError:
-            return False
-        except Exception:  # the checks will say so
-            return True
-        return True
-
-    active = tuple(i for i in floating if useful((i,), outputs) or _skip(declared, f"input {i}"))
-    if not active:
+    whole = Smooth(subject, wide, floating, outputs, "")
+    declared = [i for i in floating if _is_declared(whole, i, reverse)]
+    if len(declared) == len(floating):
         raise NotApplicable("the rule declares NOT_DIFFERENTIABLE", "Nothing is to be done, if there is no derivative.")
-    return Smooth(subject, wide, active, outputs, f"declared NOT_DIFFERENTIABLE: {', '.join(declared)}" if declared else "")
+    note = f"declared NOT_DIFFERENTIABLE: {names(declared)}" if declared else ""
+    return whole._replace(active=tuple(i for i in floating if i not in declared), undeclared=note)
 
 
-def _skip(declared: list[str], name: str) -> bool:
-    declared.append(name)
+def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
+    """Whether the rule says NOT_DIFFERENTIABLE for an input."""
+    f, at, w = view.function((i,)), view.at((i,)), view.cotangents(view.subject.rng)
+    try:
+        jax.eval_shape(lambda x: jax.vjp(f, x)[1](w) if reverse else jax.jvp(f, (x,), (x,)), *at)
+    except NotDifferentiableError:
+        return True
+    except Exception:  # the checks will say so
+        return False
     return False
+
+
+def names(mask: Sequence[int]) -> str:
+    """The inputs of a mask, in words."""
+    return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))

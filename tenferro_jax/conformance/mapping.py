@@ -60,18 +60,21 @@ def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Two levels, of one input each and of all at once."""
     _require_inputs(inputs)
     elements = rows(inputs, 4)
-    claims = []
-    grid = tuple(np.stack([np.stack([elements[2 * i + j][n] for j in range(2)]) for i in range(2)]) for n in range(len(inputs)))
-    both = [[subject.expected(elements[2 * i + j]) for j in range(2)] for i in range(2)]
-    want = tuple(np.stack([np.stack([both[i][j][n] for j in range(2)]) for i in range(2)]) for n in range(len(both[0][0])))
-    claims.append(Claim("vmap of vmap", jax.vmap(jax.vmap(subject.call), axis_name="outer"), grid, want))
+    over_all = jax.vmap(jax.vmap(subject.call), axis_name="outer")
+    pairs = [[elements[2 * i + j] for j in range(2)] for i in range(2)]
+    claims = [Claim("vmap of vmap", over_all, _grid(pairs), _grid([[subject.expected(e) for e in row] for row in pairs]))]
     if len(inputs) > 1:
         first, rest = (0, *[None] * (len(inputs) - 1)), (None, *[0] * (len(inputs) - 1))
-        args = (_stacked(elements[:2], (0,) * len(inputs))[0], *_stacked(elements[:2], (0,) * len(inputs))[1:])
-        cells = [[subject.expected((elements[i][0], *elements[j][1:])) for j in range(2)] for i in range(2)]
-        want = tuple(np.stack([np.stack([cells[i][j][n] for j in range(2)]) for i in range(2)]) for n in range(len(cells[0][0])))
+        args = _stacked(elements[:2], (0,) * len(inputs))
+        want = _grid([[subject.expected((outer[0], *inner[1:])) for inner in elements[:2]] for outer in elements[:2]])
         claims.append(Claim("vmap over input 0 of vmap over the others", jax.vmap(jax.vmap(subject.call, rest), first), args, want))
     yield from subject.hold(claims, *_fix(subject.op))
+
+
+def _grid(cells: Sequence[Sequence[Sequence[np.ndarray]]]) -> tuple[np.ndarray, ...]:
+    """Arrays by row and column, stacked over both."""
+    stacked = [[np.stack(column) for column in zip(*row, strict=True)] for row in cells]
+    return tuple(np.stack(column) for column in zip(*stacked, strict=True))
 
 
 def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:

@@ -87,6 +87,7 @@ class Subject:
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
         self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
+        self._routes: dict[tuple[TensorMeta, ...], tuple[RouteKind, ...]] = {}
 
     @functools.cached_property
     def carrier(self) -> Extension:
@@ -124,20 +125,19 @@ class Subject:
             self._expected[key] = outs
         return self._expected[key]
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019 - a subject lives as long as its report is made
-    def _routes(self, metas: tuple[TensorMeta, ...]) -> tuple[RouteKind, ...]:
-        found = []
-        for kind in RouteKind:
-            try:
-                route_of(Extension(self.op, (), self.runtimes.only(kind)), metas, here())
-            except Exception:
-                continue
-            found.append(kind)
-        return tuple(found)
-
     def routes(self, inputs: Sequence[Any]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
-        return self._routes(tuple(map(meta_of, inputs)))
+        metas = tuple(map(meta_of, inputs))
+        if metas not in self._routes:
+            self._routes[metas] = tuple(kind for kind in RouteKind if self._has_route(kind, metas))
+        return self._routes[metas]
+
+    def _has_route(self, kind: RouteKind, metas: tuple[TensorMeta, ...]) -> bool:
+        try:
+            route_of(self.carrier.with_runtimes(self.runtimes.only(kind)), metas, here())
+        except Exception:  # Unsupported, or what the author's lowering raises; the checks of inference say so
+            return False
+        return True
 
     def difference(self, got: Any, want: Any) -> str:
         """Where two nests of arrays differ, in words; "" where they agree within the tolerance."""

@@ -1,6 +1,8 @@
 """What the report says, to readers and programs; what the arguments must be."""
 
 import json
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from tenferro_jax import ArityError, ConformanceError, InvalidConfig, check_extension
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.check import CHECKS
-from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet
+from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
 from .broken_ops import Cube, CubeRule
@@ -161,3 +163,45 @@ def test_one_mistake_is_told_once():
     assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
     assert "FAILED L5 value: clause X6.4, as meta" in text
     assert text.count("Correct what lower_to_standard_ops returns, or the count.\n") == 1
+
+
+@pytest.mark.parametrize("declared", ["everywhere", "in reverse"])
+def test_what_is_declared_not_differentiable_is_left_out_and_told(declared):
+    class Rule(CubeRule):
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            if declared == "everywhere":
+                return (NOT_DIFFERENTIABLE,)
+            return builder.add(Slope(), primal_in[0], tangent_in[0])
+
+    class Slope(ExtensionOp):
+        family_id = "broken.slope.v1"
+        input_count = 2
+
+        def lower_to_standard_ops(self, builder, x, t):
+            return (builder.inline(lambda x, t: 3 * x * x * t, x, t),)
+
+    class SlopeRule(ExtensionAdRule):
+        family_id = Slope.family_id
+
+        def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+            return (None, NOT_DIFFERENTIABLE)
+
+    report = check_extension(Cube(), X, rules=ExtensionRuleSet(Rule(), SlopeRule()))
+    assert report.ok, str(report)
+    verdicts = {f.check: (f.verdict, f.problem) for f in report.findings}
+    refused = (Verdict.NOT_APPLICABLE, "the rule declares NOT_DIFFERENTIABLE")
+    assert verdicts["adjoint"] == refused
+    assert verdicts["second_order"] == refused
+    assert verdicts["jvp"] == ((Verdict.PASSED, "") if declared == "in reverse" else refused)
+    if declared == "in reverse":
+        assert verdicts["derivative_metas"] == (Verdict.PASSED, "reverse mode is declared NOT_DIFFERENTIABLE")
+
+
+def test_every_clause_named_is_one_of_the_contract():
+    root = pathlib.Path(__file__).parent.parent.parent
+    page = set(re.findall(r"^- \*\*(X\d+\.\d+)\*\*", (root / "docs/spec/extension_op.md").read_text(), re.MULTILINE))
+    kit = "".join(path.read_text() for path in (root / "tenferro_jax/conformance").glob("*.py"))
+    named = set(re.findall(r"\"(X\d+\.\d+)\"", kit))
+    assert len(named) > 30
+    assert named <= page
+    assert {clause for check in CHECKS for clause in check.clauses} <= named
