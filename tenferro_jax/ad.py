@@ -285,11 +285,12 @@ class _Active:
         except TenferroError:
             raise
         except (NotImplementedError, TypeError, ValueError) as error:  # what JAX's own rules raise
+            symbols = "Where it is about two symbols for one size, use one symbol. " if self.graph.guards else ""
             raise Unsupported(
                 where=f"{self.where} of a graph",
                 given=str(error).splitlines()[0],
                 needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
-                fix="Stop the gradient before that op, choose other argnums, or another mode.",
+                fix=symbols + "Stop the gradient before that op, choose other argnums, or another mode.",
             ) from error
 
 

@@ -290,6 +290,24 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return found
 
 
+def spreads(value: Any) -> bool:
+    """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation says that a program is for several devices."""
+    if hasattr(value, "params"):
+        return any(spreads(x) for p in value.params.values() for x in (p if isinstance(p, tuple) else (p,)))
+    if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return value.size > 1
+    sharding = value if isinstance(value, jax.sharding.Sharding) else getattr(value, "sharding", None)
+    return isinstance(sharding, jax.sharding.Sharding) and sharding.num_devices > 1
+
+
+def manual_inside(eqn: Any) -> bool | None:
+    """For a shard_map equation: whether all mesh axes are manual inside; None for other equations."""
+    if eqn.primitive.name != "shard_map":
+        return None
+    mesh = eqn.params["mesh"]
+    return set(mesh.axis_names) <= {*eqn.params["newly_manual_axes"], *getattr(mesh, "manual_axes", ())}
+
+
 def scan_counts(eqn: Any) -> tuple[int, int, int]:
     """(constants, carried values, scanned arrays) of a scan equation.
 

@@ -83,6 +83,19 @@ def canonical_dtype(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
+def is_jax_dtype(dtype: Any) -> bool:
+    """Whether JAX has arrays of this dtype: numbers, booleans, the small floats and integers, keys; no text, dates or records.
+
+    Example:
+      >>> import numpy as np
+      >>> is_jax_dtype(np.dtype("float32")), is_jax_dtype(np.dtype("U3")), is_jax_dtype(np.dtype("object"))
+      (True, False, False)
+    """
+    if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
+        return dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return bool(jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+
+
 def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
     """The ShapeDtypeStruct of a TensorMeta."""
     return jax.ShapeDtypeStruct(meta.shape, meta.dtype)
@@ -129,7 +142,9 @@ def as_operand(value: Any, where: str) -> Any:
     if isinstance(value, _ARRAYS):
         if value.dtype.itemsize >= 8 and not x64_enabled():
             require_x64(value, where)
-        if isinstance(value, np.ndarray) and (isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative):
+        if isinstance(value, np.ndarray) and (
+            isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype)
+        ):
             raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}")
         return value
     if isinstance(value, str | bytes):
@@ -180,6 +195,8 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
 
 def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
     """The refusal of two symbolic dimensions that may or may not be equal; it names the constraint to add."""
+    if not is_symbolic_dim(a):
+        a, b = b, a  # the form that JAX takes
     return UndecidedDimensionError(
         where=where,
         given=f"dimensions {a} and {b}, which may or may not be equal",

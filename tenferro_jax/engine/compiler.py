@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..errors import InvalidConfig, MetaMismatchError
 from ..extension import Extension, ExtensionOp, Route, RouteKind
 from ..extension.execution import here, route_of
+from ..extension.op import authored
 from ..graph.graph import Graph, bodies, require_graph
 from ..jax_seam import Site
 from ..meta import TensorMeta
@@ -94,7 +95,8 @@ def _pruned(graph: Graph) -> Iterator[_Scheduled]:
         outputs = tuple(range(node.first_output, end))
         live = tuple(i in used for i in outputs)
         if isinstance(node.op, Extension) and not all(live):
-            form = node.op.op.prune_outputs(live)
+            with authored(node.op.family_id, "prune_outputs"):
+                form = node.op.op.prune_outputs(live)
             if form is not None:
                 kept = tuple(i for i in outputs if i in used)
                 narrow = _checked(node.op, form, [graph.metas[i] for i in node.inputs], tuple(graph.metas[i] for i in kept))

@@ -57,7 +57,8 @@ class ExecProgram:
       steps: segments and host steps in order.
       instructions: all instructions in order; inputs are slots 0, 1, ...
       slots: TensorMeta of every slot.
-      routes: the route of each extension, control-flow bodies included.
+      routes: the route of each extension on one device, control-flow bodies included. For arguments that are spread over
+        devices XLA partitions, and the lowering takes the place of a kernel.
 
     Example:
       >>> import jax, jax.numpy as jnp

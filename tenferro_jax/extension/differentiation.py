@@ -11,7 +11,7 @@ from ..errors import InvalidConfig, MetaMismatchError, NotDifferentiableError
 from ..meta import TensorMeta, meta_of
 from ..ops.builder import Builder
 from .batching import Levels
-from .op import ExtensionOp, checked_sequence
+from .op import ExtensionOp, authored, checked_sequence
 from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, LinearInput, LinearMode, RuleContext
 
 
@@ -75,7 +75,8 @@ def linearize(
 ) -> list[Any]:
     """The rule's tangents, with the rule itself mapped over the batch levels."""
     if not levels:
-        results = rule.linearize(op, builder, tuple(primals), tuple(outs), tuple(tangents), RuleContext(op.family_id))
+        with authored(op.family_id, "linearize"):
+            results = rule.linearize(op, builder, tuple(primals), tuple(outs), tuple(tangents), RuleContext(op.family_id))
         return list(checked_sequence(results, op, "linearize", op.output_count))
     level, rest = levels[0], levels[1:]
     pattern: list[Any] = []
@@ -101,7 +102,8 @@ def transposed(
     """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums over it."""
     mask = tuple(isinstance(x, LinearInput) for x in inputs)
     if not levels:
-        results = rule.transpose_rule(op, builder, tuple(cotangents), tuple(inputs), LinearMode(mask), RuleContext(op.family_id))
+        with authored(op.family_id, "transpose_rule"):
+            results = rule.transpose_rule(op, builder, tuple(cotangents), tuple(inputs), LinearMode(mask), RuleContext(op.family_id))
         results = checked_sequence(results, op, "transpose_rule", op.input_count)
         return [r if m else None for r, m in zip(results, mask, strict=True)]
     level, rest = levels[0], levels[1:]

@@ -16,7 +16,7 @@ from ..jax_seam import Site
 from ..meta import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
 from .choice import Route, choose_route
-from .op import Extension, checked_sequence, lowered, require_arrays
+from .op import Extension, authored, checked_sequence, lowered, require_arrays
 from .runtimes import RouteKind
 
 lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
@@ -30,7 +30,9 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
         what, run = f"{site.platform} kernel", kernel.run
 
         def one(*element: Any) -> tuple[Any, ...]:
-            outs = checked_sequence(run(carrier.op, *element), carrier.op, what, carrier.output_count)
+            with authored(carrier.family_id, what):
+                outs = run(carrier.op, *element)
+            outs = checked_sequence(outs, carrier.op, what, carrier.output_count)
             return require_arrays(outs, carrier.op, what)
 
         return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)

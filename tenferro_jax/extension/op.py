@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
 
 from ..errors import ArityError, InvalidConfig, MalformedFamilyId, TenferroError
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..meta import TensorMeta, are_equal, canonical_dtype, meta_of, require_equal, struct
+from ..meta import TensorMeta, are_equal, canonical_dtype, is_jax_dtype, meta_of, require_equal, struct
 from ..ops.builder import Builder, JaxBuilder
 from ..ops.op import StdTensorOp
 from ..payload import Sealed, map_leaves, payload_json
@@ -121,7 +122,11 @@ class ExtensionOp(Sealed):
         return None
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        """Output shardings on an explicit mesh, from ShapeDtypeStructs with shardings; None: derive from the lowering."""
+        """Where the outputs are on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
+
+        Returns:
+          For each output a jax.P or a NamedSharding; None: as the lowering has it.
+        """
         del inputs
         return None
 
@@ -168,10 +173,23 @@ def nested_extension(family_id: str, inner: str) -> InvalidConfig:
 
 def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
-    outs = op.lower_to_standard_ops(LoweringBuilder(op.family_id), *arrays)
+    with authored(op.family_id, "lower_to_standard_ops"):
+        outs = op.lower_to_standard_ops(LoweringBuilder(op.family_id), *arrays)
     if outs is None:
         return None
     return require_arrays(checked_sequence(outs, op, "lower_to_standard_ops", op.output_count), op, "lower_to_standard_ops")
+
+
+@contextlib.contextmanager
+def authored(family_id: str, method: str) -> Iterator[None]:
+    """Runs the author's code: an exception passes as it is, with a note that names the method and the family."""
+    try:
+        yield
+    except Exception as error:
+        note = f"in {method} of extension {family_id}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
 
 
 def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
@@ -215,6 +233,8 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     """What infer_output_meta returned for one output, as a TensorMeta."""
     try:
         dtype, shape = pair
+        if not is_jax_dtype(dtype):
+            raise TypeError(f"{dtype} is no dtype of JAX")
         meta = TensorMeta(canonical_dtype(dtype), tuple(shape))
         for size in meta.shape:
             if not is_symbolic_dim(size) and operator.index(size) < 0:

@@ -19,9 +19,9 @@ from .batching import BatchLevel, shardings_over_levels
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
 from .execution import forward, here, lowering_body, lowering_family, route_of, run_host
 from .family import parse_family_id
-from .op import Extension, ExtensionOp, has_host_form, has_lowering, nested_extension
-from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionRuleSet, LinearInput
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
+from .op import Extension, ExtensionOp, authored, checked_sequence, has_host_form, has_lowering, nested_extension
+from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, not_a_rule_set
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, not_a_runtime_set
 
 # --- the entry point -----------------------------------------------------------------------------------------------
 
@@ -61,7 +61,8 @@ def apply(
       >>> apply(TropicalEinsum(max_plus, "ij,jk->ik"), a, a)[0].tolist()
       [[3.0, 1.0], [2.0, 3.0]]
     """
-    require_runtimes(runtimes, "apply of an extension")
+    if type(runtimes) is not ExtensionRuntimeSet:
+        raise not_a_runtime_set(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
     if type(rules) is ExtensionRuleSet and lowering_family.get() is None and all(map(_is_plain, arrays)):
         return _eager(carrier)(*arrays)
@@ -69,12 +70,7 @@ def apply(
     if outer is not None:
         raise nested_extension(outer, carrier.family_id)
     if not isinstance(rules, ExtensionRuleSet):
-        raise InvalidConfig(
-            where=f"apply of extension {carrier.family_id}",
-            given=f"rules={rules!r}",
-            needed="an ExtensionRuleSet",
-            fix="Wrap the rules: ExtensionRuleSet(rule, ...).",
-        )
+        raise not_a_rule_set(rules, f"apply of extension {carrier.family_id}")
     operands = [as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)]
     if any(isinstance(a, jax.core.Tracer) for a in operands):
         return tuple(_bind(carrier, rules, jax_seam.vary_together(operands)))
@@ -178,8 +174,24 @@ def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[
     return jax_seam.output_avals(metas, avals, functools.partial(_output_shardings, op))
 
 
+def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
+    """What the op says of its output shardings, checked; a PartitionSpec is one on the inputs' mesh."""
+    given = op.infer_output_sharding(inputs)
+    if given is None:
+        return None
+    method = "infer_output_sharding"
+    mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
+    places = [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in checked_sequence(given, op, method, op.output_count)]
+    for i, place in enumerate(places):
+        if not isinstance(place, jax.NamedSharding):
+            where, fix = f"{method} of extension {op.family_id}, entry {i}", "Return jax.P(...) for each output, or None."
+            raise InvalidConfig(where=where, given=repr(place), needed="a PartitionSpec or a NamedSharding", fix=fix)
+    return places
+
+
 def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
-    given = shardings_over_levels(carrier.batching, carrier.op.infer_output_sharding, inputs)
+    with authored(carrier.family_id, "infer_output_sharding"):
+        given = shardings_over_levels(carrier.batching, functools.partial(_own_shardings, carrier.op), inputs)
     if given is not None:
         return given
     problem, cause = "an op without lowering", None
@@ -243,12 +255,33 @@ def _jax_value(value: Any) -> Any:
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
 
 
+def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[TensorMeta]) -> Extension:
+    """The carrier of the rule's differentiable form, whose first outputs have the metas of the op's own."""
+    where = f"differentiable_form of extension {op.family_id}"
+    with authored(op.family_id, "differentiable_form"):
+        form = rule.differentiable_form(op.op)
+    if form is op.op:
+        return op
+    if not isinstance(form, ExtensionOp):
+        raise InvalidConfig(where=where, given=repr(form), needed="an extension op", fix="Return op itself, or an op that computes more.")
+    carrier = op.with_op(form)
+    have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)
+    if have != want:
+        raise MetaMismatchError(
+            where=where,
+            given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
+            needed=f"one whose first outputs are {', '.join(map(str, want))}, as of the op itself",
+            fix="Put residuals after the outputs of the op.",
+        )
+    return carrier
+
+
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
     rule = rules.lookup_rule(op.family_id)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
-    form = op.with_op(rule.differentiable_form(op.op))
     primals = list(map(_jax_value, primals))
+    form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
@@ -298,7 +331,8 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
-    own = None if op.batching else op.op.batched(in_axes)
+    with authored(op.family_id, "batched()"):
+        own = None if op.batching else op.op.batched(in_axes)
     if own is not None:
         form, out_axes = _checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
         return primitive.bind(*args, op=form, rules=rules), out_axes

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..jax_seam import Site, inner_jaxprs, open_jaxpr, require_platforms
+from ..jax_seam import Site, inner_jaxprs, manual_inside, open_jaxpr, require_platforms, spreads
 from ..meta import TensorMeta
 from .choice import Route
 from .execution import current_platform, route_of
@@ -19,7 +19,7 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
 
     Args:
       fn: a JAX-traceable function; wrap it in jax.grad and the like to see what the derivative calls.
-      *args: arrays or ShapeDtypeStructs, as fn takes them.
+      *args: arrays or ShapeDtypeStructs, as fn takes them; their shardings count.
       platform: "cpu", "cuda", "rocm" or "tpu"; by default where JAX runs now.
       exporting: as an exported program would do it.
 
@@ -37,16 +37,33 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
     """
     if platform is not None:
         require_platforms((platform,), "routes")
-    site = Site(platform or current_platform(), exporting, partitioned=False)
-    return [route_of(carrier, metas, site) for carrier, metas in extensions_in(jax.make_jaxpr(fn)(*args))]
+    closed = jax.make_jaxpr(fn)(*args)
+    partitioned = any(map(spreads, jax.tree.leaves(args))) or any(map(spreads, _equations(closed)))
+    site = Site(platform or current_platform(), exporting, partitioned)
+    return [
+        route_of(carrier, metas, site._replace(partitioned=site.partitioned and not manual))
+        for carrier, metas, manual in _calls(closed, manual=False)
+    ]
 
 
 def extensions_in(closed: Any) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
     """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program order."""
-    jaxpr, _ = open_jaxpr(closed)
-    for eqn in jaxpr.eqns:
+    return ((carrier, metas) for carrier, metas, _ in _calls(closed, manual=False))
+
+
+def _calls(closed: Any, manual: bool) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
+    """Every extension, the metas of its inputs, and whether it stands where all mesh axes are manual."""
+    for eqn in open_jaxpr(closed)[0].eqns:
         carrier = eqn.params.get("op")
         if isinstance(carrier, Extension):
-            yield carrier, tuple(TensorMeta(v.aval.dtype, tuple(v.aval.shape)) for v in eqn.invars)
+            yield carrier, tuple(TensorMeta(v.aval.dtype, tuple(v.aval.shape)) for v in eqn.invars), manual
+        inside = manual_inside(eqn)
         for inner in inner_jaxprs(eqn):
-            yield from extensions_in(inner)
+            yield from _calls(inner, manual if inside is None else inside)
+
+
+def _equations(closed: Any) -> Iterator[Any]:
+    for eqn in open_jaxpr(closed)[0].eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn):
+            yield from _equations(inner)

@@ -150,6 +150,9 @@ class ExtensionRuleSet(Sealed):
     def __init__(self, *rules: ExtensionAdRule):
         by_family: dict[str, ExtensionAdRule] = {}
         for rule in rules:
+            if not isinstance(rule, ExtensionAdRule):
+                given, fix = repr(rule), "Pass instances, ExtensionRuleSet(YourRule())."
+                raise InvalidConfig(where="ExtensionRuleSet", given=given, needed="instances of ExtensionAdRule subclasses", fix=fix)
             parse_family_id(getattr(rule, "family_id", None))
             if rule.family_id in by_family:
                 raise DuplicateRule(
@@ -178,6 +181,8 @@ class ExtensionRuleSet(Sealed):
 
     def merge(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
         """A new set with the rules of both; DuplicateRule, and nothing changed, if they share a family."""
+        if not isinstance(other, ExtensionRuleSet):
+            raise not_a_rule_set(other, "ExtensionRuleSet.merge")
         return ExtensionRuleSet(*self, *other)
 
     def united(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
@@ -201,4 +206,10 @@ NO_RULES: Final = ExtensionRuleSet()
 def require_rules(rules: Any, where: str) -> None:
     """Refuse what is neither None nor an ExtensionRuleSet."""
     if rules is not None and not isinstance(rules, ExtensionRuleSet):
-        raise InvalidConfig(where=where, given=f"rules={rules!r}", needed="an ExtensionRuleSet", fix="Wrap the rules in one.")
+        raise not_a_rule_set(rules, where)
+
+
+def not_a_rule_set(value: Any, where: str) -> InvalidConfig:
+    """The refusal of something else than a rule set."""
+    fix = "Wrap the rules: ExtensionRuleSet(rule, ...)."
+    return InvalidConfig(where=where, given=f"rules={value!r}", needed="an ExtensionRuleSet", fix=fix)

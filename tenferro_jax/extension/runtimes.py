@@ -96,6 +96,8 @@ class ExtensionRuntimeSet(Sealed):
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
         """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a place."""
+        if not isinstance(other, ExtensionRuntimeSet):
+            raise not_a_runtime_set(other, "ExtensionRuntimeSet.merge")
         return self._with(iter((*self, *other)), self.routes & other.routes)
 
     def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
@@ -150,5 +152,10 @@ NO_RUNTIMES: Final = ExtensionRuntimeSet()
 def require_runtimes(runtimes: Any, where: str) -> None:
     """Refuse what is neither None nor an ExtensionRuntimeSet."""
     if runtimes is not None and not isinstance(runtimes, ExtensionRuntimeSet):
-        given, fix = f"runtimes={runtimes!r}", "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
-        raise InvalidConfig(where=where, given=given, needed="an ExtensionRuntimeSet", fix=fix)
+        raise not_a_runtime_set(runtimes, where)
+
+
+def not_a_runtime_set(value: Any, where: str) -> InvalidConfig:
+    """The refusal of something else than a runtime set."""
+    given, fix = f"runtimes={value!r}", "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
+    return InvalidConfig(where=where, given=given, needed="an ExtensionRuntimeSet", fix=fix)

@@ -18,7 +18,7 @@ import jax
 import jax.export
 
 from .. import jax_seam
-from ..errors import ArityError, ArtifactError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
+from ..errors import ArityError, ArtifactError, InvalidConfig, TenferroError, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..graph.graph import Graph
@@ -158,7 +158,17 @@ def export(
             fix="Leave it out for WEEK_12.",
         )
     require_x64_leaves(specs, "export")
-    exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
+    try:
+        exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
+    except TenferroError:
+        raise
+    except NotImplementedError as error:  # what JAX says of host callbacks
+        raise Unsupported(
+            where="export",
+            given=str(error).splitlines()[0],
+            needed="operations that JAX can write into a file for these platforms",
+            fix="Take host callbacks out, or export for one platform to see more.",
+        ) from error
     if compatibility is not None:
         portable = jax_seam.rewrite_portable(exported.mlir_module_serialized, compatibility)
         exported = dataclasses.replace(exported, mlir_module_serialized=portable)

@@ -11,7 +11,9 @@ import jax.export
 import numpy as np
 
 from ..errors import DTypeError, InvalidConfig, ShapeError
-from ..extension import NO_RULES, ExtensionOp, ExtensionRuleSet
+from ..extension import NO_RULES, NO_RUNTIMES, Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet
+from ..extension.rules import not_a_rule_set
+from ..extension.runtimes import not_a_runtime_set
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
 from ..meta import SymDim, TensorMeta, are_equal, canonical_dtype, require_x64, solve_sizes
@@ -119,13 +121,19 @@ class TracedTensor(Handle):
         return RECORDER.constant(array)
 
     @staticmethod
-    def apply(op: StdTensorOp | ExtensionOp, *tensors: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[TracedTensor, ...]:
+    def apply(
+        op: StdTensorOp | ExtensionOp,
+        *tensors: Any,
+        rules: ExtensionRuleSet = NO_RULES,
+        runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    ) -> tuple[TracedTensor, ...]:
         """The outputs of any op of the vocabulary, or of an extension.
 
         Args:
           op: a standard op or an extension op.
           *tensors: tensors, or arrays that become constants; neither promoted nor broadcast.
           rules: AD rules that come with an extension.
+          runtimes: kernels and selected routes that come with an extension.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.
@@ -136,7 +144,11 @@ class TracedTensor(Handle):
           >>> TracedTensor.apply(CumSum(0), x)[0].eval().tolist()
           [1.0, 3.0]
         """
-        return RECORDER.add(op, *tensors, rules=rules)
+        if type(rules) is not ExtensionRuleSet:
+            raise not_a_rule_set(rules, "TracedTensor.apply")
+        if type(runtimes) is not ExtensionRuntimeSet:
+            raise not_a_runtime_set(runtimes, "TracedTensor.apply")
+        return RECORDER.add(Extension.of(op, runtimes) if isinstance(op, ExtensionOp | Extension) else op, *tensors, rules=rules)
 
     @staticmethod
     def inline(fn: Callable[..., Any], *tensors: Any) -> Any:

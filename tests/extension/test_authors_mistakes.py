@@ -1,0 +1,249 @@
+"""What authors get wrong in methods that few write: typed errors, or their own exception with a note."""
+
+import dataclasses
+import datetime
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tenferro_jax import (
+    DTypeError,
+    InvalidConfig,
+    MetaMismatchError,
+    RouteKind,
+    TracedTensor,
+    UndecidedDimensionError,
+    Unsupported,
+    export,
+    routes,
+)
+from tenferro_jax.extension import (
+    NO_RULES,
+    NO_RUNTIMES,
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+)
+
+from ..extension_ops import RULES, RUNTIMES, KernelSine, ScaledSquare
+
+X = np.arange(6.0).reshape(2, 3)
+P = jax.P
+
+
+@dataclasses.dataclass(frozen=True)
+class Formed(ExtensionOp):
+    """x * x; in its other form with a residual, or with something wrong."""
+
+    family_id = "test-package.formed_square.v1"
+    form: str = ""
+
+    @property
+    def output_count(self):
+        return 2 if self.form == "residual" else 1
+
+    def lower_to_standard_ops(self, builder, x):
+        def run(x):
+            return {"": (x * x,), "residual": (x * x, 2 * x), "shape": ((x * x)[None],), "dtype": ((x * x).astype("float32"),)}[self.form]
+
+        return builder.inline(run, x)
+
+
+@pytest.mark.clause("X10.12")
+@pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number"])
+def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
+    class Rule(ExtensionAdRule):
+        family_id = Formed.family_id
+
+        def differentiable_form(self, op):
+            return 3 if form == "number" else Formed(form)
+
+        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+            return builder.inline(lambda r, t: (r * t, 2 * t), primal_out[1], tangent_in[0])
+
+    call = lambda x: apply(Formed(), x, rules=ExtensionRuleSet(Rule()))[0].sum()  # noqa: E731
+    if form == "residual":
+        np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
+        return
+    for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum())):
+        with pytest.raises(
+            InvalidConfig if form == "number" else MetaMismatchError,
+            match=r"differentiable_form of extension test-package\.formed_square\.v1",
+        ):
+            run(X)
+
+
+class Raising(ExtensionOp):
+    """Every method but inference raises."""
+
+    family_id = "test-package.raising_everywhere.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return inputs
+
+    def lower_to_standard_ops(self, builder, x):
+        raise ZeroDivisionError("lowering")
+
+    def batched(self, in_axes):
+        raise ZeroDivisionError("batched")
+
+
+class RaisingRule(ExtensionAdRule):
+    family_id = ScaledSquare.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        raise ZeroDivisionError("linearize")
+
+
+def broken_kernel(op, x):
+    raise ZeroDivisionError("kernel")
+
+
+BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel))
+
+
+@pytest.mark.parametrize(
+    ("method", "run"),
+    [
+        ("lower_to_standard_ops", lambda: apply(Raising(), X)),
+        ("batched()", lambda: jax.vmap(lambda x: apply(Raising(), x)[0])(X)),
+        ("linearize", lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(RaisingRule()))[0].sum())(X)),
+        ("cpu kernel", lambda: apply(KernelSine(), X, runtimes=BROKEN_KERNEL)),
+    ],
+)
+def test_an_authors_exception_passes_with_a_note(method, run):
+    with pytest.raises(ZeroDivisionError) as error:
+        run()
+    notes = [note for note in error.value.__notes__ if note.startswith("in ")]  # JAX adds one of its own
+    assert len(notes) == 1
+    assert notes[0].startswith(f"in {method} of extension test-package.")
+
+
+@pytest.mark.clause("X13.5")
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (lambda s: [P("d")], None),
+        (lambda s: [s[0].sharding], None),
+        (lambda s: [], InvalidConfig),
+        (lambda s: [3], InvalidConfig),
+        (lambda s: s[0].sharding, InvalidConfig),
+    ],
+)
+def test_output_shardings_are_checked(given, error):
+    class Placed(ScaledSquare):
+        family_id = "test-package.placed.v1"
+
+        def infer_output_sharding(self, inputs):
+            return given(inputs)
+
+    with jax.set_mesh(jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])):
+        x = jax.device_put(jnp.ones(4), P("d"))
+        run = jax.jit(lambda x: apply(Placed(2.0), x)[0])
+        if error is None:
+            assert jax.typeof(run(x)).sharding.spec == P("d")
+        else:
+            with pytest.raises(error, match=r"placed\.v1"):
+                run(x)
+
+
+@pytest.mark.clause("X7.1")
+@pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")], ids=str)
+def test_dtypes_that_jax_has_not(dtype):
+    class Odd(ExtensionOp):
+        family_id = "test-package.odd.v1"
+
+        def infer_output_meta(self, inputs, context):
+            return [(dtype, inputs[0].shape)]
+
+        def eager_execute(self, x):
+            return [x]
+
+    with pytest.raises(InvalidConfig, match=r"odd\.v1.*no dtype of JAX"):
+        apply(Odd(), X)
+
+
+@pytest.mark.parametrize("value", [np.array("a"), np.array(datetime.date(2026, 11, 21), "datetime64[D]"), np.zeros(2, [("a", "i4")])])
+def test_arrays_that_jax_has_not(value):
+    with pytest.raises(DTypeError, match=r"scaled_square\.v1, input 0"):
+        apply(ScaledSquare(), value)
+
+
+@pytest.mark.clause("X10.1", "X8.13")
+def test_what_is_no_set_is_refused():
+    for run in (
+        lambda: ExtensionRuleSet(RaisingRule),
+        lambda: RULES.merge(None),
+        lambda: apply(ScaledSquare(), X, rules=None),
+        lambda: TracedTensor.apply(ScaledSquare(), X, rules=None),
+        lambda: NO_RULES.with_rule(3),
+    ):
+        with pytest.raises(InvalidConfig, match=r"ExtensionRuleSet|ExtensionAdRule"):
+            run()
+    for run in (
+        lambda: RUNTIMES.merge(None),
+        lambda: NO_RUNTIMES.with_kernel(None),
+        lambda: apply(ScaledSquare(), X, runtimes=None),
+        lambda: TracedTensor.apply(ScaledSquare(), X, runtimes=None),
+    ):
+        with pytest.raises(InvalidConfig, match=r"ExtensionRuntimeSet|Kernel"):
+            run()
+
+
+def test_a_lazy_tensor_takes_runtimes():
+    (y,) = TracedTensor.apply(KernelSine(offset=1.0), TracedTensor.from_array(X), runtimes=RUNTIMES)
+    np.testing.assert_allclose(y.eval(), np.sin(X) + 1)
+
+
+@pytest.mark.clause("X8.2")
+def test_the_route_that_is_told_knows_shardings():
+    mesh = jax.make_mesh((2, 2), ("d", "e"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4])
+    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731
+    inside = lambda axes: jax.shard_map(call, mesh=mesh, in_specs=P("d"), out_specs=P("d"), axis_names=axes)  # noqa: E731
+    constrained = lambda x: call(jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P("d"))))  # noqa: E731
+    x = np.linspace(0.0, 1.0, 4)
+    spread = jax.device_put(x, jax.NamedSharding(mesh, P("d")))
+    for fn, arg, kind in (
+        (call, x, RouteKind.KERNEL),
+        (call, spread, RouteKind.LOWERING),
+        (constrained, x, RouteKind.LOWERING),
+        (inside({"d", "e"}), x, RouteKind.KERNEL),
+        (inside({"d", "e"}), spread, RouteKind.KERNEL),
+        (inside({"d"}), spread, RouteKind.LOWERING),
+    ):
+        (route,) = routes(fn, arg)
+        assert route.kind is kind
+        np.testing.assert_allclose(jax.jit(fn)(arg), np.sin(x) + (kind is RouteKind.KERNEL))
+
+
+@pytest.mark.clause("X13.7")
+def test_a_callback_in_a_lowering_cannot_be_exported():
+    class Calling(ExtensionOp):
+        family_id = "test-package.calling.v1"
+
+        def lower_to_standard_ops(self, builder, x):
+            return [jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")]
+
+    with pytest.raises(Unsupported, match=r"export: given .*callback"):
+        export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64))
+
+
+def test_the_constraint_that_is_named_is_one_that_jax_takes():
+    class Even(ScaledSquare):
+        family_id = "test-package.even.v1"
+
+        def infer_output_meta(self, inputs, context):
+            context.require_equal(0, inputs[0].shape[0] % 2)
+            return inputs
+
+    (n,) = jax.export.symbolic_shape("n")
+    with pytest.raises(UndecidedDimensionError, match=r"constraints=\('mod\(n, 2\) == 0',\)"):
+        jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
+    (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
+    exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
+    assert exported.call(np.ones(4)).shape == (4,)
