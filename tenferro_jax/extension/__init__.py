@@ -2,11 +2,12 @@
 
 from ..meta import SymDim, TensorMeta
 from ..ops.builder import Builder
+from .carrier import Extension
 from .choice import Route
 from .declaration import extension_op
 from .family import FamilyId, parse_family_id
 from .host_errors import host_errors
-from .op import Extension, ExtensionOp, ShapeContext
+from .op import ExtensionOp, ShapeContext
 from .primitive import apply, save_families
 from .registry import ExtensionFactory, lookup_extension_factory, register_extension
 from .rules import (

@@ -72,29 +72,3 @@ def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence
         return outs
 
     return mapped
-
-
-def shardings_over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any]) -> list[Any] | None:
-    """What an op says of its output shardings, each with the batch axes first, placed as those of its inputs; or None."""
-    if not levels:
-        given = fn(structs)
-        return None if given is None else list(given)
-    axes = levels[0].in_axes
-    element = [
-        struct
-        if axis is None
-        else jax.ShapeDtypeStruct(
-            (*struct.shape[:axis], *struct.shape[axis + 1 :]),
-            struct.dtype,
-            sharding=_without(struct.sharding, axis),
-            manual_axis_type=struct.manual_axis_type,
-        )
-        for struct, axis in zip(structs, axes, strict=True)
-    ]
-    inner = shardings_over_levels(levels[1:], fn, element)
-    place = next((p for s, axis in zip(structs, axes, strict=True) if axis is not None and (p := s.sharding.spec[axis])), None)
-    return None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
-
-
-def _without(sharding: Any, axis: int) -> Any:
-    return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :]))

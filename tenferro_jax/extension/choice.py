@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from ..errors import Unsupported
 from ..jax_seam import Site
-from .op import Extension, has_host_form, has_lowering
+from .carrier import Extension
+from .op import has_host_form, has_lowering
 from .runtimes import RouteKind
 
 

@@ -15,8 +15,9 @@ from ..errors import BackendFailure, MetaMismatchError, TenferroError
 from ..jax_seam import Site
 from ..meta import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
+from .carrier import Extension
 from .choice import Route, choose_route
-from .op import Extension, authored, checked_sequence, lowered, require_arrays
+from .op import authored, checked_sequence, lowered, require_arrays
 from .runtimes import RouteKind
 
 lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)

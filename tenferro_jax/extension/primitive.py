@@ -12,16 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig, MetaMismatchError, TenferroError
+from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
 from ..meta import TensorMeta, as_operand, meta_of, x64_enabled
 from ..ops.builder import JaxBuilder
-from .batching import BatchLevel, shardings_over_levels
+from .batching import BatchLevel
+from .carrier import Extension
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
-from .execution import forward, here, lowering_body, lowering_family, route_of, run_host
+from .execution import forward, here, lowering_family, route_of, run_host
 from .family import parse_family_id
-from .op import Extension, ExtensionOp, authored, checked_sequence, has_host_form, has_lowering, nested_extension
+from .op import ExtensionOp, authored, has_host_form, nested_extension
 from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, not_a_rule_set
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, not_a_runtime_set
+from .sharding import output_shardings
 
 # --- the entry point -----------------------------------------------------------------------------------------------
 
@@ -171,54 +173,7 @@ def family_primitive(family_id: str) -> Any:
 def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     del rules
     metas = op.infer(*(TensorMeta(a.dtype, tuple(a.shape)) for a in avals))
-    return jax_seam.output_avals(metas, avals, functools.partial(_output_shardings, op))
-
-
-def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
-    """What the op says of its output shardings, checked; a PartitionSpec is one on the inputs' mesh."""
-    given = op.infer_output_sharding(inputs)
-    if given is None:
-        return None
-    method = "infer_output_sharding"
-    mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
-    places = [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in checked_sequence(given, op, method, op.output_count)]
-    for i, place in enumerate(places):
-        if not isinstance(place, jax.NamedSharding):
-            where, fix = f"{method} of extension {op.family_id}, entry {i}", "Return jax.P(...) for each output, or None."
-            raise InvalidConfig(where=where, given=repr(place), needed="a PartitionSpec or a NamedSharding", fix=fix)
-    return places
-
-
-def _output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
-    with authored(carrier.family_id, "infer_output_sharding"):
-        given = shardings_over_levels(carrier.batching, functools.partial(_own_shardings, carrier.op), inputs)
-    if given is not None:
-        return given
-    problem, cause = "an op without lowering", None
-    if has_lowering(carrier.op):
-        places: list[Any] = []
-
-        def body(*xs: Any) -> Any:  # eval_shape itself tells no shardings where some axes of the mesh are automatic
-            outs = lowering_body(carrier, xs)
-            places.extend(jax.typeof(out).sharding for out in outs or ())
-            return outs
-
-        try:
-            outs = jax.eval_shape(body, *inputs)
-        except TenferroError:
-            raise
-        except Exception as error:
-            problem, cause = f"a lowering that JAX cannot place: {error}", error
-        else:
-            if outs is not None:
-                return places
-            problem = "a lowering that declines"
-    raise InvalidConfig(
-        where=f"extension {carrier.family_id} on an explicit mesh",
-        given=f"{problem}, and no infer_output_sharding",
-        needed="a way to know the output shardings",
-        fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
-    ) from cause
+    return jax_seam.output_avals(metas, avals, functools.partial(output_shardings, op))
 
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:

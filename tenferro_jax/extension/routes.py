@@ -9,9 +9,9 @@ import jax
 
 from ..jax_seam import Site, inner_jaxprs, manual_inside, open_jaxpr, require_platforms, spreads
 from ..meta import TensorMeta
+from .carrier import Extension
 from .choice import Route
 from .execution import current_platform, route_of
-from .op import Extension
 
 
 def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:

@@ -23,8 +23,8 @@ from tenferro_jax.extension import (
     Kernel,
     apply,
 )
+from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.choice import choose_route
-from tenferro_jax.extension.op import Extension
 from tenferro_jax.jax_seam import Site
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel

@@ -1,0 +1,181 @@
+"""The carrier: what enters graphs and JAX programs for an extension op, and owns its identity and inference."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import ArityError, InvalidConfig, MalformedFamilyId, TenferroError
+from ..jax_seam import graph_assumptions, is_symbolic_dim
+from ..meta import TensorMeta, canonical_dtype, is_jax_dtype
+from ..ops.op import StdTensorOp
+from ..payload import map_leaves, payload_json
+from .batching import BatchLevel, Levels
+from .family import parse_family_id
+from .op import Assume, ExtensionOp, ShapeContext, checked_sequence
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+
+
+def _forget(a: Any, b: Any, where: str) -> None:
+    del a, b, where
+
+
+def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
+    """What infer_output_meta returned for one output, as a TensorMeta."""
+    try:
+        dtype, shape = pair
+        if not is_jax_dtype(dtype):
+            raise TypeError(f"{dtype} is no dtype of JAX")
+        meta = TensorMeta(canonical_dtype(dtype), tuple(shape))
+        for size in meta.shape:
+            if not is_symbolic_dim(size) and operator.index(size) < 0:
+                raise ValueError(f"the size {size}")
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(
+            where=f"{where}, output {i}",
+            given=f"{pair!r}: {error}",
+            needed="a TensorMeta or a (dtype, shape) pair, sizes non-negative integers or symbolic",
+            fix="Correct what it returns.",
+        ) from error
+    return meta
+
+
+def _require_constants(op: ExtensionOp) -> None:
+    """Refuse a family_id that is not the class's, and counts that are no counts."""
+    family_id = getattr(type(op), "family_id", None)
+    parse_family_id(family_id)
+    if op.family_id != family_id:
+        raise MalformedFamilyId(op.family_id, problem=f"its class {type(op).__name__} says {family_id!r}")
+    for name in ("input_count", "output_count"):
+        count = getattr(op, name)
+        if type(count) is not int or count < 0:
+            where, given = f"extension {family_id}", f"{name}={count!r}"
+            raise InvalidConfig(where=where, given=given, needed="an int from 0", fix="Correct the class attribute or the property.")
+
+
+class Extension(StdTensorOp):
+    """The carrier: an extension op with its batch levels and runtimes, as a member of the vocabulary.
+
+    It is what graphs and JAX equations hold, and it owns identity: two carriers are equal when the ops have the same
+    class, family_id and typed payload, and the same levels and runtimes. An op's own `__eq__` is never asked.
+
+    Args:
+      op: the extension op.
+      batching: the batch levels, outermost first.
+      runtimes: who may execute it, and what its AD rules emit.
+
+    Example:
+      >>> from ext_tropical import max_plus
+      >>> from ext_tropical.einsum_op import TropicalEinsum
+      >>> Extension.of(TropicalEinsum(max_plus, "ij,jk->ik")) == Extension.of(TropicalEinsum(max_plus, "ij,jk->ik"))
+      True
+    """
+
+    op: ExtensionOp
+    batching: Levels
+    runtimes: ExtensionRuntimeSet
+
+    def __init__(self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet = NO_RUNTIMES):
+        if not isinstance(op, ExtensionOp):
+            raise InvalidConfig(
+                where="apply",
+                given=f"{op!r} of type {type(op).__name__}",
+                needed="an instance of an ExtensionOp subclass",
+                fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an instance.",
+            )
+        _require_constants(op)
+        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "batching", batching)
+        object.__setattr__(self, "runtimes", runtimes)
+        levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
+        self._set_key((Extension, op.family_id, op.typed_key, levels, self.runtimes))
+
+    @staticmethod
+    def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:
+        """The carrier of an op without batch levels; the last one made is kept with the op object."""
+        if isinstance(op, Extension):
+            return op if runtimes is NO_RUNTIMES else op.with_runtimes(runtimes)
+        carrier: Extension | None = getattr(op, "_carrier", None)
+        if carrier is None or carrier.runtimes is not runtimes:
+            carrier = Extension(op, (), runtimes)
+            object.__setattr__(op, "_carrier", carrier)
+        return carrier
+
+    def with_op(self, op: ExtensionOp) -> Extension:
+        """Another op of the family under the same batch levels and runtimes."""
+        return self if op is self.op else Extension(op, self.batching, self.runtimes)
+
+    def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Extension:
+        """The same op under other runtimes."""
+        return Extension(self.op, self.batching, runtimes)
+
+    @property
+    def family_id(self) -> str:
+        """The family of the op."""
+        return self.op.family_id
+
+    @property
+    def input_count(self) -> int:
+        """Number of inputs of the op."""
+        return self.op.input_count
+
+    @property
+    def output_count(self) -> int:
+        """Number of outputs of the op."""
+        return self.op.output_count
+
+    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+        """dtype and shape of each output, checked against the op's counts."""
+        # What is traced for a graph is inferred once more where the graph reads it: there the equalities are noted.
+        return self.infer_assuming(metas, None if graph_assumptions.value is None else _forget)
+
+    def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
+        """As `infer`; equalities of dimensions that JAX cannot decide go to `assume`, where there is one."""
+        if len(metas) != self.input_count:
+            raise ArityError(
+                where=f"extension, family_id={self.family_id}",
+                given=f"a call that does not fit: expected {self.input_count} inputs, got {len(metas)}",
+                needed=f"{self.input_count} inputs",
+                fix="Pass one array for each input of the op.",
+            )
+        return tuple(self._infer(self.batching, list(metas), assume))
+
+    def _infer(self, levels: Levels, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
+        if levels:
+            size = levels[0].size([m.shape for m in metas])
+            return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
+        derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
+        method = "lower_to_standard_ops, from which metas are inferred," if derived else "infer_output_meta"
+        where = f"{method} of extension {self.family_id}"
+        try:
+            outs = self.op.infer_output_meta(metas, ShapeContext(where, assume))
+        except TenferroError:
+            raise
+        except Exception as error:
+            raise InvalidConfig(
+                where=where,
+                given=f"{', '.join(map(str, metas))}: {type(error).__name__}: {error}",
+                needed="inputs that the op takes, and inference that is total over symbolic shapes",
+                fix="Correct the inputs, or the op's inference; the author's error is the cause.",
+            ) from error
+        pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
+        return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
+
+    def batch(self, level: BatchLevel) -> Extension:
+        """The carrier under one more vmap, which is the outermost."""
+        return Extension(self.op, (level, *self.batching), self.runtimes)
+
+    def map_leaves(self, change: Callable[[Any], Any]) -> Extension:
+        """The carrier with every payload leaf of its op replaced through `change`."""
+        return self.with_op(map_leaves(self.op, change))
+
+    def attributes(self) -> dict[str, str]:
+        """Identity as text, for exported programs: family_id, payload, batching."""
+        levels = [[list(v.in_axes), v.axis_name, v.spmd_axis_name] for v in self.batching]
+        return {"family_id": self.family_id, "payload": payload_json(self.op), "batching": json.dumps(levels, default=str)}
+
+    def __repr__(self) -> str:
+        levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
+        return f"{self.op!r}{levels}{f' {self.runtimes}' if self.runtimes != NO_RUNTIMES else ''}"
