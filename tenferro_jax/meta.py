@@ -93,6 +93,8 @@ def is_jax_dtype(dtype: Any) -> bool:
     """
     if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         return dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX hands around as NumPy arrays
+        return True
     return bool(jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
 
 
