@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
     "errors": 0,
     "jax_seam": 0,
+    "annotation": 0,
     "payload": 0,
     "limitation": 0,
     "cache": 0,

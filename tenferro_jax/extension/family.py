@@ -34,8 +34,9 @@ def parse_family_id(family_id: object) -> FamilyId:
 @functools.lru_cache(maxsize=1024)
 def _parse(family_id: str) -> FamilyId:
     for column, character in enumerate(family_id):
-        if character.isspace() or not character.isascii():
-            raise MalformedFamilyId(family_id, column=column, problem="a space" if character.isspace() else "not ASCII")
+        if not "!" <= character <= "~":
+            problem = "a space" if character.isspace() else "not printable" if character.isascii() else "not ASCII"
+            raise MalformedFamilyId(family_id, column=column, problem=problem)
     prefix, dot, version = family_id.rpartition(".")
     digits = version[1:]
     if not dot or not version.startswith("v") or not digits.isdigit() or len(digits) > 4000:

@@ -17,15 +17,26 @@ class ExtensionFactory:
     """Makes the ops of one family. Subclass it to decode by hand or to offer a default instance.
 
     Attributes:
-      op_class: the ExtensionOp subclass, a frozen dataclass.
+      op_class: the ExtensionOp subclass, a frozen dataclass or a class without fields.
+
+    Raises:
+      InvalidConfig: op_class is no ExtensionOp subclass.
     """
 
     op_class: type[ExtensionOp]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.op_class, type) or not issubclass(self.op_class, ExtensionOp):
+            raise InvalidConfig(
+                where="ExtensionFactory", given=repr(self.op_class), needed="an ExtensionOp subclass", fix="Pass the class of the ops."
+            )
+
     @property
     def family_id(self) -> str:
-        """The family of the ops."""
-        return self.op_class.family_id
+        """The family of the ops; MalformedFamilyId where the class has none."""
+        family_id: str = getattr(self.op_class, "family_id", None)  # type: ignore[assignment]
+        parse_family_id(family_id)
+        return family_id
 
     @property
     def version(self) -> int:
@@ -61,7 +72,7 @@ def register_extension(factory: ExtensionFactory) -> None:
       >>> lookup_extension_factory("docs-example.nothing.v1").version
       1
     """
-    if not isinstance(factory, ExtensionFactory) or not isinstance(factory.op_class, type):
+    if not isinstance(factory, ExtensionFactory):
         raise InvalidConfig(
             where="register_extension", given=repr(factory), needed="an ExtensionFactory", fix="Pass ExtensionFactory(YourOpClass)."
         )

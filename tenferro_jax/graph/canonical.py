@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..jax_seam import is_symbolic_dim
-from ..payload import Sealed
+from ..payload import Sealed, int_json
 
 
 def canonical_bytes(value: Sealed) -> bytes:
@@ -25,7 +25,9 @@ def canonical_bytes(value: Sealed) -> bytes:
 
 
 def _plain(key: Any) -> Any:
-    if key is None or isinstance(key, bool | int | str):
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int_json(key)
+    if key is None or isinstance(key, bool | str):
         return key
     if isinstance(key, tuple):
         return [_plain(item) for item in key]

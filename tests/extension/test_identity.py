@@ -2,6 +2,8 @@
 
 import dataclasses
 import enum
+import struct
+from typing import Literal, Optional
 
 import jax
 import jax.export
@@ -28,10 +30,39 @@ from ..extension_ops import ScaledSquare
 from ..sweep import times
 
 
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Mode(enum.Flag):
+    FAST = 1
+    SAFE = 2
+
+
+class Loose(enum.IntFlag):
+    ONE = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    array: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+    color: Color | None
+    size: int
+    double: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "double", 2 * self.size)
+
+
 @dataclasses.dataclass(frozen=True)
 class Holder(ExtensionOp):
     family_id = "test-package.holder.v1"
-    value: object = None
+    value: object | Color | Mode | Loose | Inner | Sized | ScaledSquare = None
 
     def lower_to_standard_ops(self, builder, x):
         if isinstance(self.value, bool | int | float):
@@ -39,15 +70,12 @@ class Holder(ExtensionOp):
         return [x]
 
 
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-
 DISTINCT = [
     None, False, True, 0, 1, 0.0, -0.0, 1.0, float("nan"), float("inf"), 0j, 1 + 0j, "", "1", b"1", (), (1,), (1.0,), (True,), ((1,),),
-    Color.RED, Color.BLUE, np.dtype("float32"), np.dtype("float64"),
-    np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
+    Color.RED, Color.BLUE, Mode.FAST, Mode.FAST | Mode.SAFE, Mode(0), Loose(0), Loose(8), Loose(16), Loose.ONE | 8,
+    np.dtype("float32"), np.dtype("float64"), np.dtype("bfloat16"), np.dtype("int4"), np.dtype("bool"),
+    (Color.RED, (Mode.SAFE,)), Sized(None, 1), Sized(Color.RED, 1), (Sized(Color.RED, 2),), 10**5000, -(10**5000),
+    np.array(1, "bfloat16"), np.zeros((0, 2)), np.zeros((2, 0)), np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
     jax.export.symbolic_shape("n")[0], ScaledSquare(1.0), ScaledSquare(2.0),
 ]  # fmt: skip
 
@@ -121,14 +149,204 @@ def test_text_round_trip(f, c, b, i, s, e):
             from_payload_json(wrong, Everything)
 
 
+@pytest.mark.clause("X5.9")
+def test_every_payload_is_read_back():
+    for value in DISTINCT:
+        if not jax.export.is_symbolic_dim(value):
+            text = payload_json(Holder(value))
+            assert Extension.of(from_payload_json(text, Holder)) == Extension.of(Holder(value)), text
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotated(ExtensionOp):
+    family_id = "test-package.annotated.v1"
+    many: tuple[Color, ...] = ()
+    optional: Color | None = None
+    older: Optional[Color] = None  # noqa: UP045
+    parts: tuple[Sized, ...] = ()
+    mixed: tuple[Sized, Color] | tuple[()] = ()
+    either: Inner | Sized | float = 0.0
+    text: "tuple[tuple[str, Mode | None], ...]" = ()
+    sole: Mode = Mode.FAST
+    literal: Literal[Color.RED, 3] = 3
+    part: Sized = Sized(None, 1)
+    computed: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self):
+        object.__setattr__(self, "computed", len(self.many))
+        super().__post_init__()
+
+
+@pytest.mark.clause("X5.9")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"many": (Color.RED, Color.BLUE)},
+        {"optional": Color.RED, "older": Color.BLUE},
+        {"parts": (Sized(Color.RED, 3), Sized(None, 4)), "mixed": (Sized(None, 1), Color.BLUE)},
+        {"either": Inner(np.arange(3.0))},
+        {"either": Sized(Color.BLUE, 5)},
+        {"text": (("a", Mode.FAST | Mode.SAFE), ("b", None))},
+        {"sole": Mode.FAST | Mode.SAFE},
+        {"literal": Color.RED},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_annotations_name_is_read_back(fields):
+    text = payload_json(Annotated(**fields))
+    back = from_payload_json(text, Annotated)
+    assert Extension.of(back) == Extension.of(Annotated(**fields)) != Extension.of(Annotated())
+    assert payload_json(back) == text
+
+
+@pytest.mark.clause("X5.9")
+def test_a_class_that_the_annotation_decides_is_not_named_in_text():
+    assert from_payload_json('{"base":{"k":1}}', Rebuilding) == Rebuilding(Base(1))
+    assert payload_json(Rebuilding(Base(1))) == '{"base":{"k":1}}'
+    assert '"part":{"color":null,"double":2,"size":1}' in payload_json(Annotated())
+    assert '"sole":{"enum":"FAST"}' in payload_json(Annotated())
+
+
+@pytest.mark.clause("X5.9")
+def test_a_computed_field_is_not_taken_from_text():
+    text = payload_json(Annotated(part=Sized(None, 21)))
+    assert from_payload_json(text, Annotated).part.double == 42
+    for wrong in (text.replace('"double":42', '"double":43'), text.replace('"computed":0', '"computed":1')):
+        assert wrong != text
+        with pytest.raises(PayloadError, match="is computed, and is"):
+            from_payload_json(wrong, Annotated)
+
+
+@pytest.mark.clause("X5.9")
+def test_symbolic_dimensions_are_read_into_one_scope():
+    n, m = jax.export.symbolic_shape("n, m")
+    back = from_payload_json(payload_json(Holder((n, n + m))), Holder)
+    assert back.value[1] - back.value[0] == jax.export.symbolic_shape("m", scope=back.value[0].scope)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    k: int
+
+
+class Derived(Base):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Silent(ExtensionOp):
+    family_id = "test-package.silent.v1"
+    base: Base
+
+
+@dataclasses.dataclass(frozen=True)
+class Rebuilding(ExtensionOp):
+    family_id = "test-package.rebuilding.v1"
+    base: Base
+
+    def __post_init__(self):
+        object.__setattr__(self, "base", Derived(self.base.k))
+        super().__post_init__()
+
+
+@pytest.mark.clause("X5.10")
+def test_a_class_that_the_annotation_does_not_name_is_refused_at_construction():
+    @dataclasses.dataclass(frozen=True)
+    class Unnamed(ExtensionOp):
+        family_id = "test-package.unnamed.v1"
+        value: object = None
+
+    for value in (Color.RED, Sized(None, 1), ScaledSquare(1.0), (1, (Color.RED,)), ExtensionRuleSet()):
+        with pytest.raises(PayloadError, match=r"test-package\.unnamed\.v1\), field value"):
+            Unnamed(value)
+    with pytest.raises(PayloadError, match="Annotate the field with Derived"):
+        Silent(Derived(1))
+    op = Rebuilding(Base(1))
+    assert Extension.of(from_payload_json(payload_json(op), Rebuilding)) == Extension.of(op)
+    assert type(op.base) is Derived
+
+
+@pytest.mark.clause("X5.10")
+def test_values_are_of_the_kind_that_the_annotation_names():
+    def op_class(hint):
+        return dataclasses.make_dataclass("Op", [("k", hint)], bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True)
+
+    n = jax.export.symbolic_shape("n")[0]
+    for hint, taken, refused in (
+        (int, (1, n, np.int8(1)), (True, 1.0, "1", None, (1,), np.dtype("int8"))),
+        (float, (1.0, 1, np.float32(1)), (True, "1", None, ((),), 1j)),
+        (bool, (True,), (1, 0.0, "")),
+        (str | None, ("", None), (b"", 0, False)),
+        (tuple[int, ...], ((), (1,)), (1, None)),
+        (np.dtype, (np.dtype("int8"),), ("int8", None)),
+        (np.ndarray, (np.ones(2), jnp.ones(2)), (1.0, (1.0,))),
+        (Color, (Color.RED,), (1, None, "RED", (Color.RED,), Mode.FAST)),
+        (Base, (Base(1),), (None, {"k": 1}, (Base(1),))),
+        (Base | int, (Base(1), 1), (True,)),
+    ):
+        cls = op_class(hint)
+        for value in taken:
+            text = payload_json(cls(value))
+            assert payload_json(from_payload_json(text, cls)) == text
+        for value in refused:
+            with pytest.raises(PayloadError, match=r"a\.b\.v1\), field k: given"):
+                cls(value)
+
+
+class Tagged(np.float64):
+    """A scalar with state."""
+
+
+@pytest.mark.clause("X5.5")
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.dtype(">i4"), np.dtype([("a", "i4")]), np.dtype("U3"), np.dtype("M8[s]"), np.dtype("m8[s]"), np.dtype("V4"), np.dtype("O"),
+        np.dtype(np.longdouble), np.dtype(np.clongdouble), np.ones(2, ">i4"), np.zeros(2, [("a", "i4")]), np.array(["a"]),
+        np.array([b"a"]), np.array(["2000"], "M8[s]"), np.array([1], "m8[s]"), np.ones(2, np.longdouble), np.longdouble(1),
+        np.str_("a"), np.datetime64("2000"), np.ma.masked_array([1, 2], [True, False]), np.ones(2).view(np.recarray),
+        Tagged(1.0), type("Float", (float,), {})(1.0),
+    ],
+    ids=lambda v: f"{type(v).__name__} {getattr(v, 'dtype', v)}"[:40],
+)  # fmt: skip
+def test_arrays_and_dtypes_that_their_name_does_not_tell_are_refused(value):
+    for held in (value, (value,)):
+        with pytest.raises(PayloadError, match=r"test-package\.holder\.v1.*field value"):
+            Holder(held)
+
+
 @pytest.mark.clause("X5.7")
 def test_arrays_are_copied_and_read_only():
     array = np.array([1.0, 2.0])
     op = Holder(array)
     array[0] = 9
     assert op.value.tolist() == [1.0, 2.0]
-    with pytest.raises(ValueError, match="read-only"):
-        op.value[0] = 5
+    for held in (op.value, Holder(jnp.ones(3)).value, Holder((Inner(array),)).value[0].array, Holder(np.asfortranarray(np.eye(3))).value):
+        assert type(held) is np.ndarray
+        with pytest.raises(ValueError, match="read-only"):
+            held[0] = 5
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            held.flags.writeable = True
+    table = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    assert Holder(table).value.tolist() == table.tolist()
+
+
+@pytest.mark.clause("X5.7")
+def test_an_array_that_a_nested_dataclass_computes_is_read_only():
+    @dataclasses.dataclass(frozen=True)
+    class Table:
+        n: int
+        powers: np.ndarray = dataclasses.field(init=False)
+
+        def __post_init__(self):
+            object.__setattr__(self, "powers", np.arange(self.n) ** 2)
+
+    fields = [("table", Table)]
+    op = dataclasses.make_dataclass("Op", fields, bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True)
+    held = op(Table(4))
+    assert held.table.powers.tolist() == [0, 1, 4, 9]
+    assert not held.table.powers.flags.writeable
+    assert Extension.of(from_payload_json(payload_json(held), op)) == Extension.of(held)
 
 
 @pytest.mark.clause("X5.5")
@@ -158,6 +376,11 @@ def test_hidden_or_mutable_state_is_refused():
     with pytest.raises(TypeError, match="non-frozen"):
         dataclasses.dataclass(type("Mutable", (Holder,), {"__annotations__": {"k": int}, "k": 1}))
 
+    for base in (ExtensionOp, ScaledSquare):
+        slotted = type("Slotted", (base,), {"__slots__": ("hidden",), "family_id": "test-package.slotted.v1"})
+        with pytest.raises(PayloadError, match="state outside the dataclass fields: hidden"):
+            Extension.of(slotted())
+
     mutable = dataclasses.make_dataclass("Mutable", [("k", int)], bases=(ExtensionOp,), namespace={"family_id": "test-package.mutable.v1"})
     with pytest.raises(PayloadError, match="frozen=True"):
         mutable(1)
@@ -177,6 +400,24 @@ def test_a_class_without_state_needs_no_decorator():
         with pytest.raises(AttributeError, match="is immutable; cannot set more"):
             value.more = 1
     assert apply(Plain(), 1.0)[0] == 1.0
+
+
+@pytest.mark.clause("X4.1")
+def test_slots_that_are_the_fields_are_taken():
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Slotted(ExtensionOp):
+        family_id = "test-package.slotted.v1"
+        k: int
+
+    assert Extension.of(Slotted(1)) == Extension.of(Slotted(1)) != Extension.of(Slotted(2))
+
+
+@pytest.mark.clause("X5.6")
+def test_every_nan_is_one():
+    negative, quiet = struct.unpack("<dd", struct.pack("<QQ", 0xFFF8000000000000, 0x7FF8000000000001))
+    assert typed_key(negative) == typed_key(quiet) == typed_key(float("nan"))
+    assert typed_key(complex(negative, 0.0)) == typed_key(complex(quiet, 0.0)) != typed_key(complex(quiet, -0.0))
+    assert payload_json((negative, quiet)) == payload_json((quiet, negative))
 
 
 @pytest.mark.clause("X4.2")
@@ -247,6 +488,9 @@ def test_family_ids(family_id, parts):
         ("a.b.v1x", 4),
         ("a.b c.v1", 3),
         ("a.bé.v1", 3),
+        ("a.\x00.v1", 2),
+        ("a.b\x1b.v1", 3),
+        ("\x7fa.b.v1", 0),
         ("a.b.v-1", 4),
     ],
 )
@@ -295,11 +539,6 @@ def test_rules_do_not_key_the_executable():
     for _ in range(5):
         apply(Counted(), np.ones(3), rules=ExtensionRuleSet(Rule()))
     assert len(lowerings) == 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    array: np.ndarray
 
 
 @pytest.mark.clause("X5.7")

@@ -118,8 +118,38 @@ def test_a_factory_is_derived_from_the_class():
     for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate())):
         with pytest.raises(PayloadError):
             factory.decode(text)
-    with pytest.raises(PayloadError, match="where bool is needed"):
+    with pytest.raises(PayloadError, match="needed a value of its annotation, bool"):
         ExtensionFactory(HostCumulate).decode('{"reverse": 1}')
+    stateless = type("Stateless", (ExtensionOp,), {"family_id": "test-package.stateless.v1"})
+    assert Extension.of(ExtensionFactory(stateless).decode(payload_json(stateless()))) == Extension.of(stateless())
+
+
+@pytest.mark.clause("X9.2", "X9.5")
+def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
+    for wrong in (3, int, None, ScaledSquare(1.0)):
+        with pytest.raises(InvalidConfig, match="needed an ExtensionOp subclass"):
+            ExtensionFactory(wrong)
+    for bad in (type("Bad", (ExtensionOp,), {}), type("Bad", (ExtensionOp,), {"family_id": property(str)})):
+        with pytest.raises(MalformedFamilyId):
+            ExtensionFactory(bad).family_id  # noqa: B018
+        with pytest.raises(MalformedFamilyId):
+            register_extension(ExtensionFactory(bad))
+
+
+@pytest.mark.clause("X5.9")
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, 3, b"\xff", "[" * 5000, '{"factor":' * 5000, '{"factor": "1"}', '{"factor": true}', '{"factor": [[]]}', '{"factor": null}',
+        '{"factor": {"dtype": "int8"}}', '{"factor": {"array": [null, [], ""]}}', '{"factor": {"array": ["int8", [1], "AAAA"]}}',
+        '{"factor": {"array": [">i4", [1], "AAAAAA=="]}}', '{"factor": {"of": ["int", {}]}}', '{"factor": {"enum": ["Path", "x"]}}',
+        '{"factor": {"dimension": "a, b"}}', "{" + '"factor": ' + "1" * 5000 + "}",
+    ],
+    ids=lambda text: repr(text)[:30],
+)  # fmt: skip
+def test_text_that_is_no_payload_is_refused(text):
+    with pytest.raises(PayloadError, match=r"test-package\.scaled_square\.v1"):
+        ExtensionFactory(ScaledSquare).decode(text)
 
 
 @pytest.mark.clause("X9.5")
