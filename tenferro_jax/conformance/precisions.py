@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .differentiation import Mask, Smooth, names, smooth
+from .differentiation import Smooth, smooth
 from .examples import FLOATS, Inputs, cast, is_float
 from .subject import Broken, NotApplicable, Subject, breaking
 
@@ -23,80 +24,55 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     They may differ by the rounding of the narrower dtype, and by what the derivative itself changes by near the example:
     where rounding makes a tie, either side of a kink is right.
     """
+    reverse = True
+    try:
+        view = smooth(subject, inputs)
+    except NotApplicable:
+        reverse, view = False, smooth(subject, inputs, reverse=False)
+    program = jax.jit(functools.partial(_derivatives, view, reverse))
     found = False
-    for reverse in (False, True):
-        wide = _or_none(subject, inputs, "float64", reverse) if reverse else smooth(subject, inputs, reverse=False)
-        if wide is None:
-            yield "reverse mode is declared NOT_DIFFERENTIABLE"
-            continue
-        masks = [wide.active, *((i,) for i in wide.active if len(wide.active) > 1)]
-        program = jax.jit(_program(wide, masks, reverse))
-        for dtype in FLOATS[1:]:
-            narrow = _or_none(subject, inputs, dtype, reverse)
-            same = narrow is not None and (narrow.active, narrow.outputs) == (wide.active, wide.outputs)
-            if narrow is not None and same and any(a.dtype != b.dtype for a, b in zip(narrow.inputs, wide.inputs, strict=True)):
-                found = True
-                yield from _compared(wide, narrow, masks, program, reverse)
+    for dtype in FLOATS[1:]:
+        narrow = view._replace(inputs=cast(inputs, dtype))
+        if any(a.dtype != b.dtype for a, b in zip(narrow.inputs, view.inputs, strict=True)) and subject.metas(narrow.inputs) is not None:
+            found = True
+            yield from _compared(view, narrow, program)
     if not found:
         raise NotApplicable("the op takes one precision", "Nothing is to be done.")
 
 
-def _or_none(subject: Subject, inputs: Inputs, dtype: str, reverse: bool) -> Smooth | None:
-    try:
-        return smooth(subject, inputs, dtype, reverse=reverse)
-    except NotApplicable:
-        return None
+def _derivatives(view: Smooth, reverse: bool, full: Inputs, v: Any, w: Any) -> tuple[Any, Any, Any]:
+    """The outputs, the tangents along v and, in reverse, the cotangents for w."""
+    at = tuple(full[i] for i in view.active)
+    outs, push = jax.linearize(view.function(view.active, full), *at)
+    return outs, push(*v), jax.linear_transpose(push, *at)(w) if reverse else ()
 
 
-def _program(view: Smooth, masks: Sequence[Mask], reverse: bool) -> Callable[..., Any]:
-    """The outputs, and for each mask the derivatives along a direction."""
-
-    def run(full: Any, directions: Any) -> Any:
-        found = []
-        for mask, direction in zip(masks, directions, strict=True):
-            f, at = view.function(mask, full), tuple(full[i] for i in mask)
-            found.append(jax.vjp(f, *at)[1](direction) if reverse else jax.jvp(f, at, tuple(direction))[1])
-        return view.function((), full)(), found
-
-    return run
-
-
-def _compared(wide: Smooth, narrow: Smooth, masks: Sequence[Mask], program: Callable[..., Any], reverse: bool) -> Iterator[None]:
+def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iterator[None]:
     rng = wide.subject.rng
-    least = min((x.dtype for x in narrow.inputs if is_float(x)), key=lambda dtype: jnp.finfo(dtype).bits)
+    least = min((x.dtype for x in narrow.inputs if is_float(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
     info = jnp.finfo(least)
-    clause, kind = ("X10.7", "vjp") if reverse else ("X10.6", "jvp")
-    fix = f"Correct {'transpose_rule or linearize' if reverse else 'linearize'} in {least}."
-    directions = [narrow.cotangents(rng) if reverse else narrow.random(narrow.at(mask), rng) for mask in masks]
-    like = wide.cotangents(rng)
-    widened = [
-        tuple(d.astype(w.dtype) for d, w in zip(ds, like if reverse else wide.at(m), strict=True))
-        for m, ds in zip(masks, directions, strict=True)
-    ]
-    with breaking(clause, f"{least} {kind}", fix):
-        values, got = jax.block_until_ready(program(narrow.inputs, directions))
+    v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
+    with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
+        values, *got = jax.block_until_ready(program(narrow.inputs, v, w))
     at = cast(narrow.inputs, "float64")
-    values_there, want = program(at, widened)
+    directions = [
+        tuple(d.astype(like.dtype) for d, like in zip(ds, likes, strict=True))
+        for ds, likes in ((v, wide.at(wide.active)), (w, wide.cotangents(rng)))
+    ]
+    values_there, *want = program(at, *directions)
     if _overflows(values, values_there):
         return
     size = 4 * float(info.eps)
     points = [
         tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_float(x) else x for x in at) for _ in range(NEARBY)
     ]
-    near = [program(point, widened)[1] for point in points]
+    near = [program(point, *directions)[1:] for point in points]
     allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)
-    for i, mask in enumerate(masks):
-        for j, (g, w) in enumerate(zip(got[i], want[i], strict=True)):
-            _require_near(
-                f"{least} {kind} by {names(mask)}, entry {j}",
-                np.asarray(g),
-                np.asarray(w),
-                [n[i][j] for n in near],
-                allowed,
-                info,
-                clause,
-                fix,
-            )
+    for k, (clause, kind, rule) in enumerate((("X10.6", "jvp", "linearize"), ("X10.7", "vjp", "transpose_rule, or what linearize emits,"))):
+        for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):
+            off = _difference(np.asarray(g), np.asarray(wanted), [n[k][j] for n in near], allowed, info)
+            if off:
+                raise Broken(clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}.")
             yield
 
 
@@ -108,7 +84,7 @@ def _finite(x: Any) -> np.ndarray:
     return np.isfinite(np.asarray(x).astype(np.complex128))
 
 
-def _require_near(what: str, got: Any, want: Any, near: Any, allowed: float, info: Any, clause: str, fix: str) -> None:
+def _difference(got: Any, want: Any, near: Any, allowed: float, info: Any) -> str:
     with np.errstate(all="ignore"):
         spread = np.max([abs(np.asarray(n) - want) for n in near], axis=0)
         size: Any = abs(want)
@@ -116,7 +92,8 @@ def _require_near(what: str, got: Any, want: Any, near: Any, allowed: float, inf
         scale = np.max(size, where=judged, initial=0.0)
         difference = abs(got.astype(want.dtype) - want)
         wrong = judged & ~(difference <= allowed * (size + scale) + 2 * spread + float(info.tiny))
-    if wrong.any():
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        place = f" at {list(at)}" if at else ""
-        raise Broken(clause, f"{what}: {got[at]!s} where float64 gives {want[at]!s}{place}, {wrong.sum()} of {wrong.size} entries", fix)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    place = f" at {list(at)}" if at else ""
+    return f"{got[at]!s} where float64 gives {want[at]!s}{place}, {wrong.sum()} of {wrong.size} entries"
