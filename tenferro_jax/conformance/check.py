@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, host_errors
-from . import agreement, derivatives, devices, identity, inference, mapping, refusals, transforms
+from . import adjoints, agreement, derivatives, devices, forms, identity, inference, mapping, precisions, refusals, slots, transforms
 from .examples import Inputs, smaller
 from .report import ConformanceReport, Finding, Verdict
 from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
@@ -52,12 +52,15 @@ CHECKS = (
     Check("L2", identity.others, ("X5.8",)),
     Check("L2", identity.interning, ("X4.4",), ("meta",)),
     Check("L2", identity.immutable, ("X4.1",), RUNS),
+    Check("L3", forms.differentiable_form, ("X10.12",), RUNS),
     Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
     Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
     Check("L3", derivatives.linear, ("X10.6",), DIFFERENTIATES),
     Check("L3", derivatives.inactive_inputs, ("X10.3", "X10.4"), DIFFERENTIATES),
-    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
-    Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
+    Check("L3", slots.inactive_slots, ("X10.4",), DIFFERENTIATES),
+    Check("L3", adjoints.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
+    Check("L3", adjoints.linear_transpose, ("X10.11",), DIFFERENTIATES),
+    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.missing_rule, ("X10.2",), RUNS),
     Check("L4", mapping.vmap, ("X13.1", "X13.2"), RUNS),

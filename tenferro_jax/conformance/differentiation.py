@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NotDifferentiableError
-from .examples import Inputs, cast, is_float
+from ..meta import meta_of
+from .examples import Inputs, cast, is_float, resized, sizes_of
 from .subject import NotApplicable, Subject
 
 Mask = tuple[int, ...]
@@ -53,6 +56,19 @@ class Smooth(NamedTuple):
         """Every subset of the active inputs but the empty one, all of them first."""
         for count in range(len(self.active), 0, -1):
             yield from itertools.combinations(self.active, count)
+
+    def rounding(self) -> float:
+        """Relative error of a sum of products of derivatives: of the narrowest dtype among inputs and outputs."""
+        metas = self.subject.metas(self.inputs) or ()
+        met = [*(self.inputs[i].dtype for i in self.active), *(metas[i].dtype for i in self.outputs)]
+        return max(1e-9, *(float(jnp.finfo(dtype).eps) ** 0.75 for dtype in met))
+
+    def require_finite(self, derivatives: Any) -> None:
+        """NotApplicable where derivatives are not finite and neither are the values."""
+        if all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
+            return
+        if not all(np.isfinite(y).all() for y in self.function(())()):
+            raise NotApplicable("an output is NaN or infinite at the example", "Choose another example, with finite outputs.")
 
     def random(self, arrays: Sequence[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Random directions like these arrays."""
@@ -103,6 +119,61 @@ def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
     return False
 
 
+def values_of(view: Smooth, mask: Mask, others: Sequence[Any] | None = None) -> Callable[..., list[np.ndarray]]:
+    """The floating outputs by NumPy, the oracle's where there is one, as a function of the inputs in `mask`."""
+
+    def run(*moving: Any) -> list[np.ndarray]:
+        full = list(view.inputs if others is None else others)
+        for i, x in zip(mask, moving, strict=True):
+            full[i] = x
+        answer = view.subject.oracle or view.subject.call
+        outs = answer(*full)
+        return [np.asarray(outs[i]) for i in view.outputs]
+
+    return run
+
+
 def names(mask: Sequence[int]) -> str:
     """The inputs of a mask, in words."""
     return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))
+
+
+def at_two_sizes(subject: Subject, inputs: Inputs, check: Callable[[Subject, Inputs, str], Iterator[str | None]]) -> Iterator[str | None]:
+    """A check at the example, and at other sizes if the op takes any; there its third argument names them."""
+    yield from check(subject, inputs, "")
+    other = _of_another_size(subject, inputs)
+    if other is not None:
+        with contextlib.suppress(NotApplicable):  # the example itself was judged
+            yield from check(subject, other, f" at {', '.join(str(meta_of(x)) for x in other)}")
+
+
+def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
+    """The inputs cut by one along every axis, or along those of one size; only inputs at which the op has finite values.
+
+    They are cut, because repeated values are ties and repeated rows singular matrices; sizes of 1 grow where there are no others.
+    """
+    sizes = [size for size in sizes_of(inputs) if size > 1]
+    everywhere = inputs
+    for size in reversed(sizes):
+        everywhere = resized(everywhere, size, size - 1)
+    grown = tuple((x * (1 + np.arange(x.size).reshape(x.shape) / 16)).astype(x.dtype) if is_float(x) else x for x in resized(inputs, 1, 2))
+    for made in [everywhere, *(resized(inputs, size, size - 1) for size in sizes)] if sizes else [grown]:
+        if [x.shape for x in made] != [x.shape for x in inputs] and subject.metas(made) is not None:
+            try:
+                outs = subject.expected(made)
+            except Exception:  # the op need not take values that nobody gave
+                continue
+            if all(np.isfinite(y).all() for y in outs if is_float(y)):
+                return made
+    return None
+
+
+def inner(a: Any, b: Any) -> float:
+    """Sum of products over all arrays: JAX's pairing, without conjugates. Of complex numbers the real part: a derivative of abs(z)**2
+    is linear over the reals alone."""
+    return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
+
+
+def _wide(x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

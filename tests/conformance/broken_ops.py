@@ -445,6 +445,12 @@ class CubeRule(ExtensionAdRule):
                     return jax.lax.stop_gradient(slope) * t
                 case "meta":
                     return (slope * t)[:1]
+                case "0.001 %":
+                    return slope * t * jnp.asarray(1 + 1e-5, x.dtype)
+                case "float32" | "bfloat16" if x.dtype == self.mistake:
+                    return -slope * t
+                case "even sizes" if x.shape[-1] % 2 == 0:
+                    return -slope * t
             return slope * t
 
         out = builder.inline(tangent, primal_in[0], tangent_in[0])
@@ -463,9 +469,9 @@ class Mean(Same):
 
 @dataclass(frozen=True)
 class MeanRule(ExtensionAdRule):
-    """The op is its own derivative and its own adjoint."""
+    """The op is its own derivative and its own adjoint, once but for some inputs."""
 
-    broken: bool
+    mistake: str = ""
     family_id = Mean.family_id
 
     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
@@ -473,7 +479,9 @@ class MeanRule(ExtensionAdRule):
 
     def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
         (out,) = builder.add(op, cotangent_out[0])
-        return (builder.inline(lambda c: c + c, out) if self.broken else out,)
+        size, dtype = context.shape_of(inputs[0])[-1], context.dtype_of(inputs[0])
+        wrong = {"twice": True, "even sizes": size % 2 == 0, "float32": dtype == "float32"}.get(self.mistake, False)
+        return (builder.inline(lambda c: c + c, out) if wrong else out,)
 
 
 @dataclass(frozen=True)
@@ -502,10 +510,103 @@ class ProductRule(ExtensionAdRule):
         (x, y), (tx, ty) = primal_in, tangent_in
         if self.mistake == "zeros":
             tx, ty = (jnp.zeros(x.shape, "float32") if t is None else t for t in (tx, ty))
+        if self.mistake == "zeros like":
+            tx, ty = (jnp.zeros_like(x) if t is None else t for t in (tx, ty))
         if self.mistake == "silent" and (tx is None or ty is None):
             return (None,)
         parts = ([] if tx is None else [(tx, y)]) + ([] if ty is None else [(x, ty)])
         return (builder.inline(lambda *flat: sum(a * b for a, b in zip(flat[::2], flat[1::2])), *(v for p in parts for v in p)),)
+
+
+@dataclass(frozen=True)
+class SineAndProduct(ExtensionOp):
+    """sin x, and x y: the first has no derivative by y."""
+
+    family_id = "broken.sine_and_product.v1"
+    input_count = 2
+    output_count = 2
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return builder.inline(lambda x, y: (jnp.sin(x), x * y), x, y)
+
+
+@dataclass(frozen=True)
+class SineAndProductRule(ExtensionAdRule):
+    broken: bool
+    family_id = SineAndProduct.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        (x, y), (tx, ty) = primal_in, tangent_in
+        terms = ([] if tx is None else [tx * y]) + ([] if ty is None else [x * ty])
+        sine = jnp.cos(x) * tx if tx is not None else jnp.zeros_like(x) if self.broken else None
+        return sine, sum(terms[1:], terms[0])
+
+
+@dataclass(frozen=True)
+class Weighted(ExtensionOp):
+    """x + 2 y, linear in each input and in both."""
+
+    family_id = "broken.weighted.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return (builder.inline(lambda x, y: x + y + y, x, y),)
+
+
+@dataclass(frozen=True)
+class WeightedRule(ExtensionAdRule):
+    """Its transpose, once with a mistake where y alone is active, which linearize itself never asks for."""
+
+    broken: bool
+    family_id = Weighted.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        tx, ty = tangent_in
+        if tx is None:
+            return (builder.inline(lambda t: t + t, ty),)
+        return (tx,) if ty is None else builder.add(op, tx, ty)
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        (c,) = cotangent_out
+        forgets = self.broken and not mode.active_mask[0]
+        return tuple(v if m else None for v, m in zip((c, c if forgets else c + c), mode.active_mask, strict=True))
+
+
+@dataclass(frozen=True)
+class Tangent(Same):
+    """tan x; kept for the rule, with its square beside it, which may be computed with a mistake."""
+
+    keeps: str = ""
+    family_id = "broken.tangent.v1"
+
+    @property
+    def output_count(self):
+        return 2 if self.keeps else 1
+
+    def infer_output_meta(self, inputs, context):
+        return [inputs[0]] * self.output_count
+
+    def lower_to_standard_ops(self, builder, x):
+        def both(x):
+            y = jnp.tan(x)
+            return (y + jnp.asarray(0.25, x.dtype) if self.keeps == "another" else y, y * y)
+
+        return builder.inline(both, x)[: self.output_count]
+
+
+@dataclass(frozen=True)
+class TangentRule(ExtensionAdRule):
+    broken: bool
+    family_id = Tangent.family_id
+
+    def differentiable_form(self, op):
+        return Tangent("another" if self.broken else "square")
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        def tangent(x, t):
+            return jax.jvp(jnp.tan, (x,), (t,))[1]
+
+        return builder.inline(tangent, primal_in[0], tangent_in[0]), None
 
 
 def _rule(made):
@@ -522,6 +623,10 @@ def _growing(broken):
 
 def _cube(mistake):
     return {"make": lambda broken: Cube(), "rules": _rule(lambda broken: CubeRule(mistake if broken else ""))}
+
+
+def _mean(mistake):
+    return {"make": lambda broken: Mean(), "rules": _rule(lambda broken: MeanRule(mistake if broken else ""))}
 
 
 def _product(mistake):
@@ -565,7 +670,21 @@ DEFECTS: dict[str, Defect] = {
     "a wrong second derivative": Defect("second_order", "X10.14", **_cube("frozen")),
     "tangents of another shape": Defect("derivative_metas", "X10.8", **_cube("meta")),
     "tangents too many": Defect("derivative_metas", "X6.5", **_cube("two")),
-    "a transpose off by a factor of 2": Defect("adjoint", "X10.7", lambda broken: Mean(), rules=_rule(MeanRule)),
+    "a transpose off by a factor of 2": Defect("adjoint", "X10.7", **_mean("twice")),
+    "a transpose that is wrong at even sizes": Defect("adjoint", "X10.7", **_mean("even sizes")),
+    "a transpose that is wrong in float32": Defect("precisions", "X10.7", **_mean("float32")),
+    "a transpose that is wrong where one input alone is linear": Defect(
+        "linear_transpose", "X10.11", lambda broken: Weighted(), (X, Y), _rule(WeightedRule)
+    ),
+    "a jvp off by 0.001 %": Defect("jvp", "X10.6", **_cube("0.001 %")),
+    "a jvp that is wrong at even sizes": Defect("jvp", "X10.6", **_cube("even sizes")),
+    "a jvp that is wrong in float32": Defect("precisions", "X10.6", **_cube("float32")),
+    "a jvp that is wrong in bfloat16": Defect("precisions", "X10.6", **_cube("bfloat16")),
+    "a differentiable form with another value": Defect("differentiable_form", "X10.12", lambda broken: Tangent(), rules=_rule(TangentRule)),
+    "zeros multiplied for an inactive input": Defect("inactive_slots", "X10.4", **_product("zeros like")),
+    "zeros for an output that no tangent reaches": Defect(
+        "inactive_slots", "X10.4", lambda broken: SineAndProduct(), (X, Y), _rule(SineAndProductRule)
+    ),
     "zeros of another dtype for an inactive input": Defect("derivative_metas", "X10.4", **_product("zeros")),
     "an inactive input that silences the other": Defect("inactive_inputs", "X10.3", **_product("silent")),
 }

@@ -70,4 +70,38 @@ class DeclinesWide(ExtensionOp):
         return (x + x,)
 
 
-RULES = ExtensionRuleSet(RowsRule(), SquareAndModulusRule())
+@dataclass(frozen=True)
+class ToSingle(ExtensionOp):
+    """A cast to float32."""
+
+    family_id = "conforming.to_single.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x.astype("float32"), x),)
+
+
+class ToSingleRule(ExtensionAdRule):
+    family_id = ToSingle.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (builder.inline(lambda t: t.astype("float32"), tangent_in[0]),)
+
+
+@dataclass(frozen=True)
+class Root(ExtensionOp):
+    """The square root, NaN below zero."""
+
+    family_id = "conforming.root.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.sqrt, x),)
+
+
+class RootRule(ExtensionAdRule):
+    family_id = Root.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (builder.inline(lambda y, t: t / (y + y), primal_out[0], tangent_in[0]),)
+
+
+RULES = ExtensionRuleSet(ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

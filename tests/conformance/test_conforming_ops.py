@@ -14,7 +14,7 @@ from ..cases import CASES, ids
 from ..oracles import brute_force
 from ..sweep import ALL
 from .conforming_ops import RULES as FURTHER_RULES
-from .conforming_ops import DeclinesWide, Rows, SquareAndModulus
+from .conforming_ops import DeclinesWide, Root, Rows, SquareAndModulus, ToSingle
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.normal(size=(3, 4))
@@ -24,13 +24,15 @@ NO_HOST_FORM = {"host_form": "the op has no host form"}
 NO_PRUNING = {"pruned_outputs": "the op prunes no outputs"}
 NO_TRANSPOSE = {"linear_transpose": "no transpose_rule was given"}
 DERIVATIVES = (
-    *("derivative_metas", "jvp", "linear", "inactive_inputs", "adjoint", "second_order", "vmap_of_grad"),
+    *("derivative_metas", "jvp", "linear", "inactive_inputs", "inactive_slots", "adjoint", "precisions", "second_order"),
+    "vmap_of_grad",
     *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
 )
 DECLINES = dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
 NO_LOWERING = DECLINES | {"lowering": "the op has no lowering"}
 
-NO_RULE = dict.fromkeys(DERIVATIVES, "no AD rule for the family")
+NO_FORM = {"differentiable_form": "the rule differentiates the op itself"}
+NO_RULE = dict.fromkeys(("differentiable_form", *DERIVATIVES), "no AD rule for the family")
 LOWERED = NO_HOST_FORM | NO_TRANSPOSE
 EXPECTED = {
     "scaled square": LOWERED | ONE_INPUT,
@@ -55,7 +57,7 @@ OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.o
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
     report = check_extension(case.op, case.inputs, rules=case.rules, runtimes=case.runtimes, oracle=case.oracle, others=others)
-    assert not_applicable(report) == EXPECTED[case.name] | NO_PRUNING
+    assert not_applicable(report) == EXPECTED[case.name] | NO_PRUNING | NO_FORM
 
 
 def test_the_list_is_the_sweep():
@@ -69,6 +71,7 @@ def _complex(*shape):
 FURTHER = {
     "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
     "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
+    "a cast": (ToSingle(), (MATRIX,), lambda x: (x.astype(np.float32),), LOWERED | ONE_INPUT),
     "a lowering that declines": (
         DeclinesWide(),
         (MATRIX,),
@@ -83,7 +86,19 @@ FURTHER = {
 def test_further_kinds(name):
     op, inputs, oracle, expected = FURTHER[name]
     report = check_extension(op, inputs, rules=FURTHER_RULES, oracle=oracle)
-    assert not_applicable(report) == expected | NO_PRUNING | {"others": "no other ops were given"}
+    assert not_applicable(report) == NO_FORM | expected | NO_PRUNING | {"others": "no other ops were given"}
+
+
+def test_values_that_are_not_numbers_have_no_derivative():
+    """A square root of -1 is no defect of its rule: what can be judged is, and the report asks for another example elsewhere."""
+    found = {f.check: f for f in check_extension(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings}
+    assert {found[name].verdict.value for name in ("jvp", "linear", "adjoint", "second_order", "precisions")} == {
+        "passed",
+        "not applicable",
+    }
+    assert found["jvp"].problem == "1 of 3 entries at a kink, not checked there"
+    assert found["adjoint"].problem == "an output is NaN or infinite at the example"
+    assert not [f.check for f in found.values() if f.verdict.value == "failed"]
 
 
 def not_applicable(report):

@@ -1,0 +1,99 @@
+"""L3: the rules in each precision that the op takes, against the same rules in double precision, which finite differences judge."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .differentiation import Smooth, smooth
+from .examples import FLOATS, Inputs, cast, is_float
+from .subject import Broken, NotApplicable, Subject, breaking
+
+NEARBY = 8
+"""Number of points near the example at which derivatives are looked at, to see how much rounding may change them."""
+
+
+def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+    """jvp and vjp in float32, complex64, bfloat16 and float16 against float64.
+
+    They may differ by the rounding of the narrower dtype, and by what the derivative itself changes by near the example:
+    where rounding makes a tie, either side of a kink is right.
+    """
+    reverse = True
+    try:
+        view = smooth(subject, inputs)
+    except NotApplicable:
+        reverse, view = False, smooth(subject, inputs, reverse=False)
+    program = jax.jit(functools.partial(_derivatives, view, reverse))
+    found = False
+    for dtype in FLOATS[1:]:
+        narrow = view._replace(inputs=cast(inputs, dtype))
+        if any(a.dtype != b.dtype for a, b in zip(narrow.inputs, view.inputs, strict=True)) and subject.metas(narrow.inputs) is not None:
+            found = True
+            yield from _compared(view, narrow, program)
+    if not found:
+        raise NotApplicable("the op takes one precision", "Nothing is to be done.")
+
+
+def _derivatives(view: Smooth, reverse: bool, full: Inputs, v: Any, w: Any) -> tuple[Any, Any, Any]:
+    """The outputs, the tangents along v and, in reverse, the cotangents for w."""
+    at = tuple(full[i] for i in view.active)
+    outs, push = jax.linearize(view.function(view.active, full), *at)
+    return outs, push(*v), jax.linear_transpose(push, *at)(w) if reverse else ()
+
+
+def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iterator[None]:
+    rng = wide.subject.rng
+    least = min((x.dtype for x in narrow.inputs if is_float(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
+    info = jnp.finfo(least)
+    v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
+    with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
+        values, *got = jax.block_until_ready(program(narrow.inputs, v, w))
+    at = cast(narrow.inputs, "float64")
+    directions = [
+        tuple(d.astype(like.dtype) for d, like in zip(ds, likes, strict=True))
+        for ds, likes in ((v, wide.at(wide.active)), (w, wide.cotangents(rng)))
+    ]
+    values_there, *want = program(at, *directions)
+    if _overflows(values, values_there):
+        return
+    size = 4 * float(info.eps)
+    points = [
+        tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_float(x) else x for x in at) for _ in range(NEARBY)
+    ]
+    near = [program(point, *directions)[1:] for point in points]
+    allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)
+    for k, (clause, kind, rule) in enumerate((("X10.6", "jvp", "linearize"), ("X10.7", "vjp", "transpose_rule, or what linearize emits,"))):
+        for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):
+            off = _difference(np.asarray(g), np.asarray(wanted), [n[k][j] for n in near], allowed, info)
+            if off:
+                raise Broken(clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}.")
+            yield
+
+
+def _overflows(narrow: Any, wide: Any) -> bool:
+    return any(not np.array_equal(_finite(a), _finite(b)) for a, b in zip(narrow, wide, strict=True))
+
+
+def _finite(x: Any) -> np.ndarray:
+    return np.isfinite(np.asarray(x).astype(np.complex128))
+
+
+def _difference(got: Any, want: Any, near: Any, allowed: float, info: Any) -> str:
+    with np.errstate(all="ignore"):
+        spread = np.max([abs(np.asarray(n) - want) for n in near], axis=0)
+        size: Any = abs(want)
+        judged = np.isfinite(size) & np.isfinite(spread) & (size < float(info.max) / 16)
+        scale = np.max(size, where=judged, initial=0.0)
+        difference = abs(got.astype(want.dtype) - want)
+        wrong = judged & ~(difference <= allowed * (size + scale) + 2 * spread + float(info.tiny))
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    place = f" at {list(at)}" if at else ""
+    return f"{got[at]!s} where float64 gives {want[at]!s}{place}, {wrong.sum()} of {wrong.size} entries"

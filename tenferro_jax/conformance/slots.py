@@ -1,0 +1,117 @@
+"""L3: what a rule does with the slots that are None, read from what it emits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..extension.differentiation import absent, linearize, present
+from ..extension.op import Extension
+from ..extension.primitive import RuleBuilder
+from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
+from ..meta import meta_of, struct
+from .differentiation import Mask, Smooth, names, smooth
+from .examples import Inputs
+from .subject import Broken, Subject
+
+MULTIPLIES = ("mul", "dot_general", "div")
+
+
+class Traced(NamedTuple):
+    """What a value in a rule is made from."""
+
+    zero: bool = False
+    tangent: bool = False
+    primal: bool = False
+
+
+class Emitted(NamedTuple):
+    """What a rule emits for some active inputs.
+
+    Attributes:
+      outputs: numbers of the outputs that get a tangent.
+      traced: what each of these is made from.
+      products: how many products have zeros that the rule made for a factor, and no tangent.
+    """
+
+    outputs: tuple[int, ...]
+    traced: tuple[Traced, ...]
+    products: int
+
+
+def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """An output that no given tangent reaches gets None, and no term is computed from zeros made for an inactive input."""
+    view = smooth(subject, inputs, reverse=False)
+    whole = _emitted(view, view.active)
+    for mask in view.masks():
+        emitted = _emitted(view, mask)
+        for i, traced in zip(emitted.outputs, emitted.traced, strict=True):
+            if not traced.tangent:
+                text = f"derivative by {names(mask)}: the tangent of output {i} is made from no tangent that was given"
+                raise Broken("X10.4", text, "Return None for it.")
+        if emitted.products > whole.products:
+            text = f"derivative by {names(mask)}: zeros are made for an inactive input, and multiplied"
+            raise Broken("X10.4", text, "Leave out the term of an input whose tangent is None.")
+        yield
+
+
+def _emitted(view: Smooth, mask: Mask) -> Emitted:
+    subject = view.subject
+    rule = subject.rules.lookup_rule(subject.op.family_id)
+    assert rule is not None  # for the type checker: `smooth` refuses a family without one
+    form = subject.carrier.with_op(rule.differentiable_form(subject.op))
+    metas = [meta_of(x) for x in view.inputs]
+    numbers: list[int] = []
+
+    def run(primals: Any, outs: Any, given: Any) -> Any:
+        tangents = [dict(zip(mask, given, strict=True)).get(i) for i in range(len(metas))]
+        builder = RuleBuilder(subject.rules, subject.runtimes)
+        results = linearize(rule, form.op, (), builder, primals, outs, tangents)
+        numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
+        return present(results)
+
+    primals, outs, given = [struct(m) for m in metas], [struct(m) for m in form.infer(*metas)], [struct(metas[i]) for i in mask]
+    closed = jax.make_jaxpr(run)(primals, outs, given)
+    arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(given)
+    traced, products = _walk(closed, arguments)
+    return Emitted(tuple(numbers), tuple(traced), products)
+
+
+def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
+    jaxpr, constants = open_jaxpr(closed)
+    known = dict(zip(jaxpr.invars, arguments, strict=True))
+    known |= {v: Traced(zero=_is_zero(c)) for v, c in zip(jaxpr.constvars, constants, strict=True)}
+    products = 0
+
+    def look(atom: Any) -> Traced:
+        return Traced(zero=_is_zero(atom.val)) if is_literal(atom) else known[atom]
+
+    for eqn in jaxpr.eqns:
+        given = [look(atom) for atom in eqn.invars]
+        inner = inner_jaxprs(eqn)
+        if len(inner) == 1 and len(open_jaxpr(inner[0])[0].invars) == len(given) and _same_outputs(eqn, inner[0]):
+            outs, more = _walk(inner[0], given)
+            products += more
+        else:
+            tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
+            has_zero = any(t.zero for t in given)
+            multiplies = eqn.primitive.name in MULTIPLIES or isinstance(eqn.params.get("op"), Extension)
+            products += multiplies and has_zero and primal and not tangent
+            zero = bool(given) and all(t.zero for t in given) and len(given) == 1
+            outs = [Traced(zero, tangent, primal)] * len(eqn.outvars)
+        known.update(zip(eqn.outvars, outs, strict=True))
+    return [look(atom) for atom in jaxpr.outvars], products
+
+
+def _same_outputs(eqn: Any, inner: Any) -> bool:
+    """Whether the equation calls its inner jaxpr once: not a loop, not a branch."""
+    return eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint") and len(eqn.outvars) == len(
+        open_jaxpr(inner)[0].outvars
+    )
+
+
+def _is_zero(value: Any) -> bool:
+    return not np.any(np.asarray(value))
