@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..extension import Extension
 from ..extension.differentiation import absent, linearize, present
-from ..extension.op import Extension
 from ..extension.primitive import RuleBuilder
 from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
 from ..meta import meta_of, struct
