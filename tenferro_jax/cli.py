@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -34,13 +35,29 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tenferro_jax", description="Extension ops for JAX.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_check(commands.add_parser("check", help="check an extension op against the contract"))
+    chosen = parser.parse_args(list(arguments))
     try:
-        chosen = parser.parse_args(list(arguments))
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
             return chosen.run(chosen)
     except TenferroError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE
+        return _refused(str(error))
+    except (Exception, SystemExit) as error:  # whatever the target did: exit code 1 says that a check failed, and nothing else
+        return _refused(f"{type(error).__name__}: {error}")
+
+
+def _refused(problem: str) -> int:
+    _show(f"error: {' '.join(problem.split())}", sys.stderr)
+    return USAGE
+
+
+def _show(text: str, stream: TextIO) -> None:
+    """Print, whatever the terminal can write; quietly where nobody reads on."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:
+        with open(os.devnull, "w") as nowhere:  # else the interpreter complains once more when it ends
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -62,9 +79,16 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--oracle", metavar="package.module:name", help="a NumPy function of the inputs that returns a tuple of outputs")
     parser.add_argument("--tolerance", type=float, help="relative difference of routes that counts as equal; default eps ** 0.75")
     parser.add_argument("--order", type=int, default=2, choices=(1, 2), help="highest order of derivatives; default 2")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs and directions; default 0")
+    parser.add_argument("--seed", type=_seed, default=0, help="of random inputs and directions; default 0")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_check)
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not an int from 0")
+    return number
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -81,7 +105,7 @@ def _check(chosen: argparse.Namespace) -> int:
         order=chosen.order,
         seed=chosen.seed,
     )
-    print(json.dumps(report.to_json(), indent=2) if chosen.json else report)
+    _show(json.dumps(report.to_json(), indent=2) if chosen.json else str(report), sys.stdout)
     return OK if report.ok else FAILED
 
 
@@ -89,16 +113,22 @@ def _imported(target: str) -> Any:
     """What package.module:name names."""
     module, colon, name = target.partition(":")
     needed = "package.module:name, of a module that can be imported from here"
-    fix = "Install the package, or run from the folder that holds it."
     if not colon or not module or not name:
         raise InvalidConfig(where="target", given=repr(target), needed=needed, fix="Write a colon between module and name.")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # the module is the user's
-        raise InvalidConfig(where="target", given=f"{target!r}: {type(error).__name__}: {error}", needed=needed, fix=fix) from error
+    except (Exception, SystemExit) as error:  # the module is the user's
+        given, fix = f"{target!r}: {type(error).__name__}: {error}", _advice(module, error)
+        raise InvalidConfig(where="target", given=given, needed=needed, fix=fix) from error
     return found
+
+
+def _advice(module: str, error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return "Install the package, or run from the folder that holds it."
+    return "Correct the name." if module in sys.modules else "Mend the module: importing it raises this."
 
 
 def _op(target: str) -> ExtensionOp:
@@ -106,12 +136,12 @@ def _op(target: str) -> ExtensionOp:
     found = _imported(target)
     if isinstance(found, type) and issubclass(found, ExtensionOp):
         factory = lookup_extension_factory(getattr(found, "family_id", ""))
-        default = factory.instantiate_default() if factory is not None else None
+        default = _called(factory.instantiate_default, target) if factory is not None else None
         found = default if default is not None else _called(found, target)
     elif not isinstance(found, ExtensionOp) and callable(found):
         found = _called(found, target)
     if isinstance(found, ExtensionFactory):
-        found = found.instantiate_default()
+        found = _called(found.instantiate_default, target)
     if not isinstance(found, ExtensionOp):
         raise InvalidConfig(
             where=target, given=repr(found), needed="an extension op", fix="Name an op, its class, or a function that returns one."
@@ -122,10 +152,10 @@ def _op(target: str) -> ExtensionOp:
 def _called(make: Callable[[], Any], target: str) -> Any:
     try:
         return make()
-    except TypeError as error:
+    except (Exception, SystemExit) as error:  # the function is the user's
         raise InvalidConfig(
             where=target,
-            given=str(error),
+            given=f"{type(error).__name__}: {error}",
             needed="something that makes an op without arguments",
             fix="Give the payload fields defaults, offer instantiate_default in a registered factory, or name an op made beforehand.",
         ) from error
@@ -141,13 +171,17 @@ def _random(text: str, rng: np.random.Generator) -> Any:
         shape = tuple(int(size) for size in found["sizes"].split(",") if size.strip())
         if dtype.kind in "OSUMm":
             raise TypeError("no numeric dtype")
-    except (TypeError, ValueError) as error:
+        return _drawn(dtype, shape, rng)
+    except (TypeError, ValueError, MemoryError) as error:
         raise InvalidConfig(
             where="--input",
             given=f"{text!r}: {error}",
             needed="a dtype and sizes, such as float64[3,4] or int32[]",
             fix="Quote it for the shell.",
         ) from error
+
+
+def _drawn(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     if dtype.kind in "biu":
         return rng.integers(0, 2, size=shape).astype(dtype)
     made = rng.normal(size=shape)

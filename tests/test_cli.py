@@ -47,6 +47,18 @@ RULES, WRONG = ExtensionRuleSet(SoftRule()), ExtensionRuleSet(Lazy())
 RUNTIMES = ExtensionRuntimeSet(Kernel(Soft.family_id, "cpu", lambda op, x: (jnp.logaddexp(x, 0),)))
 def made(): return Soft()
 def oracle(x): return (np.logaddexp(x, 0),)
+def raises(): raise KeyError("no op")
+def leaves(): raise SystemExit(7)
+
+class Unfinished(Soft):
+    family_id = "outside.unfinished.v1"
+    def example_inputs(self):
+        raise SystemExit(7)
+
+class Named(Soft):
+    family_id = "outside.named.v1"
+    def __repr__(self):
+        return "\u65e5\u672c()"
 """
 
 
@@ -54,13 +66,15 @@ def oracle(x): return (np.logaddexp(x, 0),)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("user")
     (folder / "outside.py").write_text(PACKAGE)
+    (folder / "leaving.py").write_text("raise SystemExit(7)")
+    (folder / "importing.py").write_text("import no_such_package")
     return folder
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, **further):
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "tenferro_jax", *arguments]
-    environment = os.environ | {"PYTHONPATH": path}
+    environment = os.environ | {"PYTHONPATH": path} | further
     return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -99,6 +113,17 @@ def test_an_op_that_does_not_as_json(folder):
         (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
         (("check", "ext_tropical:TropicalEinsum"), "needed something that makes an op without arguments"),
         (("check", "tests.extension_ops:sine_kernel"), "something that makes an op without arguments"),
+        (("check", "outside:raises"), "KeyError: 'no op'"),
+        (("check", "outside:leaves"), "SystemExit: 7"),
+        (("check", "leaving:Op"), "SystemExit: 7; needed package.module:name, of a module that can be imported from here. Mend the module"),
+        (("check", "importing:Op"), "No module named 'no_such_package'"),
+        (("check", "importing:Op"), "Mend the module"),
+        (("check", "importing.inner:Op"), "Mend the module"),
+        (("check", "nowhere.inner:Op"), "Install the package"),
+        (("check", "outside:Hard"), "Correct the name"),
+        (("check", "outside:Unfinished"), "SystemExit: 7"),
+        (("check", "outside:Soft", "--input", "float64[9000000000000000]"), "needed a dtype and sizes"),
+        (("check", "outside:Soft", "--tolerance", "inf"), "a finite number from 0"),
     ],
 )
 def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys, monkeypatch):
@@ -121,3 +146,24 @@ def test_a_wrong_command_line(folder):
     assert done.returncode == 2
     assert "usage: python -m tenferro_jax" in done.stderr
     assert "Traceback" not in run(folder, "check", "nowhere:Soft").stderr
+
+
+def test_a_terminal_that_writes_ascii_alone(folder):
+    done = run(folder, "check", "outside:Named", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("outside.named.v1 ??()\n")
+
+
+def test_a_reader_that_leaves(folder):
+    """The pipe is closed before the report comes; the exit code still tells what the check found."""
+    command = [sys.executable, "-m", "tenferro_jax", "check", "outside:Soft"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    with subprocess.Popen(command, cwd=folder.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait(300)) == (b"", 0)
+
+
+def test_a_seed_that_cannot_be(folder):
+    done = run(folder, "check", "outside:Soft", "--seed", "-1")
+    assert done.returncode == 2
+    assert "-1 is not an int from 0" in done.stderr

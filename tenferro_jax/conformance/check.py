@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ..errors import InvalidConfig
 from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, host_errors
 from . import adjoints, agreement, derivatives, devices, forms, identity, inference, mapping, precisions, refusals, slots, transforms
 from .examples import Inputs, smaller
@@ -117,13 +118,13 @@ class Examination:
 def _found(check: Check, subject: Subject) -> Finding:
     start = time.perf_counter()
     cases, reasons = 0, []
-    notes: dict[str, None] = {}
+    notes = subject.notes = {}
     for inputs in subject.examples:
         try:
             with host_errors():
                 for note in check.run(subject, inputs):
                     cases += 1
-                    notes |= {note: None} if note else {}
+                    notes.update({note: None} if note else {})
         except NotApplicable as error:
             reasons.append(error)
         except Exception as error:
@@ -146,9 +147,9 @@ def _broken(check: Check, error: Exception) -> Broken:
 def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:
     """The failure at the smallest inputs found at which the same clause is broken."""
     deadline = time.perf_counter() + SECONDS_TO_SHRINK
-    pending, taken = smaller(inputs), subject.metas(inputs) is not None
+    pending, taken, runs = smaller(inputs), subject.metas(inputs) is not None, not subject.host_error(inputs)
     while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
-        if taken and subject.metas(candidate) is None:
+        if (taken and subject.metas(candidate) is None) or (runs and subject.host_error(candidate)):
             continue
         try:
             for _ in check.run(subject, candidate):
@@ -191,8 +192,9 @@ def check_extension(
       runtimes: kernels; each is compared with the other routes.
       oracle: a NumPy function of the inputs that returns the outputs as a tuple: the independent answer. By default the
         routes are compared with each other.
-      tolerance: relative difference between routes that counts as equal; 0 for equality to the last bit. By default
-        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32.
+      tolerance: relative difference between entries that counts as equal, finite; 0 for equality to the last bit. By default
+        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also be off by 256 eps of the largest
+        entry, or by that tolerance of it where it is less.
       others: further ops of the family, which must not count as equal to this one.
       order: 1 where the rule says that it has no second derivative.
       seed: of the random directions.
@@ -220,6 +222,9 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
+    if progress is not None and not callable(progress):
+        fix = "Pass a function of a Finding, its number and the number of checks."
+        raise InvalidConfig(where="check_extension", given=f"progress={progress!r}", needed="a function", fix=fix)
     examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
     findings = []
     for number, check in enumerate(CHECKS):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,8 +11,8 @@ import numpy as np
 
 from ..extension import ExtensionOp, RouteKind
 from .differentiation import smooth
-from .examples import Inputs, rows
-from .subject import Claim, NotApplicable, Subject
+from .examples import Inputs
+from .subject import Broken, Claim, NotApplicable, Subject
 
 FIX = "Keep lowerings free of what only works on one device; rules too."
 
@@ -22,17 +23,17 @@ def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> Any:
     return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
 
-def _batches(inputs: Inputs, mesh: Any) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
+def _batches(subject: Subject, inputs: Inputs, mesh: Any) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
     if not inputs:
         raise NotApplicable("the op has no inputs", "Nothing is to be done.")
-    elements = rows(inputs, mesh.size)
+    elements = subject.rows(inputs, mesh.size)
     return elements, tuple(np.stack(column) for column in zip(*elements, strict=True))
 
 
 def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """An element a device, checked and unchecked; and one input spread, the others replicated."""
     mesh = _mesh()
-    elements, args = _batches(inputs, mesh)
+    elements, args = _batches(subject, inputs, mesh)
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
     claims = []
     for checked in (True, False):
@@ -51,7 +52,7 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The derivative through shard_map: that of each element, summed for what is replicated."""
     view = smooth(subject, inputs)
     mesh = _mesh()
-    elements, args = _batches(view.inputs, mesh)
+    elements, args = _batches(subject, view.inputs, mesh)
     w = view.cotangents(subject.rng)
     first, *rest = view.active
 
@@ -103,7 +104,7 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if subject.routes(inputs) == (RouteKind.KERNEL,):
         raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
     mesh = _mesh()
-    elements, args = _batches(inputs, mesh)
+    elements, args = _batches(subject, inputs, mesh)
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
     placed = tuple(jax.device_put(x, jax.NamedSharding(mesh, jax.P("d"))) for x in args)
     yield from subject.hold([Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)], "X13.3", FIX)
@@ -115,12 +116,25 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if not lowered and type(subject.op).infer_output_sharding is ExtensionOp.infer_output_sharding:
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding.")
     mesh = _mesh(jax.sharding.AxisType.Explicit)
-    elements, args = _batches(inputs, mesh)
+    elements, args = _batches(subject, inputs, mesh)
+    fix = "Correct infer_output_sharding, or leave it out: the lowering says it then."
     with jax.set_mesh(mesh):
-        whole = tuple(jax.device_put(x, jax.P()) for x in inputs)
-        claims = [Claim("replicated inputs on an explicit mesh", subject.call, whole, subject.expected(inputs))]
-        if lowered:
-            want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
-            spread = tuple(jax.device_put(x, jax.P("d")) for x in args)
-            claims.append(Claim("vmap on an explicit mesh", jax.vmap(subject.call), spread, want))
-        yield from subject.hold(claims, "X13.5", "Correct infer_output_sharding, or leave it out: the lowering says it then.")
+        whole, spread = ([jax.device_put(x, place) for x in xs] for xs, place in ((inputs, jax.P()), (args, jax.P("d"))))
+        wants = subject.expected(inputs), [np.stack(column) for column in zip(*map(subject.expected, elements), strict=True)]
+        for what, map_, placed, want in (("replicated inputs", _itself, whole, wants[0]), ("vmap", jax.vmap, spread, wants[1])):
+            if map_ is jax.vmap and not lowered:
+                continue
+            try:
+                yield from subject.hold([Claim(f"{what} on an explicit mesh", map_(subject.call), tuple(placed), want)], "X13.5", fix)
+            except Broken:
+                if type(subject.op).infer_output_sharding is ExtensionOp.infer_output_sharding:
+                    subject.require_plain(f"place {what} on an explicit mesh", functools.partial(_jitted, map_), placed)
+                raise
+
+
+def _itself(fn: Any) -> Any:
+    return fn
+
+
+def _jitted(map_: Callable[[Any], Any], fn: Any) -> Any:
+    return jax.jit(map_(fn))

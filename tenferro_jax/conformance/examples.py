@@ -26,8 +26,8 @@ def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
       ArityError: an example has another number of arrays than the op has inputs.
     """
     where = f"check_extension of {op.family_id}"
-    own = [tuple(example) if isinstance(example, list) else example for example in op.example_inputs()]
-    found = tuple(given) or tuple(own) or (() if op.input_count else ((),))
+    own = () if given else _offered(op, where)
+    found = tuple(given) or own or (() if op.input_count else ((),))
     if not found:
         raise InvalidConfig(
             where=where,
@@ -36,6 +36,15 @@ def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
             fix="Pass them after the op, or override example_inputs; choose sizes that differ, and values away from ties and kinks.",
         )
     return tuple(_example(op, example, where) for example in found)
+
+
+def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
+    """What the op shows itself on."""
+    try:
+        return tuple(tuple(example) if isinstance(example, list) else example for example in op.example_inputs())
+    except Exception as error:
+        given, needed = f"example_inputs(): {type(error).__name__}: {error}", "a sequence of examples, each with an array for each input"
+        raise InvalidConfig(where=where, given=given, needed=needed, fix="Correct it, or pass the examples after the op.") from error
 
 
 def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
@@ -47,14 +56,22 @@ def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
             needed=f"{op.input_count}, one for each input",
             fix="Pass each example as a tuple: check_extension(op, (x, y), (x2, y2)).",
         )
-    return tuple(_own(as_operand(a, f"{where}, input {i}")) for i, a in enumerate(arrays))
+    return tuple(_own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}") for i, a in enumerate(arrays))
 
 
-def _own(array: Any) -> np.ndarray:
+def _own(array: Any, where: str) -> np.ndarray:
     """A copy that nobody can write into."""
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
+        fix = "Pass numbers; for a random key its jax.random.key_data, and wrap_key_data in the op."
+        raise InvalidConfig(where=where, given=f"an array of {array.dtype}", needed="numbers or booleans", fix=fix)
     copy = np.array(array)
     copy.setflags(write=False)
     return copy
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether it is a floating dtype narrower than float32."""
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 
 
 def is_float(x: Any) -> bool:
@@ -81,9 +98,13 @@ def sizes_of(inputs: Inputs) -> list[int]:
 
 
 def resized(inputs: Inputs, old: int, new: int) -> Inputs:
-    """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do."""
+    """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do, and indices stay in range."""
     made = []
+    indices = any(map(is_float, inputs)) and 0 < new < old
     for x in inputs:
+        if indices and x.dtype.kind in "iu":
+            bounds = np.iinfo(x.dtype)
+            x = np.clip(x, max(-new, bounds.min), min(new - 1, bounds.max))
         for axis in [axis for axis, size in enumerate(x.shape) if size == old]:
             x = np.take(x, np.arange(new) % old, axis=axis)
         made.append(x)
@@ -98,13 +119,25 @@ def of_other_sizes(inputs: Inputs, news: Sequence[int]) -> Iterator[Inputs]:
                 yield resized(inputs, old, new)
 
 
-def variants(inputs: Inputs) -> Iterator[Inputs]:
-    """The inputs, then in other precisions, then in other sizes, 1 and 0 among them."""
-    yield inputs
+def grown(inputs: Inputs) -> Inputs:
+    """The inputs with all of their sizes one larger."""
+    for size in sizes_of(inputs):  # largest first, so that none is met again
+        inputs = resized(inputs, size, size + 1) if size else inputs
+    return inputs
+
+
+def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
+    """The inputs in each other precision."""
     for dtype in FLOATS:
         made = cast(inputs, dtype)
         if any(a.dtype != b.dtype for a, b in zip(made, inputs, strict=True)):
             yield made
+
+
+def variants(inputs: Inputs) -> Iterator[Inputs]:
+    """The inputs, then in other precisions, then in other sizes, 1 and 0 among them."""
+    yield inputs
+    yield from in_other_dtypes(inputs)
     yield from of_other_sizes(inputs, (1, 0))
 
 

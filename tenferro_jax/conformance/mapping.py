@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,21 +12,25 @@ import numpy as np
 
 from ..extension import ExtensionOp
 from .differentiation import smooth
-from .examples import Inputs, rows
+from .examples import Inputs
 from .subject import Claim, NotApplicable, Subject
 
 Axes = tuple[int | None, ...]
+SAMPLED = {True: 8, False: 2}
+"""How many mixed places of the batch axis are drawn, for an op with and without its own batched(): without, JAX moves the axes."""
 
 
-def _choices(inputs: Inputs) -> list[Axes]:
-    """Every subset of mapped inputs, with the batch axis first, last and counted from the end, mixed over the inputs."""
-    found = []
-    for mapped in itertools.product((False, True), repeat=len(inputs)):
-        if any(mapped):
-            found.append(tuple(0 if m else None for m in mapped))
-            found.append(tuple(x.ndim if m else None for m, x in zip(mapped, inputs, strict=True)))
-    found.append(tuple(-1 - (i % 2) * min(x.ndim, 1) for i, x in enumerate(inputs)))
-    return list(dict.fromkeys(found))
+def choices(inputs: Inputs, rng: np.random.Generator, sampled: int) -> list[Axes]:
+    """Every place of the batch axis in every subset of inputs; where these are many, each place alone, all in front, and a sample."""
+    options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
+    nothing: Axes = (None,) * len(inputs)
+    if math.prod(map(len, options)) <= 2 * sampled:
+        found = list(itertools.product(*options))
+    else:
+        found = [(*nothing[:i], axis, *nothing[i + 1 :]) for i, places in enumerate(options) for axis in places]
+        found.append((0,) * len(inputs))
+        found += [tuple(places[rng.integers(len(places))] for places in options) for _ in range(sampled)]
+    return [axes for axes in dict.fromkeys(found) if axes != nothing]
 
 
 def _stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[np.ndarray, ...]:
@@ -43,14 +48,15 @@ def _fix(op: ExtensionOp) -> tuple[str, str]:
 
 
 def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Every subset of inputs, axes from both ends, outputs stacked in front and behind."""
+    """The batch at every axis of every input, mixed over the inputs; outputs stacked in front and behind."""
     _require_inputs(inputs)
-    elements = rows(inputs, 3)
+    elements = subject.rows(inputs, 3)
+    has_own = type(subject.op).batched is not ExtensionOp.batched
     claims = []
-    for axes in _choices(inputs):
+    for number, axes in enumerate(choices(inputs, subject.rng, SAMPLED[has_own])):
         args = _stacked(elements, axes)
         each = [subject.expected(_element(args, axes, k)) for k in range(3)]
-        out = 0 if axes != tuple(x.ndim for x in inputs) else -1
+        out = -(number % 2)
         want = tuple(np.stack(column, out) for column in zip(*each, strict=True))
         claims.append(Claim(f"vmap in_axes={axes}, out_axes={out}", jax.vmap(subject.call, in_axes=axes, out_axes=out), args, want))
     yield from subject.hold(claims, *_fix(subject.op))
@@ -59,7 +65,7 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
 def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Two levels, of one input each and of all at once."""
     _require_inputs(inputs)
-    elements = rows(inputs, 4)
+    elements = subject.rows(inputs, 4)
     over_all = jax.vmap(jax.vmap(subject.call), axis_name="outer")
     pairs = [[elements[2 * i + j] for j in range(2)] for i in range(2)]
     claims = [Claim("vmap of vmap", over_all, _grid(pairs), _grid([[subject.expected(e) for e in row] for row in pairs]))]
@@ -80,7 +86,7 @@ def _grid(cells: Sequence[Sequence[Sequence[np.ndarray]]]) -> tuple[np.ndarray, 
 def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The derivative of each element: by vmap of the derivative, and by the derivative of vmap, where unmapped inputs add up."""
     view = smooth(subject, inputs)
-    elements = rows(view.inputs, 2)
+    elements = subject.rows(view.inputs, 2)
     w = view.cotangents(subject.rng)
     number = len(view.active)
 

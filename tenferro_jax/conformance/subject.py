@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +26,9 @@ from ..extension import (
     host_errors,
 )
 from ..extension.execution import here, route_of
-from ..extension.op import nested_extension
+from ..extension.op import has_host_form, lowered, nested_extension
 from ..meta import TensorMeta, meta_of
-from .examples import Inputs, read_examples
+from .examples import Inputs, is_half, read_examples, rows
 
 
 class Broken(Exception):
@@ -54,6 +56,9 @@ class Claim(NamedTuple):
     want: Any
 
 
+ROUNDINGS = 256
+"""Units in the last place of the largest entry by which every entry may be off."""
+
 Oracle = Callable[..., Sequence[Any]]
 
 
@@ -77,15 +82,17 @@ class Subject:
             ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
             ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
             ("oracle", self.oracle is None or callable(self.oracle), "a NumPy function of the inputs"),
-            ("tolerance", self.tolerance is None or self.tolerance >= 0, "a number from 0"),
-            ("others", all(isinstance(other, ExtensionOp) for other in self.others), "a sequence of ops"),
-            ("order", self.order in (1, 2), "1 or 2"),
+            ("tolerance", self.tolerance is None or _is_tolerance(self.tolerance), "a finite number from 0"),
+            ("others", isinstance(self.others, Sequence) and all(isinstance(o, ExtensionOp) for o in self.others), "a sequence of ops"),
+            ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
+            ("seed", type(self.seed) is int and self.seed >= 0, "an int from 0"),
         ):
             if not right:
                 given = f"{name}={getattr(self, name)!r}"
                 raise InvalidConfig(where="check_extension", given=given, needed=needed, fix="See its docstring.")
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
+        self.notes: dict[str, None] = {}
         self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
         self._routes: dict[tuple[TensorMeta, ...], tuple[RouteKind, ...]] = {}
 
@@ -110,20 +117,61 @@ class Subject:
         except TenferroError:
             return None
 
-    def accepted(self, candidates: Iterator[Inputs]) -> list[Inputs]:
-        """Those inputs that inference takes."""
-        return [inputs for inputs in candidates if self.metas(inputs) is not None]
+    def accepted(self, candidates: Iterable[Inputs]) -> list[Inputs]:
+        """Those of the inputs made here that inference takes and whose values the host form does not refuse."""
+        return [inputs for inputs in candidates if self.metas(inputs) is not None and not self.refuses(inputs)]
+
+    def refuses(self, inputs: Inputs) -> bool:
+        """Whether the host form raises for the values of inputs made here, which is its right; the report notes it."""
+        error = self.host_error(inputs)
+        if error:
+            self.notes.update({f"not applicable there: the op refuses values made from the example ({error})": None})
+        return bool(error)
+
+    def host_error(self, inputs: Inputs) -> str:
+        """What eager_execute raises, in words; "" where it runs, or there is none."""
+        if not has_host_form(self.op):
+            return ""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
+                self.op.eager_execute(*[x.copy() for x in inputs])
+        except Exception as error:
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return ""
+
+    def rows(self, inputs: Inputs, count: int) -> list[Inputs]:
+        """`count` examples like this one: made from it, else the author's of the same metas, in turn."""
+        made = rows(inputs, count)
+        if not any(self.refuses(each) for each in made[1:]):
+            return made
+        metas = [meta_of(x) for x in inputs]
+        own = [inputs, *(e for e in self.examples if e is not inputs and [meta_of(x) for x in e] == metas)]
+        return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
         """The right outputs: the oracle's, else those of a plain call."""
         key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
         if key not in self._expected:
-            outs = tuple(np.asarray(y) for y in (self.oracle or self.call)(*inputs))
-            metas = self.metas(inputs) if self.oracle else None
-            if metas is not None and len(metas) == len(outs):  # NumPy's precision is not the point
-                outs = tuple(y.astype(m.dtype) for y, m in zip(outs, metas, strict=True))
+            outs = tuple(map(np.asarray, self.call(*inputs) if self.oracle is None else self._of_oracle(self.oracle, inputs)))
             self._expected[key] = outs
         return self._expected[key]
+
+    def _of_oracle(self, oracle: Oracle, inputs: Inputs) -> Sequence[Any]:
+        """The oracle's answer in the dtypes of the op: NumPy's precision is not the point, and it computes halves in float32."""
+        outs = [np.asarray(y) for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))]
+        metas = self.metas(inputs)
+        if metas is None or len(metas) != len(outs):
+            return outs
+        with np.errstate(all="ignore"):
+            made = [y if np.iscomplexobj(y) else y.astype(m.dtype) for y, m in zip(outs, metas, strict=True)]
+        for i, (y, new, m) in enumerate(zip(outs, made, metas, strict=True)):
+            if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
+                made[i] = y.astype(m.dtype)
+            elif np.iscomplexobj(y) or (not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()):
+                problem = f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose values {m.dtype} does not hold"
+                raise Broken("X8.10", problem, "Let the oracle and infer_output_meta agree on the kind of number.")
+        return made
 
     def routes(self, inputs: Sequence[Any]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
@@ -151,7 +199,13 @@ class Subject:
         return ""
 
     def hold(self, claims: Sequence[Claim], clause: str, fix: str) -> Iterator[None]:
-        """One case a claim. All are compiled as one program; where that fails, one by one, to say which."""
+        """One case a claim."""
+        for claim, value in zip(claims, self.results(claims, clause, fix), strict=True):
+            self.require_equal(claim.what, value, claim.want, clause, fix)
+            yield
+
+    def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
+        """What the functions give. All are compiled as one program; where that fails, one by one, to say which."""
         try:
             got = jax.jit(lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)])([c.args for c in claims])
             jax.block_until_ready(got)
@@ -160,15 +214,25 @@ class Subject:
             for claim in claims:
                 with breaking(clause, claim.what, fix):
                     got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
-        for claim, value in zip(claims, got, strict=True):
-            self.require_equal(claim.what, value, claim.want, clause, fix)
-            yield
+        return got
+
+    def require_plain(self, what: str, transform: Callable[[Any], Any], args: Sequence[Any]) -> None:
+        """Let a failure count only if JAX can do it: the lowering as a plain function in the same transform, without extensions."""
+        try:
+            transform(lambda *xs: lowered(self.op, xs) or ())(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise NotApplicable(f"JAX itself cannot {what} ({text})", "Use other functions in the lowering, if you need it.") from error
 
     def require_equal(self, what: str, got: Any, want: Any, clause: str, fix: str) -> None:
         """Refuse a value that is not the expected one."""
         difference = self.difference(got, want)
         if difference:
             raise Broken(clause, f"{what}: {difference}", fix)
+
+
+def _is_tolerance(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 @contextlib.contextmanager
@@ -217,14 +281,16 @@ def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> s
     if not jax.numpy.issubdtype(got.dtype, jax.numpy.inexact) or tolerance == 0:
         wrong, allowed = ~equal, 0.0
     else:
-        rounding = float(jax.numpy.finfo(got.dtype).eps) ** 0.75
+        eps = float(jax.numpy.finfo(got.dtype).eps)
+        rounding = eps**0.75
         allowed = rounding if tolerance is None else max(tolerance, rounding) if want.dtype.itemsize < 8 else tolerance
         wide = np.complex128 if np.iscomplexobj(want) else np.float64
         a, b = got.astype(wide), want.astype(wide)
         with np.errstate(all="ignore"):
             size: Any = abs(b)
             scale = np.max(size, where=np.isfinite(size), initial=0.0)
-            wrong = ~equal & ~(abs(a - b) <= allowed * (size + scale))
+            # What cancels keeps the rounding of its terms: a floor, of some units in the last place of the largest entry.
+            wrong = ~equal & ~(abs(a - b) <= allowed * size + min(allowed, ROUNDINGS * eps) * scale)
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])

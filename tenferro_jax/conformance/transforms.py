@@ -12,7 +12,7 @@ import numpy as np
 
 from ..extension import save_families
 from .differentiation import smooth
-from .examples import Inputs, cast, rows
+from .examples import Inputs, cast
 from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
 IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
@@ -20,7 +20,7 @@ IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in 
 
 def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """scan, while, cond and switch."""
-    elements = rows(inputs, 2)
+    elements = subject.rows(inputs, 2)
     want = subject.expected(inputs)
     stacked = tuple(np.stack(column) for column in zip(*elements, strict=True))
     both = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
@@ -129,7 +129,7 @@ def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
     single = cast(inputs, "float32")
     if any(x.dtype.itemsize >= 8 and x.dtype != np.complex64 for x in single):
         single = tuple(x.astype(np.int32) if x.dtype.kind in "iu" and x.dtype.itemsize == 8 else x for x in single)
-    if subject.metas(single) is None:
+    if not subject.accepted([single]):
         raise NotApplicable("the op takes no inputs of 32 bits", "Accept float32.")
     want = tuple(y.astype(np.int32) if y.dtype == np.int64 else y for y in subject.expected(single))
     fix = "Name the dtypes you mean."

@@ -375,6 +375,89 @@ class SumLast(ExtensionOp):
 
 
 @dataclass(frozen=True)
+class Cumulated(ExtensionOp):
+    """A running sum along one axis; its batched form may be wrong for a batch in the middle."""
+
+    broken: bool
+    axis: int = 0
+    factor: float = 1.0
+    family_id = "broken.cumulated.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: jnp.cumsum(x, self.axis) * jnp.asarray(self.factor, x.dtype), x),)
+
+    def batched(self, in_axes):
+        (axis,) = in_axes
+        factor = 2.0 if self.broken and axis == 1 else self.factor
+        return dataclasses.replace(self, axis=self.axis + (axis <= self.axis), factor=factor), (axis,)
+
+
+@dataclass(frozen=True)
+class Scaled(ExtensionOp):
+    """x times sin(y) of one shape; its batched form may be wrong for batches at different axes."""
+
+    broken: bool
+    moved: bool = False
+    factor: float = 1.0
+    family_id = "broken.scaled.v1"
+    input_count = 2
+
+    def lower_to_standard_ops(self, builder, x, y):
+        def scaled(x, y):
+            return jnp.asarray(self.factor, x.dtype) * x * jnp.sin(y if not self.moved else jnp.moveaxis(y, 1, 0))
+
+        return (builder.inline(scaled, x, y),)
+
+    def batched(self, in_axes):
+        if self.moved or in_axes not in ((0, 0), (0, 1)):
+            return None
+        return dataclasses.replace(self, moved=in_axes == (0, 1), factor=2.0 if self.broken and in_axes == (0, 1) else 1.0), (0,)
+
+
+@dataclass(frozen=True)
+class Powers(ExtensionOp):
+    """x, x**2 and x**3; what is pruned to the last two may come in the other order."""
+
+    broken: bool
+    exponents: tuple[int, ...] = (1, 2, 3)
+    family_id = "broken.powers.v1"
+
+    @property
+    def output_count(self):
+        return len(self.exponents)
+
+    def lower_to_standard_ops(self, builder, x):
+        return builder.inline(lambda x: tuple(jax.lax.integer_pow(x, n) for n in self.exponents), x)
+
+    def prune_outputs(self, live):
+        kept = tuple(itertools.compress(self.exponents, live))
+        return dataclasses.replace(self, exponents=kept[::-1] if self.broken and live == (False, True, True) else kept)
+
+
+@dataclass(frozen=True)
+class OnHost(Same):
+    """1.5 x by a lowering and on the host, where one kind of input may be got wrong."""
+
+    wrong: str
+    family_id = "broken.on_host.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x * jnp.asarray(1.5, x.dtype), x),)
+
+    def eager_execute(self, x):
+        wrong = {
+            "float32": x.dtype == np.float32,
+            "size 1": 1 in x.shape,
+            "odd sizes": x.ndim == 1 and x.size % 2 == 1,
+        }.get(self.wrong, False)
+        if self.wrong == "order" and not x.flags.c_contiguous:
+            x = np.ndarray(x.shape, x.dtype, x.tobytes("A"))
+        if self.wrong == "small":
+            x = np.where(abs(x) < 1e-10, 0, x).astype(x.dtype)
+        return ((x * 1.5 * (1.01 if wrong else 1)).astype(x.dtype),)
+
+
+@dataclass(frozen=True)
 class SineAndCosine(ExtensionOp):
     """Two outputs; the pruned op may give the other one."""
 
@@ -634,6 +717,26 @@ def _product(mistake):
     return {"make": lambda broken: Product(), "inputs": (X, Y), "rules": rules}
 
 
+def _on_host(wrong: str) -> Callable[[bool], ExtensionOp]:
+    return lambda broken: OnHost(wrong if broken else "")
+
+
+def _kernel(run: Callable[..., Any]) -> ExtensionRuntimeSet:
+    return ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "cpu", run))
+
+
+def small_kernel(op, x):
+    """Right but for vectors of one element."""
+    return (x * x * jnp.asarray(2 if x.shape == (1,) else 1, x.dtype),)
+
+
+def right_kernel(op, x):
+    return (x * x,)
+
+
+MATRIX = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
+
+
 DEFECTS: dict[str, Defect] = {
     "a wrong shape for a symbolic size": Defect("symbolic_sizes", "X7.2", OneMore),
     "a branch on == of sizes": Defect("symbolic_sizes", "X7.3", AddOrJoin, (X, Y)),
@@ -664,6 +767,17 @@ DEFECTS: dict[str, Defect] = {
     "a pruned op with the other output": Defect("pruned_outputs", "X8.11", SineAndCosine),
     "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
     "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
+    "a batched form wrong for a middle axis": Defect("vmap", "X13.2", Cumulated, (MATRIX,)),
+    "a batched form wrong for mixed axes": Defect("vmap", "X13.2", Scaled, (X, Y)),
+    "two pruned outputs in another order": Defect("pruned_outputs", "X8.11", Powers),
+    "a host form wrong for another dtype": Defect("routes", "X8.10", _on_host("float32")),
+    "a host form wrong for size 1": Defect("routes", "X8.10", _on_host("size 1")),
+    "a host form wrong for odd sizes": Defect("routes", "X8.10", _on_host("odd sizes"), (np.array([0.5, -1.25]),)),
+    "a host form that loses small entries": Defect("routes", "X8.10", _on_host("small"), (np.array([1.0, 1e-13]),)),
+    "a host form that reads memory in order": Defect("host_form", "X8.10", _on_host("order"), (MATRIX,)),
+    "a kernel wrong for size 1": Defect(
+        "routes", "X8.10", lambda broken: ScaledSquare(), runtimes=lambda broken: _kernel(small_kernel if broken else right_kernel)
+    ),
     "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
     "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
     "a linearize that is affine": Defect("linear", "X10.6", **_cube("affine")),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tenferro_jax import DTypeError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
 
 
@@ -102,6 +103,83 @@ class RootRule(ExtensionAdRule):
 
     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
         return (builder.inline(lambda y, t: t / (y + y), primal_out[0], tangent_in[0]),)
+
+
+class RowsOnHost(ExtensionOp):
+    """Rows of a matrix by number, on the host, which raises for numbers out of range."""
+
+    family_id = "conforming.rows_on_host.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        x, i = inputs
+        return [(x.dtype, (*i.shape, *x.shape[1:]))]
+
+    def eager_execute(self, x, i):
+        return (x[i],)
+
+
+class Entropy(ExtensionOp):
+    """Of a distribution: values that do not add up to one are refused."""
+
+    family_id = "conforming.entropy.v1"
+
+    def infer_output_meta(self, inputs, context):
+        return [(inputs[0].dtype, ())]
+
+    def eager_execute(self, p):
+        if not abs(p.sum(dtype=np.float64) - 1) < 1e-3:
+            raise ValueError(f"probabilities that add up to {p.sum()}")
+        return (np.asarray(-(p * np.log(p)).sum(), p.dtype),)
+
+
+class Nothing(ExtensionOp):
+    """No outputs."""
+
+    family_id = "conforming.nothing.v1"
+    output_count = 0
+
+    def lower_to_standard_ops(self, builder, x):
+        return ()
+
+
+class PairSums(ExtensionOp):
+    """Sums of neighbours: an even size."""
+
+    family_id = "conforming.pair_sums.v1"
+
+    def infer_output_meta(self, inputs, context):
+        ((dtype, (n,)),) = inputs
+        context.require_equal(n % 2, 0)
+        return [(dtype, (n // 2,))]
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x.reshape(-1, 2).sum(1, dtype=x.dtype), x),)
+
+
+class Inverse(ExtensionOp):
+    """jax.numpy.linalg.inv: JAX does not place its batches on an explicit mesh."""
+
+    family_id = "conforming.inverse.v1"
+
+    def infer_output_meta(self, inputs, context):
+        ((dtype, (n, m)),) = inputs
+        if not np.issubdtype(dtype, np.inexact) or dtype.itemsize < 4:
+            raise DTypeError(where=self.family_id, given=str(dtype), needed="float32 or float64", fix="Convert it.")
+        context.require_equal(n, m)
+        return [(dtype, (n, m))]
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.linalg.inv, x),)
+
+
+class Fourier(ExtensionOp):
+    """jax.numpy.fft.fft: JAX does not export it for symbolic sizes."""
+
+    family_id = "conforming.fourier.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(jnp.fft.fft, x),)
 
 
 RULES = ExtensionRuleSet(ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

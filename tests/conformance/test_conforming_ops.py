@@ -14,7 +14,19 @@ from ..cases import CASES, ids
 from ..oracles import brute_force
 from ..sweep import ALL
 from .conforming_ops import RULES as FURTHER_RULES
-from .conforming_ops import DeclinesWide, Root, Rows, SquareAndModulus, ToSingle
+from .conforming_ops import (
+    DeclinesWide,
+    Entropy,
+    Fourier,
+    Inverse,
+    Nothing,
+    PairSums,
+    Root,
+    Rows,
+    RowsOnHost,
+    SquareAndModulus,
+    ToSingle,
+)
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.normal(size=(3, 4))
@@ -107,6 +119,37 @@ def not_applicable(report):
     return {f.check: f.problem for f in report.not_applicable}
 
 
+VALUES_REFUSED = {
+    "an index input": (RowsOnHost(), (np.array([1.0, 2.0, 4.0]), np.array([2, 0, 2, 1]))),
+    "a distribution": (Entropy(), (np.array([0.2, 0.3, 0.5]),)),
+}
+
+
+@pytest.mark.parametrize("name", VALUES_REFUSED)
+def test_a_host_form_that_refuses_values_made_from_the_example(name):
+    op, inputs = VALUES_REFUSED[name]
+    report = check_extension(op, inputs)
+    assert report.ok, str(report)
+    problems = {f.check: f.problem for f in report.findings}
+    assert ("refuses values made from the example" in problems["vmap"]) is (name == "a distribution")
+
+
+BEYOND = {
+    "no outputs": (Nothing(), (MATRIX,), "exported", "the op has no outputs, so no program holds it"),
+    "an even size": (PairSums(), (np.arange(6.0),), "exported_sizes", "mod(d0_0, 2)"),
+    "a batch of inverses on an explicit mesh": (Inverse(), (np.eye(3) + 0.25,), "explicit_mesh", "JAX itself cannot place vmap"),
+    "a Fourier transform of any size": (Fourier(), (MATRIX,), "exported_sizes", "JAX itself cannot export this with symbolic sizes"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_cannot_be_asked_is_told(name):
+    op, inputs, check, reason = BEYOND[name]
+    report = check_extension(op, inputs)
+    assert report.ok, str(report)
+    assert reason in {f.check: f.problem for f in report.findings}[check]
+
+
 EQUATIONS = {"max_plus": "ij,jk->ik", "min_plus": "ij,jk->ki", "max_mul": "ji,kj->ik"}
 SHAPES = {"ij,jk->ik": ((2, 3), (3, 4)), "ij,jk->ki": ((2, 3), (3, 4)), "ji,kj->ik": ((3, 2), (4, 3))}
 FAMILY = list(itertools.product(EQUATIONS, Outputs))
@@ -124,4 +167,5 @@ def test_the_tropical_family(semiring, outputs):
         return brute_force(semiring, equation, lhs, rhs)[: op.output_count]
 
     report = check_extension(op, inputs, rules=TROPICAL_RULES, oracle=oracle, others=others)
-    assert not_applicable(report) == NO_TRANSPOSE
+    one_output = {"pruned_outputs": "the op has fewer than two outputs"} if op.output_count == 1 else {}
+    assert not_applicable(report) == NO_TRANSPOSE | one_output

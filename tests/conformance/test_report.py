@@ -4,16 +4,25 @@ import json
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 
 from tenferro_jax import ArityError, ConformanceError, InvalidConfig, check_extension
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.check import CHECKS
-from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
 from .broken_ops import Cube, CubeRule
+
+
+class NoExamples(Cube):
+    family_id = "broken.no_examples.v1"
+
+    def example_inputs(self):
+        return None
+
 
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
 
@@ -94,6 +103,25 @@ def test_an_oracle_that_disagrees():
     assert {f.check: f.clause for f in report.failures} == {"value": "X8.10"}
 
 
+@pytest.mark.parametrize(
+    ("oracle", "op", "given"),
+    [(lambda x: (x**3 + 0j,), Cube(), X), (lambda x: (x + 0.25,), Cube(), np.array([0, 1]))],
+    ids=["complex for real", "fractions for integers"],
+)
+def test_an_oracle_of_another_kind_of_number(oracle, op, given):
+    (failed,) = check_extension(op, given, oracle=oracle).failures
+    assert (failed.check, failed.clause) == ("value", "X8.10")
+    assert "the oracle's output 0 is" in failed.problem
+
+
+def test_a_kernel_for_another_platform_is_named():
+    runtimes = ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "tpu", lambda op, x: (x,)))
+    untold = {f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes).findings}
+    assert untold["routes"] == "one route, lowering, and no oracle; the kernel for tpu was not run: this is cpu"
+    told = {f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes, oracle=lambda x: (x * x,)).findings}
+    assert told["routes"] == "the kernel for tpu was not run: this is cpu"
+
+
 def test_a_tolerance_that_is_stated_holds():
     nearly = {"oracle": lambda x: (x**3 * (1 + 1e-7),)}
     assert [f.check for f in check_extension(Cube(), X, **nearly).failures] == ["value"]
@@ -142,9 +170,16 @@ def test_progress_tells_every_check():
         ((ScaledSquare(), X), {"rules": [1]}, InvalidConfig, "ExtensionRuleSet"),
         ((ScaledSquare(), X), {"runtimes": RULES}, InvalidConfig, "ExtensionRuntimeSet"),
         ((ScaledSquare(), X), {"oracle": 1}, InvalidConfig, "NumPy function"),
-        ((ScaledSquare(), X), {"tolerance": -1.0}, InvalidConfig, "number from 0"),
-        ((ScaledSquare(), X), {"others": [1]}, InvalidConfig, "sequence of ops"),
-        ((ScaledSquare(), X), {"order": 3}, InvalidConfig, "1 or 2"),
+        *(((ScaledSquare(), X), {"tolerance": t}, InvalidConfig, "finite number from 0") for t in (-1.0, np.inf, np.nan, "a", True, [1])),
+        *(((ScaledSquare(), X), {"others": others}, InvalidConfig, "sequence of ops") for others in ([1], ScaledSquare(), 1)),
+        *(((ScaledSquare(), X), {"order": order}, InvalidConfig, "1 or 2") for order in (3, "2", X)),
+        *(((ScaledSquare(), X), {"seed": seed}, InvalidConfig, "an int from 0") for seed in (-1, 1.5, "a", None)),
+        ((ScaledSquare(), X), {"progress": 3}, InvalidConfig, "progress=3; needed a function"),
+        ((ScaledSquare(), jax.random.key(0)), {}, InvalidConfig, "scaled_square.*input 0.*key<fry>.*key_data"),
+        ((ScaledSquare(), np.array(["a"])), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
+        ((ScaledSquare(), np.array([None])), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
+        ((ScaledSquare(), np.array(["2026-01-01"], "M8[D]")), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
+        ((NoExamples(),), {}, InvalidConfig, "example_inputs.*TypeError.*Correct it"),
     ],
 )
 def test_arguments_that_cannot_be(args, keywords, kind, match):
