@@ -206,7 +206,9 @@ def _refusal(value: Any, where: str, fix: str = "") -> PayloadError:
 
 def _read_only(leaf: Any) -> Any:
     """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are."""
-    if isinstance(leaf, jax.core.Tracer) or not (type(leaf) is np.ndarray or isinstance(leaf, jax.Array)):
+    if type(leaf) in _PLAIN or isinstance(leaf, enum.Enum):  # most leaves; to ask for jax.Array takes longer
+        return leaf
+    if not (type(leaf) is np.ndarray or isinstance(leaf, jax.Array)) or isinstance(leaf, jax.core.Tracer):
         return leaf
     try:
         array = np.asarray(leaf)
