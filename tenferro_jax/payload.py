@@ -33,6 +33,7 @@ _PLAIN = frozenset({type(None), bool, int, str, bytes})
 _INTEGERS = frozenset({int})
 _CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
 CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
+_ARRAYS = (np.ndarray, np.generic)
 _LONG = 2048  # bits; Python's own limit on decimal text is never below
 _PLAIN_ARRAYS = "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
 
@@ -101,7 +102,7 @@ def _key(value: Any, where: str, field: _Field | None = None) -> Hashable:
         if not _is_plain_dtype(value):
             raise _refusal(value, where, _PLAIN_ARRAYS)
         return np.dtype, _name(value)
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         if not _is_plain_dtype(value.dtype) or kind not in (np.ndarray, value.dtype.type):
             raise _refusal(value, where, _PLAIN_ARRAYS)
         return np.ndarray, _name(value.dtype), value.shape, _digest(value)
@@ -119,9 +120,9 @@ def _field_key(value: Any, where: str, field: _Field) -> Hashable:
     """The typed key of a value that its field's annotation admits."""
     key = _key(value, where, field)
     kinds, kind = field.annotation.kinds, type(value)
-    if kinds is None or kind in kinds or isinstance(value, enum.Enum | Sealed) or dataclasses.is_dataclass(value):
+    if kinds is None or kind in kinds or hasattr(kind, "__dataclass_fields__") or isinstance(value, (enum.Enum, Sealed)):
         return key
-    family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, np.ndarray | np.generic) else kind
+    family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, _ARRAYS) else kind
     if family in kinds or (int in kinds and is_symbolic_dim(value)):
         return key
     raise PayloadError(
@@ -205,7 +206,9 @@ def _refusal(value: Any, where: str, fix: str = "") -> PayloadError:
 
 def _read_only(leaf: Any) -> Any:
     """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are."""
-    if isinstance(leaf, jax.core.Tracer) or not (type(leaf) is np.ndarray or isinstance(leaf, jax.Array)):
+    if type(leaf) in _PLAIN or isinstance(leaf, enum.Enum):  # most leaves; to ask for jax.Array takes longer
+        return leaf
+    if not (type(leaf) is np.ndarray or isinstance(leaf, jax.Array)) or isinstance(leaf, jax.core.Tracer):
         return leaf
     try:
         array = np.asarray(leaf)
@@ -385,7 +388,7 @@ def _plain(value: Any, where: str, field: _Field | None) -> Any:
         return {"enum": label if _goes_without_saying(kind, where, field) else [kind.__name__, label]}
     if isinstance(value, np.dtype):
         return {"dtype": _name(value)}
-    if isinstance(value, np.ndarray | np.generic):
+    if isinstance(value, _ARRAYS):
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": [_name(value.dtype), list(value.shape), data]}
     if is_symbolic_dim(value):
