@@ -104,4 +104,21 @@ class RootRule(ExtensionAdRule):
         return (builder.inline(lambda y, t: t / (y + y), primal_out[0], tangent_in[0]),)
 
 
-RULES = ExtensionRuleSet(ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())
+@dataclass(frozen=True)
+class Backwards(ExtensionOp):
+    """An input backwards; its rule has a transpose alone."""
+
+    family_id = "conforming.backwards.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x[::-1], x),)
+
+
+class BackwardsRule(ExtensionAdRule):
+    family_id = Backwards.family_id
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        return builder.add(op, cotangent_out[0])
+
+
+RULES = ExtensionRuleSet(BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

@@ -14,7 +14,7 @@ from ..cases import CASES, ids
 from ..oracles import brute_force
 from ..sweep import ALL
 from .conforming_ops import RULES as FURTHER_RULES
-from .conforming_ops import DeclinesWide, Root, Rows, SquareAndModulus, ToSingle
+from .conforming_ops import Backwards, DeclinesWide, Root, Rows, SquareAndModulus, ToSingle
 
 RNG = np.random.default_rng(3)
 MATRIX = RNG.normal(size=(3, 4))
@@ -72,6 +72,12 @@ FURTHER = {
     "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
     "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
     "a cast": (ToSingle(), (MATRIX,), lambda x: (x.astype(np.float32),), LOWERED | ONE_INPUT),
+    "a transpose alone": (
+        Backwards(),
+        (MATRIX,),
+        lambda x: (x[::-1],),
+        NO_HOST_FORM | dict.fromkeys(DERIVATIVES, "the rule has transpose_rule alone"),
+    ),
     "a lowering that declines": (
         DeclinesWide(),
         (MATRIX,),
