@@ -62,13 +62,13 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
     rule = subject.rules.lookup_rule(subject.op.family_id)
     if rule is None or type(rule).transpose_rule is ExtensionAdRule.transpose_rule:
         raise NotApplicable("no transpose_rule was given", "Override it where the op is linear.")
-    view = smooth(subject, inputs)
+    view = smooth(subject, inputs, linearized=False)
     held = [(mask, zero) for mask in view.masks() if (zero := _linear(view, mask)) is not None]
     if not held:
         raise NotApplicable("the op is linear in no input", "Nothing is to be done.")
     for dtype in FLOATS:
         try:
-            there = smooth(subject, inputs, dtype)
+            there = smooth(subject, inputs, dtype, linearized=False)
         except NotApplicable:
             continue
         if dtype == "float64" or any(a.dtype != b.dtype for a, b in zip(there.inputs, view.inputs, strict=True)):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import NotDifferentiableError
+from ..extension import ExtensionAdRule
 from ..meta import meta_of
 from .examples import Inputs, cast, is_float, resized, sizes_of
 from .subject import NotApplicable, Subject
@@ -87,10 +88,13 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(made, x.dtype)
 
 
-def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True) -> Smooth:
+def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True, linearized: bool = True) -> Smooth:
     """The derivative view of an example, of the inputs that have derivatives in that mode; NotApplicable where there is none."""
-    if not subject.rules.is_rule_registered(subject.op.family_id):
+    rule = subject.rules.lookup_rule(subject.op.family_id)
+    if rule is None:
         raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
+    if linearized and type(rule).linearize is ExtensionAdRule.linearize:
+        raise NotApplicable("the rule has transpose_rule alone", "Override linearize, if the op is to be differentiated.")
     wide = cast(inputs, dtype)
     metas = subject.metas(wide)
     if metas is None:

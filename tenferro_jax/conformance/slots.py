@@ -18,6 +18,7 @@ from .examples import Inputs
 from .subject import Broken, Subject
 
 MULTIPLIES = ("mul", "dot_general", "div")
+ADDS = ("add", "add_any", "sub")
 
 
 class Traced(NamedTuple):
@@ -34,12 +35,12 @@ class Emitted(NamedTuple):
     Attributes:
       outputs: numbers of the outputs that get a tangent.
       traced: what each of these is made from.
-      products: how many products have zeros that the rule made for a factor, and no tangent.
+      terms: how many sums have a term, and products without a tangent a factor, that is zeros which the rule made.
     """
 
     outputs: tuple[int, ...]
     traced: tuple[Traced, ...]
-    products: int
+    terms: int
 
 
 def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -52,8 +53,8 @@ def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
             if not traced.tangent:
                 text = f"derivative by {names(mask)}: the tangent of output {i} is made from no tangent that was given"
                 raise Broken("X10.4", text, "Return None for it.")
-        if emitted.products > whole.products:
-            text = f"derivative by {names(mask)}: zeros are made for an inactive input, and multiplied"
+        if emitted.terms > whole.terms:
+            text = f"derivative by {names(mask)}: zeros are made for an inactive input, and multiplied or added"
             raise Broken("X10.4", text, "Leave out the term of an input whose tangent is None.")
         yield
 
@@ -76,15 +77,15 @@ def _emitted(view: Smooth, mask: Mask) -> Emitted:
     primals, outs, given = [struct(m) for m in metas], [struct(m) for m in form.infer(*metas)], [struct(metas[i]) for i in mask]
     closed = jax.make_jaxpr(run)(primals, outs, given)
     arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(given)
-    traced, products = _walk(closed, arguments)
-    return Emitted(tuple(numbers), tuple(traced), products)
+    traced, terms = _walk(closed, arguments)
+    return Emitted(tuple(numbers), tuple(traced), terms)
 
 
 def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
     jaxpr, constants = open_jaxpr(closed)
     known = dict(zip(jaxpr.invars, arguments, strict=True))
     known |= {v: Traced(zero=_is_zero(c)) for v, c in zip(jaxpr.constvars, constants, strict=True)}
-    products = 0
+    terms = 0
 
     def look(atom: Any) -> Traced:
         return Traced(zero=_is_zero(atom.val)) if is_literal(atom) else known[atom]
@@ -94,16 +95,16 @@ def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
         inner = inner_jaxprs(eqn)
         if len(inner) == 1 and len(open_jaxpr(inner[0])[0].invars) == len(given) and _same_outputs(eqn, inner[0]):
             outs, more = _walk(inner[0], given)
-            products += more
+            terms += more
         else:
             tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
             has_zero = any(t.zero for t in given)
             multiplies = eqn.primitive.name in MULTIPLIES or isinstance(eqn.params.get("op"), Extension)
-            products += multiplies and has_zero and primal and not tangent
+            terms += has_zero and (eqn.primitive.name in ADDS or (multiplies and primal and not tangent))
             zero = bool(given) and all(t.zero for t in given) and len(given) == 1
             outs = [Traced(zero, tangent, primal)] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outs, strict=True))
-    return [look(atom) for atom in jaxpr.outvars], products
+    return [look(atom) for atom in jaxpr.outvars], terms
 
 
 def _same_outputs(eqn: Any, inner: Any) -> bool:

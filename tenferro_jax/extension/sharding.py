@@ -12,7 +12,7 @@ from ..errors import InvalidConfig, TenferroError
 from .batching import Levels
 from .carrier import Extension
 from .execution import lowering_body
-from .op import ExtensionOp, authored, checked_sequence, has_lowering
+from .op import ExtensionOp, authored, has_lowering
 
 
 def _own(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
@@ -20,13 +20,15 @@ def _own(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
     given = op.infer_output_sharding(inputs)
     if given is None:
         return None
-    method = "infer_output_sharding"
     mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
-    places = [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in checked_sequence(given, op, method, op.output_count)]
-    for i, place in enumerate(places):
-        if not isinstance(place, jax.NamedSharding):
-            where, fix = f"{method} of extension {op.family_id}, entry {i}", "Return jax.P(...) for each output, or None."
-            raise InvalidConfig(where=where, given=repr(place), needed="a PartitionSpec or a NamedSharding", fix=fix)
+    places = [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in given] if isinstance(given, tuple | list) else []
+    if len(places) != op.output_count or not all(isinstance(place, jax.NamedSharding) for place in places):
+        raise InvalidConfig(
+            where=f"infer_output_sharding of extension {op.family_id}",
+            given=repr(given),
+            needed=f"a list of {op.output_count}, a PartitionSpec or a NamedSharding for each output, or None",
+            fix="Return [jax.P(...)] with one entry for each output.",
+        )
     return places
 
 

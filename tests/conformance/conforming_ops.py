@@ -182,4 +182,21 @@ class Fourier(ExtensionOp):
         return (builder.inline(jnp.fft.fft, x),)
 
 
-RULES = ExtensionRuleSet(ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())
+@dataclass(frozen=True)
+class Backwards(ExtensionOp):
+    """An input backwards; its rule has a transpose alone."""
+
+    family_id = "conforming.backwards.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x[::-1], x),)
+
+
+class BackwardsRule(ExtensionAdRule):
+    family_id = Backwards.family_id
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        return builder.add(op, cotangent_out[0])
+
+
+RULES = ExtensionRuleSet(BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

@@ -15,6 +15,7 @@ from ..oracles import brute_force
 from ..sweep import ALL
 from .conforming_ops import RULES as FURTHER_RULES
 from .conforming_ops import (
+    Backwards,
     DeclinesWide,
     Entropy,
     Fourier,
@@ -84,6 +85,12 @@ FURTHER = {
     "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
     "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
     "a cast": (ToSingle(), (MATRIX,), lambda x: (x.astype(np.float32),), LOWERED | ONE_INPUT),
+    "a transpose alone": (
+        Backwards(),
+        (MATRIX,),
+        lambda x: (x[::-1],),
+        NO_HOST_FORM | dict.fromkeys(DERIVATIVES, "the rule has transpose_rule alone"),
+    ),
     "a lowering that declines": (
         DeclinesWide(),
         (MATRIX,),
@@ -168,4 +175,4 @@ def test_the_tropical_family(semiring, outputs):
 
     report = check_extension(op, inputs, rules=TROPICAL_RULES, oracle=oracle, others=others)
     one_output = {"pruned_outputs": "the op has fewer than two outputs"} if op.output_count == 1 else {}
-    assert not_applicable(report) == NO_TRANSPOSE | one_output
+    assert not_applicable(report) == NO_TRANSPOSE | one_output | (NO_FORM if outputs is Outputs.VALUE_AND_WINNER else {})

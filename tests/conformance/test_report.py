@@ -35,7 +35,7 @@ def wrong():
 def test_a_report_of_failures(wrong):
     text = str(wrong)
     assert max(map(len, text.splitlines())) <= 100
-    assert "Not run, since jvp failed: second_order" in text
+    assert "Not run, since jvp failed: precisions, second_order" in text
     (row,) = [line for line in text.splitlines() if line.startswith("L3  jvp")]
     assert row.split() == ["L3", "jvp", "X10.6", "-", "FAILED"]
     assert "FAILED L3 jvp: clause X10.6\n  given input 0: float64[1,1] [[" in text
