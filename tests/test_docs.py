@@ -13,7 +13,7 @@ import pytest
 from tenferro_jax import errors
 from tenferro_jax.ops.vocabulary import VOCABULARY
 
-from . import op_page
+from . import check_page, op_page
 
 FREE_OF_CONSTRAINTS = {"Neg", "Sign", "Convert", "StopGradient", "Log2", "OneMinusSquare", "OptimizationBarrier"}
 ROOT = pathlib.Path(__file__).parent.parent
@@ -29,6 +29,10 @@ def test_every_example_runs_and_prints_what_is_written():
 
 def test_the_op_page_says_what_the_vocabulary_says():
     assert op_page.PAGE.read_text() == op_page.page(), "run python -m tests.op_page"
+
+
+def test_the_page_of_checks_lists_those_of_the_kit():
+    assert check_page.PAGE.read_text() == check_page.page(), "run python -m tests.check_page"
 
 
 @pytest.mark.parametrize("op", VOCABULARY, ids=lambda op: op.__name__)

@@ -193,7 +193,7 @@ def check_extension(
       oracle: a NumPy function of the inputs that returns the outputs as a tuple: the independent answer. By default the
         routes are compared with each other.
       tolerance: relative difference between entries that counts as equal, finite; 0 for equality to the last bit. By default
-        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also be off by 256 eps of the largest
+        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also be off by 64 eps of the largest
         entry, or by that tolerance of it where it is less.
       others: further ops of the family, which must not count as equal to this one.
       order: 1 where the rule says that it has no second derivative.

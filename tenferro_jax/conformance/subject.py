@@ -56,7 +56,7 @@ class Claim(NamedTuple):
     want: Any
 
 
-ROUNDINGS = 256
+ROUNDINGS = 64
 """Units in the last place of the largest entry by which every entry may be off."""
 
 Oracle = Callable[..., Sequence[Any]]

@@ -154,7 +154,7 @@ class PairSums(ExtensionOp):
         return [(dtype, (n // 2,))]
 
     def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x.reshape(-1, 2).sum(1, dtype=x.dtype), x),)
+        return (builder.inline(lambda x: x.reshape(x.shape[0] // 2, 2).sum(1, dtype=x.dtype), x),)
 
 
 class Inverse(ExtensionOp):
