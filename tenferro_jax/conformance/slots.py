@@ -98,7 +98,7 @@ def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
             terms += more
         else:
             tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
-            has_zero = any(t.zero for t in given)
+            has_zero = any(t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True))  # a number is no tensor
             multiplies = eqn.primitive.name in MULTIPLIES or isinstance(eqn.params.get("op"), Extension)
             terms += has_zero and (eqn.primitive.name in ADDS or (multiplies and primal and not tangent))
             zero = bool(given) and all(t.zero for t in given) and len(given) == 1
