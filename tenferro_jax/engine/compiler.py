@@ -38,7 +38,7 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
       progress: called after each segment is lowered and compiled, and by the program after each of several steps.
 
     Raises:
-      InvalidConfig: no graph, or an input with a symbolic dimension.
+      InvalidConfig: no graph, an input with a symbolic dimension, or a donate that is no bool.
       X64Error: the graph holds 64-bit values and 64-bit types are off.
       Unsupported: an extension has no route on this platform.
       MetaMismatchError: an extension's prune_outputs gives an op of other outputs than the live ones.
@@ -51,6 +51,8 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
       (['Constant', 'BroadcastInDim', 'Add'], (True, True))
     """
     require_graph(graph, "compile_std_to_exec")
+    if donate is not None and not isinstance(donate, bool):
+        raise InvalidConfig(where="compile_std_to_exec", given=f"donate={donate!r}", needed="True, False or None", fix="Leave it out.")
     if graph.is_symbolic:
         raise InvalidConfig(
             where="compile_std_to_exec",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..errors import InvalidConfig
 from ..extension import Extension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
@@ -126,6 +127,8 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
       limit: how many nodes are drawn one by one. In a larger graph, chains of elementwise and structural ops become one
         box; if still more boxes than that are left, so does the middle of the graph. The picture says how many nodes it folded.
     """
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 1", fix="Leave it out.")
     picture = _picture(graph, limit, 0)
     _, placement, folded = picture
     count = len(graph.nodes)

@@ -147,6 +147,11 @@ def test_dying_intermediates_are_donated_and_the_callers_arrays_never():
     assert not any(s.donated for s in compile_std_to_exec(trace(fn, x)).segments)  # the default on cpu
 
 
+def test_a_donation_that_is_no_bool_is_refused():
+    with pytest.raises(InvalidConfig, match=r"compile_std_to_exec: given donate='yes'"):
+        compile_std_to_exec(trace(lambda x: x + 1, np.ones(2)), donate="yes")
+
+
 def test_an_input_that_ops_pass_through_unchanged_is_not_donated():
     builder = GraphBuilder()
     x = builder.input(TensorMeta(np.dtype("float64"), (8,)))

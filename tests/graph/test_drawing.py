@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tenferro_jax as tj
 from docs.pictures.draw import mlp_gradient
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
 from tenferro_jax.graph.drawing import _LINE, _LOOKS
 from tenferro_jax.graph.layout import Arrow, place
 from tenferro_jax.ops.analytic import Sin
@@ -174,3 +174,9 @@ def test_the_picture_of_the_docs_is_of_this_program():
     assert any(lines[0] == "tenferro-ext-tropical.einsum.v1" for _, _, lines in drawn(path.read_text()))
     assert not re.search(r"[^\x20-\x7e\n\u00b7\u2026]", path.read_text())
     assert tj.Graph.svg.__doc__
+
+
+@pytest.mark.parametrize("limit", ["a", 0, -1, 2.0, True])
+def test_a_limit_is_a_positive_integer(limit):
+    with pytest.raises(InvalidConfig, match=r"Graph\.svg: given limit="):
+        trace(lambda x: x + 1, np.ones(2)).svg(limit=limit)
