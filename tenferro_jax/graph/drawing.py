@@ -127,8 +127,8 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
       limit: how many nodes are drawn one by one. In a larger graph, chains of elementwise and structural ops become one
         box; if still more boxes than that are left, so does the middle of the graph. The picture says how many nodes it folded.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 1", fix="Leave it out.")
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 0", fix="Leave it out.")
     picture = _picture(graph, limit, 0)
     _, placement, folded = picture
     count = len(graph.nodes)
