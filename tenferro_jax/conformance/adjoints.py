@@ -84,6 +84,8 @@ def _linear(view: Smooth, mask: Mask) -> bool | None:
             at_x, at_u = values(*x), values(*u)
             both = values(*(2 * a - 3 * b for a, b in zip(x, u, strict=True)))
             wanted = [2 * a - 3 * b for a, b in zip(at_x, at_u, strict=True)]
+        if zero and not any(np.any(y) for y in at_x):
+            continue  # with zeros for the others nothing is left: 0 / a is no linear function of a
         if all(np.isfinite(y).all() for y in both) and not view.subject.difference(both, wanted):
             return zero
     return None

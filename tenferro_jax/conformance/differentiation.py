@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import NotDifferentiableError
+from ..errors import BackendFailure, NotDifferentiableError
 from ..extension import ExtensionAdRule
 from ..meta import meta_of
 from .examples import Inputs, cast, is_float, resized, sizes_of
@@ -131,7 +131,11 @@ def values_of(view: Smooth, mask: Mask, others: Sequence[Any] | None = None) -> 
         for i, x in zip(mask, moving, strict=True):
             full[i] = x
         answer = view.subject.oracle or view.subject.call
-        outs = answer(*full)
+        try:
+            outs = answer(*full)
+        except BackendFailure as error:
+            text = f"the op refuses values near the example ({error.__cause__})"
+            raise NotApplicable(text, "Compare its derivative with one that you know: finite differences need values around it.") from error
         return [np.asarray(outs[i]) for i in view.outputs]
 
     return run

@@ -73,8 +73,8 @@ def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Rou
 
 
 def here() -> Site:
-    """The site of a call outside any program: where JAX runs now, on one device."""
-    return Site(current_platform(), exporting=False, partitioned=False)
+    """The site of a call outside any program: where JAX runs now, on one device or on the mesh of jax.set_mesh."""
+    return Site(current_platform(), exporting=False, partitioned=jax_seam.spreads(jax.sharding.get_abstract_mesh()))
 
 
 def current_platform() -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
-from ..jax_seam import Site, inner_jaxprs, manual_inside, open_jaxpr, require_platforms, spreads
+from ..jax_seam import Site, inner_jaxprs, is_literal, manual_inside, open_jaxpr, require_platforms, spreads
 from ..meta import TensorMeta
 from .carrier import Extension
 from .choice import Route
-from .execution import current_platform, route_of
+from .execution import here, route_of
 
 
 def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:
@@ -38,8 +38,11 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
     if platform is not None:
         require_platforms((platform,), "routes")
     closed = jax.make_jaxpr(fn)(*args)
-    partitioned = any(map(spreads, jax.tree.leaves(args))) or any(map(spreads, _equations(closed)))
-    site = Site(platform or current_platform(), exporting, partitioned)
+    jaxpr, _ = open_jaxpr(closed)
+    used = {v for v in (*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)) if not is_literal(v)}  # jit drops the others
+    spread = any(spreads(leaf) for leaf, var in zip(jax.tree.leaves(args), jaxpr.invars, strict=True) if var in used)
+    at = here()
+    site = Site(platform or at.platform, exporting, at.partitioned or spread or any(map(spreads, _equations(closed))))
     return [
         route_of(carrier, metas, site._replace(partitioned=site.partitioned and not manual))
         for carrier, metas, manual in _calls(closed, manual=False)

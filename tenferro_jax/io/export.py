@@ -22,7 +22,8 @@ from ..errors import ArityError, ArtifactError, InvalidConfig, TenferroError, Un
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..graph.graph import Graph
-from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
+from ..graph.guards import Guard
+from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes, undecided
 
 MAGIC = b"tenferro-export1"
 _LENGTH = struct.Struct("<Q")
@@ -144,10 +145,11 @@ def export(
     """
     if not callable(fn):
         raise InvalidConfig(where="export", given=repr(fn), needed="a function or a Graph", fix="Pass one first, then its specs.")
+    guards: tuple[Guard, ...] = ()
     if isinstance(fn, Graph):
         if specs:
             raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")
-        graph = fn.unified()
+        graph, guards = fn.unified(), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
     jax_seam.require_platforms(platforms, "export")
     if compatibility not in (None, *jax_seam.COMPATIBILITY):
@@ -169,6 +171,11 @@ def export(
             needed="operations that JAX can write into a file for these platforms",
             fix="Take host callbacks out, or export for one platform to see more.",
         ) from error
+    except Exception as error:
+        if not guards:
+            raise
+        # JAX: a symbol that a guard took away is left in a constraint
+        raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
     if compatibility is not None:
         portable = jax_seam.rewrite_portable(exported.mlir_module_serialized, compatibility)
         exported = dataclasses.replace(exported, mlir_module_serialized=portable)

@@ -219,6 +219,13 @@ def test_the_route_that_is_told_knows_shardings():
         (route,) = routes(fn, arg)
         assert route.kind is kind
         np.testing.assert_allclose(jax.jit(fn)(arg), np.sin(x) + (kind is RouteKind.KERNEL))
+    (route,) = routes(lambda _, x: call(x), spread, x)  # jit drops what is not used
+    assert route.kind is RouteKind.KERNEL
+    np.testing.assert_allclose(jax.jit(lambda _, x: call(x))(spread, x), np.sin(x) + 1)
+    for fn in (call, jax.jit(call)):
+        with jax.set_mesh(mesh):
+            assert [r.kind for r in routes(fn, x)] == [RouteKind.LOWERING]
+            np.testing.assert_allclose(fn(x), np.sin(x))
 
 
 @pytest.mark.clause("X13.7")

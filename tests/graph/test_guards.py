@@ -124,6 +124,14 @@ def test_guards_that_an_export_cannot_make_true_are_refused():
         tj.export(graph)
 
 
+def test_guards_of_symbols_with_constraints_are_refused_by_an_export():
+    m, n = jax.export.symbolic_shape("m, n", constraints=("m >= 4",))
+    graph = trace(together, spec(m), spec(n))
+    assert graph.guards
+    with pytest.raises(UndecidedDimensionError, match=r"export, of symbols with guards"):
+        tj.export(graph)
+
+
 def test_a_guard_is_found_where_the_graph_is_traced_again():
     graph = trace(together, spec(B), spec(C))
     again = trace(lambda x, y: graph.to_jax()(x, y) * 2, spec(B), spec(C))
