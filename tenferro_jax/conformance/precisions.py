@@ -49,12 +49,14 @@ def _derivatives(view: Smooth, reverse: bool, full: Inputs, v: Any, w: Any) -> t
 
 def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iterator[None]:
     rng = wide.subject.rng
+    at = cast(narrow.inputs, "float64")
+    if wide.subject.refuses(narrow.inputs) or wide.subject.refuses(at):
+        return
     least = min((x.dtype for x in narrow.inputs if is_float(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
     info = jnp.finfo(least)
     v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
         values, *got = jax.block_until_ready(program(narrow.inputs, v, w))
-    at = cast(narrow.inputs, "float64")
     directions = [
         tuple(d.astype(like.dtype) for d, like in zip(ds, likes, strict=True))
         for ds, likes in ((v, wide.at(wide.active)), (w, wide.cotangents(rng)))
@@ -66,7 +68,7 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
     points = [
         tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_float(x) else x for x in at) for _ in range(NEARBY)
     ]
-    near = [program(point, *directions)[1:] for point in points]
+    near = [program(point, *directions)[1:] for point in (at, *points) if not wide.subject.refuses(point)]
     allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)
     for k, (clause, kind, rule) in enumerate((("X10.6", "jvp", "linearize"), ("X10.7", "vjp", "transpose_rule, or what linearize emits,"))):
         for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):

@@ -133,6 +133,46 @@ class Entropy(ExtensionOp):
         return (np.asarray(-(p * np.log(p)).sum(), p.dtype),)
 
 
+class EntropyRule(ExtensionAdRule):
+    family_id = Entropy.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (builder.inline(lambda p, t: -((jnp.log(p) + jnp.ones_like(p)) * t).sum(), primal_in[0], tangent_in[0]),)
+
+
+class Quotient(ExtensionOp):
+    """y / x: linear in y alone, and the rule raises where it is asked for the other transpose."""
+
+    family_id = "conforming.quotient.v1"
+    input_count = 2
+
+    def infer_output_meta(self, inputs, context):
+        x, y = inputs
+        if x.dtype != y.dtype or len(x.shape) != 1 or len(y.shape) != 1:
+            raise DTypeError(where=self.family_id, given=f"{x} and {y}", needed="two vectors of one dtype", fix="Convert one.")
+        context.require_equal(x.shape[0], y.shape[0])
+        return [x]
+
+    def lower_to_standard_ops(self, builder, x, y):
+        return (builder.inline(lambda x, y: y / x, x, y),)
+
+
+class QuotientRule(ExtensionAdRule):
+    family_id = Quotient.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        x, (tx, ty) = primal_in[0], tangent_in
+        terms = [] if ty is None else [builder.add(op, x, ty)[0]]
+        if tx is not None:
+            terms.append(builder.inline(lambda x, out, tx: -out * tx / x, x, primal_out[0], tx))
+        return (builder.inline(lambda *terms: sum(terms[1:], terms[0]), *terms),)
+
+    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+        if mode.active_mask[0]:
+            raise NotImplementedError("not linear in the divisor")
+        return (None, builder.add(op, inputs[0], cotangent_out[0])[0])
+
+
 class Nothing(ExtensionOp):
     """No outputs."""
 
@@ -199,4 +239,4 @@ class BackwardsRule(ExtensionAdRule):
         return builder.add(op, cotangent_out[0])
 
 
-RULES = ExtensionRuleSet(BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())
+RULES = ExtensionRuleSet(EntropyRule(), QuotientRule(), BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

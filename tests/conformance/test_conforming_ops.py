@@ -22,6 +22,7 @@ from .conforming_ops import (
     Inverse,
     Nothing,
     PairSums,
+    Quotient,
     Root,
     Rows,
     RowsOnHost,
@@ -124,6 +125,18 @@ def not_applicable(report):
     assert report.ok, str(report)
     assert sum(f.cases for f in report.findings) > 60
     return {f.check: f.problem for f in report.not_applicable}
+
+
+def test_finite_differences_of_restricted_values_do_not_apply():
+    report = check_extension(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
+    assert report.ok, str(report)
+    assert "the op refuses values near the example (probabilities that add up to" in not_applicable(report)["jvp"]
+
+
+def test_a_rule_may_raise_for_an_input_that_the_op_is_not_linear_in():
+    report = check_extension(Quotient(), (np.array([2.0, 0.5]), np.array([1.0, -1.0])), rules=FURTHER_RULES)
+    assert report.ok, str(report)
+    assert "linear_transpose" not in not_applicable(report)
 
 
 VALUES_REFUSED = {
