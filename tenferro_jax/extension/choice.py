@@ -30,6 +30,14 @@ class Route(NamedTuple):
         return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
 
 
+def has_host_route_alone(carrier: Extension) -> bool:
+    """Whether the host form is the one route of the selected, whatever the platform, the mesh and the sizes."""
+    op, selected = carrier.op, carrier.runtimes.routes
+    lowers = has_lowering(op) and RouteKind.LOWERING in selected
+    kernels = RouteKind.KERNEL in selected and any(kernel.family_id == op.family_id for kernel in carrier.runtimes)
+    return has_host_form(op) and RouteKind.HOST in selected and not lowers and not kernels
+
+
 def choose_route(carrier: Extension, site: Site, *, lowering_declined: bool = False) -> Route:
     """The first that exists and is selected: a kernel for the platform, the lowering, the host form.
 

@@ -13,10 +13,12 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
+from ..jax_seam import Site
 from ..meta import TensorMeta, as_operand, meta_of, x64_enabled
 from ..ops.builder import JaxBuilder
 from .batching import BatchLevel
 from .carrier import Extension
+from .choice import has_host_route_alone
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
 from .execution import forward, here, lowering_family, route_of, run_host
 from .family import parse_family_id
@@ -116,6 +118,8 @@ class _OnHost(Exception):
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
+    if has_host_route_alone(carrier):
+        return lambda *arrays: tuple(run_host(carrier, arrays))
 
     def run(*arrays: Any) -> tuple[Any, ...]:
         if has_host_form(carrier.op) and _runs_on_host(carrier, arrays):
@@ -126,15 +130,15 @@ def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     jitted = jax.jit(run)
     if not has_host_form(carrier.op):
         return jitted
-    on_host: set[tuple[TensorMeta, ...]] = set()
+    on_host: set[tuple[Site, tuple[TensorMeta, ...]]] = set()  # where and at which sizes the trace ended on the host
 
     def call(*arrays: Any) -> tuple[Any, ...]:
-        if on_host and tuple(map(meta_of, arrays)) in on_host:
+        if on_host and (here(), tuple(map(meta_of, arrays))) in on_host:
             return tuple(run_host(carrier, arrays))
         try:
             return jitted(*arrays)
         except _OnHost:
-            on_host.add(tuple(map(meta_of, arrays)))
+            on_host.add((here(), tuple(map(meta_of, arrays))))
         return tuple(run_host(carrier, arrays))
 
     return call
@@ -301,7 +305,7 @@ def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[Tensor
     try:
         form, out_axes = own
         out_axes = [int(axis) for axis in out_axes]
-        if form.family_id != op.family_id or len(out_axes) != op.output_count or min(out_axes) < 0:
+        if form.family_id != op.family_id or len(out_axes) != op.output_count or any(axis < 0 for axis in out_axes):
             raise ValueError("another family, count or axis")
         carrier = Extension.of(form, op.runtimes)
         have = carrier.infer(*metas)

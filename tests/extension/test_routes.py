@@ -18,6 +18,7 @@ from tenferro_jax import (
 )
 from tenferro_jax.extension import (
     ExtensionAdRule,
+    ExtensionOp,
     ExtensionRuleSet,
     ExtensionRuntimeSet,
     Kernel,
@@ -216,3 +217,32 @@ def test_a_tensor_on_a_device_is_no_host_result():
 
     with pytest.raises(BackendFailure, match=r"on_device\.v1, output 0: given a jax\.Array float64\[2,3\].*needed a NumPy array"):
         apply(OnDevice(), X)
+
+
+def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
+    class KernelOrHost(KernelSine):
+        family_id = "test-package.kernel_or_host.v1"
+        lower_to_standard_ops = ExtensionOp.lower_to_standard_ops
+
+        def infer_output_meta(self, inputs, context):
+            return inputs
+
+        def eager_execute(self, x):
+            return [np.full_like(x, -1)]
+
+    runtimes = ExtensionRuntimeSet(Kernel(KernelOrHost.family_id, "cpu", shifted))
+    call = lambda x: apply(KernelOrHost(), x, runtimes=runtimes)[0]  # noqa: E731
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    for _ in range(2):
+        with jax.set_mesh(mesh):
+            np.testing.assert_array_equal(call(X), -1.0)
+        np.testing.assert_array_equal(call(X), 7.0)
+
+
+def test_a_host_op_of_ever_new_sizes_is_never_traced(monkeypatch):
+    class Fresh(HostCumulate):
+        family_id = "test-package.fresh_host.v1"  # met by no other test, so nothing of it is cached
+
+    monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: pytest.fail("traced"))
+    for size in range(1, 20):
+        np.testing.assert_array_equal(apply(Fresh(), np.ones(size))[0], np.arange(1.0, size + 1))
