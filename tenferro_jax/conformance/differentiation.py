@@ -90,9 +90,7 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
 
 def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True, linearized: bool = True) -> Smooth:
     """The derivative view of an example, of the inputs that have derivatives in that mode; NotApplicable where there is none."""
-    rule = subject.rules.lookup_rule(subject.op.family_id)
-    if rule is None:
-        raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
+    rule = subject.rule()
     if linearized and type(rule).linearize is ExtensionAdRule.linearize:
         raise NotApplicable("the rule has transpose_rule alone", "Override linearize, if the op is to be differentiated.")
     wide = cast(inputs, dtype)

@@ -18,9 +18,7 @@ FIX = "Let differentiable_form give an op of the same family and inputs, whose f
 
 def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Its first outputs are those of the op, in every precision."""
-    rule = subject.rules.lookup_rule(subject.op.family_id)
-    if rule is None:
-        raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
+    rule = subject.rule()
     with breaking("X10.12", "differentiable_form", FIX):
         try:
             form = rule.differentiable_form(subject.op)

@@ -18,6 +18,7 @@ from ..extension import (
     NO_RULES,
     NO_RUNTIMES,
     Extension,
+    ExtensionAdRule,
     ExtensionOp,
     ExtensionRuleSet,
     ExtensionRuntimeSet,
@@ -105,6 +106,13 @@ class Subject:
     def rng(self) -> np.random.Generator:
         """A generator that starts anew at every look, so that each check draws the same numbers whichever run before it."""
         return np.random.default_rng(self.seed)
+
+    def rule(self) -> ExtensionAdRule:
+        """The AD rule of the op's family; NotApplicable where none was given."""
+        rule = self.rules.lookup_rule(self.op.family_id)
+        if rule is None:
+            raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
+        return rule
 
     def call(self, *arrays: Any) -> tuple[Any, ...]:
         """The op on arrays, with its rules and runtimes."""
