@@ -2,6 +2,7 @@
 
 from .einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .einsum_op import Outputs, Ties, TropicalEinsum
+from .laws import broken_laws
 from .plan import TropicalPlan, plan_tropical_einsum
 from .result import Assignment, TropicalResult, TropicalStep
 from .rules import TROPICAL_RULES, TropicalEinsumRule
@@ -23,6 +24,7 @@ __all__ = [
     "TropicalResult",
     "TropicalStep",
     "best_assignment",
+    "broken_laws",
     "max_mul",
     "max_plus",
     "min_max",
