@@ -4,7 +4,7 @@ from .ad import AdContext, grad, jvp, linearize, vjp
 from .cache import CacheStats
 from .conformance.check import check_extension
 from .conformance.report import ConformanceReport
-from .einsum.notation import Equation, parse_equation
+from .einsum.notation import Equation, parse_equation, parse_interleaved
 from .einsum.plan import Plan, plan_einsum
 from .engine.compiler import compile_std_to_exec
 from .engine.engine import Engine
@@ -127,6 +127,7 @@ __all__ = [
     "linearize",
     "load",
     "parse_equation",
+    "parse_interleaved",
     "plan_einsum",
     "routes",
     "trace",

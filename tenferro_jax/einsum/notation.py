@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
+
+from opt_einsum import get_symbol
 
 from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError
 from ..meta import require_equal
@@ -19,7 +23,7 @@ class Equation:
     Attributes:
       text: as it was written.
       inputs: the labels of each operand.
-      output: the labels of the output; without "->" those that appear once, in alphabetical order, as NumPy has it.
+      output: the labels of the output; without "->" those that appear once, in the order of their code points, as NumPy has it.
     """
 
     text: str
@@ -86,7 +90,9 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
 
 
 def parse_equation(text: str) -> Equation:
-    """Read an equation of single-letter labels without an ellipsis; spaces are ignored.
+    """Read an equation without an ellipsis; spaces are ignored.
+
+    A label is one character: a letter of any alphabet, or whatever `opt_einsum.get_symbol` counts on with, from U+00C0.
 
     Raises:
       EquationError: pointing at the first wrong character.
@@ -115,14 +121,89 @@ def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
     return _parse(_require_text(text), ranks)
 
 
+def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The equation and the operands of einsum's interleaved form.
+
+    Args:
+      arguments: operand, labels, operand, labels, ..., and optionally the labels of the output. Labels are a sequence of
+        integers >= 0, with an Ellipsis perhaps. Without those of the output it has the axes of the ellipsis, then the labels
+        that appear once in ascending order, as in NumPy.
+
+    Returns:
+      The equation, whose n-th smallest integer is the n-th symbol of opt_einsum, and the operands as they came.
+
+    Raises:
+      EquationError: no operand, or labels that are something else.
+
+    Example:
+      >>> parse_interleaved(["x", [0, 1], "y", [1, 7]])
+      ('ab,bc->ac', ('x', 'y'))
+      >>> parse_interleaved(["x", [..., 3, 2], [..., 2]])
+      ('...ba->...a', ('x',))
+    """
+    *pairs, output = arguments if len(arguments) % 2 else (*arguments, None)
+    operands = tuple(pairs[::2])
+    if not operands:
+        raise EquationError(
+            where="einsum",
+            given=f"{len(arguments)} arguments, the first one no text",
+            needed="an equation first, or operands with their labels: einsum(a, [0, 1], b, [1, 2], [0, 2])",
+            fix="Pass the equation first.",
+        )
+    terms = [_integers(labels, f"operand {i}") for i, labels in enumerate(pairs[1::2])]
+    count = collections.Counter(label for term in terms for label in term if label is not ...)
+    if output is None:
+        dots = (...,) if any(... in term for term in terms) else ()
+        result = (*dots, *sorted(label for label, times in count.items() if times == 1))
+    else:
+        result = _integers(output, "the output")
+    symbols = {label: get_symbol(i) for i, label in enumerate(sorted({*count, *(label for label in result if label is not ...)}))}
+    written = ["".join("..." if label is ... else symbols[label] for label in term) for term in (*terms, result)]
+    return f"{','.join(written[:-1])}->{written[-1]}", operands
+
+
+def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
+    try:
+        term = tuple(label if label is ... else operator.index(label) for label in labels)
+        if any(label is not ... and label < 0 for label in term):
+            raise ValueError("negative labels")
+    except (TypeError, ValueError) as error:
+        raise EquationError(
+            where=f"einsum, labels of {whose}",
+            given=f"{type(labels).__name__}: {error}",
+            needed="a sequence of integers from 0, with an Ellipsis perhaps",
+            fix="Pass the equation first, or alternate operands and labels: einsum(a, [0, 1], b, [1, 2], [0, 2]).",
+        ) from error
+    return term
+
+
 def axis_label(axis: int) -> str:
-    """The label of an ellipsis axis, counted from the last one; never a letter that a user can write.
+    """The label of an ellipsis axis, counted from the last one; never a character that a user can write.
 
     Example:
       >>> axis_label(0), axis_label(9), axis_label(10).isascii()
       ('0', '9', False)
     """
-    return str(axis) if axis < 10 else chr(0x100 + axis)
+    return str(axis) if axis < 10 else chr(ord(_FIRST_PRIVATE) + axis)
+
+
+def is_axis_label(label: str) -> bool:
+    """Whether a label is of an ellipsis axis.
+
+    Example:
+      >>> is_axis_label(axis_label(0)), is_axis_label(axis_label(40)), is_axis_label("a")
+      (True, True, False)
+    """
+    return "0" <= label <= "9" or label >= _FIRST_PRIVATE
+
+
+_FIRST_PRIVATE = "\U00100000"
+"""Plane 16, the last one, is private: get_symbol arrives there after a million labels."""
+
+
+def _is_label(character: str) -> bool:
+    """A letter, or from U+00C0 on, where `get_symbol` counts on, any character that is not private and no half of a pair."""
+    return character.isalpha() or "\u00c0" <= character < "\ud800" or "\ue000" <= character < _FIRST_PRIVATE
 
 
 def _require_text(text: object) -> str:
@@ -141,7 +222,7 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
                 _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")
             if not any(start <= column < start + 3 for start in dots):
                 _wrong(text, column, "a dot that is no part of '...'", "Write three dots.")
-        elif not (character.isalpha() and character.isascii()) and character not in " ,->":
+        elif not _is_label(character) and character not in " ,->":
             _wrong(text, column, f"the character {character!r}", "Remove it.")
         if character == "-" and text[column + 1 : column + 2] != ">":
             _wrong(text, column, "'-' without '>'", "Write '->'.")
@@ -160,8 +241,8 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
         terms.append(term.replace(" ", ""))
         column += len(term) + 1 + (column + len(term) == len(left))
     *terms, output = terms
-    letters = "".join(terms).replace(".", "")
-    free = "".join(sorted(label for label in set(letters) if letters.count(label) == 1))
+    letters = collections.Counter("".join(terms).replace(".", ""))
+    free = "".join(sorted(label for label, count in letters.items() if count == 1))
     inputs, axes = (tuple(terms), "") if not dots else _expanded(text, terms, ranks or ())
     if not arrow:
         return Equation(text, inputs, axes + free)

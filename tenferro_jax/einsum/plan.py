@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from opt_einsum.paths import get_path_fn
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import is_symbolic_dim
-from .notation import Equation, equation_for
+from .notation import Equation, equation_for, is_axis_label
 
 NOMINAL_SIZE = 64
 """What planning takes a symbolic dimension to be."""
@@ -116,26 +117,33 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
     steps: list[Step] = []
     live: list[tuple[int, str]] = []  # (value number, labels) of what is still to be contracted
 
-    def emit(chosen: Sequence[tuple[int, str]], others: Sequence[tuple[int, str]]) -> tuple[int, str]:
-        wanted = set(equation.output).union(*(labels for _, labels in others))
+    uses = collections.Counter(equation.output)  # how many of the live terms and the output have a label
+    for term in terms:
+        uses.update(set(term))
+
+    def emit(chosen: Sequence[tuple[int, str]]) -> tuple[int, str]:
+        for _, term in chosen:
+            uses.subtract(set(term))
+        everything = set().union(*(term for _, term in chosen))
+        wanted = {label for label in everything if uses[label]}
         orders = [_result([term for _, term in order], wanted, equation.output) for order in (chosen, chosen[::-1])]
         if orders[1] == equation.output:  # no transpose at the end
             chosen = chosen[::-1]
         labels = orders[orders[1] == equation.output]
-        everything = set().union(*(term for _, term in chosen))
+        uses.update(labels)
         cost, size = (math.prod(nominal[label] for label in group) for group in (everything, labels))
         steps.append(Step(tuple(i for i, _ in chosen), tuple(term for _, term in chosen), labels, cost, size))
         return len(terms) + len(steps) - 1, labels
 
     for i, term in enumerate(terms):
-        others = [(j, other) for j, other in enumerate(terms) if j != i]
-        alone = set(term) - set(equation.output).union(*(other for _, other in others))
-        live.append(emit([(i, term)], others) if alone or len(set(term)) < len(term) else (i, term))
+        alone = any(uses[label] == 1 for label in term)
+        live.append(emit([(i, term)]) if alone or len(set(term)) < len(term) else (i, term))
     for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
         chosen = [live[i] for i in positions]
-        live = [value for i, value in enumerate(live) if i not in positions]
+        for i in sorted(positions, reverse=True):
+            del live[i]
         while len(chosen) > 1:
-            chosen = [emit(chosen[:2], [*chosen[2:], *live]), *chosen[2:]]
+            chosen = [emit(chosen[:2]), *chosen[2:]]
         live += chosen
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
 
@@ -145,7 +153,7 @@ def _without_repeated_axes(equation: Equation, shapes: Sequence[Sequence[Any]]) 
     if len(shapes) != len(equation.inputs):
         return equation.inputs, [tuple(shape) for shape in shapes]
     pairs = [list(zip(term, shape, strict=False)) for term, shape in zip(equation.inputs, shapes, strict=True)]
-    long = {label for pair in pairs for label, size in pair if not label.isalpha() or not label.isascii() if size != 1}
+    long = {label for pair in pairs for label, size in pair if is_axis_label(label) and size != 1}
     if not long:
         return equation.inputs, [tuple(shape) for shape in shapes]
     kept = [[(label, size) for label, size in pair if not (label in long and size == 1)] for pair in pairs]
@@ -157,7 +165,7 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
     shared = [label for label in terms[0] if all(label in term for term in terms)]
     labels = "".join(dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted))
     free = len(terms) == 1 or all(label in wanted for label in shared)  # no dot product: any order is as good
-    return output if free and set(output) == set(labels) else labels
+    return output if free and len(output) == len(labels) and set(output) == set(labels) else labels
 
 
 def _path(terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize) -> list[tuple[int, ...]]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from ..einsum.build import build_einsum
+from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
@@ -20,12 +21,13 @@ from .record import Handle
 from .tensor import RECORDER
 
 
-def einsum(equation: str, *operands: Any, optimize: Optimize = "auto") -> Any:
+def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
     """Sum of products over the labels that the output lacks: out[o] = sum over the rest of x1[t1] * x2[t2] * ...
 
     Args:
       equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical order; a label twice
-        in one term is a diagonal; "..." are axes that broadcast.
+        in one term is a diagonal; "..." are axes that broadcast. Or NumPy's interleaved form, in place of equation and
+        operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
       *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. Dtypes promote as
         in docs/spec/tensor_semantics.md; integers are summed in their dtype.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
@@ -50,7 +52,11 @@ def einsum(equation: str, *operands: Any, optimize: Optimize = "auto") -> Any:
       >>> a = jnp.arange(4.0).reshape(2, 2)
       >>> einsum("ij,jk,kk->i", a, a, a).tolist()
       [9.0, 33.0]
+      >>> einsum(a, [0, 1], a, [1, 1], [0]).tolist()
+      [3.0, 9.0]
     """
+    if not isinstance(equation, str):
+        equation, operands = parse_interleaved((equation, *operands))
     if any(isinstance(x, Handle) for x in operands):
         tensors = promoted(RECORDER, operands, "einsum")
         _require_numbers(tensors[0].dtype)

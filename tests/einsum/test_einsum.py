@@ -122,6 +122,35 @@ def test_derivatives_of_both_orders_and_modes():
             np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
 
 
+INTERLEAVED = [
+    ([[0, 1], [1, 2]], [(2, 3), (3, 4)]),
+    ([[0, 1], [1, 2], [2, 0]], [(2, 3), (3, 4)]),
+    ([[7, 7, 3]], [(3, 3, 2)]),
+    ([[40, 2], [2, 11]], [(2, 3), (3, 4)]),
+    ([[..., 0, 1], [..., 1, 2]], [(5, 2, 3), (1, 3, 4)]),
+    ([[..., 1], [..., 1, 0], [0, ...]], [(2, 3), (2, 3, 4)]),
+    ([[], [4], []], [(), (3,)]),
+]
+
+
+@pytest.mark.parametrize(("labels", "shapes"), INTERLEAVED)
+def test_the_interleaved_form(labels, shapes):
+    xs = integers(shapes)
+    arguments = [part for pair in zip(xs, labels, strict=False) for part in pair] + labels[len(xs) :]
+    lazy = [TracedTensor.from_array(x) if i % 2 == 0 and i < 2 * len(xs) else x for i, x in enumerate(arguments)]
+    want = np.einsum(*arguments)
+    for got in (einsum(*arguments), einsum(*lazy).eval(ENGINE), jax.jit(lambda x: einsum(x, *arguments[1:]))(xs[0])):
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got, want)
+
+
+def test_more_labels_than_letters_of_the_alphabet():
+    xs = [x / np.linalg.norm(x) for x in integers([(2, 2)] * 400)]
+    arguments = [part for i, x in enumerate(xs) for part in (x, [1000 * i, 1000 * (i + 1)])]
+    np.testing.assert_allclose(einsum(*arguments, optimize="greedy"), np.linalg.multi_dot(xs), rtol=1e-12)
+    np.testing.assert_array_equal(einsum("\u03b1\u3042,\u3042A", *xs[:2]), np.einsum("ij,jk->ki", *xs[:2]))
+
+
 def test_jit_and_vmap():
     a, b = integers([(5, 2, 3), (3, 4)])
     fn = jax.jit(jax.vmap(lambda a, b: einsum("ij,jk->ki", a, b), (0, None)))

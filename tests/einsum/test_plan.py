@@ -6,6 +6,7 @@ import sys
 
 import jax.export
 import pytest
+from opt_einsum import get_symbol
 
 import tenferro_jax as tj
 from tenferro_jax import plan_einsum
@@ -85,3 +86,12 @@ def test_paths_that_do_not_fit_are_refused(path):
 def test_unknown_algorithms_are_refused():
     with pytest.raises(tj.InvalidConfig, match="'quick'"):
         plan_einsum("ij,jk->ik", [(2, 3), (3, 4)], "quick")
+
+
+def test_a_plan_of_a_thousand_operands_reads_each_of_them_once():
+    n = 1000
+    terms = [get_symbol(i) + get_symbol(i + 1) for i in range(n)]
+    plan = plan_einsum(",".join(terms), [(2, 2)] * n, "greedy")
+    assert sorted(i for step in plan.steps for i in step.operands) == list(range(2 * n - 2))
+    assert plan.cost == (n - 1) * 8
+    assert plan.largest_intermediate == 4
