@@ -4,83 +4,108 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from opt_einsum import get_symbol
 
-from tenferro_jax.extension import apply
+from tenferro_jax import DTypeError, InvalidConfig, Unsupported, parse_interleaved
+from tenferro_jax.extension import as_operand
 
-from .einsum_op import Outputs, TropicalEinsum
-from .rules import TROPICAL_RULES
-from .semiring import Semiring, max_plus
+from .einsum_op import SIXTEEN_BITS, Ties, one_dtype
+from .evaluation import Mode, contract, evaluate
+from .layout import is_step, matmul_layout
+from .plan import TropicalPlan, cached_plan, hashable
+from .result import Assignment, TropicalResult, TropicalStep
+from .selective import max_plus
+from .semiring import Semiring, as_selective, as_semiring
+from .slicing import beginning, joined, whole
 
 
-def tropical_einsum(equation: str, lhs: Any, rhs: Any, *, semiring: Semiring = max_plus, accumulate: str | None = None) -> Any:
-    """Tensor contraction in a tropical semiring.
+def tropical_einsum(
+    equation: Any,
+    *operands: Any,
+    semiring: Semiring | str = max_plus,
+    ties: str = "first",
+    accumulate: str | None = None,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    progress: bool = False,
+) -> Any:
+    """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of times of the entries.
 
-    out[batch, rows, columns] = best over contracted labels of times(lhs[...], rhs[...]): under max_plus the maximum of
-    sums, under min_plus the minimum of sums, under max_mul the maximum of products.
+    Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the maximum of products, under
+    min_max the least of largest entries, under or_and whether a path exists, under log_sum_exp the soft maximum of sums.
 
     Args:
-      equation: like np.einsum for two operands, each label in at least two of lhs, rhs and output: "ij,jk->ik",
-        "bij,bjk->bik", "ijk,jkl->li". Without "->" the labels that appear once, in alphabetical order.
-      lhs, rhs: arrays of one dtype: float64, float32, bfloat16, float16, int32 or int64.
-      semiring: max_plus, min_plus or max_mul.
-      accumulate: "float32" returns float32 values for 16-bit operands, which are added and compared in float32 anyway.
+      equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j", "...ij,...jk->...ik"; without "->" the
+        labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or NumPy's interleaved form:
+        tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]).
+      *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool for or_and alone).
+      semiring: a semiring or its name.
+      ties: where the derivative goes when several candidates are best: "first" (all of it to the first) or "split"
+        (equal shares). In each step of the plan.
+      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; a step adds and
+        compares them in float32 anyway.
+      optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
+        or an explicit path; `plan_tropical_einsum` prints it.
+      memory_limit: bytes that may be allocated at once beside the operands; the einsum then runs in slices, one after
+        another, exactly.
+      progress: whether to show a bar of the slices. They run one by one then, on concrete arrays only.
 
     Returns:
-      An array with the output's labels, in the operands' dtype. NaN exactly where a candidate is NaN; the semiring's
-      zero where the contraction is empty.
+      An array with the output's labels, in the operands' dtype. NaN where a candidate of a step is NaN; the semiring's
+      zero where a contraction is empty.
 
     Raises:
-      EquationError: the equation cannot be read or is not matmul-shaped.
-      ShapeError, DTypeError, X64Error: the operands do not fit.
+      EquationError: the equation cannot be read.
+      ArityError, ShapeError, DTypeError, X64Error: the operands do not fit, or more than 2**31 - 1 entries are contracted
+        in one step.
+      UndecidedDimensionError: a label has two symbolic sizes that may differ.
+      InvalidConfig: an unknown semiring or algorithm, a path that does not fit, or a memory limit that no slices reach.
+      Unsupported: something optional is not installed, a memory limit with symbolic sizes, a bar inside a transform,
+        shares of ties in slices.
 
-    Gradient: follows the winner, the first of equal candidates (smallest row-major index over the contracted labels in
-    their order of first appearance); any order, forward and reverse. Integers have none.
+    Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major index over the
+    contracted labels in their order of first appearance); any order, forward and reverse. Integers and bools have none.
+    Of log_sum_exp it is the marginals.
 
-    Cost: time b m n k, twice that when differentiated; memory O(b (m n + k (m + n))), never b m n k.
+    Cost: of each step time b m n k, twice that when differentiated, and memory 4 (3 b m n + 2 b k (m + n)) bytes (8 for
+    64 bits) beside operands and results, never b m n k. The plan says how many and how large the steps are.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from ext_tropical import tropical_einsum
       >>> a = jnp.array([[0.0, 1.0], [2.0, 0.0]])
-      >>> print(tropical_einsum("ij,jk->ik", a, a))
-      [[3. 1.]
-       [2. 3.]]
-      >>> print(jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum())(a, a))
-      [[1. 1.]
-       [2. 0.]]
+      >>> print(tropical_einsum("ij,jk,kl->il", a, a, a))
+      [[3. 4.]
+       [5. 3.]]
+      >>> print(jax.grad(lambda a: tropical_einsum("ij,jk->", a, a))(a))
+      [[0. 1.]
+       [1. 0.]]
     """
-    op = _op(semiring, equation, Outputs.VALUE, accumulate)
-    return apply(op, lhs, rhs, rules=TROPICAL_RULES)[0]
-
-
-def _op(*payload: Any) -> TropicalEinsum:
-    """The op, made once for each payload. What cannot be hashed is wrong anyway, and the op says how."""
-    try:
-        hash(payload)
-    except TypeError:
-        return TropicalEinsum(*payload)
-    return _cached_op(*payload)
-
-
-@functools.lru_cache(maxsize=1024)
-def _cached_op(*payload: Any) -> TropicalEinsum:
-    return TropicalEinsum(*payload)
+    problem = _problem(equation, operands, as_semiring(semiring), ties, accumulate, False)
+    return _solve(problem, optimize, memory_limit, progress)[0]
 
 
 def tropical_einsum_with_argmax(
-    equation: str, lhs: Any, rhs: Any, *, semiring: Semiring = max_plus, accumulate: str | None = None
+    equation: Any,
+    *operands: Any,
+    semiring: Semiring | str = max_plus,
+    ties: str = "first",
+    accumulate: str | None = None,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    progress: bool = False,
 ) -> TropicalResult:
-    """`tropical_einsum` with the winner of every output entry.
+    """`tropical_einsum` with the winners of every step.
 
-    Args, Raises, Gradient, Cost: as `tropical_einsum`; the winners have no gradient.
+    Args, Raises, Gradient, Cost: as `tropical_einsum`; the winners have no gradient. The semiring must be selective.
 
     Returns:
-      A TropicalResult: value, and one step with the int32 winners.
+      A TropicalResult: value, and for each contraction step the int32 winners. In slices: one step for each contracted label.
 
     Example:
       >>> import jax.numpy as jnp
@@ -90,66 +115,159 @@ def tropical_einsum_with_argmax(
       >>> float(result.value[0, 1]), int(result.coordinates()["j"][0, 1])
       (3.0, 2)
     """
-    op = _op(semiring, equation, Outputs.VALUE_AND_WINNER, accumulate)
-    value, winner = apply(op, lhs, rhs, rules=TROPICAL_RULES)
-    labels = op.layout.contracted
-    shapes = [x.shape if hasattr(x, "shape") else jnp.asarray(x).shape for x in (lhs, rhs)]
-    sizes = op.layout.equation.sizes(shapes, op.family_id)
-    step = TropicalStep(labels, tuple(sizes[label] for label in labels), winner)
-    return TropicalResult(value, (step,), semiring)
+    selective = as_selective(semiring, "tropical_einsum_with_argmax")
+    problem = _problem(equation, operands, selective, ties, accumulate, True)
+    value, steps, output = _solve(problem, optimize, memory_limit, progress)
+    return TropicalResult(value, steps, output, selective)
 
 
-@jax.tree_util.register_dataclass
+def best_assignment(
+    equation: Any,
+    *operands: Any,
+    semiring: Semiring | str = max_plus,
+    ties: str = "first",
+    accumulate: str | None = None,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    progress: bool = False,
+) -> Assignment:
+    """The best value, and for every output entry one assignment of the contracted labels that has it.
+
+    Args, Raises, Gradient, Cost: as `tropical_einsum_with_argmax`, and one gather of the output's size for each step.
+
+    Returns:
+      An Assignment (value, labels, feasible). `labels` maps each contracted label (the integer, in the interleaved form) to
+      an int32 array of the value's shape. `feasible` is False where the value is the semiring's zero: no assignment counts.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from ext_tropical import best_assignment
+      >>> a, b = jnp.array([[0.0, 5.0], [1.0, 2.0]]), jnp.array([[4.0, 0.0], [1.0, 1.0]])
+      >>> best = best_assignment("ij,jk->", a, b)
+      >>> float(best.value), {label: int(i) for label, i in best.labels.items()}, bool(best.feasible)
+      (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
+    """
+    selective = as_selective(semiring, "best_assignment")
+    problem = _problem(equation, operands, selective, ties, accumulate, True)
+    value, steps, output = _solve(problem, optimize, memory_limit, progress)
+    result = TropicalResult(value, steps, output, selective)
+    labels: dict[Any, Any] = {problem.written.get(label, label): i for label, i in result.coordinates().items()}
+    return Assignment(value, labels, result.feasible)
+
+
 @dataclasses.dataclass(frozen=True)
-class TropicalStep:
-    """The winners of one contraction step.
+class _Problem:
+    """Checked arguments.
 
     Attributes:
-      labels: the contracted labels, in order of first appearance.
-      shape: their sizes.
-      winner: int32, shape of the step's output; row-major index over `shape`, from 0; -1 where a
-        contracted size is 0.
+      written: the integer of each label in the interleaved form.
     """
 
-    labels: str = dataclasses.field(metadata={"static": True})
-    shape: tuple[Any, ...] = dataclasses.field(metadata={"static": True})
-    winner: Any
-
-    def coordinates(self) -> Mapping[str, Any]:
-        """For each contracted label its index at the winner: int32, shape of the step's output; -1 where a contracted size is 0."""
-        rest, found = self.winner, {}
-        for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
-            extent = jnp.maximum(jnp.asarray(size, jnp.int32), 1)
-            found[label] = jnp.where(self.winner < 0, -1, rest % extent)
-            rest = rest // extent
-        return {label: found[label] for label in self.labels}
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TropicalResult:
-    """Value and winners of a tropical einsum; a pytree.
-
-    Attributes:
-      value: the result.
-      steps: one TropicalStep for each contraction step, here one.
-      semiring: the algebra.
-    """
-
-    value: Any
-    steps: tuple[TropicalStep, ...]
-    semiring: Semiring = dataclasses.field(metadata={"static": True})
+    equation: str
+    operands: list[Any]
+    mode: Mode
+    written: Mapping[str, int]
 
     @property
-    def winner(self) -> Any:
-        """The winners of the last step."""
-        return self.steps[-1].winner
+    def where(self) -> str:
+        return f"tropical_einsum {self.equation!r}"
 
-    @property
-    def feasible(self) -> Any:
-        """Boolean, shape of the value: False where the value is the semiring's zero, that is where no candidate counts."""
-        return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
-    def coordinates(self) -> Mapping[str, Any]:
-        """For each contracted label its index at the winner: int32, shape of the value."""
-        return self.steps[-1].coordinates()
+def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: str, accumulate: str | None, winners: bool) -> _Problem:
+    written: dict[str, int] = {}
+    if not isinstance(equation, str):
+        given = (equation, *operands)
+        equation, operands = parse_interleaved(given)
+        integers = sorted({label for labels in given[1 : 2 * len(operands) : 2] for label in labels if label is not ...})
+        written = {get_symbol(i): int(label) for i, label in enumerate(integers)}
+    if ties not in ("first", "split"):
+        raise InvalidConfig(
+            where=f"tropical_einsum {equation!r}, ties", given=repr(ties), needed="'first' or 'split'", fix="Pass one of them."
+        )
+    problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
+    arrays = [as_operand(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
+    if arrays:  # none: the plan says how many it needs
+        dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays])
+        arrays = [x.astype(accumulate) for x in arrays] if _is_accumulated(problem.where, accumulate, dtype) else arrays
+    return dataclasses.replace(problem, operands=arrays)
+
+
+def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
+    """Whether operands are to be widened."""
+    if accumulate not in (None, "float32"):
+        raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'", fix="Pass one of them.")
+    if accumulate and dtype.name not in (*SIXTEEN_BITS, accumulate):
+        raise DTypeError(
+            where=where,
+            given=f"accumulate={accumulate!r} with {dtype.name} operands",
+            needed=f"operands of {', '.join(SIXTEEN_BITS)} or {accumulate}",
+            fix="Leave accumulate out: these operands are added in their own dtype.",
+        )
+    return accumulate is not None
+
+
+def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress: bool) -> tuple[Any, tuple[TropicalStep, ...], str]:
+    """(value, winners of the steps, labels of the value)."""
+    equation, operands, mode = problem.equation, problem.operands, problem.mode
+    if memory_limit is None and is_step(equation):
+        layout = matmul_layout(equation).equation
+        if len(layout.inputs) != len(operands):
+            layout.sizes([x.shape for x in operands], problem.where)
+        value, steps = contract(operands, layout.inputs, layout.output, mode)
+        return value, tuple(steps), layout.output
+    shapes = tuple(tuple(x.shape) for x in operands)
+    winners = mode.with_winners or (memory_limit is not None and jnp.issubdtype(operands[0].dtype, jnp.floating))
+    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, winners)
+    if plan.slices == 1:
+        return (*_program(plan, mode)(*operands), plan.output)
+    if mode.ties is Ties.SPLIT:
+        raise Unsupported(
+            where=problem.where,
+            given="ties='split' with a memory limit that needs slices",
+            needed="all slices at once, to count the winners",
+            fix="Leave out memory_limit or ties.",
+        )
+    value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
+    sizes = dict(plan.whole)
+    return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(plan: TropicalPlan, mode: Mode) -> Any:
+    """The einsum as a function of arrays, compiled once for each dtype."""
+
+    def run(*operands: Any) -> Any:
+        return evaluate(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
+
+    run.__name__ = run.__qualname__ = "tropical_einsum"
+    return jax.jit(run) if plan.peak is not None else run  # symbolic sizes are traced in the caller's scope
+
+
+@functools.lru_cache(maxsize=64)
+def _slice_program(plan: TropicalPlan, mode: Mode) -> Any:
+    return jax.jit(functools.partial(joined, plan, mode), donate_argnums=2)
+
+
+def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[Any, Mapping[str, Any]]:
+    """The slices from Python, under a bar."""
+    if any(isinstance(x, jax.core.Tracer) for x in problem.operands):
+        raise Unsupported(
+            where=f"{problem.where}, progress",
+            given="operands inside a transform",
+            needed="concrete arrays: a compiled loop shows nothing",
+            fix="Leave progress out.",
+        )
+    try:
+        from tqdm import trange  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported(
+            where=f"{problem.where}, progress",
+            given="no package tqdm",
+            needed="tqdm installed",
+            fix="Run: pip install 'tenferro-jax[progress]'.",
+        ) from error
+    step = _slice_program(plan, problem.mode)
+    found = beginning(plan, problem.mode, problem.operands[0].dtype)
+    for i in trange(plan.slices, desc=problem.where, unit="slice"):
+        found = step(problem.operands, jnp.int32(i), found)
+    return found

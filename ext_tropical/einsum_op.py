@@ -1,27 +1,26 @@
-"""One binary contraction step as an extension op."""
+"""One contraction step as an extension op: two operands, or the reduction of one."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import string
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from opt_einsum import get_symbol
 
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
 from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta, extension_op
 
 from .kernels import blocked, reference
 from .layout import MatmulLayout, matmul_layout, product
-from .semiring import SEMIRINGS, Semiring
+from .selective import max_plus
+from .semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 
-DTYPES = ("float64", "float32", "bfloat16", "float16", "int32", "int64")
-"""dtypes of operands; the integers are forward only."""
-
-_WIDENED = ("bfloat16", "float16")
+SIXTEEN_BITS = ("bfloat16", "float16")
 MOST_CONTRACTED = 2**31 - 1
 
 
@@ -32,42 +31,53 @@ class Outputs(enum.Enum):
     VALUE_AND_WINNER = "value_and_winner"
 
 
+class Ties(enum.Enum):
+    """Where the derivative goes when several candidates are best."""
+
+    FIRST = "first"
+    SPLIT = "split"
+
+
 @extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
 class TropicalEinsum(ExtensionOp):
-    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]).
+    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the entries of an only operand.
 
     Attributes:
-      semiring: max_plus, min_plus or max_mul.
-      equation: two operands, every label in at least two of lhs, rhs and output.
+      semiring: a registered selective semiring, or its key.
+      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
       outputs: the value, or value and winner.
-      accumulate: None for values in the operands' dtype; "float32" keeps 16-bit operands' values in float32.
+      ties: whether the first winner takes the whole derivative or all winners of a cell have equal shares.
     """
 
-    semiring: Semiring
+    semiring: SemiringKey
     equation: str
     outputs: Outputs = Outputs.VALUE
-    accumulate: str | None = None
-
-    input_count = 2
+    ties: Ties = Ties.FIRST
 
     def __post_init__(self) -> None:
-        known = next((s for s in SEMIRINGS if s.id == getattr(self.semiring, "id", None)), None)
-        if known is None:
-            raise PayloadError(
-                where=f"{self.family_id}, field semiring",
-                given=repr(self.semiring),
-                needed=f"one of {', '.join(map(repr, SEMIRINGS))}",
-                fix="Pass one of them; they are in ext_tropical.",
-            )
-        object.__setattr__(self, "semiring", known)  # what was read from bytes has the id alone
-        if not isinstance(self.outputs, Outputs):
-            where = f"{self.family_id}, field outputs"
-            raise PayloadError(where=where, given=repr(self.outputs), needed="a member of Outputs", fix="Pass Outputs.VALUE.")
-        if self.accumulate not in (None, "float32"):
-            where = f"{self.family_id}, field accumulate"
-            raise PayloadError(where=where, given=repr(self.accumulate), needed="None or 'float32'", fix="Pass one of them.")
+        given: Any = self.semiring
+        known = as_selective(given.semiring if isinstance(given, SemiringKey) else given, f"{self.family_id}, field semiring")
+        object.__setattr__(self, "semiring", SemiringKey.of(known))
+        for name, kind in (("outputs", Outputs), ("ties", Ties)):
+            if not isinstance(getattr(self, name), kind):
+                raise PayloadError(
+                    where=f"{self.family_id}, field {name}",
+                    given=repr(getattr(self, name)),
+                    needed=f"a member of {kind.__name__}",
+                    fix=f"Pass one of {', '.join(map(str, kind))}.",
+                )
         matmul_layout(self.equation)
         super().__post_init__()
+
+    @property
+    def algebra(self) -> SelectiveSemiring:
+        """The semiring itself."""
+        return self.semiring.semiring  # type: ignore[return-value]
+
+    @property
+    def input_count(self) -> int:
+        """1 or 2."""
+        return len(self.layout.equation.inputs)
 
     @property
     def output_count(self) -> int:
@@ -80,28 +90,7 @@ class TropicalEinsum(ExtensionOp):
         return matmul_layout(self.equation)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
-        left, right = (m.dtype.name for m in inputs)
-        if left != right:
-            raise DTypeError(
-                where=f"{self.family_id} {self.equation!r}",
-                given=f"operands of dtype {left} and {right}",
-                needed="one dtype for both",
-                fix="Convert both to the dtype you mean with .astype; no promotion is done, not of Python numbers either.",
-            )
-        if left not in DTYPES:
-            raise DTypeError(
-                where=f"{self.family_id} {self.equation!r}",
-                given=f"dtype {left}",
-                needed=f"one of {', '.join(DTYPES)}",
-                fix="Convert the operands.",
-            )
-        if self.accumulate and left not in (*_WIDENED, self.accumulate):
-            raise DTypeError(
-                where=f"{self.family_id} {self.equation!r}",
-                given=f"accumulate={self.accumulate!r} with {left} operands",
-                needed=f"operands of {', '.join(_WIDENED)} or {self.accumulate}",
-                fix="Leave accumulate out: these operands are added in their own dtype.",
-            )
+        dtype = one_dtype(f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs])
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, context.require_equal)
         contracted = product(sizes, self.layout.contracted)
         if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
@@ -112,16 +101,7 @@ class TropicalEinsum(ExtensionOp):
                 fix="Split the contraction.",
             )
         shape = tuple(sizes[label] for label in self.layout.equation.output)
-        value = TensorMeta(np.dtype(self._value_dtype(inputs[0].dtype)), shape)
-        return (value, TensorMeta(np.dtype("int32"), shape))[: self.output_count]
-
-    @staticmethod
-    def work_dtype(dtype: Any) -> Any:
-        """The dtype in which candidates are made and compared, and cotangents added."""
-        return np.dtype("float32") if dtype.name in _WIDENED else dtype
-
-    def _value_dtype(self, dtype: Any) -> Any:
-        return self.accumulate if self.accumulate and dtype.name in _WIDENED else dtype
+        return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any]:
         placed: dict[str, Any] = {}
@@ -150,32 +130,28 @@ class TropicalEinsum(ExtensionOp):
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
         return builder.inline(self._blocked, *inputs)
 
-    def _blocked(self, lhs: Any, rhs: Any) -> tuple[Any, ...]:
-        work = self.work_dtype(lhs.dtype)
-        left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
-        value, *winner = blocked.contract(self.semiring, left, right, with_winner=self.output_count == 2)
-        return self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), *winner)
+    def _blocked(self, *operands: Any) -> tuple[Any, ...]:
+        outs = blocked.contract(self.algebra, self._matrices(operands), with_winner=self.output_count == 2)
+        return self._tensors(operands, outs)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
-        lhs, rhs = arrays
-        work = self.work_dtype(lhs.dtype)
-        left, right = self.layout.matrices(lhs.astype(work), rhs.astype(work))
-        value, winner = reference.contract(self.semiring, np.asarray(left), np.asarray(right))
-        outs = self._tensors(lhs, rhs, value.astype(self._value_dtype(lhs.dtype)), winner)
-        return [np.asarray(out) for out in outs[: self.output_count]]
+        outs = reference.contract(self.algebra, list(map(np.asarray, self._matrices(arrays))))
+        return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
 
-    def _tensors(self, lhs: Any, rhs: Any, *matrices: Any) -> tuple[Any, ...]:
-        sizes = self.layout.equation.sizes([lhs.shape, rhs.shape], self.family_id)
-        return tuple(self.layout.tensor(matrix, sizes) for matrix in matrices)
+    def _matrices(self, operands: Sequence[Any]) -> list[Any]:
+        return self.layout.matrices(*(x.astype(work_dtype(x.dtype)) for x in operands))
+
+    def _tensors(self, operands: Sequence[Any], matrices: Sequence[Any]) -> tuple[Any, ...]:
+        sizes = self.layout.equation.sizes([x.shape for x in operands], self.family_id)
+        value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
+        return value.astype(operands[0].dtype), *winner
 
     def prune_outputs(self, live: tuple[bool, ...]) -> ExtensionOp | None:
         return dataclasses.replace(self, outputs=Outputs.VALUE) if live == (True, False) else None
 
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        label = next((c for c in string.ascii_letters if c not in self.equation), None)
-        if label is None:
-            return None
         equation = self.layout.equation
+        label = next(c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs))
         terms = [t if axis is None else t[:axis] + label + t[axis:] for t, axis in zip(equation.inputs, in_axes, strict=True)]
         form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
         return form, (0,) * self.output_count
@@ -185,7 +161,38 @@ class TropicalEinsum(ExtensionOp):
         labels = dict.fromkeys("".join(self.layout.equation.inputs))
         sizes = dict(zip(labels, range(2, 2 + len(labels)), strict=True))
         rng = np.random.default_rng(0)
-        return [[rng.normal(size=[sizes[label] for label in term]) for term in self.layout.equation.inputs]]
+        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in self.layout.equation.inputs]
+        return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
+
+
+def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any]) -> Any:
+    """The dtype of all operands.
+
+    Raises:
+      DTypeError: they differ, or the semiring does not take it.
+    """
+    names = [dtype.name for dtype in dtypes]
+    for name in names:
+        if name != names[0]:
+            raise DTypeError(
+                where=where,
+                given=f"operands of dtype {names[0]} and {name}",
+                needed="one dtype for all",
+                fix="Convert them to the dtype you mean with .astype; no promotion is done, not of Python numbers either.",
+            )
+    if names[0] not in semiring.dtypes:
+        raise DTypeError(
+            where=where,
+            given=f"dtype {names[0]} under {semiring!r}",
+            needed=f"one of {', '.join(semiring.dtypes)}",
+            fix="Convert the operands.",
+        )
+    return dtypes[0]
+
+
+def work_dtype(dtype: Any) -> Any:
+    """The dtype in which candidates are made and compared, and cotangents added."""
+    return np.dtype("float32") if dtype.name in SIXTEEN_BITS else dtype
 
 
 class TropicalEinsumFactory(ExtensionFactory):
@@ -195,4 +202,4 @@ class TropicalEinsumFactory(ExtensionFactory):
         super().__init__(TropicalEinsum)
 
     def instantiate_default(self) -> ExtensionOp:
-        return TropicalEinsum(SEMIRINGS[0], "ij,jk->ik")
+        return TropicalEinsum(SemiringKey.of(max_plus), "ij,jk->ik")

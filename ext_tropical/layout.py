@@ -1,7 +1,7 @@
-"""Any matmul-shaped equation -> batched matrices and back.
+"""The equation of one step -> batched matrices and back.
 
 Both operands take the same form (batch, contracted, own): the left one's own labels are the rows, the right one's the
-columns, of the result (batch, rows, columns).
+columns, of the result (batch, rows, columns). An only operand is a left one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class MatmulLayout:
 
     Attributes:
       equation: the parsed equation.
-      batch: in both operands and the output.
+      batch: in both operands and the output; none of an only operand.
       rows: in the left operand and the output only.
       columns: in the right operand and the output only.
-      contracted: in both operands and not in the output, in order of first appearance: the winner's row-major order.
+      contracted: in every operand and not in the output, in order of first appearance: the winner's row-major order.
     """
 
     equation: Equation
@@ -35,10 +35,10 @@ class MatmulLayout:
     columns: str
     contracted: str
 
-    def matrices(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    def matrices(self, *operands: Any) -> list[Any]:
         """The operands as (batch, contracted, rows) and (batch, contracted, columns)."""
-        left, right = self.equation.inputs
-        return self._matrix(left, lhs, self.rows), self._matrix(right, rhs, self.columns)
+        own = (self.rows, self.columns)[: len(operands)]
+        return [self._matrix(*each) for each in zip(self.equation.inputs, operands, own, strict=True)]
 
     def _matrix(self, labels: str, x: Any, own: str) -> Any:
         size = dict(zip(labels, x.shape, strict=True))
@@ -64,45 +64,66 @@ def product(sizes: Mapping[str, Any], labels: Sequence[str]) -> Any:
 
 
 def matmul_layout(text: str) -> MatmulLayout:
-    """Sort the labels of a two-operand equation into batch, rows, columns and contracted.
+    """Sort the labels of one contraction step into batch, rows, columns and contracted.
 
     Raises:
-      EquationError: the equation cannot be read, has not two operands, repeats a label inside an operand, or has a
-        label that neither the other operand nor the output has.
+      EquationError: the equation cannot be read, or is no step: more than two operands, a label twice inside an operand,
+        or a label that neither the other operand nor the output has.
 
     Example:
       >>> layout = matmul_layout("bij,bjk->bik")
       >>> layout.batch, layout.rows, layout.columns, layout.contracted
       ('b', 'i', 'k', 'j')
+      >>> matmul_layout("ijk->ki").contracted
+      'j'
     """
     return _sorted(parse_equation(text))
 
 
+def is_step(text: str) -> bool:
+    """Whether an equation is one contraction step as it is written.
+
+    Raises:
+      EquationError: it cannot be read, for another reason than an ellipsis.
+    """
+    if not isinstance(text, str) or "." in text:
+        return False
+    equation = parse_equation(text)
+    return _problem(equation) is None and bool(_sorted(equation).contracted)
+
+
 @functools.lru_cache(maxsize=1024)
 def _sorted(equation: Equation) -> MatmulLayout:
-    text = equation.text
-    if len(equation.inputs) != 2:
-        raise _refusal(text, 0, f"{len(equation.inputs)} operands", "Contract two operands at a time.")
-    left, right = equation.inputs
-    for term, other, name in ((left, right, 0), (right, left, 1)):
-        for label in term:
-            if term.count(label) > 1:
-                raise _refusal(
-                    text, text.index(label), f"label {label!r} twice in operand {name}", "Take the diagonal first: jnp.diagonal."
-                )
-            if label not in other and label not in equation.output:
-                raise _refusal(text, text.index(label), f"label {label!r} in operand {name} alone", "Reduce that operand over it first.")
-    batch = "".join(label for label in equation.output if label in left and label in right)
-    rows = "".join(label for label in equation.output if label not in right)
-    columns = "".join(label for label in equation.output if label not in left)
-    contracted = "".join(label for label in left if label not in equation.output)
+    problem = _problem(equation)
+    if problem is not None:
+        column, given, fix = problem
+        text = equation.text
+        raise EquationError(
+            where=f"equation of a tropical step, character {column}",
+            given=f"{given}\n  {text}\n  {' ' * column}^\n",
+            needed="one or two operands, no label twice in one, and with two each label in at least two of lhs, rhs and output",
+            fix=fix,
+        )
+    output, left = equation.output, equation.inputs[0]
+    contracted = "".join(label for label in left if label not in output)
+    if len(equation.inputs) == 1:
+        return MatmulLayout(equation, "", output, "", contracted)
+    right = equation.inputs[1]
+    batch = "".join(label for label in output if label in left and label in right)
+    rows = "".join(label for label in output if label not in right)
+    columns = "".join(label for label in output if label not in left)
     return MatmulLayout(equation, batch, rows, columns, contracted)
 
 
-def _refusal(text: str, column: int, problem: str, fix: str) -> EquationError:
-    return EquationError(
-        where=f"tropical einsum equation, character {column}",
-        given=f"{problem}\n  {text}\n  {' ' * column}^\n",
-        needed="a matmul-shaped equation: two operands, every label in at least two of lhs, rhs and output",
-        fix=fix,
-    )
+def _problem(equation: Equation) -> tuple[int, str, str] | None:
+    """(character, what is wrong, what to do) where an equation is no step."""
+    text, terms = equation.text, equation.inputs
+    if len(terms) > 2:
+        return 0, f"{len(terms)} operands", "tropical_einsum takes any number; a step contracts two."
+    for i, term in enumerate(terms):
+        for label in term:
+            if term.count(label) > 1:
+                return text.index(label), f"label {label!r} twice in operand {i}", "Take the diagonal first, as tropical_einsum does."
+            if len(terms) == 2 and label not in terms[1 - i] and label not in equation.output:
+                return text.index(label), f"label {label!r} in operand {i} alone", "Reduce that operand first, as tropical_einsum does."
+    return None

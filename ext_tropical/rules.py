@@ -1,13 +1,14 @@
 """AD of the tropical einsum: the derivative follows the winner.
 
-out = times(lhs[winner], rhs[winner]), so the tangent is the tangent of times at the winner: gather the operands and
-their tangents there. Its transpose is a scatter-add, which JAX makes from the gather; both are standard ops and smooth
-in the tangents, so every order works. docs/maths/tropical.md derives it.
+out = times(lhs[winner], rhs[winner]), or lhs[winner] of an only operand, so the tangent is the tangent of times at the
+winner: gather the operands and their tangents there. Its transpose is a scatter-add, which JAX makes from the gather;
+both are standard ops and smooth in the tangents, so every order works. docs/maths/tropical.md derives it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax import lax
 
 from tenferro_jax.extension import Builder, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, RuleContext
 
-from .einsum_op import Outputs, TropicalEinsum
+from .einsum_op import Outputs, TropicalEinsum, work_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,26 +44,29 @@ class TropicalEinsumRule(ExtensionAdRule):
             return None, None  # no winner, no derivative
         active = [i for i, t in enumerate(tangent_in) if t is not None]
 
-        def tangent(lhs: Any, rhs: Any, winner: Any, *given: Any) -> Any:
+        count = len(primal_in)
+
+        def tangent(*values: Any) -> Any:
+            operands, winner, given = values[:count], values[count], values[count + 1 :]
             at = op.layout.matrix(winner)
-            work = op.work_dtype(lhs.dtype)  # the transpose adds up in it: 16 bits would saturate
+            work = work_dtype(operands[0].dtype)  # the transpose adds up in it: 16 bits would saturate
 
-            def chosen_entries(lhs: Any, rhs: Any) -> list[Any]:
-                matrices = op.layout.matrices(lhs.astype(work), rhs.astype(work))
-                return [_at_winner(m, at, axis) for m, axis in zip(matrices, (1, 2), strict=True)]
+            def chosen_entries(arrays: Sequence[Any]) -> list[Any]:
+                matrices = op.layout.matrices(*(x.astype(work) for x in arrays))
+                return [_at_winner(m, at, axis) for m, axis in zip(matrices, (1, 2)[:count], strict=True)]
 
-            full = [jnp.zeros_like(x) for x in (lhs, rhs)]
+            full = [jnp.zeros_like(x) for x in operands]
             for i, t in zip(active, given, strict=True):
                 full[i] = t
-            operands, directions = chosen_entries(lhs, rhs), chosen_entries(*full)
+            entries, directions = chosen_entries(operands), chosen_entries(full)
 
             def product(*chosen: Any) -> Any:
-                both = list(operands)
+                every = list(entries)
                 for i, x in zip(active, chosen, strict=True):
-                    both[i] = x
-                return op.semiring.times(*both)
+                    every[i] = x
+                return functools.reduce(op.algebra.times, every)
 
-            _, out = jax.jvp(product, tuple(operands[i] for i in active), tuple(directions[i] for i in active))
+            _, out = jax.jvp(product, tuple(entries[i] for i in active), tuple(directions[i] for i in active))
             return op.layout.tensor(out.astype(context.dtype_of(primal_out[0])), sizes)
 
         return builder.inline(tangent, *primal_in, primal_out[1], *(tangent_in[i] for i in active)), None

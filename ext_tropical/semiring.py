@@ -1,33 +1,54 @@
-"""The semirings: frozen values that state how candidates are made and which one wins."""
+"""What a semiring is, and how one is found by its id.
+
+A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of all candidates. The
+selective ones, whose plus keeps the better of two candidates, share one einsum op with winners and gradients; an author
+writes one as a frozen dataclass and registers it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import functools
+import threading
+from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
+from tenferro_jax import Duplicate, InvalidConfig
+from tenferro_jax.extension import parse_family_id
 
-@dataclasses.dataclass(frozen=True, repr=False)
+FLOATS = ("float64", "float32", "bfloat16", "float16")
+INTEGERS = ("int32", "int64")
+
+
 class Semiring:
-    """A selective semiring: "times" makes a candidate from two entries, "plus" keeps the better of two candidates.
+    """Base of all semirings: frozen dataclasses, whose fields are their parameters.
 
     Attributes:
       id: `<package>.<name>.v<n>`, the identity in payloads and exported programs.
+      dtypes: names of the dtypes that operands may have.
     """
 
-    id: str
+    id: ClassVar[str] = ""
+    dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTEGERS)
+
+    @property
+    def name(self) -> str:
+        """The short name, the middle of the id."""
+        return parse_family_id(self.id).op if self.id else type(self).__name__
 
     def __repr__(self) -> str:
-        return self.id.split(".")[-2]
+        fields: Any = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        values = [f"{f.name}={getattr(self, f.name)!r}" for f in fields]
+        return self.name + (f"({', '.join(values)})" if values else "")
 
     def times(self, x: Any, y: Any) -> Any:
-        """The candidate of two entries, elementwise, differentiable by JAX."""
+        """The candidate of two entries: elementwise, commutative, differentiable by JAX, for NumPy arrays too."""
         raise NotImplementedError
 
-    def better(self, y: Any, x: Any) -> Any:
-        """Whether candidate y replaces candidate x; strict, so that the first of equal candidates stays."""
+    def plus(self, x: Any, y: Any) -> Any:
+        """One value of two, elementwise; NaN if one is."""
         raise NotImplementedError
 
     def zero(self, dtype: Any) -> Any:
@@ -38,13 +59,46 @@ class Semiring:
         """The neutral element of "times"."""
         raise NotImplementedError
 
-    def identity(self, dtype: Any) -> Any:
-        """The selection identity: what loses to every candidate. Not always the zero: under max_mul -1 loses to 0."""
+
+class SelectiveSemiring(Semiring):
+    """A semiring whose "plus" is one of its two arguments. Winners, assignments and gradients come from `better`.
+
+    Example:
+      >>> @register_semiring
+      ... @dataclasses.dataclass(frozen=True, repr=False)
+      ... class CappedPlus(SelectiveSemiring):
+      ...     id = "my-package.capped_plus.v1"
+      ...     cap: float
+      ...     def times(self, x, y):
+      ...         return jnp.minimum(x + y, self.cap)
+      ...     def better(self, y, x):
+      ...         return y > x
+      ...     def zero(self, dtype):
+      ...         return lowest(dtype)
+      ...     def one(self, dtype):
+      ...         return np.zeros((), dtype)
+      >>> CappedPlus(5.0)
+      capped_plus(cap=5.0)
+    """
+
+    def better(self, y: Any, x: Any) -> Any:
+        """Whether candidate y replaces candidate x: a strict total order, False where either is NaN."""
         raise NotImplementedError
 
+    def identity(self, dtype: Any) -> Any:
+        """The selection identity: what loses to every candidate. Not always the zero: under max_mul -1 loses to 0."""
+        return self.zero(dtype)
+
     def may_make_nan(self, a: Any, b: Any) -> Any:
-        """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs."""
-        raise NotImplementedError
+        """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs.
+
+        Where it is False a loop runs that is twice as fast; True is always right.
+        """
+        del a, b
+        return np.True_
+
+    def plus(self, x: Any, y: Any) -> Any:
+        return jnp.where(self.better(y, x) | (y != y), y, x)
 
 
 def lowest(dtype: Any) -> Any:
@@ -63,74 +117,149 @@ def _extreme(dtype: Any, infinity: float, name: str) -> Any:
     return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Plus(Semiring):
-    """times is +, and the zero is infinite: in integers the type's extreme value, which absorbs as infinity does."""
+# --- identity ------------------------------------------------------------------------------------------------------
 
-    def times(self, x: Any, y: Any) -> Any:
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            return x + y
-        zero = self.zero(x.dtype)
-        return jnp.where((x == zero) | (y == zero), zero, x + y)
-
-    def one(self, dtype: Any) -> Any:
-        return np.zeros((), dtype)
-
-    def identity(self, dtype: Any) -> Any:
-        return self.zero(dtype)
-
-    def may_make_nan(self, a: Any, b: Any) -> Any:
-        return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+_classes: dict[str, type[Semiring]] = {}
+_lock = threading.Lock()
+_Class = TypeVar("_Class", bound=type[Semiring])
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _MaxPlus(_Plus):
-    def better(self, y: Any, x: Any) -> Any:
-        return y > x
+def register_semiring(cls: _Class) -> _Class:
+    """Make a semiring known by its id, so that payloads can name it. A class decorator, above the dataclass.
 
-    def zero(self, dtype: Any) -> Any:
-        return lowest(dtype)
+    Raises:
+      MalformedFamilyId: the id is not `<package>.<name>.v<n>`.
+      InvalidConfig: not a frozen dataclass that derives from Semiring.
+      Duplicate: another class has the id.
+
+    Example:
+      >>> @register_semiring
+      ... @dataclasses.dataclass(frozen=True, repr=False)
+      ... class MaxMin(SelectiveSemiring):
+      ...     id = "my-package.max_min.v1"
+      ...     def times(self, x, y):
+      ...         return jnp.where(y < x, y, x)
+      ...     def better(self, y, x):
+      ...         return y > x
+      ...     def zero(self, dtype):
+      ...         return lowest(dtype)
+      ...     def one(self, dtype):
+      ...         return highest(dtype)
+      >>> as_semiring("max_min")
+      max_min
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Semiring) and getattr(cls, "__dataclass_params__", None)):
+        raise _not_a_semiring(cls, "a dataclass that derives from SelectiveSemiring")
+    if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise _not_a_semiring(cls, "a frozen dataclass")
+    parse_family_id(getattr(cls, "id", None))
+    with _lock:
+        known = _classes.setdefault(cls.id, cls)
+    if known is not cls:
+        raise Duplicate(
+            where=f"register_semiring({cls.__name__})",
+            given=f"the id {cls.id!r} of {known.__module__}.{known.__qualname__}",
+            needed="an id of its own",
+            fix="Choose another name, or a higher version.",
+        )
+    return cls
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _MinPlus(_Plus):
-    def better(self, y: Any, x: Any) -> Any:
-        return y < x
-
-    def zero(self, dtype: Any) -> Any:
-        return highest(dtype)
+def _not_a_semiring(cls: Any, needed: str) -> InvalidConfig:
+    return InvalidConfig(
+        where="register_semiring", given=repr(cls), needed=needed, fix="Write @register_semiring above @dataclass(frozen=True, repr=False)."
+    )
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class _MaxMul(Semiring):
-    def times(self, x: Any, y: Any) -> Any:
-        return x * y
+def as_semiring(value: Any) -> Semiring:
+    """The semiring of a value, a short name or an id.
 
-    def better(self, y: Any, x: Any) -> Any:
-        return y > x
+    Raises:
+      InvalidConfig: unknown, or not registered; the text lists the known.
 
-    def zero(self, dtype: Any) -> Any:
-        return np.zeros((), dtype)
+    Example:
+      >>> as_semiring("min_plus")
+      min_plus
+    """
+    if isinstance(value, Semiring) and _classes.get(getattr(value, "id", "")) is type(value):
+        return value
+    if isinstance(value, str):
+        found = [cls for id, cls in _classes.items() if value in (id, parse_family_id(id).op)]
+        if len(found) == 1 and not _parameters(found[0]):
+            return found[0]()
+    known = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
+    raise InvalidConfig(
+        where="semiring",
+        given=repr(value),
+        needed=f"a registered semiring: {known}",
+        fix="Pass the value or its name; decorate the class of your own with @register_semiring, and name one with parameters by a value.",
+    )
 
-    def one(self, dtype: Any) -> Any:
-        return np.ones((), dtype)
 
-    def identity(self, dtype: Any) -> Any:
-        return lowest(dtype)
-
-    def may_make_nan(self, a: Any, b: Any) -> Any:
-        return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
+def _parameters(cls: Any) -> list[str]:
+    """Fields without a default."""
+    return [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
 
 
-max_plus: Semiring = _MaxPlus("tenferro-ext-tropical.max_plus.v1")
-"""(max, +), zero -inf, one 0: longest paths, Viterbi scores in log space."""
+def as_selective(value: Any, wanted: str) -> SelectiveSemiring:
+    """A semiring that has winners.
 
-min_plus: Semiring = _MinPlus("tenferro-ext-tropical.min_plus.v1")
-"""(min, +), zero +inf, one 0: shortest paths."""
+    Args:
+      value: as for `as_semiring`.
+      wanted: for the error, what needs winners.
 
-max_mul: Semiring = _MaxMul("tenferro-ext-tropical.max_mul.v1")
-"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products for any real entries; its semiring
-laws hold for non-negative ones."""
+    Raises:
+      InvalidConfig: unknown, or its plus does not select.
+    """
+    semiring = as_semiring(value)
+    if not isinstance(semiring, SelectiveSemiring):
+        raise InvalidConfig(
+            where=wanted,
+            given=repr(semiring),
+            needed="a selective semiring: one whose plus is one of its arguments",
+            fix="Its values have no winners; the gradient says how much each entry contributes. Use max_plus for the best one.",
+        )
+    return semiring
 
-SEMIRINGS = (max_plus, min_plus, max_mul)
-"""The semirings that ship here."""
+
+@dataclasses.dataclass(frozen=True)
+class SemiringKey:
+    """A semiring as payloads hold it.
+
+    Attributes:
+      id: of a registered class.
+      fields: its parameters.
+    """
+
+    id: str
+    fields: tuple[bool | int | float | str, ...] = ()
+
+    def __repr__(self) -> str:
+        return repr(self.semiring)
+
+    @property
+    def semiring(self) -> Semiring:
+        """The semiring.
+
+        Raises:
+          InvalidConfig: the id is not registered, or its class does not take these fields.
+        """
+        return _found(self)
+
+    @classmethod
+    def of(cls, semiring: Semiring) -> SemiringKey:
+        """The key of a registered semiring."""
+        return cls(semiring.id, tuple(getattr(semiring, f.name) for f in dataclasses.fields(semiring)))  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(key: SemiringKey) -> Semiring:
+    cls: Any = _classes.get(key.id)
+    if cls is None:
+        as_semiring(key.id)
+    try:
+        return cls(*key.fields)
+    except TypeError as error:
+        raise InvalidConfig(
+            where=f"semiring {key.id}", given=f"fields {key.fields}", needed=f"the fields of {cls.__name__}", fix=str(error)
+        ) from error

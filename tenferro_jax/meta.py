@@ -137,9 +137,17 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 def as_operand(value: Any, where: str) -> Any:
     """An array ready for JAX: arrays and tracers pass, Python numbers and lists of them convert.
 
+    Args:
+      value: what a user passed.
+      where: what errors say first.
+
     Raises:
       X64Error: an array of a 64-bit dtype while 64-bit types are off.
       DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order).
+
+    Example:
+      >>> as_operand([1.0, 2.0], "my_function, operand 0").shape
+      (2,)
     """
     if isinstance(value, _ARRAYS):
         if value.dtype.itemsize >= 8 and not x64_enabled():

@@ -1,6 +1,6 @@
 """Door 2, for extension authors: re-exports only."""
 
-from ..meta import SymDim, TensorMeta
+from ..meta import SymDim, TensorMeta, as_operand
 from ..ops.builder import Builder
 from .carrier import Extension
 from .choice import Route
@@ -43,6 +43,7 @@ __all__ = [
     "SymDim",
     "TensorMeta",
     "apply",
+    "as_operand",
     "extension_op",
     "host_errors",
     "lookup_extension_factory",

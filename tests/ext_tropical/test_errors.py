@@ -4,9 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from ext_tropical import TropicalEinsum, max_plus, tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical import (
+    SelectiveSemiring,
+    TropicalEinsum,
+    best_assignment,
+    max_plus,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
 from ext_tropical.einsum_op import TropicalEinsumFactory
-from tenferro_jax import DTypeError, EquationError, PayloadError, ShapeError, X64Error
+from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
 from tenferro_jax.payload import payload_json
 
 A, B = np.ones((2, 3)), np.ones((3, 4))
@@ -18,19 +25,13 @@ A, B = np.ones((2, 3)), np.ones((3, 4))
     [
         ("ij,jk->i1", 8, "the character '1'"),
         ("ij;jk->ik", 2, "the character ';'"),
-        ("...ij,jk->ik", 0, "an ellipsis"),
+        ("..ij,jk->ik", 0, "a dot that is no part of '...'"),
         ("ij,jk-ik", 5, "'-' without '>'"),
         ("ij,jk>ik", 5, "'>' without '-'"),
         ("ij,jk->ik->", 9, "a second '->'"),
         ("ij,jk->i,k", 8, "a comma in the output"),
         ("ij,jk->iz", 8, "output label 'z', which no operand has"),
         ("ij,jk->ii", 8, "output label 'i' twice"),
-        ("ij->i", 0, "1 operands"),
-        ("ij,jk,kl->il", 0, "3 operands"),
-        ("ii,ik->ik", 0, "label 'i' twice in operand 0"),
-        ("ij,jkk->ik", 4, "label 'k' twice in operand 1"),
-        ("ij,jk->k", 0, "label 'i' in operand 0 alone"),
-        ("ij,jkl->ik", 5, "label 'l' in operand 1 alone"),
     ],
 )
 def test_equations_point_at_the_character(call, equation, column, text):
@@ -40,9 +41,70 @@ def test_equations_point_at_the_character(call, equation, column, text):
     assert f"\n  {equation}\n  {' ' * column}^\n" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("equation", "column", "text"),
+    [
+        ("ij,jk,kl->il", 0, "3 operands"),
+        ("ii,ik->ik", 0, "label 'i' twice in operand 0"),
+        ("ij,jkk->ik", 4, "label 'k' twice in operand 1"),
+        ("ij,jk->k", 0, "label 'i' in operand 0 alone"),
+        ("ij,jkl->ik", 5, "label 'l' in operand 1 alone"),
+    ],
+)
+def test_what_is_no_step(equation, column, text):
+    with pytest.raises(EquationError) as error:
+        TropicalEinsum(max_plus, equation)
+    assert text in str(error.value)
+    assert f"\n  {equation}\n  {' ' * column}^\n" in str(error.value)
+
+
 def test_equation_of_another_type():
-    with pytest.raises(EquationError, match="needed a string"):
+    with pytest.raises(EquationError, match="labels of operand 0: given ndarray"):
         tropical_einsum(A, A, B)
+    with pytest.raises(EquationError, match="labels of operand 1: given int"):
+        tropical_einsum(A, [0, 1], B, 3)
+
+
+@pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax, best_assignment])
+def test_wrong_numbers_of_operands(call):
+    for equation in ("ij,jk->ik", "ij,jk,kl->il", "...ij,jk->...ik"):
+        for given in ((), (A,), (A, B, B, B)):
+            with pytest.raises(ArityError, match=f"given {len(given)} operands; needed {equation.count(',') + 1}"):
+                call(equation, *given)
+    with pytest.raises(EquationError, match="no text"):
+        call(A)
+
+
+def test_a_label_with_two_sizes_across_operands():
+    with pytest.raises(ShapeError, match="operand 2, axis 0: given label 'k' of size 2, and of size 4 before, in operand 1"):
+        tropical_einsum("ij,jk,kl->il", A, B, A)
+
+
+def test_unknown_semirings_are_told_the_known():
+    for given in ("max-plus", "", None, 3, SelectiveSemiring()):
+        with pytest.raises(InvalidConfig, match=r"needed a registered semiring: .*max_mul, max_plus, min_max, min_plus, or_and"):
+            tropical_einsum("ij,jk->ik", A, B, semiring=given)
+    np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2))
+
+
+def test_options():
+    with pytest.raises(InvalidConfig, match=r"ties: given 'second'; needed 'first' or 'split'"):
+        tropical_einsum("ij,jk->ik", A, B, ties="second")
+    with pytest.raises(InvalidConfig, match="optimize: given 'best'"):
+        tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize="best")
+    with pytest.raises(InvalidConfig, match="optimize: given"):
+        tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize=[(0, 5)])
+    for limit in (0, -1, 1.5, True, "1GB"):
+        with pytest.raises(InvalidConfig, match=r"memory_limit: given .* needed a positive number of bytes"):
+            tropical_einsum("ij,jk->ik", A, B, memory_limit=limit)
+    with pytest.raises(InvalidConfig, match=r"memory_limit: given 10 bytes; needed at least 6\d\d\d\d bytes: the result"):
+        tropical_einsum("ij,jk->ik", A, B, memory_limit=10)
+
+
+def test_too_many_contracted_entries():
+    a, b = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((2, 2**31), (2**31, 2)))
+    with pytest.raises(ShapeError, match=r"2147483648 contracted entries; needed at most 2147483647"):
+        jax.eval_shape(lambda a, b: tropical_einsum("ij,jk->ik", a, b), a, b)
 
 
 def test_shapes_and_dtypes():
@@ -52,26 +114,27 @@ def test_shapes_and_dtypes():
         tropical_einsum("ij,jk->ik", A, A)
     with pytest.raises(ShapeError, match=r"operand 0: given shape \(2, 3\) of rank 2; needed rank 3"):
         tropical_einsum("bij,jk->bik", A, B)
-    with pytest.raises(DTypeError, match=r"tenferro-ext-tropical\.einsum\.v1.*float64 and float32.*one dtype"):
+    with pytest.raises(DTypeError, match=r"tropical_einsum 'ij,jk->ik': given operands of dtype float64 and float32; needed one dtype"):
         tropical_einsum("ij,jk->ik", A, B.astype(np.float32))
     for dtype in (np.complex128, np.uint8, bool, np.int16):
-        with pytest.raises(DTypeError, match=rf"given dtype {np.dtype(dtype).name}; needed one of float64"):
+        with pytest.raises(DTypeError, match=rf"given dtype {np.dtype(dtype).name} under max_plus; needed one of float64"):
             tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype))
-    with jax.enable_x64(False), pytest.raises(X64Error, match=r"tenferro-ext-tropical\.einsum\.v1, input 0.*enable_x64\(True\)"):
+    with jax.enable_x64(False), pytest.raises(X64Error, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
         tropical_einsum("ij,jk->ik", A, B)
 
 
 def test_payload():
-    with pytest.raises(PayloadError, match="field semiring: given 'max_plus'; needed one of max_plus, min_plus, max_mul"):
-        tropical_einsum("ij,jk->ik", A, B, semiring="max_plus")
-    with pytest.raises(PayloadError, match="needed None or 'float32'"):
-        tropical_einsum("ij,jk->ik", A, B, accumulate="float64")
     op = TropicalEinsum(max_plus, "ij,jk->ik")
     assert TropicalEinsumFactory().decode(payload_json(op)) == op
     assert TropicalEinsumFactory().instantiate_default() == op
     assert (TropicalEinsumFactory().family_id, TropicalEinsumFactory().version) == (op.family_id, 1)
-    with pytest.raises(PayloadError, match="field semiring: given else"):
-        TropicalEinsumFactory().decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", "someone.else.v1"))
+    for wrong in ("someone.else.v1", "tenferro-ext-tropical.max_plus.v2"):
+        with pytest.raises(InvalidConfig, match=f"given '{wrong}'; needed a registered semiring"):
+            TropicalEinsumFactory().decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong))
+    with pytest.raises(InvalidConfig, match="accumulate: given 'float64'; needed None or 'float32'"):
+        tropical_einsum("ij,jk->ik", A, B, accumulate="float64")
+    with pytest.raises(PayloadError, match="member of Ties"):
+        TropicalEinsum(max_plus, "ij,jk->ik", ties="first")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +142,7 @@ def test_payload():
 )
 @pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])
 def test_what_is_no_array(call, operand):
-    with pytest.raises(DTypeError, match=r"tenferro-ext-tropical\.einsum\.v1, input 0"):
+    with pytest.raises(DTypeError, match=r"tropical_einsum 'i,i->', operand 0"):
         call("i,i->", operand, np.ones(1))
 
 

@@ -1,0 +1,125 @@
+"""The steps of a plan, one after the other: values, and the winners of each contraction."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from opt_einsum import get_symbol
+
+from tenferro_jax import Plan
+from tenferro_jax.extension import apply
+
+from .einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from .result import TropicalStep
+from .rules import TROPICAL_RULES
+from .semiring import SelectiveSemiring, Semiring
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """How every step of an einsum is evaluated.
+
+    Attributes:
+      semiring: the algebra.
+      ties: where derivatives go.
+      with_winners: whether winners are wanted.
+    """
+
+    semiring: Semiring
+    ties: Ties = Ties.FIRST
+    with_winners: bool = False
+
+    def having_winners(self) -> Mode:
+        """The same with winners."""
+        return dataclasses.replace(self, with_winners=True)
+
+
+def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tuple[TropicalStep, ...]]:
+    """Run a plan on arrays of the shapes that it was made for.
+
+    Returns:
+      The value, and the winners of each step that contracts where the mode asks for them.
+    """
+    values, labels = reshaped(operands, plan.terms, dict(plan.sizes)), list(plan.terms)
+    found: list[TropicalStep] = []
+    for step in plan.steps:
+        inputs = [values[j] for j in step.operands]
+        for j in step.operands:
+            values[j] = None  # read once
+        value, winners = _step(inputs, step.terms, step.result, mode)
+        values.append(value)
+        labels.append(step.result)
+        found += winners
+    return _transposed(values[-1], labels[-1], plan.equation.output), tuple(found)
+
+
+def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
+    if len(inputs) == 1:
+        inputs[0], term = _diagonal(inputs[0], terms[0])
+        terms = (term,)
+    contracted = "".join(label for label in terms[0] if label not in result)
+    if contracted:
+        new, cells, old = _renamed(terms, result)
+        value, found = contract(inputs, new, cells, mode)
+        return value, [dataclasses.replace(step, labels="".join(map(old.__getitem__, step.labels)), cells=result) for step in found]
+    if len(inputs) == 1:
+        return _transposed(inputs[0], terms[0], result), []
+    dtype, work = inputs[0].dtype, work_dtype(inputs[0].dtype)
+    spread = [_spread(x.astype(work), term, result) for x, term in zip(inputs, terms, strict=True)]
+    return mode.semiring.times(*spread).astype(dtype), []
+
+
+def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
+    """One step that contracts at least one label, by the extension op of its equation."""
+    sizes = {label: size for term, x in zip(terms, inputs, strict=True) for label, size in zip(term, x.shape, strict=False)}
+    op = step_op(mode.semiring, f"{','.join(terms)}->{result}", Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE, mode.ties)
+    value, *winner = apply(op, *inputs, rules=TROPICAL_RULES)
+    labels = "".join(label for label in terms[0] if label not in result)
+    return value, [TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner]
+
+
+def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[str, str]]:
+    """Terms and result in the first symbols, so that steps of one form are one op; and what each symbol was."""
+    names = dict(zip(dict.fromkeys("".join(terms)), map(get_symbol, itertools.count()), strict=False))
+    *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
+    return new, last, {name: label for label, name in names.items()}
+
+
+@functools.lru_cache(maxsize=4096)
+def step_op(semiring: SelectiveSemiring, equation: str, outputs: Outputs, ties: Ties) -> TropicalEinsum:
+    """The op of a step, made once for each payload."""
+    return TropicalEinsum(semiring, equation, outputs, ties)  # type: ignore[arg-type]
+
+
+def _transposed(x: Any, labels: str, wanted: str) -> Any:
+    return x if labels == wanted else jnp.transpose(x, [labels.index(label) for label in wanted])
+
+
+def _spread(x: Any, term: str, result: str) -> Any:
+    """x with the axes of the result in their order, of size 1 where it has none."""
+    x = _transposed(x, term, "".join(label for label in result if label in term))
+    return jnp.expand_dims(x, [i for i, label in enumerate(result) if label not in term])
+
+
+def _diagonal(x: Any, term: str) -> tuple[Any, str]:
+    """The entries whose indices agree on all axes of a label, for every label; each label once, in order of first appearance."""
+    labels = "".join(dict.fromkeys(term))
+    for label in labels:
+        axes = [i for i, other in enumerate(term) if other == label]
+        if len(axes) > 1:
+            index = lax.iota(jnp.int32, x.shape[axes[0]])
+            x = jnp.moveaxis(x, axes, range(len(axes))).at[(index,) * len(axes)].get(mode="promise_in_bounds")
+            term = label + "".join(other for other in term if other != label)
+    return _transposed(x, term, labels), labels
+
+
+def reshaped(operands: Sequence[Any], terms: Sequence[str], sizes: Mapping[str, Any]) -> list[Any]:
+    """The operands as JAX arrays, without the axes of size 1 that an ellipsis repeats."""
+    arrays = map(jnp.asarray, operands)
+    return [x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x for x, term in zip(arrays, terms, strict=True)]

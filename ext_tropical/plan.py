@@ -1,0 +1,249 @@
+"""Equation and sizes -> the order of contractions, and the slices that keep it within a memory limit. Never sees arrays.
+
+A slice takes a part of some labels: all steps run on the slices of the operands, and the results are put side by side
+(labels of the output) or joined by the semiring's plus (contracted labels). Slices have equal lengths, so that one
+program serves all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tenferro_jax import InvalidConfig, Plan, Unsupported, plan_einsum
+
+from .einsum_op import work_dtype
+
+SCRATCH = 1 << 16
+"""Bytes for scalars, blocks and alignment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TropicalPlan:
+    """The steps of an einsum, for one slice after another.
+
+    Attributes:
+      plan: the steps of one slice; its sizes are those of a slice.
+      whole: (label, size) of every label.
+      peak: bytes that are allocated at once at most, the result among them and the operands not; None with symbolic sizes.
+    """
+
+    plan: Plan
+    whole: tuple[tuple[str, Any], ...]
+    peak: int | None
+
+    @property
+    def output(self) -> str:
+        """The labels of the result."""
+        return self.plan.equation.output
+
+    @property
+    def sliced(self) -> dict[str, tuple[int, int]]:
+        """For each sliced label (number of slices, length of one): labels of the output first."""
+        whole = dict(self.whole)
+        lengths = {label: size for label, size in self.plan.sizes if size is not whole[label] and size != whole[label]}
+        order = sorted(lengths, key=lambda label: (label not in self.output, label))
+        return {label: (whole[label] // lengths[label], lengths[label]) for label in order}
+
+    @property
+    def slices(self) -> int:
+        """How many slices run one after another."""
+        return math.prod(count for count, _ in self.sliced.values())
+
+    @property
+    def cost(self) -> int:
+        """Multiplications of all slices."""
+        return self.slices * self.plan.cost
+
+    def __str__(self) -> str:
+        lines = [str(self.plan)]
+        if self.slices > 1:
+            parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
+            lines.append(f"{self.slices} slices one after another ({parts}), {self.cost} multiplications in all")
+        if self.peak is not None:
+            lines.append(f"at most {self.peak} bytes at once beside the operands")
+        return "\n".join(lines)
+
+
+def plan_tropical_einsum(
+    equation: str,
+    *operands: Any,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    winners: bool = False,
+    dtype: Any = None,
+) -> TropicalPlan:
+    """The order in which an einsum will be contracted, and in which slices, before anything runs.
+
+    Args:
+      equation: as for `tropical_einsum`.
+      *operands: arrays or shapes.
+      optimize: as for `tropical_einsum`.
+      memory_limit: bytes; slices are chosen so that `peak` is at most that.
+      winners: whether winners are wanted too, as derivatives do.
+      dtype: of the operands; that of the first array, or float32.
+
+    Returns:
+      A TropicalPlan, to print and compare.
+
+    Raises:
+      EquationError, ArityError, ShapeError: the equation cannot be read or does not fit.
+      InvalidConfig: no such algorithm, a path that does not fit, or a memory limit that no slices reach; the text says
+        the least possible.
+      Unsupported: a memory limit with symbolic sizes, or cotengra where it is not installed.
+
+    Example:
+      >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64), memory_limit=1_000_000))
+      step  operands  equation   multiplications  entries
+         3  0, 1      ij,jk->ik          2097152     4096
+         4  3, 2      ik,kl->il           262144     4096
+      2359296 multiplications, at most 4096 entries at once, order ij,jk,kl->il
+      8 slices one after another (8 of k), 18874368 multiplications in all
+      at most 835584 bytes at once beside the operands
+    """
+    shapes = tuple(tuple(getattr(x, "shape", x)) for x in operands)
+    if dtype is None:
+        dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
+    return cached_plan(equation, shapes, np.dtype(dtype), hashable(optimize), memory_limit, winners)
+
+
+def hashable(optimize: Any) -> Any:
+    """An explicit path as tuples, so that plans can be remembered; anything else as it is."""
+    if isinstance(optimize, str):
+        return optimize
+    try:
+        return tuple(x if isinstance(x, str) else tuple(x) for x in optimize)
+    except TypeError:
+        return optimize
+
+
+@functools.lru_cache(maxsize=1024)
+def cached_plan(
+    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, winners: bool
+) -> TropicalPlan:
+    """`plan_tropical_einsum`, remembered."""
+    cut: Sequence[str] = ()
+    if optimize == "cotengra" and memory_limit is not None:
+        optimize, cut = _cotengra(plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize)
+    plan = plan_einsum(equation, shapes, optimize)
+    if not all(isinstance(size, int) for _, size in plan.sizes):
+        if memory_limit is not None:
+            raise Unsupported(
+                where=f"tropical_einsum {equation!r}, memory_limit",
+                given="symbolic sizes",
+                needed="sizes that are known",
+                fix="Leave memory_limit out, or trace with concrete sizes.",
+            )
+        return TropicalPlan(plan, plan.sizes, None)
+    cost = _Cost(plan, dtype.itemsize, work_dtype(dtype).itemsize, winners)
+    lengths = dict(plan.sizes)
+    if memory_limit is not None:
+        _require_limit(equation, memory_limit)
+        lengths |= dict.fromkeys(cut, 1)
+        _slice(equation, cost, lengths, memory_limit)
+    steps = [
+        dataclasses.replace(step, cost=_entries(lengths, set("".join(step.terms))), size=_entries(lengths, step.result))
+        for step in plan.steps
+    ]
+    sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
+    return TropicalPlan(sliced, plan.sizes, cost.peak(lengths))
+
+
+def _require_limit(equation: str, memory_limit: Any) -> None:
+    if not isinstance(memory_limit, int) or isinstance(memory_limit, bool) or memory_limit <= 0:
+        raise InvalidConfig(
+            where=f"tropical_einsum {equation!r}, memory_limit",
+            given=repr(memory_limit),
+            needed="a positive number of bytes",
+            fix="Pass an int such as 2**30.",
+        )
+
+
+def _entries(lengths: Mapping[str, int], labels: Any) -> int:
+    return math.prod(lengths[label] for label in labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cost:
+    """Bytes of a plan for given lengths of its labels."""
+
+    plan: Plan
+    itemsize: int
+    work: int
+    winners: bool
+
+    def peak(self, lengths: Mapping[str, int]) -> int:
+        """Bytes at once at most: the result and its coordinates, slices of operands, results that wait, a step's scratch."""
+        return max(held for held, _ in self._moments(lengths))
+
+    def worst(self, lengths: Mapping[str, int]) -> str:
+        """The labels of the step at the peak."""
+        return max(self._moments(lengths), key=lambda moment: moment[0])[1]
+
+    def _moments(self, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+        plan = self.plan
+        whole = dict(plan.sizes)
+        is_sliced = {label for label, size in whole.items() if lengths[label] != size}
+        contracted = len(whole) - len(plan.equation.output)
+        result = _entries(whole, plan.equation.output) * (self.itemsize + 4 * contracted * self.winners)
+        held = SCRATCH + result
+        if is_sliced:
+            held += result  # a loop may keep the old and the new one
+            held += sum(self.itemsize * _entries(lengths, term) for term in plan.terms if is_sliced & set(term))
+        if self.winners:  # the walk back
+            held += 8 * contracted * _entries(lengths, plan.equation.output)
+        yield held, "".join(plan.terms)
+        values = dict.fromkeys(range(len(plan.terms)), 0)
+        for number, step in enumerate(plan.steps, len(plan.terms)):
+            labels = "".join(dict.fromkeys("".join(step.terms)))
+            out = _entries(lengths, step.result)
+            values[number] = self.itemsize * out
+            held += values[number]
+            if any(label not in step.result for label in labels):
+                held += 4 * out * self.winners
+                scratch = self.work * (3 * out + 2 * sum(_entries(lengths, set(term)) for term in step.terms))
+            else:
+                scratch = self.work * 2 * out
+            yield held + scratch, labels
+            held -= sum(values[i] for i in step.operands)
+
+
+def _slice(equation: str, cost: _Cost, lengths: dict[str, int], memory_limit: int) -> None:
+    """Shorten the slices of labels, each time where it helps most, until the peak is within the limit."""
+    least = cost.peak(dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0})
+    while (peak := cost.peak(lengths)) > memory_limit:
+        long = [label for label in cost.worst(lengths) if lengths[label] > 1] or [label for label in lengths if lengths[label] > 1]
+        shorter = {label: _shorter(lengths[label]) for label in long}
+        tried = {label: cost.peak(lengths | {label: length}) for label, length in shorter.items()}
+        tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
+        if not tried:
+            raise InvalidConfig(
+                where=f"tropical_einsum {equation!r}, memory_limit",
+                given=f"{memory_limit} bytes",
+                needed=f"at least {least} bytes: the result, and one entry of everything else",
+                fix="Raise the limit, or contract less at once.",
+            )
+        best = min(tried, key=lambda label: (tried[label], label))
+        lengths[best] = shorter[best]
+
+
+def _shorter(length: int) -> int:
+    """The largest proper divisor."""
+    return next((length // d for d in range(2, math.isqrt(length) + 1) if length % d == 0), 1)
+
+
+def _cotengra(plan: Plan, entries: int) -> tuple[Any, Sequence[str]]:
+    """A path by cotengra, and the labels to slice so that no step's result has more entries."""
+    try:
+        import cotengra  # noqa: PLC0415
+    except ImportError:
+        return "cotengra", ()  # plan_einsum says what to install
+    terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
+    tree = cotengra.array_contract_tree(terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto")
+    tree = tree.slice_and_reconfigure(target_size=max(entries, 1))
+    return tuple(map(tuple, tree.get_path())), tuple(tree.sliced_inds)

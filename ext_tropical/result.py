@@ -1,0 +1,125 @@
+"""Winners of the steps of an einsum, and the assignment that they make together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .semiring import SelectiveSemiring
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TropicalStep:
+    """The winners of one contraction step.
+
+    Attributes:
+      labels: the contracted labels, in order of first appearance.
+      shape: their sizes.
+      cells: the labels of the winner's axes.
+      winner: int32, one for each cell of the step's result; row-major index over `shape`, from 0; -1 where a contracted
+        size is 0.
+    """
+
+    labels: str = dataclasses.field(metadata={"static": True})
+    shape: tuple[Any, ...] = dataclasses.field(metadata={"static": True})
+    cells: str = dataclasses.field(metadata={"static": True})
+    winner: Any
+
+    def coordinates(self) -> Mapping[str, Any]:
+        """For each contracted label its index at the winner: int32, shape of the winner; -1 where a contracted size is 0."""
+        return self._unravelled(self.winner)
+
+    def _unravelled(self, winner: Any) -> dict[str, Any]:
+        rest, found = winner, {}
+        for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
+            extent = jnp.maximum(jnp.asarray(size, jnp.int32), 1)
+            found[label] = jnp.where(winner < 0, -1, rest % extent)
+            rest = rest // extent
+        return {label: found[label] for label in self.labels}
+
+    def at(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The contracted labels' indices at given cells.
+
+        Args:
+          known: for each label of `cells` an int32 array of indices, all of one shape.
+
+        Returns:
+          int32 arrays of that shape; -1 where a cell's winner is -1.
+        """
+        return self._unravelled(self.winner.at[tuple(known[label] for label in self.cells)].get(mode="promise_in_bounds"))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TropicalResult:
+    """Value and winners of a tropical einsum; a pytree.
+
+    Attributes:
+      value: the result.
+      steps: one TropicalStep for each contraction step of the plan, in its order.
+      output: the labels of the value's axes.
+      semiring: the algebra.
+    """
+
+    value: Any
+    steps: tuple[TropicalStep, ...]
+    output: str = dataclasses.field(metadata={"static": True})
+    semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
+
+    @property
+    def winner(self) -> Any:
+        """The winners of the last step, their axes in the order of the value's; 0 where no step contracts."""
+        if not self.steps:
+            return jnp.zeros(self.value.shape, jnp.int32)
+        last = self.steps[-1]
+        mapped = self.value.ndim - len(self.output)
+        return jnp.transpose(last.winner, [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)])
+
+    @property
+    def feasible(self) -> Any:
+        """Boolean, shape of the value: False where the value is the semiring's zero, that is where no candidate counts."""
+        return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
+
+    def coordinates(self) -> Mapping[str, Any]:
+        """One optimal index of each contracted label for every output entry, by walking the winners back.
+
+        Returns:
+          {label: int32 array of the value's shape}, the contracted labels in alphabetical order; -1 where a contracted
+          size is 0, all labels then.
+
+        Cost: one gather of the value's size for each step.
+        """
+        shape = self.value.shape
+        if len(shape) > len(self.output):  # the result of a vmap
+            return jax.vmap(TropicalResult.coordinates)(self)
+        if any(_is_empty(step) for step in self.steps):
+            nowhere = jnp.full(shape, -1, jnp.int32)
+            return dict.fromkeys(sorted("".join(step.labels for step in self.steps)), nowhere)
+        known = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(self.output)}
+        for step in reversed(self.steps):
+            known |= step.at(known)
+        return {label: known[label] for label in sorted(known) if label not in self.output}
+
+
+def _is_empty(step: TropicalStep) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in step.shape)
+
+
+class Assignment(NamedTuple):
+    """An optimal assignment for every output entry.
+
+    Attributes:
+      value: the best value.
+      labels: for each contracted label its index, int32, shape of the value.
+      feasible: boolean, shape of the value: False where the value is the semiring's zero; the indices mean nothing there.
+    """
+
+    value: Any
+    labels: Mapping[Any, Any]
+    feasible: Any

@@ -1,0 +1,141 @@
+"""The selective semirings that ship here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .semiring import SelectiveSemiring, highest, lowest, register_semiring
+
+
+class _Maximum(SelectiveSemiring):
+    def better(self, y: Any, x: Any) -> Any:
+        return y > x
+
+
+class _Minimum(SelectiveSemiring):
+    def better(self, y: Any, x: Any) -> Any:
+        return y < x
+
+    def zero(self, dtype: Any) -> Any:
+        return highest(dtype)
+
+
+class _Plus(SelectiveSemiring):
+    """times is +, and the zero is infinite: in integers the type's extreme value, which absorbs as infinity does."""
+
+    def times(self, x: Any, y: Any) -> Any:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return x + y
+        zero = self.zero(x.dtype)
+        return jnp.where((x == zero) | (y == zero), zero, x + y)
+
+    def one(self, dtype: Any) -> Any:
+        return np.zeros((), dtype)
+
+    def may_make_nan(self, a: Any, b: Any) -> Any:
+        return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class MaxPlusSemiring(_Plus, _Maximum):
+    """(max, +)."""
+
+    id = "tenferro-ext-tropical.max_plus.v1"
+
+    def zero(self, dtype: Any) -> Any:
+        return lowest(dtype)
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class MinPlusSemiring(_Plus, _Minimum):
+    """(min, +)."""
+
+    id = "tenferro-ext-tropical.min_plus.v1"
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class MaxMulSemiring(_Maximum):
+    """(max, x)."""
+
+    id = "tenferro-ext-tropical.max_mul.v1"
+
+    def times(self, x: Any, y: Any) -> Any:
+        return x * y
+
+    def zero(self, dtype: Any) -> Any:
+        return np.zeros((), dtype)
+
+    def one(self, dtype: Any) -> Any:
+        return np.ones((), dtype)
+
+    def identity(self, dtype: Any) -> Any:
+        return lowest(dtype)
+
+    def may_make_nan(self, a: Any, b: Any) -> Any:
+        return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class MinMaxSemiring(_Minimum):
+    """(min, max). Of two equal entries the first is the maximum, so that the derivative goes to one entry."""
+
+    id = "tenferro-ext-tropical.min_max.v1"
+
+    def times(self, x: Any, y: Any) -> Any:
+        return jnp.where((y > x) | (y != y), y, x)
+
+    def one(self, dtype: Any) -> Any:
+        return lowest(dtype)
+
+    def may_make_nan(self, a: Any, b: Any) -> Any:
+        del a, b
+        return np.False_
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class OrAndSemiring(SelectiveSemiring):
+    """(or, and)."""
+
+    id = "tenferro-ext-tropical.or_and.v1"
+    dtypes = ("bool",)
+
+    def times(self, x: Any, y: Any) -> Any:
+        return x & y
+
+    def better(self, y: Any, x: Any) -> Any:
+        return y & ~x
+
+    def zero(self, dtype: Any) -> Any:
+        return np.zeros((), dtype)
+
+    def one(self, dtype: Any) -> Any:
+        return np.ones((), dtype)
+
+
+max_plus = MaxPlusSemiring()
+"""(max, +), zero -inf, one 0: longest paths, Viterbi scores in log space."""
+
+min_plus = MinPlusSemiring()
+"""(min, +), zero +inf, one 0: shortest paths."""
+
+max_mul = MaxMulSemiring()
+"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products for any real entries; its semiring
+laws hold for non-negative ones."""
+
+min_max = MinMaxSemiring()
+"""(min, max), zero +inf, one -inf: bottlenecks, the least largest step."""
+
+or_and = OrAndSemiring()
+"""(or, and), zero False, one True: reachability."""
+
+SEMIRINGS = (max_plus, min_plus, max_mul, min_max, or_and)
+"""The selective semirings that ship here."""
