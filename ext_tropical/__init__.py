@@ -7,11 +7,13 @@ from .result import Assignment, TropicalResult, TropicalStep
 from .rules import TROPICAL_RULES, TropicalEinsumRule
 from .selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and
 from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
+from .smooth import LogSumExp, log_sum_exp
 
 __all__ = [
     "SEMIRINGS",
     "TROPICAL_RULES",
     "Assignment",
+    "LogSumExp",
     "Outputs",
     "SelectiveSemiring",
     "Semiring",
@@ -23,6 +25,7 @@ __all__ = [
     "TropicalResult",
     "TropicalStep",
     "best_assignment",
+    "log_sum_exp",
     "max_mul",
     "max_plus",
     "min_max",
