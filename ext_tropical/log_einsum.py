@@ -168,9 +168,10 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
     Example:
       >>> import jax.numpy as jnp
       >>> from ext_tropical import log_sum_exp
-      >>> a = jnp.log(jnp.array([[0.5, 0.5], [0.1, 0.9]]))  # transition probabilities
-      >>> jnp.exp(log_einsum_step("ij,jk->ik", a, a, semiring=log_sum_exp())).round(3).tolist()
-      [[0.3, 0.7], [0.14, 0.86]]
+      >>> a = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]]))  # transition probabilities
+      >>> print(jnp.exp(log_einsum_step("ij,jk->ik", a, a, semiring=log_sum_exp())).round(4))
+      [[0.375  0.625 ]
+       [0.3125 0.6875]]
     """
     dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
     work = work_dtype(dtype)

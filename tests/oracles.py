@@ -16,13 +16,15 @@ class Algebra:
 
     times: Callable[[Any, Any], Any]
     better: Callable[[Any, Any], bool]
-    zero: float
+    zero: Any
 
 
 ALGEBRAS = {
     "max_plus": Algebra(lambda x, y: x + y, lambda y, x: y > x, -np.inf),
     "min_plus": Algebra(lambda x, y: x + y, lambda y, x: y < x, np.inf),
     "max_mul": Algebra(lambda x, y: x * y, lambda y, x: y > x, 0.0),
+    "min_max": Algebra(np.maximum, lambda y, x: y < x, np.inf),
+    "or_and": Algebra(np.logical_and, lambda y, x: y and not x, False),
 }
 
 

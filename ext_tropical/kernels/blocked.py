@@ -9,7 +9,8 @@ Values first, then winners: the second loop looks for the first candidate that e
 that carries value and index together once for each of the two, which is slower than two loops of one.
 
 Where one side is a vector all candidates are no more than the operands hold, and one reduction does it; a loop would
-have as many turns with next to nothing in each.
+have as many turns with next to nothing in each. So it is where few entries are contracted, as in every step of a network
+of small tables: a loop of one turn is no faster, and compiles five times as long.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from ..semiring import SelectiveSemiring
 BLOCK = 16
 """Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it
 folds the fetch into the loop, which then no longer vectorises (ten times slower)."""
+
+FEW = 4
+"""Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
 
 
 def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
@@ -47,7 +51,8 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
     shape = _cells(operands)
     if _is(count, 0):
         return (jnp.full(shape, semiring.zero(dtype)), jnp.full(shape, -1, jnp.int32))[: 1 + with_winner]
-    if len(operands) == 1 or any(_is(size, 1) for size in (count, *shape[1:])):
+    few = isinstance(count, int) and count <= FEW
+    if few or len(operands) == 1 or any(_is(size, 1) for size in shape[1:]):
         return _direct(semiring, _products(semiring, [x[:, :, None] for x in operands]), with_winner)
     if not jnp.issubdtype(dtype, jnp.floating):
         return _fast(semiring, operands, with_winner)

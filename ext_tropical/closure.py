@@ -1,0 +1,236 @@
+"""Powers of a matrix in a semiring, and the best over walks of every length with the walks themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tenferro_jax import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import as_operand
+
+from .einsum import tropical_einsum, tropical_einsum_with_argmax
+from .einsum_op import one_dtype
+from .selective import max_plus, min_plus
+from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+
+
+def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
+    """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i to j.
+
+    Args:
+      a: (..., m, m); leading dimensions are batches.
+      n: a Python integer from 0; 0 gives the identity: the semiring's one on the diagonal, its zero elsewhere.
+      semiring: a semiring or its name.
+
+    Returns:
+      An array of a's shape and dtype.
+
+    Raises:
+      ShapeError: the last two sizes differ, or there are none.
+      InvalidConfig: n is negative or no integer.
+      DTypeError, X64Error: a is no operand of `tropical_einsum`.
+
+    Cost: at most 2 log2(n) products of `tropical_einsum`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> a = jnp.array([[0.0, 3.0], [1.0, 0.0]])
+      >>> print(matrix_power(a, 4))
+      [[8. 7.]
+       [5. 8.]]
+    """
+    algebra = as_semiring(semiring)
+    a = _square_matrix(a, algebra, "matrix_power")
+    try:
+        left = operator.index(n)
+    except TypeError:
+        left = -1
+    if left < 0:
+        raise InvalidConfig(where="matrix_power, n", given=repr(n), needed="an integer from 0", fix="Pass the number of factors.")
+    if left == 0:
+        one, zero = algebra.one(a.dtype), algebra.zero(a.dtype)
+        return jnp.broadcast_to(jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero), a.shape)
+    power, square = None, a
+    while True:
+        if left & 1:
+            power = square if power is None else tropical_einsum("...ij,...jk->...ik", power, square, semiring=algebra)
+        left >>= 1
+        if not left:
+            return power
+        square = tropical_einsum("...ij,...jk->...ik", square, square, semiring=algebra)
+
+
+def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
+    a = jnp.asarray(as_operand(a, where))
+    if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
+        needed = "a square matrix" if rank else "square matrices along the last two axes"
+        raise ShapeError(where=where, given=f"shape {a.shape}", needed=needed, fix="Correct the array; for many closures use jax.vmap.")
+    one_dtype(where, semiring, [a.dtype])
+    return a
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ClosureResult:
+    """The best over walks of every length between n nodes; a pytree.
+
+    Attributes:
+      value: (n, n); [i, j] is the best over walks from i to j, the empty walk from i to i included; the semiring's zero
+        where there is none.
+      converged: boolean (n, n); False where walks get better without end, through a cycle that improves on the empty
+        walk (under min_plus one of negative weight). There the value is only the best over some of the walks.
+      winners: int32 (s, n, n); the middle nodes of the s squarings.
+      semiring: the algebra.
+    """
+
+    value: Any
+    converged: Any
+    winners: Any
+    semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
+
+    @property
+    def feasible(self) -> Any:
+        """Boolean (n, n): whether there is a walk."""
+        return self.value != self.semiring.zero(self.value.dtype)
+
+    def walk(self, source: Any, target: Any) -> Any:
+        """The nodes of a best walk.
+
+        Args:
+          source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many walks.
+
+        Returns:
+          int32 (2**s + 1,): the nodes from source to target, then -1; -1 alone where there is no walk. Where `converged` is
+          False it is a walk, but none is best.
+
+        Raises:
+          DTypeError, InvalidConfig: source or target is no integer scalar, or outside the nodes. (-1 alone if traced.)
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> inf = jnp.inf
+          >>> result = closure(jnp.array([[inf, 1.0, 9.0], [inf, inf, 2.0], [inf, inf, inf]]))
+          >>> result.walk(0, 2).tolist(), float(result.value[0, 2])
+          ([0, 1, 2], 3.0)
+        """
+        return _walked(self.winners, self.feasible, self._node(source, "source"), self._node(target, "target"))
+
+    def predecessors(self) -> Any:
+        """For every pair the node before the last: int32 (n, n); -1 on the diagonal and where there is no walk.
+
+        Entry [i, j] is the node before j on a best walk from i. Going back from j entry by entry in row i ends at i wherever
+        every cycle is worse than the empty walk (under min_plus: weighs more than 0).
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> inf = jnp.inf
+          >>> closure(jnp.array([[inf, 1.0, 9.0], [inf, inf, 2.0], [inf, inf, inf]])).predecessors().tolist()
+          [[-1, 0, 1], [-1, -1, 1], [-1, -1, -1]]
+        """
+        return _before_last(self.winners, self.feasible)
+
+    def _node(self, node: Any, name: str) -> Any:
+        count = self.value.shape[-1]
+        given = jnp.asarray(as_operand(node, f"walk, {name}"))
+        known = not isinstance(given, jax.core.Tracer)
+        if given.ndim or not jnp.issubdtype(given.dtype, jnp.integer) or (known and not 0 <= int(given) < count):
+            raise InvalidConfig(
+                where=f"walk, {name}",
+                given=f"{node!r}" if known else f"{given.dtype.name}{list(given.shape)}",
+                needed=f"an integer scalar from 0 to {count - 1}",
+                fix="Pass one node; for many use jax.vmap.",
+            )
+        return jnp.where((given >= 0) & (given < count), given, -1).astype(jnp.int32)
+
+
+def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
+    """The best over walks of every length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
+
+    Under min_plus the lengths of all shortest paths, under max_plus of all longest ones (in a graph without cycles of
+    positive weight), under or_and what is reachable, under min_max the bottlenecks.
+
+    Args:
+      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero where there is none.
+      semiring: a selective semiring, or its name.
+
+    Returns:
+      A ClosureResult: value, converged, and from the winners `walk(source, target)` and `predecessors()`.
+
+    Raises:
+      ShapeError: a is no square matrix.
+      DTypeError, X64Error: a is no operand of `tropical_einsum`.
+      InvalidConfig: no selective semiring.
+      Unsupported: a symbolic size.
+
+    Gradient: of value[i, j], one at each edge of walk(i, j) (under min_plus and max_plus).
+
+    Cost: ceil(log2(n - 1)) products of n x n matrices; memory for as many matrices of winners.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> inf = jnp.inf
+      >>> result = closure(jnp.array([[inf, 4.0, 1.0], [inf, inf, inf], [inf, 2.0, inf]]))
+      >>> print(result.value)
+      [[ 0.  3.  1.]
+       [inf  0. inf]
+       [inf  2.  0.]]
+      >>> result.walk(0, 1).tolist()
+      [0, 2, 1]
+    """
+    algebra = as_selective(semiring, "closure")
+    a = _square_matrix(a, algebra, "closure", rank=2)
+    if not isinstance(a.shape[0], int):
+        raise Unsupported(
+            where="closure",
+            given=f"a symbolic size, {a.shape[0]}",
+            needed="a number of nodes that is known: it says how many squarings are enough",
+            fix="Export with a concrete shape.",
+        )
+    value, converged, winners = _closed(a, algebra)
+    return ClosureResult(value, converged, winners, algebra)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _closed(a: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
+    count = a.shape[0]
+    one = jnp.asarray(semiring.one(a.dtype))
+    start = jnp.where(jnp.eye(count, dtype=bool), semiring.plus(one, a), a)
+
+    def squared(best: Any, _: None) -> tuple[Any, Any]:
+        result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
+        return result.value, result.winner
+
+    value, winners = lax.scan(squared, start, length=max(count - 2, 0).bit_length())
+    around = tropical_einsum("ij,ji->i", value, value, semiring=semiring)  # the best closed walks, of twice as many edges
+    some, improving = (x.astype(jnp.float32) for x in (value != semiring.zero(a.dtype), semiring.better(around, one)))
+    endless = (some * improving[None]) @ some > 0
+    return value, ~endless, winners
+
+
+@jax.jit
+def _walked(winners: Any, feasible: Any, source: Any, target: Any) -> Any:
+    """Between two nodes the middle one of the last squaring, between these the middle ones of that before, and so on."""
+    nodes = jnp.stack([source, target])
+    for middle in winners[::-1]:
+        between = middle[nodes[:-1], nodes[1:]]
+        nodes = jnp.append(jnp.stack([nodes[:-1], between], axis=1).ravel(), target)
+    moves = jnp.append(True, nodes[1:] != nodes[:-1])  # the empty walk from a node to itself is no edge
+    places = jnp.where(moves, jnp.cumsum(moves, dtype=jnp.int32) - 1, nodes.size)
+    known = (source >= 0) & (target >= 0) & feasible[source, target]
+    return jnp.full(nodes.shape, -1, jnp.int32).at[places].set(jnp.where(known, nodes, -1), mode="drop")
+
+
+@jax.jit
+def _before_last(winners: Any, feasible: Any) -> Any:
+    """The last edge of a walk is that of its second half, unless the second half is empty."""
+    source, target = (lax.broadcasted_iota(jnp.int32, feasible.shape, axis) for axis in (0, 1))
+    before = source
+    for middle in winners:
+        before = jnp.where(middle == target, before, jnp.take_along_axis(before, middle, axis=0))
+    return jnp.where(feasible & (source != target), before, -1)

@@ -1,0 +1,132 @@
+"""The tropical functions composed of plain JAX: broadcast, times, reduce. Definitions to read and to compare with.
+
+They hold the array of all candidates, so a matrix product takes O(m n k) memory, and at a tie JAX shares the gradient
+equally among the winners (`ties="split"` of the fused ones). Values are those of the fused functions wherever an einsum is
+one contraction step. An einsum of several steps reduces in between: with infinities of both signs, or with 16 bits, which
+round after each step, it may differ.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from tenferro_jax import Unsupported, parse_interleaved, plan_einsum
+from tenferro_jax.extension import as_operand
+
+from .axes import dot_general_equation, reduction_equation
+from .einsum_op import one_dtype, work_dtype
+from .selective import max_mul, max_plus, min_max, min_plus, or_and
+from .semiring import Semiring, as_semiring
+
+_REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
+
+
+def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = max_plus) -> Any:
+    """`ext_tropical.tropical_einsum` as one broadcast product of all operands and one reduction.
+
+    Args:
+      equation, *operands: any equation of np.einsum, also interleaved.
+      semiring: max_plus, min_plus, max_mul, min_max or or_and, or its name.
+
+    Returns:
+      An array with the output's labels, in the operands' dtype.
+
+    Raises:
+      EquationError, ArityError, ShapeError, DTypeError, X64Error: the equation cannot be read, or the operands do not fit.
+      Unsupported: another semiring, whose plus JAX does not reduce by.
+
+    Cost: time and memory of the product of all labels' sizes.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> a = jnp.array([[1.0, 1.0]])
+      >>> print(jax.grad(lambda a: tropical_einsum("ij,kj->ik", a, jnp.zeros((1, 2))).sum())(a))
+      [[0.5 0.5]]
+    """
+    if not isinstance(equation, str):
+        equation, operands = parse_interleaved((equation, *operands))
+    semiring = as_semiring(semiring)
+    if semiring not in _REDUCE:
+        raise Unsupported(
+            where="composition",
+            given=f"semiring {semiring!r}",
+            needed=f"one of {', '.join(map(repr, _REDUCE))}",
+            fix="Use ext_tropical.tropical_einsum.",
+        )
+    where = f"tropical_einsum {equation!r}"
+    arrays = [jnp.asarray(as_operand(x, f"{where}, operand {i}")) for i, x in enumerate(operands)]
+    plan = plan_einsum(equation, [x.shape for x in arrays])
+    dtype = one_dtype(where, semiring, [x.dtype for x in arrays])
+    sizes, output = dict(plan.sizes), plan.equation.output
+    contracted = [label for label in sizes if label not in output]
+    shape = [sizes[label] for label in output]
+    if 0 in (sizes[label] for label in contracted):
+        return jnp.full(shape, semiring.zero(dtype))
+    spread = [_spread(x.astype(work_dtype(dtype)), term, [*output, *contracted], sizes) for x, term in zip(arrays, plan.terms, strict=True)]
+    candidates = functools.reduce(semiring.times, spread)
+    axes = tuple(range(len(output), candidates.ndim))
+    return (_REDUCE[semiring](candidates, axis=axes) if axes else candidates).astype(dtype)
+
+
+def _spread(x: Any, term: str, labels: Sequence[str], sizes: Any) -> Any:
+    """x with an axis for every label, of size 1 where its term has none; the diagonal where its term has a label twice."""
+    x = x.reshape([sizes[label] for label in term])  # without axes of size 1 that an ellipsis repeats
+    for label in labels:
+        while term.count(label) > 1:
+            first, second = term.index(label), term.rindex(label)
+            x = jnp.diagonal(x, axis1=first, axis2=second)
+            term = term[:first] + term[first + 1 : second] + term[second + 1 :] + label
+    own = [label for label in labels if label in term]
+    x = jnp.transpose(x, [term.index(label) for label in own])
+    return jnp.expand_dims(x, [i for i, label in enumerate(labels) if label not in term])
+
+
+def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, semiring: Semiring | str = max_plus) -> Any:
+    """`ext_tropical.tropical_dot_general`, composed.
+
+    Args, Returns, Raises: as there, and Unsupported for other semirings than those that ship.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> a = jnp.array([[1.0, 3.0], [2.0, 4.0]])
+      >>> print(tropical_dot_general(a, 10 * a))
+      [[23. 43.]
+       [24. 44.]]
+    """
+    lhs, rhs = (as_operand(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
+    return tropical_einsum(dot_general_equation((lhs.ndim, rhs.ndim), dimension_numbers), lhs, rhs, semiring=semiring)
+
+
+def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> Any:
+    """`tropical_dot_general` under min_plus.
+
+    Args, Returns, Raises: as there.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(min_plus_dot_general(jnp.array([[1.0, 3.0]]), jnp.array([[10.0], [0.0]])))
+      [[3.]]
+    """
+    return tropical_dot_general(lhs, rhs, dimension_numbers, semiring=min_plus)
+
+
+def tropical_reduce_sum(
+    x: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, semiring: Semiring | str = max_plus
+) -> Any:
+    """`ext_tropical.tropical_reduce_sum`, composed.
+
+    Args, Returns, Raises: as there, and Unsupported for other semirings than those that ship.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> float(tropical_reduce_sum(jnp.array([1.0, 5.0, 2.0, 3.0])))
+      5.0
+    """
+    x = as_operand(x, "tropical_reduce_sum")
+    equation, axes = reduction_equation(x.ndim, axis)
+    result = tropical_einsum(equation, x, semiring=semiring)
+    return jnp.expand_dims(result, axes) if keepdims else result

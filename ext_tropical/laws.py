@@ -1,0 +1,74 @@
+"""The laws of a semiring, tried on values: for the author of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .semiring import SelectiveSemiring, Semiring
+
+
+def broken_laws(semiring: Semiring, values: Any) -> dict[str, tuple[Any, ...]]:
+    """Try the laws that einsum relies on with every triple of some values.
+
+    Args:
+      semiring: a semiring; a selective one has the laws of `better` too.
+      values: a one-dimensional array of entries that are no NaN; times of three of them should be exact.
+
+    Returns:
+      For each broken law the first values that break it; empty where all hold.
+
+    Cost: time O(len(values)**3).
+
+    Example:
+      >>> import numpy as np
+      >>> from ext_tropical import broken_laws, max_mul
+      >>> broken_laws(max_mul, np.array([0.0, 1.0, 2.0]))
+      {}
+      >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0]))["times distributes over plus"]
+      (-1.0, -1.0, 1.0)
+    """
+    values = np.asarray(values)
+    found: dict[str, tuple[Any, ...]] = {}
+    for count, laws in ((1, _one(semiring, values.dtype)), (2, _two(semiring)), (3, _three(semiring))):
+        grids = [grid.ravel() for grid in np.meshgrid(*[values] * count, indexing="ij")]
+        for name, law in laws:
+            with np.errstate(all="ignore"):
+                broken = np.flatnonzero(~np.asarray(law(*grids)))
+            if len(broken):
+                found[name] = tuple(grid[broken[0]].item() for grid in grids)
+    return found
+
+
+_Laws = Iterator[tuple[str, Callable[..., Any]]]
+
+
+def _one(s: Semiring, dtype: Any) -> _Laws:
+    zero, one = (np.asarray(x, dtype) for x in (s.zero(dtype), s.one(dtype)))
+    yield "one is neutral for times", lambda x: s.times(x, np.full_like(x, one)) == x
+    yield "zero is neutral for plus", lambda x: s.plus(x, np.full_like(x, zero)) == x
+    yield "zero absorbs", lambda x: s.times(x, np.full_like(x, zero)) == zero
+    yield "times keeps the dtype", lambda x: s.times(x, x).dtype == dtype
+    if isinstance(s, SelectiveSemiring):
+        identity = np.asarray(s.identity(dtype), dtype)
+        yield "nothing loses to the identity", lambda x: ~np.asarray(s.better(np.full_like(x, identity), x))
+
+
+def _two(s: Semiring) -> _Laws:
+    yield "times commutes", lambda x, y: s.times(x, y) == s.times(y, x)
+    yield "plus commutes", lambda x, y: s.plus(x, y) == s.plus(y, x)
+    if isinstance(s, SelectiveSemiring):
+
+        def one_of_three(x: Any, y: Any) -> Any:
+            return sum(np.asarray(case).astype(int) for case in (s.better(x, y), s.better(y, x), x == y)) == 1
+
+        yield "one of two different values is better, of equal ones none", one_of_three
+
+
+def _three(s: Semiring) -> _Laws:
+    times, plus = s.times, s.plus
+    yield "times associates", lambda x, y, z: times(times(x, y), z) == times(x, times(y, z))
+    yield "plus associates", lambda x, y, z: plus(plus(x, y), z) == plus(x, plus(y, z))
+    yield "times distributes over plus", lambda x, y, z: times(x, plus(y, z)) == plus(times(x, y), times(x, z))

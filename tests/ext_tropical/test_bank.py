@@ -1,0 +1,111 @@
+"""The equation bank under every semiring: values by NumPy on object arrays, winners by putting them back in."""
+
+import functools
+import itertools
+import zlib
+
+import jax
+import numpy as np
+import pytest
+
+from ext_tropical import tropical_einsum, tropical_einsum_with_argmax
+
+from ..oracles import ALGEBRAS, object_einsum
+from ..sweep import ALL, times
+from .bank import OPT_EINSUM, PATTERNS, partitions, patterns, random_cases, sized
+
+VALUES = {
+    "max_plus": [-2.0, -1.0, 0.0, 1.0, -np.inf],
+    "min_plus": [-1.0, 0.0, 1.0, 2.0, np.inf],
+    "max_mul": [0.0, 1.0, 2.0, 3.0],
+    "min_max": [-1.0, 0.0, 1.0, np.inf, -np.inf],
+    "or_and": [False, True],
+}
+"""Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells many."""
+
+
+def data(name, case):
+    rng = np.random.default_rng(zlib.crc32(f"{name} {case.equation}".encode()))
+    return [rng.choice(VALUES[name], shape) for shape in case.shapes]
+
+
+def check(name, case):
+    """The value is the oracle's, and so is the product of the operands at the coordinates: they are optimal."""
+    operands = data(name, case)
+    want = object_einsum(name, case.equation, *operands)
+    with jax.disable_jit(ALL):  # the large sweep compiles each kind of op once, not 40,000 programs
+        result = tropical_einsum_with_argmax(case.equation, *operands, semiring=name)
+        found = {label: np.asarray(index) for label, index in result.coordinates().items()}
+    np.testing.assert_array_equal(result.value, want, strict=True)
+    assert set(found) == set(case.sizes) - set(case.output)
+    at = found | dict(zip(case.output, np.indices(want.shape)))
+    entries = [np.asarray(x)[tuple(at[label] for label in term)] for x, term in zip(operands, case.terms)]
+    np.testing.assert_array_equal(functools.reduce(ALGEBRAS[name].times, entries), want)
+
+
+def chosen(cases, count):
+    """So many (semiring, case) with each semiring in turn; everything in the large sweep."""
+    if ALL:
+        return list(itertools.product(VALUES, cases))
+    picked = np.random.default_rng(0).permutation(len(cases))
+    return [(name, cases[picked[i % len(cases)]]) for i, name in zip(range(count), itertools.cycle(VALUES))]
+
+
+def named(pairs):
+    return {"argvalues": pairs, "ids": [f"{name}:{case.equation}" for name, case in pairs]}
+
+
+@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM))))
+def test_the_list_of_opt_einsum(name, case):
+    check(name, case)
+
+
+@pytest.mark.parametrize(("name", "case"), **named(chosen(random_cases(times(20)), 15)))
+def test_random_networks(name, case):
+    check(name, case)
+
+
+@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 200)))
+def test_every_pattern_of_repeated_labels(name, case):
+    check(name, case)
+
+
+def test_the_bank_holds_every_pattern():
+    """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's polynomials at 2)."""
+    assert [len(list(partitions(n))) for n in range(7)] == [1, 1, 2, 5, 15, 52, 203]
+    touchard = [sum(2 ** len(set(places)) for places in partitions(n)) for n in range(7)]
+    assert touchard == [1, 2, 6, 22, 94, 454, 2430]
+    counts = {}
+    for operands, most in ((1, 3), (2, 3), (3, 2)):
+        ranks = itertools.product(range(most + 1), repeat=operands)
+        counts[operands] = len(list(patterns(operands, most)))
+        assert counts[operands] == sum(touchard[sum(each)] for each in ranks)
+    print(f"patterns of 1, 2, 3 operands: {counts}, {len(PATTERNS)} in all")
+    assert counts == {1: 31, 2: 3731, 3: 4553}
+    assert len(PATTERNS) == len(set(PATTERNS)) == 8315
+    assert sum(len(case.sizes) and case.output != "".join(sorted(case.output)) for case in map(sized, PATTERNS)) > 500
+    for equation in ("ii->i", "iij,jk->ki", "i,i->i", "ij,jk,ki->", "i,j,k->ijk", ",,->", "ii,ii,ii->i"):
+        assert canonical(equation) in {canonical(each) for each in PATTERNS}
+
+
+def canonical(equation):
+    """The same for equations that differ in the names of their labels and the order of the output."""
+    labels = {label: str(i) for i, label in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))}
+    inputs, output = "".join(labels.get(c, c) for c in equation).split("->")
+    return inputs, frozenset(output)
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_plus"])
+@pytest.mark.parametrize("equation", ["ab,cd,de->be", "dcc,fce,ea,dbf->ab", "aab,ccb->ac"])
+def test_the_gradient_is_one_at_the_coordinates(name, equation):
+    case = sized(equation)
+    operands = [np.nan_to_num(x, posinf=3.0, neginf=-3.0) for x in data(name, case)]
+    at = {
+        label: np.asarray(index) for label, index in tropical_einsum_with_argmax(equation, *operands, semiring=name).coordinates().items()
+    }
+    at |= dict(zip(case.output, np.indices([case.sizes[label] for label in case.output])))
+    got = jax.grad(lambda operands: tropical_einsum(equation, *operands, semiring=name).sum())(operands)
+    for x, term, gradient in zip(operands, case.terms, got):
+        want = np.zeros_like(x)
+        np.add.at(want, tuple(at[label] for label in term), 1)
+        np.testing.assert_array_equal(gradient, want)

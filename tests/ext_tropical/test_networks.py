@@ -1,0 +1,301 @@
+"""einsum of any number of operands: plans, assignments, slices within a memory limit, and the gradient that follows."""
+
+import contextlib
+import io
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import opt_einsum
+import pytest
+from opt_einsum.testing import rand_equation
+
+from ext_tropical import (
+    best_assignment,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    plan_tropical_einsum,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from ext_tropical.plan import SCRATCH
+from tenferro_jax import InvalidConfig, Unsupported, trace
+
+from ..oracles import object_einsum
+from ..sweep import times
+
+TIMES = {"max_plus": np.add, "min_plus": np.add, "max_mul": np.multiply, "min_max": np.maximum}
+FIVE = "ab,bcd,ce,dfe,fa->"
+
+
+def network(seed, high=4, n_out=2, operands=5):
+    equation, shapes = rand_equation(operands, 3, n_out=n_out, d_min=2, d_max=high, seed=seed)
+    rng = np.random.default_rng(seed)
+    return equation, [rng.integers(-8, 9, shape).astype(float) for shape in shapes]
+
+
+def at(equation, operands, labels, shape, combine):
+    """The operands' entries at an assignment, combined: a value that NumPy computes."""
+    inputs, output = equation.split("->")
+    index = dict(zip(output, np.indices(shape))) | {label: np.asarray(i) for label, i in labels.items()}
+    found = [x[tuple(index[label] for label in term)] for x, term in zip(operands, inputs.split(","))]
+    total = found[0]
+    for more in found[1:]:
+        total = combine(total, more)
+    return total
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("seed", range(times(4)))
+def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
+    """Under max_plus and min_plus the gradient is the number of output entries whose assignment has an entry: one-hot sums."""
+    equation, operands = network(seed)
+    best = best_assignment(equation, *operands, semiring=name)
+    assert set(best.labels) == set(equation.split("->")[0]) - {","} - set(equation.split("->")[1])
+    np.testing.assert_array_equal(best.value, object_einsum(name, equation, *operands))
+    np.testing.assert_array_equal(at(equation, operands, best.labels, best.value.shape, TIMES[name]), best.value)
+    assert bool(jnp.all(best.feasible == (best.value != (0 if name == "max_mul" else jnp.nan))))
+    if TIMES[name] is not np.add:
+        return
+    gradients = jax.grad(lambda *x: tropical_einsum(equation, *x, semiring=name).sum(), range(len(operands)))(*operands)
+    inputs, output = equation.split("->")
+    index = dict(zip(output, np.indices(best.value.shape))) | {label: np.asarray(i) for label, i in best.labels.items()}
+    for x, term, gradient in zip(operands, inputs.split(","), gradients):
+        counts = np.zeros(x.shape)
+        np.add.at(counts, tuple(index[label] for label in term), 1)
+        np.testing.assert_array_equal(gradient, counts)
+
+
+def test_min_max_sends_the_gradient_to_the_bottleneck():
+    a, b, c = np.array([[1.0, 7.0]]), np.array([[3.0, 9.0], [2.0, 2.0]]), np.array([[5.0], [4.0]])
+    best = best_assignment("ij,jk,kl->il", a, b, c, semiring=min_max)
+    assert (best.value.item(), best.labels["j"].item(), best.labels["k"].item()) == (5.0, 0, 0)
+    gradients = jax.grad(lambda *x: tropical_einsum("ij,jk,kl->", *x, semiring=min_max), (0, 1, 2))(a, b, c)
+    assert [g.tolist() for g in gradients] == [[[0, 0]], [[0, 0], [0, 0]], [[1], [0]]]
+
+
+@pytest.mark.parametrize("how", ["jit", "vmap", "vmap of jit", "trace"])
+def test_assignments_under_transforms(how):
+    equation, operands = network(3)
+    stacked = [np.stack([x, -x, x[::-1] if x.ndim else x]) for x in operands]
+
+    def solve(*x):
+        best = best_assignment(equation, *x)
+        return best.value, best.labels, best.feasible
+
+    def one(i):
+        return solve(*(x[i] for x in stacked))
+
+    if how in ("jit", "trace"):
+        run = jax.jit(solve) if how == "jit" else trace(solve, *[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]).to_jax()
+        jax.tree.map(np.testing.assert_array_equal, run(*operands), one(0))
+        return
+    got = jax.vmap(solve if how == "vmap" else jax.jit(solve))(*stacked)
+    for i in range(3):
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, i=i: x[i], got), one(i))
+    result = jax.vmap(lambda *x: tropical_einsum_with_argmax(equation, *x))(*stacked)  # coordinates after the map
+    jax.tree.map(np.testing.assert_array_equal, result.coordinates(), got[1])
+    assert result.winner.shape == result.value.shape
+
+
+@pytest.mark.parametrize("optimize", ["auto", "optimal", "dp", "greedy", "random-greedy", "cotengra", [(0, 1), (0, 1), (0, 1), (0, 1)]])
+def test_paths_agree_on_integers(optimize):
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(-8, 9, shape).astype(float) for shape in ((3, 4), (4, 2, 3), (2, 5), (3, 2, 5), (2, 3))]
+    want = object_einsum("min_plus", FIVE, *operands)
+    best = best_assignment(FIVE, *operands, semiring=min_plus, optimize=optimize)
+    assert best.value == want
+    assert at(FIVE, operands, best.labels, (), np.add) == want
+
+
+def test_more_than_fifty_two_labels():
+    """A chain of eighty matrices, in opt_einsum's symbols and interleaved: what a matrix product of two halves gives."""
+    rng = np.random.default_rng(0)
+    chain = [rng.integers(-8, 9, (3, 3)).astype(float) for _ in range(80)]
+    symbols = [opt_einsum.get_symbol(i) for i in range(81)]
+    equation = ",".join(a + b for a, b in zip(symbols, symbols[1:])) + f"->{symbols[0]}{symbols[-1]}"
+    want = chain[0]
+    for x in chain[1:]:
+        want = (want[:, :, None] + x).max(1)
+    np.testing.assert_array_equal(tropical_einsum(equation, *chain), want)
+    interleaved = [part for i, x in enumerate(chain) for part in (x, [2 * i, 2 * i + 2])]
+    best = best_assignment(*interleaved, [0, 160])
+    np.testing.assert_array_equal(best.value, want)
+    assert list(best.labels) == list(range(2, 160, 2))
+    nodes = [np.zeros((3, 3), int) + np.arange(3)[:, None], *best.labels.values(), np.zeros((3, 3), int) + np.arange(3)]
+    np.testing.assert_array_equal(sum(x[i, j] for x, i, j in zip(chain, nodes, nodes[1:])), want)
+
+
+# --- slices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("seed", range(times(3)))
+def test_slices_are_exact(name, seed):
+    equation, operands = network(seed + 20, high=8)
+    operands = [x * 8 + np.arange(x.size).reshape(x.shape) % 7 for x in operands]
+    free = plan_tropical_einsum(equation, *operands, winners=True)
+    limit = SCRATCH + (free.peak - SCRATCH) // 4
+    plan = plan_tropical_einsum(equation, *operands, winners=True, memory_limit=limit)
+    assert free.slices == 1 < plan.slices
+    assert plan.peak <= limit
+    whole = best_assignment(equation, *operands, semiring=name)
+    sliced = best_assignment(equation, *operands, semiring=name, memory_limit=limit)
+    np.testing.assert_array_equal(sliced.value, whole.value)
+    assert sliced.labels.keys() == whole.labels.keys()
+    np.testing.assert_array_equal(at(equation, operands, sliced.labels, sliced.value.shape, TIMES[name]), sliced.value)
+    np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring=name, memory_limit=limit), whole.value)
+
+
+@pytest.mark.parametrize("name", ["max_plus", "max_mul"])
+def test_derivatives_of_slices(name):
+    """Generic reals have one optimum: gradient, jvp, second order and vmap are those of the unsliced einsum."""
+    rng = np.random.default_rng(0)
+    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 8), (8, 8), (8, 6))]
+    weights = rng.normal(size=(6, 6))
+    limit = SCRATCH + 6000
+    assert plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=limit, winners=True).slices > 1
+
+    def f(limit):
+        return lambda *x: (weights * tropical_einsum("ij,jk,kl->il", *x, semiring=name, memory_limit=limit) ** 2).sum()
+
+    for derive in (
+        lambda f: jax.grad(f, (0, 1, 2)),
+        lambda f: lambda *x: jax.jvp(f, x, tuple(map(jnp.sin, x))),
+        lambda f: lambda *x: jax.jvp(jax.grad(f), x, tuple(map(jnp.sin, x))),
+        lambda f: lambda *x: jax.vmap(jax.grad(f))(*(jnp.stack([a, 2 * a]) for a in x)),
+    ):
+        for got, want in zip(jax.tree.leaves(derive(f(limit))(*operands)), jax.tree.leaves(derive(f(None))(*operands)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_nan_and_infeasible_cells_in_slices():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(64, 64)), rng.normal(size=(64, 64))
+    a[3, 40], a[5] = np.nan, -np.inf
+    limit = SCRATCH + 80_000
+    assert plan_tropical_einsum("ij,jk->ik", a, b, memory_limit=limit, winners=True).slices > 1
+    best, whole = (best_assignment("ij,jk->ik", a, b, memory_limit=m) for m in (limit, None))
+    jax.tree.map(np.testing.assert_array_equal, best, whole)
+    assert np.isnan(best.value[3]).all()
+    assert (best.labels["j"][3] == 40).all()
+    assert not best.feasible[5].any()
+    assert best.feasible[4].all()
+
+
+@pytest.mark.parametrize("seed", range(times(6)))
+@pytest.mark.parametrize("winners", [False, True])
+def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
+    equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
+    free = plan_tropical_einsum(equation, *shapes, winners=True)
+    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    for limit in (free.peak, SCRATCH + (free.peak - SCRATCH) // 2, SCRATCH + (free.peak - SCRATCH) // 4):
+        plan = plan_tropical_einsum(equation, *shapes, winners=True, memory_limit=limit)
+        solve = best_assignment if winners else tropical_einsum
+        memory = (
+            jax.jit(lambda *x, limit=limit, solve=solve: solve(equation, *x, memory_limit=limit)).lower(*specs).compile().memory_analysis()
+        )
+        used = memory.temp_size_in_bytes + memory.output_size_in_bytes
+        assert used <= plan.peak <= limit
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", ((256, 256), (256, 256))),
+        ("ij,kj->ki", ((256, 256), (256, 256))),
+        ("ij,jk->ik", ((16, 4096), (4096, 16))),
+        ("bij,bjk->bik", ((8, 64, 64), (8, 64, 64))),
+        ("ij,j->i", ((256, 256), (256,))),
+        ("i,i->", ((65536,), (65536,))),
+        ("ij->j", ((256, 256),)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
+@pytest.mark.parametrize("semiring", [max_plus, max_mul], ids=repr)
+def test_a_step_allocates_no_more_than_documented(equation, shapes, dtype, semiring):
+    """4 (3 b m n + 2 b k (m + n)) bytes, 8 for 64 bits, and 64 KiB, beside operands and results; with winners too."""
+    work = 8 if dtype == "float64" else 4
+    specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+    fn = jax.jit(lambda *x: jax.tree.leaves(tropical_einsum_with_argmax(equation, *x, semiring=semiring)))
+    out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
+    read = sum(np.prod(shape) for shape in shapes)
+    assert fn.lower(*specs).compile().memory_analysis().temp_size_in_bytes <= work * (3 * out + 2 * read) + SCRATCH
+
+
+def test_a_thousand_matrices_are_planned_and_run_as_one_op_form():
+    chain = [jax.ShapeDtypeStruct((2, 2), np.float32)] * 300
+    interleaved = [part for i, x in enumerate(chain) for part in (x, [i, i + 1])]
+
+    def f(*x):
+        return tropical_einsum(*(part for a, labels in zip(x, interleaved[1::2]) for part in (a, labels)), [0, 300], optimize="greedy")
+
+    text = str(jax.make_jaxpr(f)(*chain))
+    assert text.count("equation=") == 299
+    assert len({part.split("'")[1] for part in text.split("equation=")[1:]}) <= 2
+
+
+# --- what is printed, and what is refused ------------------------------------------------------------------------------
+
+
+def test_a_bar_shows_the_slices():
+    a = np.random.default_rng(0).normal(size=(64, 64))
+    limit = SCRATCH + 80_000
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+        value = tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True)
+    plan = plan_tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, winners=True)
+    assert f"{plan.slices}/{plan.slices}" in shown.getvalue()
+    np.testing.assert_array_equal(value, tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit))
+    with pytest.raises(Unsupported, match="progress: given operands inside a transform"):
+        jax.jit(lambda a: tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True))(a)
+
+
+def test_what_is_not_installed(monkeypatch):
+    a = np.ones((64, 64))
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.raises(Unsupported, match=r"no package tqdm.*pip install 'tenferro-jax\[progress\]'"):
+        tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 80_000, progress=True)
+    monkeypatch.setitem(sys.modules, "cotengra", None)
+    for limit in (None, SCRATCH + 70_000):
+        with pytest.raises(Unsupported, match=r"no package cotengra.*pip install 'tenferro-jax\[cotengra\]'"):
+            tropical_einsum("ij,jk,kl->il", *np.ones((3, 63, 63)), optimize="cotengra", memory_limit=limit)
+
+
+def test_limits_that_cannot_be_reached_say_the_least():
+    with pytest.raises(InvalidConfig) as error:
+        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=50_000)
+    least = int(str(error.value).split("at least ")[1].split(" bytes")[0])
+    plan = plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least)
+    assert plan.peak <= least
+    with pytest.raises(InvalidConfig, match=f"needed at least {least} bytes"):
+        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least - 1)
+
+
+def test_symbolic_sizes_have_plans_and_no_slices():
+    (n,) = jax.export.symbolic_shape("n")
+    x = jax.ShapeDtypeStruct((n, n), np.float32)
+    exported = jax.export.export(jax.jit(lambda x: best_assignment("ij,jk,kl->il", x, x, x)._asdict()))(x)
+    a = np.random.default_rng(0).integers(-5, 6, (4, 4)).astype(np.float32)
+    got = exported.call(a)
+    np.testing.assert_array_equal(got["value"], object_einsum("max_plus", "ij,jk,kl->il", a, a, a))
+    np.testing.assert_array_equal(at("ij,jk,kl->il", [a, a, a], got["labels"], (4, 4), np.add), got["value"])
+    with pytest.raises(Unsupported, match="memory_limit: given symbolic sizes"):
+        jax.eval_shape(lambda x: tropical_einsum("ij,jk,kl->il", x, x, x, memory_limit=10**9), x)
+    with pytest.raises(Unsupported, match="ties='split' with a memory limit"):
+        tropical_einsum("ij,jk->ik", *np.ones((2, 64, 64)), ties="split", memory_limit=SCRATCH + 80_000)
+
+
+def test_cotengra_slices():
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(-8, 9, (8, 8, 8)).astype(np.float32) for _ in range(4)]
+    equation = "abc,cde,efg,gab->df"
+    limit = SCRATCH + 20_000
+    plan = plan_tropical_einsum(equation, *operands, optimize="cotengra", memory_limit=limit, winners=True)
+    assert plan.slices > 1
+    assert plan.peak <= limit
+    value = tropical_einsum(equation, *operands, optimize="cotengra", memory_limit=limit)
+    np.testing.assert_array_equal(value, tropical_einsum(equation, *operands))

@@ -1,0 +1,168 @@
+"""Semirings: the laws of ours on every dtype, and one of an author's own, which gets everything else for free."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from ext_tropical import (
+    SEMIRINGS,
+    SelectiveSemiring,
+    TropicalEinsum,
+    best_assignment,
+    broken_laws,
+    max_mul,
+    max_plus,
+    or_and,
+    register_semiring,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from ext_tropical.einsum_op import TropicalEinsumFactory
+from tenferro_jax import Duplicate, InvalidConfig, MalformedFamilyId, check_extension
+from tenferro_jax.payload import payload_json
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class MinLength(SelectiveSemiring):
+    """(min, length of the hypotenuse): the least Euclidean length of steps at right angles. Its times is not linear."""
+
+    id = "tests.min_length.v1"
+    dtypes = ("float64", "float32")
+    unit: float = 1.0
+
+    def times(self, x, y):
+        return jnp.sqrt(x * x + y * y)
+
+    def better(self, y, x):
+        return y < x
+
+    def zero(self, dtype):
+        return np.asarray(np.inf, dtype)
+
+    def one(self, dtype):
+        return np.zeros((), dtype)
+
+
+@pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
+def test_laws(semiring):
+    for dtype in semiring.dtypes:
+        if dtype == "bool":
+            values = np.array([False, True])
+        else:
+            values = np.array([0, 1, 2, 3, 7] if semiring is max_mul else [-5, -1, 0, 1, 7, semiring.zero(jnp.dtype(dtype))], dtype)
+        assert broken_laws(semiring, values) == {}, dtype
+
+
+def test_broken_laws_are_found():
+    assert broken_laws(max_mul, np.array([-1.0, 1.0, 2.0])).keys() == {"zero is neutral for plus", "times distributes over plus"}
+
+    class Wrong(SelectiveSemiring):
+        def times(self, x, y):
+            return x - y
+
+        def better(self, y, x):
+            return y >= x
+
+        def zero(self, dtype):
+            return np.zeros((), dtype)
+
+        def one(self, dtype):
+            return np.ones((), dtype)
+
+    assert broken_laws(Wrong(), np.array([0.0, 1.0, 2.0])).keys() == {
+        "one is neutral for times", "zero absorbs", "nothing loses to the identity", "times commutes", "times associates",
+        "one of two different values is better, of equal ones none", "times distributes over plus",
+    }  # fmt: skip
+
+
+def test_a_semiring_of_ones_own_has_values_winners_assignments_and_gradients():
+    semiring = MinLength()
+    assert broken_laws(semiring, np.array([0.0, 3.0, 4.0, np.inf])) == {}
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.uniform(1, 2, shape) for shape in ((3, 40), (40, 5), (5, 4)))
+    candidates = np.sqrt(a[:, :, None, None] ** 2 + b[None, :, :, None] ** 2 + c[None, None] ** 2)
+    for name in (semiring, "min_length", "tests.min_length.v1"):
+        best = best_assignment("ij,jk,kl->il", a, b, c, semiring=name)
+        np.testing.assert_allclose(best.value, candidates.min((1, 2)), rtol=1e-14)
+    i, k = np.indices((3, 4))
+    np.testing.assert_allclose(candidates[i, best.labels["j"], best.labels["k"], k], best.value, rtol=1e-14)
+    check_grads(lambda *x: tropical_einsum("ij,jk,kl->il", *x, semiring=semiring), (a, b, c), order=2, eps=1e-6)
+    want = jnp.sqrt(a[:, :, None] ** 2 + b**2).min(1)
+    np.testing.assert_array_equal(jax.vmap(lambda a: tropical_einsum("j,jk->k", a, b, semiring=semiring))(a), want)
+    nan = a.copy()
+    nan[0, 7] = np.nan
+    result = tropical_einsum_with_argmax("ij,jk->ik", nan, b, semiring=semiring)
+    assert np.isnan(result.value[0]).all()
+    assert (result.winner[0] == 7).all()
+    assert not np.isnan(result.value[1:]).any()
+
+
+def test_a_semiring_of_ones_own_conforms_and_is_read_back():
+    op = TropicalEinsum(MinLength(2.0), "ij,jk->ik")
+    assert repr(op.semiring) == "min_length(unit=2.0)"
+    assert TropicalEinsumFactory().decode(payload_json(op)) == op
+    assert op != TropicalEinsum(MinLength(3.0), "ij,jk->ik")
+    assert op.algebra == MinLength(2.0)
+    with pytest.raises(InvalidConfig, match=r"fields \(1.0, 2.0\); needed the fields of MinLength"):
+        TropicalEinsumFactory().decode(
+            payload_json(op).replace('"fields":[', '"fields":[{"float":"0x1p+0"},')
+        ) if '"float"' in payload_json(op) else TropicalEinsumFactory().decode(
+            payload_json(op).replace('"fields":["0x', '"fields":["0x1.0000000000000p+0","0x')
+        )
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "ijk->ki", "ij,j->i"])
+def test_every_selective_semiring_conforms(equation):
+    from ext_tropical import TROPICAL_RULES
+
+    for semiring in (*SEMIRINGS[3:], MinLength()):
+        report = check_extension(TropicalEinsum(semiring, equation), rules=TROPICAL_RULES)
+        assert report.ok, str(report)
+
+
+def test_registration_is_strict():
+    @dataclasses.dataclass(frozen=True)
+    class Same(SelectiveSemiring):
+        id = "tests.min_length.v1"
+
+    with pytest.raises(Duplicate, match=r"the id 'tests.min_length.v1' of .*MinLength"):
+        register_semiring(Same)
+    assert register_semiring(MinLength) is MinLength
+
+    @dataclasses.dataclass(frozen=True)
+    class Nameless(SelectiveSemiring):
+        id = "min_length"
+
+    with pytest.raises(MalformedFamilyId):
+        register_semiring(Nameless)
+
+    @dataclasses.dataclass
+    class Mutable(SelectiveSemiring):
+        id = "tests.mutable.v1"
+
+    with pytest.raises(InvalidConfig, match="needed a frozen dataclass"):
+        register_semiring(Mutable)
+    for given in (int, 3, max_plus, SelectiveSemiring):
+        with pytest.raises(InvalidConfig, match="a dataclass that derives from SelectiveSemiring"):
+            register_semiring(given)
+    with pytest.raises(InvalidConfig, match="needed a registered semiring"):
+        tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=Nameless())
+
+
+def test_reachability():
+    """or_and against powers of an integer matrix."""
+    rng = np.random.default_rng(0)
+    edges = rng.random((20, 20)) < 0.1
+    walks = tropical_einsum("ij,jk,kl->il", edges, edges, edges, semiring=or_and)
+    np.testing.assert_array_equal(walks, np.linalg.matrix_power(edges.astype(int), 3) > 0)
+    best = best_assignment("ij,jk,kl->il", edges, edges, edges, semiring="or_and")
+    i, j = np.nonzero(best.feasible)
+    assert (
+        edges[i, best.labels["j"][i, j]] & edges[best.labels["j"][i, j], best.labels["k"][i, j]] & edges[best.labels["k"][i, j], j]
+    ).all()
+    assert 0 < len(i) < 400

@@ -1,0 +1,153 @@
+"""Viterbi against every sequence: score, first best sequence, gradient."""
+
+import itertools
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ext_tropical import viterbi
+from tenferro_jax import DTypeError, InvalidConfig, ShapeError
+
+from ..oracles import ALGEBRAS
+
+VALUES = {
+    "max_plus": [-2.0, -1.0, 0.0] * 3 + [-np.inf],
+    "min_plus": [2.0, 1.0, 0.0] * 3 + [np.inf],
+    "max_mul": [0.5, 1.0, 2.0] * 3 + [0.0],
+    "min_max": [2.0, 1.0, 0.0] * 3 + [np.inf],
+    "or_and": [True] * 9 + [False],
+}
+
+
+def score_of(name, states, initial, transition, emission):
+    times = ALGEBRAS[name].times
+    score = times(initial[states[0]], emission[0][states[0]])
+    for t in range(1, len(states)):
+        score = times(times(score, transition[states[t - 1]][states[t]]), emission[t][states[t]])
+    return score
+
+
+def every_sequence(name, *inputs):
+    """(score, states) of the best sequence; of equal ones that with the smallest last state, then the smallest before it, ..."""
+    best, found = ALGEBRAS[name].zero, None
+    for backwards in itertools.product(range(len(inputs[0])), repeat=len(inputs[2])):
+        score = score_of(name, backwards[::-1], *inputs)
+        if ALGEBRAS[name].better(score, best):
+            best, found = score, backwards[::-1]
+    return best, found
+
+
+def model(rng, values, states, length):
+    return [rng.choice(values, shape) for shape in ((states,), (states, states), (length, states))]
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 5), (3, 4)])
+def test_brute_force(name, states, length):
+    """Few distinct values, so that equal sequences and impossible ones are many."""
+    rng = np.random.default_rng(states * 10 + length)
+    impossible = 0
+    for _ in range(6):
+        inputs = model(rng, VALUES[name], states, length)
+        score, found = every_sequence(name, *inputs)
+        result = viterbi(*inputs, semiring=name)
+        assert result.states.dtype == np.int32
+        np.testing.assert_array_equal(result.score, score)
+        assert bool(result.feasible) == (found is not None)
+        if name == "min_max" and found:  # a worse beginning may be part of a best sequence, which is then another one
+            assert score_of(name, result.states.tolist(), *inputs) == score
+        else:
+            np.testing.assert_array_equal(result.states, found or [-1] * length)
+        impossible += found is None
+    assert impossible < 6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_dtypes(dtype):
+    inputs = [x.astype(dtype) for x in model(np.random.default_rng(0), np.arange(-4, 1), 3, 4)]
+    score, found = every_sequence("max_plus", *(x.tolist() for x in inputs))
+    result = viterbi(*inputs)
+    assert result.score.dtype == dtype
+    assert int(result.score) == score
+    np.testing.assert_array_equal(result.states, found)
+
+
+def test_integer_infinity_is_no_way():
+    """The least integer is the zero of max_plus: no transition from 0 to 1."""
+    no = np.iinfo(np.int32).min
+    result = viterbi(*(np.array(x, np.int32) for x in ([0, no], [[0, no], [0, 0]], [[0, 0], [0, 9]])))
+    assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
+
+
+@pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
+def test_gradient_counts_what_the_sequence_uses(semiring):
+    inputs = model(np.random.default_rng(1), np.arange(-5.0, 1.0), 3, 7)
+    result = viterbi(*inputs, semiring=semiring)
+    states = np.asarray(result.states)
+    want = [np.zeros_like(x) for x in inputs]
+    want[0][states[0]] = 1
+    np.add.at(want[1], (states[:-1], states[1:]), 1)
+    want[2][np.arange(7), states] = 1
+    got = jax.jit(jax.grad(lambda *x: viterbi(*x, semiring=semiring).score, argnums=(0, 1, 2)))(*inputs)
+    for g, w in zip(got, want):
+        np.testing.assert_array_equal(g, w)
+    assert want[1].max() > 1
+
+
+def test_jit_and_vmap_agree_with_a_loop():
+    rng = np.random.default_rng(2)
+    initial, transition, _ = model(rng, np.arange(-5.0, 1.0), 4, 1)
+    emissions = rng.choice(np.arange(-5.0, 1.0), (6, 5, 4))
+    many = jax.jit(jax.vmap(viterbi, in_axes=(None, None, 0)))(initial, transition, emissions)
+    for i, emission in enumerate(emissions):
+        one = viterbi(initial, transition, emission)
+        np.testing.assert_array_equal(many.states[i], one.states)
+        np.testing.assert_array_equal(many.score[i], one.score)
+    slopes = jax.vmap(jax.grad(lambda e: viterbi(initial, transition, e).score))(emissions)
+    np.testing.assert_array_equal(slopes, jax.nn.one_hot(many.states, 4, dtype=float))
+
+
+def test_one_exported_program_for_all_lengths():
+    (length,) = jax.export.symbolic_shape("length")
+    inputs = model(np.random.default_rng(3), np.arange(-5.0, 1.0), 3, 6)
+    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[:2]] + [jax.ShapeDtypeStruct((length, 3), np.float64)]
+    program = jax.export.export(jax.jit(lambda *xs: tuple(jax.tree.leaves(viterbi(*xs)))))(*specs)
+    for count in (1, 2, 6):
+        given = [*inputs[:2], inputs[2][:count]]
+        for got, want in zip(program.call(*given), jax.tree.leaves(viterbi(*given))):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_long_sequence_needs_no_array_of_candidates():
+    states, length = 64, 200
+    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((states,), (states, states), (length, states))]
+    memory = jax.jit(viterbi).lower(*specs).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 4 * (6 * length * states + 8 * states**2)  # T S winners; T S S would be 200 times S**2
+
+
+def test_bad_input():
+    ok = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
+    for i, shape in [(0, (3,)), (0, (2, 1)), (1, (2, 3)), (1, (2,)), (2, (3, 3)), (2, (0, 2)), (2, (3,)), (0, ())]:
+        with pytest.raises(ShapeError, match=r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) and \(T, S\)"):
+            viterbi(*ok[:i], np.zeros(shape), *ok[i + 1 :])
+    with pytest.raises(ShapeError):
+        viterbi(np.zeros(0), np.zeros((0, 0)), np.zeros((3, 0)))
+    with pytest.raises(DTypeError, match="viterbi: given operands of dtype float64 and float32"):
+        viterbi(*ok[:2], ok[2].astype(np.float32))
+    with pytest.raises(DTypeError, match="viterbi: given dtype complex128"):
+        viterbi(*(x + 0j for x in ok))
+    with pytest.raises(DTypeError, match="viterbi, log_transition"):
+        viterbi(ok[0], None, ok[2])
+    with pytest.raises(InvalidConfig, match="semiring"):
+        viterbi(*ok, semiring="plus")
+
+
+def test_nan_is_never_hidden():
+    inputs = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
+    inputs[2][1, 1] = np.nan
+    result = viterbi(*inputs)
+    assert jnp.isnan(result.score)
+    assert result.states[1] == 1

@@ -1,0 +1,223 @@
+"""The programs of docs/examples print what their page says, and what they compute is right in the eyes of other people's code."""
+
+import functools
+import itertools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import independent_sets
+import jax
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.optimize
+import sequence_alignment
+import spin_glass
+import uai
+from Bio.Align import PairwiseAligner, substitution_matrices
+
+from .sweep import ALL, times
+
+ROOT = pathlib.Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs/examples"
+PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if "def main()" in path.read_text())
+
+
+@functools.cache
+def run(program):
+    """What a user sees of a program: exit status and the lines of both streams."""
+    environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(EXAMPLES / program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_prints_what_the_page_says(program):
+    status, printed, problems = run(program)
+    assert (status, problems) == (0, [])
+    (shown,) = re.findall(rf"^\| \[{program}\]\({program}\) \|.*\| `([^`]*)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert shown in map(str.strip, printed)
+
+
+def integer_program(cost, constraints, bounds=(0, 1), integrality=1):
+    """HiGHS: the least cost over integers."""
+    solved = scipy.optimize.milp(cost, constraints=constraints, bounds=scipy.optimize.Bounds(*bounds), integrality=integrality)
+    assert solved.success, solved.message
+    return solved
+
+
+# Spin glasses
+
+
+def energy(bonds, couplings, spins):
+    return -(couplings * spins[..., bonds[:, 0]] * spins[..., bonds[:, 1]]).sum(-1)
+
+
+def least_energy_of_a_planar_lattice(rows, columns, couplings):
+    """Bonds that cost energy are a least-weight matching of the frustrated squares, through squares or the outside."""
+    split = rows * (columns - 1)
+    across, down = couplings[:split].reshape(rows, columns - 1), couplings[split:].reshape(rows - 1, columns)
+    dual = nx.Graph()
+    for r, c in np.ndindex(rows, columns - 1):
+        dual.add_edge((r - 1, c) if r else "outside", (r, c) if r < rows - 1 else "outside")
+    for r, c in np.ndindex(rows - 1, columns):
+        dual.add_edge((r, c - 1) if c else "outside", (r, c) if c < columns - 1 else "outside")
+    around = across[:-1] * across[1:] * down[:, :-1] * down[:, 1:]
+    frustrated = [tuple(square) for square in np.argwhere(around < 0).tolist()]
+    if len(frustrated) % 2:
+        frustrated.append("outside")
+    steps = dict(nx.all_pairs_shortest_path_length(dual))
+    pairs = nx.Graph()
+    pairs.add_weighted_edges_from((a, b, steps[a][b]) for a, b in itertools.combinations(frustrated, 2))
+    return -len(couplings) + 2 * sum(steps[a][b] for a, b in nx.min_weight_matching(pairs))
+
+
+SAMPLES = 20
+
+
+def test_ground_states_against_all_states():
+    rows, columns = 4, 5
+    bonds = spin_glass.square_lattice(rows, columns)
+    couplings = spin_glass.random_couplings(bonds, SAMPLES, seed=1)
+    energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
+    sites = rows * columns
+    states = 1 - 2 * (np.arange(2 ** (sites - 1))[:, None] >> np.arange(sites) & 1).astype(np.float32)  # the last spin is up
+    products = states[:, bonds[:, 0]] * states[:, bonds[:, 1]]
+    np.testing.assert_array_equal(energies, -(products @ couplings.T).max(0))
+    np.testing.assert_array_equal(energies, [least_energy_of_a_planar_lattice(rows, columns, sample) for sample in couplings])
+    np.testing.assert_array_equal(energy(bonds, couplings, np.asarray(spins)), energies)
+
+
+def test_larger_ground_states_against_matching():
+    size = 8 if ALL else 6
+    bonds = spin_glass.square_lattice(size, size)
+    couplings = spin_glass.random_couplings(bonds, times(20), seed=2)
+    energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
+    np.testing.assert_array_equal(energies, [least_energy_of_a_planar_lattice(size, size, sample) for sample in couplings])
+    np.testing.assert_array_equal(energy(bonds, couplings, np.asarray(spins)), energies)
+
+
+def test_the_gradient_tells_the_unsatisfied_bonds():
+    bonds = spin_glass.square_lattice(4, 5)
+    couplings = spin_glass.random_couplings(bonds, SAMPLES, seed=3)
+    _, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
+    costly = jax.vmap(lambda sample: spin_glass.unsatisfied(bonds, sample))(couplings)
+    np.testing.assert_array_equal(costly, couplings * np.asarray(spins)[:, bonds[:, 0]] * np.asarray(spins)[:, bonds[:, 1]] < 0)
+    text = spin_glass.picture(4, 5, np.asarray(spins[0]), np.asarray(costly[0]))
+    assert (text.count("x"), text.count("+")) == (costly[0].sum(), (spins[0] > 0).sum())
+
+
+# Independent sets
+
+
+def test_the_printed_sets_are_independent_and_as_large_as_the_literature_says():
+    _, printed, _ = run("independent_sets.py")
+    assert len(printed) == len(independent_sets.KNOWN) == 10
+    for line in printed:
+        name, *numbers = re.fullmatch(r" *(\w+): +(\d+) of +(\d+) nodes, known +(\d+): ([\d ]+)", line).groups()
+        nodes = [int(node) for node in numbers.pop().split()]
+        graph = independent_sets.named_graph(name)
+        assert list(map(int, numbers)) == [len(set(nodes)), len(graph), independent_sets.KNOWN[name]]
+        assert len(nodes) == independent_sets.KNOWN[name]
+        assert not graph.subgraph(nodes).edges
+        assert set(nodes) <= set(graph)
+
+
+def test_a_heaviest_set_against_integer_programming():
+    graph = independent_sets.named_graph("cubical")
+    incidence = nx.incidence_matrix(graph).T
+    for weights in np.random.default_rng(0).integers(1, 20, (times(10), len(graph))).astype(np.float64):
+        value, nodes = independent_sets.maximum_independent_set(graph, weights)
+        assert value == weights[nodes].sum() == -integer_program(-weights, scipy.optimize.LinearConstraint(incidence, ub=1)).fun
+        np.testing.assert_array_equal(independent_sets.indicator(graph, weights), np.isin(range(8), nodes))
+
+
+# Alignment of sequences
+
+
+def random_sequence(rng, length):
+    return "".join(rng.choice(list("ARNDCQEGHILKMFPSTVWY"), length))
+
+
+@pytest.mark.parametrize("gap", [1.0, 4.0, 8.0, 11.0])
+def test_alignment_against_biopython(gap):
+    rng = np.random.default_rng(0)
+    cases = [
+        (sequence_alignment.ALPHA, sequence_alignment.BETA),
+        *((random_sequence(rng, 12), random_sequence(rng, 9)) for _ in range(times(5))),
+    ]
+    aligner = PairwiseAligner(mode="global", substitution_matrix=substitution_matrices.load("BLOSUM62"))
+    aligner.gap_score = -gap
+    score = jax.jit(sequence_alignment.score)
+    for first, second in cases:
+        scores = sequence_alignment.pair_scores(first, second)
+        best = score(scores, np.float32(gap))
+        assert best == aligner.score(first, second)
+        pairs = sequence_alignment.aligned_pairs(scores, np.float32(gap))
+        assert all(i < k and j < m for (i, j), (k, m) in itertools.pairwise(pairs))
+        alone = len(first) + len(second) - 2 * len(pairs)
+        assert sum(scores[pair] for pair in pairs) - gap * alone == best
+        top, middle, bottom = sequence_alignment.lines(first, second, pairs)
+        assert (top.replace("-", ""), bottom.replace("-", "")) == (first, second)
+        assert len(top) == len(middle) == len(bottom) == alone + len(pairs)
+        assert middle.count("|") == sum(first[i] == second[j] for i, j in pairs)
+
+
+# UAI files
+
+SMALL = "BAYES 2 2 3 2 1 0 2 0 1 2 .4 .6 6 .1 .2 .7 1 0 0"
+
+
+def test_a_small_model_is_read():
+    network = uai.parse("c a comment\n" + SMALL)
+    assert network.sizes == (2, 3)
+    assert network.scopes == ((0,), (0, 1))
+    np.testing.assert_array_equal(network.tables[1], [[0.1, 0.2, 0.7], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: needed BAYES or MARKOV, found the end"),
+        ("BIF 2", "needed BAYES or MARKOV, found BIF"),
+        ("MARKOV\n\ntwo", "line 3: needed the number of variables, 0 ... 2147483647, found two"),
+        ("MARKOV 2 2", "line 1: needed a number of values, found the end"),
+        ("MARKOV 2 2 0", "needed a number of values, 1 ... 2147483647, found 0"),
+        ("MARKOV 1 2.5", "needed a number of values, 1 ... 2147483647, found 2.5"),
+        ("MARKOV 1 2 -1", "needed the number of factors, 0 ... 2147483647, found -1"),
+        ("MARKOV 1 2 1 2 0 0", "needed the number of variables of a factor, 0 ... 1, found 2"),
+        ("MARKOV 2 2 2 1 2 0 0", "needed a variable that the factor does not have yet, found 0"),
+        ("MARKOV 2 2 2 1 1 2", "needed a variable, 0 ... 1, found 2"),
+        ("MARKOV 2 2 3 1 2 0 1\n\n5 1 1 1 1 1", r"line 3: needed 6 entries for \[2, 3\] values, found 5"),
+        ("MARKOV 1 2 1 1 0 2 .5", "needed an entry, found the end"),
+        ("MARKOV 1 2 1 1 0 2 .5 half", "needed a finite number of at least 0, found half"),
+        ("MARKOV 1 2 1 1 0 2 .5 nan", "needed a finite number of at least 0, found nan"),
+        ("MARKOV 1 2 1 1 0 2 .5 inf", "needed a finite number of at least 0, found inf"),
+        ("MARKOV 1 2 1 1 0 2 .5 -.5", "needed a finite number of at least 0, found -.5"),
+        ("MARKOV 99999999999999999999999999 2", "needed the number of variables"),
+        ("MARKOV ² 2", "needed the number of variables"),
+        (SMALL + " 7", "needed the end, found 7"),
+    ],
+)
+def test_a_broken_model_is_a_typed_error(text, message):
+    with pytest.raises(uai.UaiError, match=message):
+        uai.parse(text)
+
+
+def test_every_cut_of_a_model_is_a_typed_error():
+    words = SMALL.split()
+    for count in range(len(words)):
+        with pytest.raises(uai.UaiError, match="the end"):
+            uai.parse(" ".join(words[:count]))
+
+
+def test_files_that_are_no_text_or_are_missing(tmp_path):
+    (tmp_path / "image.uai").write_bytes(b"\x89PNG")
+    with pytest.raises(uai.UaiError, match=r"image\.uai: needed text, found byte 0x89 at 0"):
+        uai.read(tmp_path / "image.uai")
+    with pytest.raises(FileNotFoundError):
+        uai.read(tmp_path / "none.uai")
