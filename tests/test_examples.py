@@ -8,18 +8,24 @@ import re
 import subprocess
 import sys
 
+import hmmlearn.hmm
 import independent_sets
 import jax
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.sparse
 import sequence_alignment
+import shortest_paths
 import spin_glass
 import uai
+import viterbi_decoding
 from Bio.Align import PairwiseAligner, substitution_matrices
 
-from .sweep import ALL, times
+from ext_tropical import closure, min_plus
+
+from .sweep import times
 
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs/examples"
@@ -53,62 +59,64 @@ def integer_program(cost, constraints, bounds=(0, 1), integrality=1):
 # Spin glasses
 
 
-def energy(bonds, couplings, spins):
-    return -(couplings * spins[..., bonds[:, 0]] * spins[..., bonds[:, 1]]).sum(-1)
+def around_squares(rows, columns, bonds):
+    """The product of what the four bonds of each square have."""
+    split = rows * (columns - 1)
+    across, down = bonds[:split].reshape(rows, columns - 1), bonds[split:].reshape(rows - 1, columns)
+    return across[:-1] * across[1:] * down[:, :-1] * down[:, 1:]
 
 
 def least_energy_of_a_planar_lattice(rows, columns, couplings):
-    """Bonds that cost energy are a least-weight matching of the frustrated squares, through squares or the outside."""
-    split = rows * (columns - 1)
-    across, down = couplings[:split].reshape(rows, columns - 1), couplings[split:].reshape(rows - 1, columns)
-    dual = nx.Graph()
+    """The bonds that cost energy are a least-weight matching of the frustrated squares, by way of squares and the outside."""
+    neighbours = nx.Graph()
     for r, c in np.ndindex(rows, columns - 1):
-        dual.add_edge((r - 1, c) if r else "outside", (r, c) if r < rows - 1 else "outside")
+        neighbours.add_edge((r - 1, c) if r else "outside", (r, c) if r < rows - 1 else "outside")
     for r, c in np.ndindex(rows - 1, columns):
-        dual.add_edge((r, c - 1) if c else "outside", (r, c) if c < columns - 1 else "outside")
-    around = across[:-1] * across[1:] * down[:, :-1] * down[:, 1:]
-    frustrated = [tuple(square) for square in np.argwhere(around < 0).tolist()]
+        neighbours.add_edge((r, c - 1) if c else "outside", (r, c) if c < columns - 1 else "outside")
+    frustrated = [tuple(square) for square in np.argwhere(around_squares(rows, columns, couplings) < 0).tolist()]
     if len(frustrated) % 2:
         frustrated.append("outside")
-    steps = dict(nx.all_pairs_shortest_path_length(dual))
+    steps = dict(nx.all_pairs_shortest_path_length(neighbours))
     pairs = nx.Graph()
     pairs.add_weighted_edges_from((a, b, steps[a][b]) for a, b in itertools.combinations(frustrated, 2))
     return -len(couplings) + 2 * sum(steps[a][b] for a, b in nx.min_weight_matching(pairs))
 
 
-SAMPLES = 20
-
-
 def test_ground_states_against_all_states():
     rows, columns = 4, 5
     bonds = spin_glass.square_lattice(rows, columns)
-    couplings = spin_glass.random_couplings(bonds, SAMPLES, seed=1)
+    couplings = spin_glass.random_couplings(bonds, samples=20, seed=1)
     energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
     sites = rows * columns
     states = 1 - 2 * (np.arange(2 ** (sites - 1))[:, None] >> np.arange(sites) & 1).astype(np.float32)  # the last spin is up
     products = states[:, bonds[:, 0]] * states[:, bonds[:, 1]]
     np.testing.assert_array_equal(energies, -(products @ couplings.T).max(0))
     np.testing.assert_array_equal(energies, [least_energy_of_a_planar_lattice(rows, columns, sample) for sample in couplings])
-    np.testing.assert_array_equal(energy(bonds, couplings, np.asarray(spins)), energies)
+    spins = np.asarray(spins)
+    np.testing.assert_array_equal(energies, -(couplings * spins[:, bonds[:, 0]] * spins[:, bonds[:, 1]]).sum(1))
 
 
-def test_larger_ground_states_against_matching():
-    size = 8 if ALL else 6
-    bonds = spin_glass.square_lattice(size, size)
-    couplings = spin_glass.random_couplings(bonds, times(20), seed=2)
-    energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
-    np.testing.assert_array_equal(energies, [least_energy_of_a_planar_lattice(size, size, sample) for sample in couplings])
-    np.testing.assert_array_equal(energy(bonds, couplings, np.asarray(spins)), energies)
+@pytest.mark.parametrize("size", [4, 6])
+def test_the_printed_energies_against_matching(size):
+    """The mean of integers that are each at least the least: one that is not would show in the fourth place."""
+    couplings = spin_glass.random_couplings(spin_glass.square_lattice(size, size), samples=100, seed=0)
+    least = [least_energy_of_a_planar_lattice(size, size, sample) for sample in couplings]
+    _, printed, _ = run("spin_glass.py")
+    assert f"{size} x {size}: the ground states of 100 samples have {np.mean(least) / size**2:.4f} energy a spin" in printed
 
 
 def test_the_gradient_tells_the_unsatisfied_bonds():
-    bonds = spin_glass.square_lattice(4, 5)
-    couplings = spin_glass.random_couplings(bonds, SAMPLES, seed=3)
-    _, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
-    costly = jax.vmap(lambda sample: spin_glass.unsatisfied(bonds, sample))(couplings)
-    np.testing.assert_array_equal(costly, couplings * np.asarray(spins)[:, bonds[:, 0]] * np.asarray(spins)[:, bonds[:, 1]] < 0)
-    text = spin_glass.picture(4, 5, np.asarray(spins[0]), np.asarray(costly[0]))
-    assert (text.count("x"), text.count("+")) == (costly[0].sum(), (spins[0] > 0).sum())
+    """Any set of bonds that is odd around the frustrated squares alone belongs to some spins; as few as these, to a ground state."""
+    bonds = spin_glass.square_lattice(4, 4)
+    for couplings in spin_glass.random_couplings(bonds, times(10), seed=2):
+        costly = np.asarray(spin_glass.unsatisfied(bonds, couplings))
+        np.testing.assert_array_equal(around_squares(4, 4, 1 - 2 * costly.astype(int)), around_squares(4, 4, couplings))
+        assert 2 * costly.sum() - len(bonds) == least_energy_of_a_planar_lattice(4, 4, couplings)
+
+
+def test_the_picture():
+    picture = spin_glass.picture(2, 3, np.array([1, -1, 1, 1, 1, -1]), np.array([1, 0, 0, 0, 0, 1, 0], bool))
+    assert picture == "  +x- +\n    x\n  + + -"
 
 
 # Independent sets
@@ -134,6 +142,34 @@ def test_a_heaviest_set_against_integer_programming():
         value, nodes = independent_sets.maximum_independent_set(graph, weights)
         assert value == weights[nodes].sum() == -integer_program(-weights, scipy.optimize.LinearConstraint(incidence, ub=1)).fun
         np.testing.assert_array_equal(independent_sets.indicator(graph, weights), np.isin(range(8), nodes))
+
+
+# Shortest paths
+
+
+def test_shortest_paths_against_scipy():
+    names, lengths = shortest_paths.characters()
+    assert (len(names), np.isfinite(lengths).sum()) == (77, 2 * 254)
+    paths = closure(lengths, semiring=min_plus)
+    want = scipy.sparse.csgraph.dijkstra(np.where(np.isfinite(lengths), lengths, 0))
+    np.testing.assert_allclose(paths.value, want, rtol=1e-14)
+    for source, target in np.random.default_rng(0).integers(len(names), size=(times(20), 2)).tolist():
+        nodes = shortest_paths.path(paths, source, target)
+        assert (nodes[0], nodes[-1]) == (source, target)
+        assert sum(lengths[a, b] for a, b in itertools.pairwise(nodes)) == pytest.approx(want[source, target], rel=1e-14)
+
+
+def test_the_gradient_counts_the_paths_through_an_edge():
+    """Lengths without ties, so that the shortest paths are those of networkx, and its counts by Brandes' algorithm the judge."""
+    _, lengths = shortest_paths.characters()
+    noise = np.random.default_rng(0).uniform(1, 1.01, lengths.shape)
+    lengths = lengths * (noise + noise.T)
+    uses = np.asarray(shortest_paths.uses(lengths))
+    graph = nx.from_numpy_array(np.where(np.isinf(lengths), 0, lengths))
+    want = np.zeros_like(lengths)
+    for edge, count in nx.edge_betweenness_centrality(graph, normalized=False, weight="weight").items():
+        want[edge] = want[edge[::-1]] = count
+    np.testing.assert_allclose(uses, want, atol=1e-9)
 
 
 # Alignment of sequences
@@ -174,7 +210,7 @@ SMALL = "BAYES 2 2 3 2 1 0 2 0 1 2 .4 .6 6 .1 .2 .7 1 0 0"
 
 def test_a_small_model_is_read():
     network = uai.parse("c a comment\n" + SMALL)
-    assert network.sizes == (2, 3)
+    assert (network.kind, network.sizes) == ("BAYES", (2, 3))
     assert network.scopes == ((0,), (0, 1))
     np.testing.assert_array_equal(network.tables[1], [[0.1, 0.2, 0.7], [1, 0, 0]])
 
@@ -192,6 +228,7 @@ def test_a_small_model_is_read():
         ("MARKOV 1 2 1 2 0 0", "needed the number of variables of a factor, 0 ... 1, found 2"),
         ("MARKOV 2 2 2 1 2 0 0", "needed a variable that the factor does not have yet, found 0"),
         ("MARKOV 2 2 2 1 1 2", "needed a variable, 0 ... 1, found 2"),
+        ("BAYES 2 2 2 2 1 0 2 1 0", r"needed each variable as the last of one factor, found \[\(0,\), \(0,\)\]"),
         ("MARKOV 2 2 3 1 2 0 1\n\n5 1 1 1 1 1", r"line 3: needed 6 entries for \[2, 3\] values, found 5"),
         ("MARKOV 1 2 1 1 0 2 .5", "needed an entry, found the end"),
         ("MARKOV 1 2 1 1 0 2 .5 half", "needed a finite number of at least 0, found half"),
@@ -221,3 +258,38 @@ def test_files_that_are_no_text_or_are_missing(tmp_path):
         uai.read(tmp_path / "image.uai")
     with pytest.raises(FileNotFoundError):
         uai.read(tmp_path / "none.uai")
+
+
+# Hidden Markov models
+
+
+def random_chain(rng, states, symbols, steps):
+    initial, *transition = rng.dirichlet(np.ones(states), states + 1)
+    faces = rng.dirichlet(np.ones(symbols), states)
+    return initial, np.array(transition), faces, rng.integers(symbols, size=steps)
+
+
+def test_decoding_against_hmmlearn():
+    rng = np.random.default_rng(0)
+    casino = (
+        viterbi_decoding.INITIAL,
+        viterbi_decoding.TRANSITION,
+        viterbi_decoding.FACES,
+        np.array(list(viterbi_decoding.ROLLS), int) - 1,
+    )
+    for initial, transition, faces, seen in [casino, *(random_chain(rng, 4, 5, 50) for _ in range(times(5)))]:
+        judge = hmmlearn.hmm.CategoricalHMM(n_components=len(initial), n_features=faces.shape[1])
+        judge.startprob_, judge.transmat_, judge.emissionprob_ = initial, transition, faces
+        want, states = judge.decode(seen[:, None], algorithm="viterbi")
+        chain = viterbi_decoding.Chain(np.log(initial), np.log(transition), np.log(faces[:, seen].T))
+        score, found = viterbi_decoding.by_scan(chain)
+        assert score == pytest.approx(want, rel=1e-12)
+        assert found == states.tolist()
+
+
+def test_one_einsum_finds_the_same_path():
+    chain = viterbi_decoding.casino(viterbi_decoding.ROLLS[:40])
+    score, states = viterbi_decoding.by_scan(chain)
+    again, found = viterbi_decoding.by_one_einsum(chain)
+    assert again == pytest.approx(score, rel=1e-13)
+    assert found == states

@@ -63,7 +63,7 @@ def main() -> None:
         bonds = square_lattice(size, size)
         couplings = random_couplings(bonds, samples=100, seed=0)
         energies, spins = jax.vmap(lambda sample, bonds=bonds: ground_state(bonds, sample))(couplings)
-        print(f"{size} x {size}: the ground states of 100 samples have {energies.mean() / size**2:.3f} energy a spin")
+        print(f"{size} x {size}: the ground states of 100 samples have {energies.mean() / size**2:.4f} energy a spin")
     costly = unsatisfied(bonds, couplings[0])
     print(f"One of {size} x {size}, energy {energies[0]:.0f}; {costly.sum()} of {len(bonds)} bonds are unsatisfied (x):")
     print(picture(size, size, np.asarray(spins[0]), np.asarray(costly)))

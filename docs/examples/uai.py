@@ -18,8 +18,12 @@ class UaiError(ValueError):
 
 
 class Network(NamedTuple):
-    """A graphical model: for each variable its number of values, for each factor its variables and its table, float64."""
+    """A graphical model: for each variable its number of values, for each factor its variables and its table, float64.
 
+    In a Bayesian network each variable is the last one of one factor, its probabilities given the others.
+    """
+
+    kind: str
     sizes: tuple[int, ...]
     scopes: tuple[tuple[int, ...], ...]
     tables: tuple[np.ndarray, ...]
@@ -42,9 +46,11 @@ def parse(text: str, name: str = "text") -> Network:
         raise words.error("BAYES or MARKOV", kind)
     sizes = tuple(words.integer("a number of values", 1) for _ in range(words.integer("the number of variables", 0)))
     scopes = tuple(_scope(words, len(sizes)) for _ in range(words.integer("the number of factors", 0)))
+    if kind == "BAYES" and sorted(scope[-1:] for scope in scopes) != [(variable,) for variable in range(len(sizes))]:
+        raise words.error("each variable as the last of one factor", f"{[scope[-1:] for scope in scopes]}")
     tables = tuple(_table(words, [sizes[variable] for variable in scope]) for scope in scopes)
     words.end()
-    return Network(sizes, scopes, tables)
+    return Network(kind, sizes, scopes, tables)
 
 
 MOST_AXES = 64  # of a NumPy array

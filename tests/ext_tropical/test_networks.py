@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import sys
 
 import jax
@@ -12,7 +13,9 @@ import pytest
 from opt_einsum.testing import rand_equation
 
 from ext_tropical import (
+    SEMIRINGS,
     best_assignment,
+    log_sum_exp,
     max_mul,
     max_plus,
     min_max,
@@ -49,10 +52,12 @@ def at(equation, operands, labels, shape, combine):
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("seed", range(times(4)))
+@pytest.mark.parametrize("seed", range(times(2)))
 def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
     """Under max_plus and min_plus the gradient is the number of output entries whose assignment has an entry: one-hot sums."""
     equation, operands = network(seed)
+    if name == "max_mul":
+        operands = [abs(x) for x in operands]  # its laws are those of non-negative entries
     best = best_assignment(equation, *operands, semiring=name)
     assert set(best.labels) == set(equation.split("->")[0]) - {","} - set(equation.split("->")[1])
     np.testing.assert_array_equal(best.value, object_einsum(name, equation, *operands))
@@ -116,7 +121,7 @@ def test_more_than_fifty_two_labels():
     rng = np.random.default_rng(0)
     chain = [rng.integers(-8, 9, (3, 3)).astype(float) for _ in range(80)]
     symbols = [opt_einsum.get_symbol(i) for i in range(81)]
-    equation = ",".join(a + b for a, b in zip(symbols, symbols[1:])) + f"->{symbols[0]}{symbols[-1]}"
+    equation = ",".join(a + b for a, b in itertools.pairwise(symbols)) + f"->{symbols[0]}{symbols[-1]}"
     want = chain[0]
     for x in chain[1:]:
         want = (want[:, :, None] + x).max(1)
@@ -133,10 +138,10 @@ def test_more_than_fifty_two_labels():
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("seed", range(times(3)))
+@pytest.mark.parametrize("seed", range(times(2)))
 def test_slices_are_exact(name, seed):
     equation, operands = network(seed + 20, high=8)
-    operands = [x * 8 + np.arange(x.size).reshape(x.shape) % 7 for x in operands]
+    operands = [abs(x) if name == "max_mul" else x for x in operands]
     free = plan_tropical_einsum(equation, *operands, winners=True)
     limit = SCRATCH + (free.peak - SCRATCH) // 4
     plan = plan_tropical_einsum(equation, *operands, winners=True, memory_limit=limit)
@@ -154,9 +159,9 @@ def test_slices_are_exact(name, seed):
 def test_derivatives_of_slices(name):
     """Generic reals have one optimum: gradient, jvp, second order and vmap are those of the unsliced einsum."""
     rng = np.random.default_rng(0)
-    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 8), (8, 8), (8, 6))]
+    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 16), (16, 16), (16, 6))]
     weights = rng.normal(size=(6, 6))
-    limit = SCRATCH + 6000
+    limit = SCRATCH + 9000
     assert plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=limit, winners=True).slices > 1
 
     def f(limit):
@@ -172,11 +177,48 @@ def test_derivatives_of_slices(name):
             np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+def test_log_sum_exp_in_slices():
+    """Value, gradient, jvp and second order are those of the unsliced einsum, but for rounding."""
+    rng = np.random.default_rng(0)
+    operands = [rng.normal(size=shape) for shape in ((6, 16), (16, 32), (32, 6))]
+    weights, limit = rng.normal(size=(6, 6)), SCRATCH + 12_000
+    assert plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=limit).slices > 1
+
+    def f(limit):
+        return lambda *x: (weights * tropical_einsum("ij,jk,kl->il", *x, semiring=log_sum_exp(0.7), memory_limit=limit)).sum()
+
+    candidates = operands[0][:, :, None, None] + operands[1][None, :, :, None] + operands[2][None, None]
+    np.testing.assert_allclose(f(limit)(*operands), (weights * 0.7 * np.log(np.exp(candidates / 0.7).sum((1, 2)))).sum(), rtol=1e-12)
+    for derive in (
+        lambda f: jax.grad(f, (0, 1, 2)),
+        lambda f: lambda *x: jax.jvp(f, x, tuple(map(jnp.sin, x))),
+        lambda f: lambda *x: jax.jvp(jax.grad(f), x, tuple(map(jnp.sin, x))),
+    ):
+        for got, want in zip(jax.tree.leaves(derive(f(limit))(*operands)), jax.tree.leaves(derive(f(None))(*operands)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_shared_ties_in_a_chain():
+    """Two steps of equal candidates: each step shares equally, as nested maxima of JAX do."""
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(0, 2, shape).astype(float) for shape in ((3, 6), (6, 5), (5, 2))]
+
+    def maxima(a, b, c):
+        return jnp.max(jnp.max(a[:, :, None] + b[None], 1)[:, :, None] + c[None], 1)
+
+    path = [(0, 1), (0, 1)]
+    ours, theirs = (
+        jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2))(*operands)
+        for f in (lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path), maxima)
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), ours, theirs)
+
+
 def test_nan_and_infeasible_cells_in_slices():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(64, 64)), rng.normal(size=(64, 64))
     a[3, 40], a[5] = np.nan, -np.inf
-    limit = SCRATCH + 80_000
+    limit = SCRATCH + 160_000
     assert plan_tropical_einsum("ij,jk->ik", a, b, memory_limit=limit, winners=True).slices > 1
     best, whole = (best_assignment("ij,jk->ik", a, b, memory_limit=m) for m in (limit, None))
     jax.tree.map(np.testing.assert_array_equal, best, whole)
@@ -186,7 +228,7 @@ def test_nan_and_infeasible_cells_in_slices():
     assert best.feasible[4].all()
 
 
-@pytest.mark.parametrize("seed", range(times(6)))
+@pytest.mark.parametrize("seed", range(times(2)))
 @pytest.mark.parametrize("winners", [False, True])
 def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
@@ -214,13 +256,22 @@ def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
         ("ij->j", ((256, 256),)),
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
-@pytest.mark.parametrize("semiring", [max_plus, max_mul], ids=repr)
+@pytest.mark.parametrize(
+    ("semiring", "dtype"),
+    [
+        (s, dtype)
+        for s in (max_plus, max_mul, log_sum_exp(2.0))
+        for dtype in ("float32", "bfloat16", "int32", "float64")
+        if dtype in s.dtypes
+    ],
+    ids=str,
+)
 def test_a_step_allocates_no_more_than_documented(equation, shapes, dtype, semiring):
     """4 (3 b m n + 2 b k (m + n)) bytes, 8 for 64 bits, and 64 KiB, beside operands and results; with winners too."""
     work = 8 if dtype == "float64" else 4
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    fn = jax.jit(lambda *x: jax.tree.leaves(tropical_einsum_with_argmax(equation, *x, semiring=semiring)))
+    solve = tropical_einsum_with_argmax if semiring in SEMIRINGS else tropical_einsum
+    fn = jax.jit(lambda *x: jax.tree.leaves(solve(equation, *x, semiring=semiring)))
     out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
     read = sum(np.prod(shape) for shape in shapes)
     assert fn.lower(*specs).compile().memory_analysis().temp_size_in_bytes <= work * (3 * out + 2 * read) + SCRATCH
@@ -243,7 +294,7 @@ def test_a_thousand_matrices_are_planned_and_run_as_one_op_form():
 
 def test_a_bar_shows_the_slices():
     a = np.random.default_rng(0).normal(size=(64, 64))
-    limit = SCRATCH + 80_000
+    limit = SCRATCH + 160_000
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown):
         value = tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True)
@@ -258,16 +309,16 @@ def test_what_is_not_installed(monkeypatch):
     a = np.ones((64, 64))
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.raises(Unsupported, match=r"no package tqdm.*pip install 'tenferro-jax\[progress\]'"):
-        tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 80_000, progress=True)
+        tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 160_000, progress=True)
     monkeypatch.setitem(sys.modules, "cotengra", None)
-    for limit in (None, SCRATCH + 70_000):
+    for limit in (None, SCRATCH + 160_000):
         with pytest.raises(Unsupported, match=r"no package cotengra.*pip install 'tenferro-jax\[cotengra\]'"):
             tropical_einsum("ij,jk,kl->il", *np.ones((3, 63, 63)), optimize="cotengra", memory_limit=limit)
 
 
 def test_limits_that_cannot_be_reached_say_the_least():
     with pytest.raises(InvalidConfig) as error:
-        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=50_000)
+        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=1000)
     least = int(str(error.value).split("at least ")[1].split(" bytes")[0])
     plan = plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least)
     assert plan.peak <= least
@@ -286,14 +337,14 @@ def test_symbolic_sizes_have_plans_and_no_slices():
     with pytest.raises(Unsupported, match="memory_limit: given symbolic sizes"):
         jax.eval_shape(lambda x: tropical_einsum("ij,jk,kl->il", x, x, x, memory_limit=10**9), x)
     with pytest.raises(Unsupported, match="ties='split' with a memory limit"):
-        tropical_einsum("ij,jk->ik", *np.ones((2, 64, 64)), ties="split", memory_limit=SCRATCH + 80_000)
+        tropical_einsum("ij,jk->ik", *np.ones((2, 64, 64)), ties="split", memory_limit=SCRATCH + 160_000)
 
 
 def test_cotengra_slices():
     rng = np.random.default_rng(0)
     operands = [rng.integers(-8, 9, (8, 8, 8)).astype(np.float32) for _ in range(4)]
     equation = "abc,cde,efg,gab->df"
-    limit = SCRATCH + 20_000
+    limit = SCRATCH + 10_000
     plan = plan_tropical_einsum(equation, *operands, optimize="cotengra", memory_limit=limit, winners=True)
     assert plan.slices > 1
     assert plan.peak <= limit
