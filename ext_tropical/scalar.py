@@ -39,9 +39,7 @@ class _Scalar:
     def __add__(self, other: Any) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        if math.isnan(self.value):
-            return self
-        return other if math.isnan(other.value) or self._loses_to(other) else self
+        return other if math.isnan(other.value) or self._loses_to(other) else self  # nothing beats NaN
 
     def __radd__(self, other: Any) -> Self:
         return self if type(other) is int and other == 0 else NotImplemented  # sum() and np.einsum start from the integer 0
