@@ -25,7 +25,7 @@ def square_lattice(rows: int, columns: int) -> np.ndarray:
 
 def random_couplings(bonds: np.ndarray, samples: int, seed: int) -> np.ndarray:
     """+1 and -1 with equal chance: float32 (samples, bonds)."""
-    return np.random.default_rng(seed).choice(np.float32([-1, 1]), (samples, len(bonds)))
+    return np.random.default_rng(seed).choice(np.asarray([-1, 1], np.float32), (samples, len(bonds)))
 
 
 def network(bonds: np.ndarray, couplings: Any) -> list[Any]:
