@@ -12,6 +12,7 @@ from .rules import TROPICAL_RULES, TropicalEinsumRule
 from .scalar import MaxMul, MaxPlus, MinPlus
 from .selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and
 from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
+from .smooth import LogSumExp, log_sum_exp
 from .viterbi import ViterbiResult, viterbi
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "TROPICAL_RULES",
     "Assignment",
     "ClosureResult",
+    "LogSumExp",
     "MaxMul",
     "MaxPlus",
     "MinPlus",
@@ -37,6 +39,7 @@ __all__ = [
     "broken_laws",
     "closure",
     "composition",
+    "log_sum_exp",
     "matrix_power",
     "max_mul",
     "max_plus",

@@ -151,8 +151,8 @@ def best_assignment(
     problem = _problem(equation, operands, selective, ties, accumulate, True)
     value, steps, output = _solve(problem, optimize, memory_limit, progress)
     result = TropicalResult(value, steps, output, selective)
-    labels: dict[Any, Any] = {problem.written.get(label, label): i for label, i in result.coordinates().items()}
-    return Assignment(value, labels, result.feasible)
+    labels: list[tuple[Any, Any]] = [(problem.written.get(label, label), i) for label, i in result.coordinates().items()]
+    return Assignment(value, dict(sorted(labels, key=lambda pair: pair[0])), result.feasible)
 
 
 @dataclasses.dataclass(frozen=True)

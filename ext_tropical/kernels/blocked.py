@@ -15,6 +15,7 @@ of small tables: a loop of one turn is no faster, and compiles five times as lon
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,9 @@ folds the fetch into the loop, which then no longer vectorises (ten times slower
 
 FEW = 4
 """Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
+
+SMALL = 1 << 13
+"""Candidates in all up to which one reduction does it: 64 KiB at most."""
 
 
 def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
@@ -51,7 +55,9 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
     shape = _cells(operands)
     if _is(count, 0):
         return (jnp.full(shape, semiring.zero(dtype)), jnp.full(shape, -1, jnp.int32))[: 1 + with_winner]
+    sizes = (count, *shape)
     few = isinstance(count, int) and count <= FEW
+    few = few or (all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= SMALL)
     if few or len(operands) == 1 or any(_is(size, 1) for size in shape[1:]):
         return _direct(semiring, _products(semiring, [x[:, :, None] for x in operands]), with_winner)
     if not jnp.issubdtype(dtype, jnp.floating):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import sys
 
 import jax
@@ -49,10 +50,12 @@ def at(equation, operands, labels, shape, combine):
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("seed", range(times(4)))
+@pytest.mark.parametrize("seed", range(times(2)))
 def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
     """Under max_plus and min_plus the gradient is the number of output entries whose assignment has an entry: one-hot sums."""
     equation, operands = network(seed)
+    if name == "max_mul":
+        operands = [abs(x) for x in operands]  # its laws are those of non-negative entries
     best = best_assignment(equation, *operands, semiring=name)
     assert set(best.labels) == set(equation.split("->")[0]) - {","} - set(equation.split("->")[1])
     np.testing.assert_array_equal(best.value, object_einsum(name, equation, *operands))
@@ -116,7 +119,7 @@ def test_more_than_fifty_two_labels():
     rng = np.random.default_rng(0)
     chain = [rng.integers(-8, 9, (3, 3)).astype(float) for _ in range(80)]
     symbols = [opt_einsum.get_symbol(i) for i in range(81)]
-    equation = ",".join(a + b for a, b in zip(symbols, symbols[1:])) + f"->{symbols[0]}{symbols[-1]}"
+    equation = ",".join(a + b for a, b in itertools.pairwise(symbols)) + f"->{symbols[0]}{symbols[-1]}"
     want = chain[0]
     for x in chain[1:]:
         want = (want[:, :, None] + x).max(1)
@@ -133,10 +136,10 @@ def test_more_than_fifty_two_labels():
 
 
 @pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("seed", range(times(3)))
+@pytest.mark.parametrize("seed", range(times(2)))
 def test_slices_are_exact(name, seed):
     equation, operands = network(seed + 20, high=8)
-    operands = [x * 8 + np.arange(x.size).reshape(x.shape) % 7 for x in operands]
+    operands = [abs(x) if name == "max_mul" else x for x in operands]
     free = plan_tropical_einsum(equation, *operands, winners=True)
     limit = SCRATCH + (free.peak - SCRATCH) // 4
     plan = plan_tropical_einsum(equation, *operands, winners=True, memory_limit=limit)
@@ -154,9 +157,9 @@ def test_slices_are_exact(name, seed):
 def test_derivatives_of_slices(name):
     """Generic reals have one optimum: gradient, jvp, second order and vmap are those of the unsliced einsum."""
     rng = np.random.default_rng(0)
-    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 8), (8, 8), (8, 6))]
+    operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 16), (16, 16), (16, 6))]
     weights = rng.normal(size=(6, 6))
-    limit = SCRATCH + 6000
+    limit = SCRATCH + 9000
     assert plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=limit, winners=True).slices > 1
 
     def f(limit):
@@ -176,7 +179,7 @@ def test_nan_and_infeasible_cells_in_slices():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(64, 64)), rng.normal(size=(64, 64))
     a[3, 40], a[5] = np.nan, -np.inf
-    limit = SCRATCH + 80_000
+    limit = SCRATCH + 160_000
     assert plan_tropical_einsum("ij,jk->ik", a, b, memory_limit=limit, winners=True).slices > 1
     best, whole = (best_assignment("ij,jk->ik", a, b, memory_limit=m) for m in (limit, None))
     jax.tree.map(np.testing.assert_array_equal, best, whole)
@@ -186,7 +189,7 @@ def test_nan_and_infeasible_cells_in_slices():
     assert best.feasible[4].all()
 
 
-@pytest.mark.parametrize("seed", range(times(6)))
+@pytest.mark.parametrize("seed", range(times(2)))
 @pytest.mark.parametrize("winners", [False, True])
 def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
@@ -243,7 +246,7 @@ def test_a_thousand_matrices_are_planned_and_run_as_one_op_form():
 
 def test_a_bar_shows_the_slices():
     a = np.random.default_rng(0).normal(size=(64, 64))
-    limit = SCRATCH + 80_000
+    limit = SCRATCH + 160_000
     shown = io.StringIO()
     with contextlib.redirect_stderr(shown):
         value = tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True)
@@ -258,16 +261,16 @@ def test_what_is_not_installed(monkeypatch):
     a = np.ones((64, 64))
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.raises(Unsupported, match=r"no package tqdm.*pip install 'tenferro-jax\[progress\]'"):
-        tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 80_000, progress=True)
+        tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 160_000, progress=True)
     monkeypatch.setitem(sys.modules, "cotengra", None)
-    for limit in (None, SCRATCH + 70_000):
+    for limit in (None, SCRATCH + 160_000):
         with pytest.raises(Unsupported, match=r"no package cotengra.*pip install 'tenferro-jax\[cotengra\]'"):
             tropical_einsum("ij,jk,kl->il", *np.ones((3, 63, 63)), optimize="cotengra", memory_limit=limit)
 
 
 def test_limits_that_cannot_be_reached_say_the_least():
     with pytest.raises(InvalidConfig) as error:
-        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=50_000)
+        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=1000)
     least = int(str(error.value).split("at least ")[1].split(" bytes")[0])
     plan = plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least)
     assert plan.peak <= least
@@ -286,14 +289,14 @@ def test_symbolic_sizes_have_plans_and_no_slices():
     with pytest.raises(Unsupported, match="memory_limit: given symbolic sizes"):
         jax.eval_shape(lambda x: tropical_einsum("ij,jk,kl->il", x, x, x, memory_limit=10**9), x)
     with pytest.raises(Unsupported, match="ties='split' with a memory limit"):
-        tropical_einsum("ij,jk->ik", *np.ones((2, 64, 64)), ties="split", memory_limit=SCRATCH + 80_000)
+        tropical_einsum("ij,jk->ik", *np.ones((2, 64, 64)), ties="split", memory_limit=SCRATCH + 160_000)
 
 
 def test_cotengra_slices():
     rng = np.random.default_rng(0)
     operands = [rng.integers(-8, 9, (8, 8, 8)).astype(np.float32) for _ in range(4)]
     equation = "abc,cde,efg,gab->df"
-    limit = SCRATCH + 20_000
+    limit = SCRATCH + 10_000
     plan = plan_tropical_einsum(equation, *operands, optimize="cotengra", memory_limit=limit, winners=True)
     assert plan.slices > 1
     assert plan.peak <= limit

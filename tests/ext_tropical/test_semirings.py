@@ -10,12 +10,14 @@ from jax.test_util import check_grads
 
 from ext_tropical import (
     SEMIRINGS,
+    TROPICAL_RULES,
     SelectiveSemiring,
     TropicalEinsum,
     best_assignment,
     broken_laws,
     max_mul,
     max_plus,
+    min_max,
     or_and,
     register_semiring,
     tropical_einsum,
@@ -82,7 +84,7 @@ def test_broken_laws_are_found():
 
 def test_a_semiring_of_ones_own_has_values_winners_assignments_and_gradients():
     semiring = MinLength()
-    assert broken_laws(semiring, np.array([0.0, 3.0, 4.0, np.inf])) == {}
+    assert broken_laws(semiring, np.array([0.0, 3.0, np.inf])) == {}
     rng = np.random.default_rng(0)
     a, b, c = (rng.uniform(1, 2, shape) for shape in ((3, 40), (40, 5), (5, 4)))
     candidates = np.sqrt(a[:, :, None, None] ** 2 + b[None, :, :, None] ** 2 + c[None, None] ** 2)
@@ -108,21 +110,17 @@ def test_a_semiring_of_ones_own_conforms_and_is_read_back():
     assert TropicalEinsumFactory().decode(payload_json(op)) == op
     assert op != TropicalEinsum(MinLength(3.0), "ij,jk->ik")
     assert op.algebra == MinLength(2.0)
-    with pytest.raises(InvalidConfig, match=r"fields \(1.0, 2.0\); needed the fields of MinLength"):
-        TropicalEinsumFactory().decode(
-            payload_json(op).replace('"fields":[', '"fields":[{"float":"0x1p+0"},')
-        ) if '"float"' in payload_json(op) else TropicalEinsumFactory().decode(
-            payload_json(op).replace('"fields":["0x', '"fields":["0x1.0000000000000p+0","0x')
-        )
+    longer = payload_json(op).replace('"fields":[', '"fields":[1,')
+    with pytest.raises(InvalidConfig, match=r"given fields \(1, 2.0\); needed the fields of MinLength"):
+        TropicalEinsumFactory().decode(longer)
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ijk->ki", "ij,j->i"])
-def test_every_selective_semiring_conforms(equation):
-    from ext_tropical import TROPICAL_RULES
-
-    for semiring in (*SEMIRINGS[3:], MinLength()):
-        report = check_extension(TropicalEinsum(semiring, equation), rules=TROPICAL_RULES)
-        assert report.ok, str(report)
+@pytest.mark.parametrize(
+    ("semiring", "equation"), [(min_max, "ij,jk->ik"), (or_and, "ij,jk->ik"), (MinLength(), "ij,j->i"), (max_plus, "ijk->ki")], ids=repr
+)
+def test_ops_of_every_semiring_conform(semiring, equation):
+    report = check_extension(TropicalEinsum(semiring, equation), rules=TROPICAL_RULES)
+    assert report.ok, str(report)
 
 
 def test_registration_is_strict():

@@ -1,0 +1,183 @@
+"""One contraction step of log-sum-exp as an extension op: two operands, or the reduction of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax.extension import (
+    Builder,
+    ExtensionAdRule,
+    ExtensionFactory,
+    ExtensionOp,
+    ExtensionRuleSet,
+    RuleContext,
+    ShapeContext,
+    TensorMeta,
+    apply,
+    extension_op,
+)
+
+from .einsum_op import TropicalEinsum, one_dtype, work_dtype
+from .layout import MatmulLayout, matmul_layout
+from .selective import max_plus
+from .smooth import LogSumExp
+from .weighted_sum import Place, WeightedSum, WeightedSumRule, work_of
+
+
+@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
+class LogEinsum(ExtensionOp):
+    """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or of the entries of an only operand.
+
+    NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing is contracted.
+
+    Attributes:
+      temperature: T, positive and finite.
+      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
+    """
+
+    temperature: float
+    equation: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
+        matmul_layout(self.equation)
+        super().__post_init__()
+
+    @property
+    def algebra(self) -> LogSumExp:
+        """The semiring."""
+        return LogSumExp(self.temperature)
+
+    @property
+    def layout(self) -> MatmulLayout:
+        """The roles of the labels."""
+        return matmul_layout(self.equation)
+
+    @property
+    def input_count(self) -> int:
+        """1 or 2."""
+        return len(self.layout.equation.inputs)
+
+    @property
+    def share(self) -> WeightedSum:
+        """The sum of the weights of the candidates: exp((candidate - value) / T)."""
+        return WeightedSum(self.algebra, self.equation)  # type: ignore[arg-type]
+
+    @property
+    def largest(self) -> TropicalEinsum:
+        """The largest candidate of each cell."""
+        return TropicalEinsum(max_plus, self.equation)  # type: ignore[arg-type]
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+        dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, context.require_equal)
+        return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
+
+    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        return self.largest.infer_output_sharding(inputs)
+
+    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any] | None:
+        (largest,) = self.largest.lower_to_standard_ops(builder, *inputs)
+        (total,) = self.share.lower_to_standard_ops(builder, *inputs, largest)
+        return (builder.inline(functools.partial(self._value, jnp), largest, total),)
+
+    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+        (largest,) = self.largest.eager_execute(*arrays)
+        (total,) = self.share.eager_execute(*arrays, largest)
+        with np.errstate(all="ignore"):
+            return (np.asarray(self._value(np, largest, total)),)
+
+    def _value(self, xp: Any, largest: Any, total: Any) -> Any:
+        return xp.where(xp.isfinite(largest), largest + self.temperature * xp.log(total), largest)
+
+    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        batched: Any = self.largest.batched(in_axes)
+        form, out_axes = batched
+        return dataclasses.replace(self, equation=form.equation), out_axes
+
+    def example_inputs(self) -> Sequence[Sequence[Any]]:
+        """Operands of 2, 3, 4, ... for the labels in their order."""
+        return self.largest.example_inputs()
+
+
+class LogEinsumFactory(ExtensionFactory):
+    """Rebuilds LogEinsum from its payload."""
+
+    def __init__(self) -> None:
+        super().__init__(LogEinsum)
+
+    def instantiate_default(self) -> ExtensionOp:
+        return LogEinsum(1.0, "ij,jk->ik")
+
+
+@dataclasses.dataclass(frozen=True)
+class LogEinsumRule(ExtensionAdRule):
+    """The derivative is the mean of the candidates' under their softmax."""
+
+    family_id = LogEinsum.family_id
+
+    def linearize(
+        self,
+        op: LogEinsum,
+        builder: Builder,
+        primal_in: Sequence[Any],
+        primal_out: Sequence[Any],
+        tangent_in: Sequence[Any],
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        moved = [
+            builder.add(dataclasses.replace(op.share, places=(place,)), *primal_in, primal_out[0], tangent)[0]
+            for place, tangent in zip(Place, tangent_in, strict=False)
+            if tangent is not None
+        ]
+        return (moved[0] if len(moved) == 1 else builder.inline(jnp.add, *moved),)
+
+
+LOG_RULES = ExtensionRuleSet(LogEinsumRule(), WeightedSumRule())
+"""The AD rules of log-sum-exp."""
+
+
+def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
+    """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
+
+    Args:
+      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
+      *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
+      semiring: log_sum_exp of a temperature, a normal number of the dtype that is computed in.
+
+    Returns:
+      An array of the operands' dtype: NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing
+      is contracted.
+
+    Raises:
+      EquationError: the equation is no step.
+      ShapeError, DTypeError, X64Error: the operands do not fit.
+      InvalidConfig: the temperature is out of the dtype's range.
+
+    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any order, forward and reverse. 0 for
+      candidates -inf, so also in cells without others; NaN where the value is NaN or inf, but 0 for finite candidates of inf.
+
+    Cost: two passes over b m n k candidates, one more for each operand's derivative; memory O(operands + result).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from ext_tropical import log_sum_exp
+      >>> a = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]]))  # transition probabilities
+      >>> print(jnp.exp(log_einsum_step("ij,jk->ik", a, a, semiring=log_sum_exp())).round(4))
+      [[0.375  0.625 ]
+       [0.3125 0.6875]]
+    """
+    dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
+    work = work_dtype(dtype)
+    op = _step_op(semiring.temperature, equation)
+    (value,) = apply(op, *(x if dtype == work else x.astype(work) for x in operands), rules=LOG_RULES)
+    return value if dtype == work else value.astype(dtype)
+
+
+_step_op = functools.lru_cache(maxsize=1024)(LogEinsum)

@@ -1,0 +1,314 @@
+"""Sums over the candidates of a contraction step, weighted by their share of its value: what derivatives of "plus" are made of.
+
+The family is closed: its derivatives and its transposes are of the family again, so every order of AD is a handful of such sums
+and no array of all candidates is ever made. docs/maths/tropical.md derives it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError
+from tenferro_jax.extension import (
+    NOT_DIFFERENTIABLE,
+    Builder,
+    ExtensionAdRule,
+    ExtensionFactory,
+    ExtensionOp,
+    LinearMode,
+    RuleContext,
+    ShapeContext,
+    TensorMeta,
+    extension_op,
+)
+
+from .kernels import weighted
+from .layout import MatmulLayout, matmul_layout, product
+from .selective import max_plus
+from .semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
+from .smooth import LogSumExp
+
+
+class Place(enum.Enum):
+    """Whose labels an array has: an operand's, or those of the step's result."""
+
+    LHS = "lhs"
+    RHS = "rhs"
+    OUT = "out"
+
+
+@extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
+class WeightedSum(ExtensionOp):
+    """result[labels of output] = sum over all other labels of  weight x derivative of times x product of factors.
+
+    Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in a cell of value v is
+    exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective semiring it is 1 if p equals v or is NaN, else 0.
+    What has a weight of 0 by definition is left out, whatever its factors are.
+
+    Attributes:
+      semiring: a registered semiring, selective or log_sum_exp, or its key.
+      equation: of the step, as the einsum ops have it.
+      places: for each factor whose labels it has.
+      output: whose labels the result has.
+      partial: which derivative of times(lhs, rhs), in letters "l" and "r": "lr" is the mixed second one. "": no such factor.
+    """
+
+    semiring: SemiringKey
+    equation: str
+    places: tuple[Place, ...] = ()
+    output: Place = Place.OUT
+    partial: str = ""
+
+    def __post_init__(self) -> None:
+        given: Any = self.semiring
+        semiring = as_semiring(given.semiring if isinstance(given, SemiringKey) else given)
+        object.__setattr__(self, "semiring", SemiringKey.of(semiring))
+        layout = matmul_layout(self.equation)
+        count = len(layout.equation.inputs)
+        if not isinstance(semiring, SelectiveSemiring | LogSumExp):
+            raise self._wrong("semiring", "a selective semiring or log_sum_exp")
+        if not (isinstance(self.places, tuple) and all(isinstance(p, Place) for p in (*self.places, self.output))):
+            raise self._wrong("places", "a tuple of members of Place, and a member as output")
+        if count == 1 and Place.RHS in (*self.places, self.output):
+            raise self._wrong("places", "no RHS where the step has one operand")
+        if not (isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")):
+            raise self._wrong("partial", "letters l and r, where the step has two operands")
+        super().__post_init__()
+
+    def _wrong(self, field: str, needed: str) -> PayloadError:
+        return PayloadError(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed, fix="Correct it.")
+
+    @property
+    def algebra(self) -> Semiring:
+        """The semiring itself."""
+        return self.semiring.semiring
+
+    @property
+    def layout(self) -> MatmulLayout:
+        """The roles of the labels."""
+        return matmul_layout(self.equation)
+
+    @property
+    def operand_count(self) -> int:
+        """1 or 2."""
+        return len(self.layout.equation.inputs)
+
+    @property
+    def input_count(self) -> int:
+        """The operands, the value, the factors."""
+        return self.operand_count + 1 + len(self.places)
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+        dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
+        sizes = self._sizes([m.shape for m in inputs], context.require_equal)
+        return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
+
+    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
+        return (builder.inline(functools.partial(self._summed, weighted.blocked, jnp), *inputs),)
+
+    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+        return (np.asarray(self._summed(weighted.reference, np, *arrays)),)
+
+    def _summed(self, kernel: Callable[..., Any], xp: Any, *inputs: Any) -> Any:
+        sizes = self._sizes([x.shape for x in inputs])
+        operands, value, factors = inputs[: self.operand_count], inputs[self.operand_count], inputs[self.operand_count + 1 :]
+        known = {**dict(zip(Place, operands, strict=False)), Place.OUT: value}
+        given = {place: [x for p, x in zip(self.places, factors, strict=True) if p is place] for place in Place}
+        products = {place: functools.reduce(xp.multiply, xs) for place, xs in given.items() if xs}
+        after = products.pop(self.output, None)  # a constant of the sum
+        *order, summed, first, second = _SUMS[self.output]
+        batch, summed, first, second = (getattr(self.layout, name) for name in ("batch", summed, first, second))
+
+        def matrices(place: Place, *groups: str) -> list[Any]:
+            arrays = [table[place] for table in (known, products) if place in table]
+            axes = [self._labels(place).index(label) for label in "".join(groups) if arrays]
+            return [xp.transpose(x, axes).reshape([product(sizes, group) for group in groups]) for x in arrays]
+
+        def term(*sides: Sequence[Any]) -> Any:
+            at = dict(zip((*order, self.output), sides, strict=True))
+            entries = [at[place][0] for place in known]
+            return self._term(xp, entries[:-1], entries[-1], [x for place, side in at.items() for x in side[place in known :]])
+
+        sides = [matrices(p, batch, *own) for p, own in zip((*order, self.output), ((summed, first), (summed, second), (first, second)))]
+        total = kernel(term, *sides, [product(sizes, group) for group in (batch, summed, first, second)], value.dtype)
+        labels = batch + first + second
+        result = total.reshape([sizes[label] for label in labels])
+        result = xp.transpose(result, [labels.index(label) for label in self._labels(self.output)])
+        return result if after is None else result * after
+
+    def _term(self, xp: Any, operands: Sequence[Any], value: Any, factors: Sequence[Any]) -> Any:
+        """One weighted candidate."""
+        semiring = self.algebra
+        candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
+        amount = functools.reduce(xp.multiply, factors, _derivative(semiring.times, self.partial)(*operands) if self.partial else 1)
+        if isinstance(semiring, LogSumExp):
+            counts = candidate != semiring.zero(value.dtype)
+            amount = amount * xp.exp((candidate - value) / semiring.temperature)
+        else:
+            counts = (candidate == value) | (candidate != candidate)
+        return xp.where(counts, xp.asarray(amount, value.dtype), xp.zeros((), value.dtype))
+
+    def _labels(self, place: Place) -> str:
+        equation = self.layout.equation
+        return equation.output if place is Place.OUT else equation.inputs[place is Place.RHS]
+
+    def _sizes(self, shapes: Sequence[Any], compare: Callable[[Any, Any], None] | None = None) -> Mapping[str, Any]:
+        operands = self.layout.equation
+        terms = (*operands.inputs, *map(self._labels, (Place.OUT, *self.places)))
+        return Equation(self.equation, terms, operands.output).sizes(shapes, self.family_id, compare)
+
+    def example_inputs(self) -> Sequence[Sequence[Any]]:
+        """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no dtype rounds them."""
+        labels = dict.fromkeys("".join(self.layout.equation.inputs))
+        sizes = dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+        rng = np.random.default_rng(0)
+        terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
+        arrays = [rng.integers(1, 7, size=[sizes[label] for label in term]) / 4 for term in terms]
+        lhs, *rhs = self.layout.matrices(*arrays[: self.operand_count])
+        candidates = self.algebra.times(lhs[..., None], rhs[0][:, :, None, :]) if rhs else lhs[..., None]
+        value = functools.reduce(self.algebra.plus, [candidates[:, k] for k in range(candidates.shape[1])])
+        arrays.insert(self.operand_count, np.asarray(self.layout.tensor(value, sizes)))
+        return [arrays]
+
+
+def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> Any:
+    """The dtype of all inputs.
+
+    Raises:
+      DTypeError: not float32 for all, nor float64.
+      InvalidConfig: a temperature that this dtype rounds to 0, a subnormal number or infinity.
+    """
+    names = {m.dtype.name for m in inputs}
+    if names not in ({"float32"}, {"float64"}):
+        raise DTypeError(
+            where=where,
+            given=f"inputs of dtype {', '.join(m.dtype.name for m in inputs)}",
+            needed="float32 or float64 for all",
+            fix="Convert them; tropical_einsum widens 16 bits itself.",
+        )
+    dtype = inputs[0].dtype
+    temperature = semiring.temperature if isinstance(semiring, LogSumExp) else 1.0
+    if not np.finfo(dtype).tiny <= temperature <= np.finfo(dtype).max:
+        raise InvalidConfig(
+            where=where,
+            given=f"temperature {temperature}",
+            needed=f"a normal number of {dtype}",
+            fix="Scale the operands, or take max_plus for the limit at 0.",
+        )
+    return dtype
+
+
+_SUMS = {
+    Place.OUT: (Place.LHS, Place.RHS, "contracted", "rows", "columns"),
+    Place.LHS: (Place.RHS, Place.OUT, "columns", "contracted", "rows"),
+    Place.RHS: (Place.LHS, Place.OUT, "rows", "contracted", "columns"),
+}
+"""For each output: the two other places, the group of labels that is summed (which both have and the output lacks), and the
+other group of each: together those of the output."""
+
+
+def _derivative(times: Callable[..., Any], word: str) -> Callable[..., Any]:
+    """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r" in turn."""
+    if not word:
+        return times
+    lower, at = _derivative(times, word[:-1]), "lr".index(word[-1])
+
+    def along(*operands: Any) -> Any:
+        x = operands[at]
+        return jax.jvp(lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),))[1]
+
+    return along
+
+
+class WeightedSumFactory(ExtensionFactory):
+    """Rebuilds WeightedSum from its payload."""
+
+    def __init__(self) -> None:
+        super().__init__(WeightedSum)
+
+    def instantiate_default(self) -> ExtensionOp:
+        return WeightedSum(max_plus, "ij,jk->ik")  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedSumRule(ExtensionAdRule):
+    """Derivatives and transposes of weighted sums are weighted sums."""
+
+    family_id = WeightedSum.family_id
+
+    def linearize(
+        self,
+        op: WeightedSum,
+        builder: Builder,
+        primal_in: Sequence[Any],
+        primal_out: Sequence[Any],
+        tangent_in: Sequence[Any],
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        count = op.operand_count + 1
+        terms: list[Any] = []
+        scales: list[float] = []
+        for i, tangent in enumerate(tangent_in):
+            if tangent is None:
+                continue
+            if i >= count:
+                terms += builder.add(op, *primal_in[:i], tangent, *primal_in[i + 1 :])
+                scales.append(1.0)
+                continue
+            place = Place.OUT if i == count - 1 else tuple(Place)[i]
+            scale, partial = _moved(op, place)
+            if scale:
+                terms += builder.add(dataclasses.replace(op, places=(*op.places, place), partial=partial), *primal_in, tangent)
+                scales.append(scale)
+        if not terms:
+            return (None,)
+        return (builder.inline(lambda *xs: functools.reduce(jnp.add, [x * scale for x, scale in zip(xs, scales, strict=True)]), *terms),)
+
+    def transpose_rule(
+        self,
+        op: WeightedSum,
+        builder: Builder,
+        cotangent_out: Sequence[Any],
+        inputs: Sequence[Any],
+        mode: LinearMode,
+        context: RuleContext,
+    ) -> Sequence[Any]:
+        count, active = op.operand_count + 1, [i for i, is_active in enumerate(mode.active_mask) if is_active]
+        cotangents: list[Any] = [None] * len(inputs)
+        if cotangent_out[0] is None:
+            return cotangents
+        if len(active) > 1 or active[0] < count:  # linear in each factor, not in several together
+            return [NOT_DIFFERENTIABLE if is_active else None for is_active in mode.active_mask]
+        (at,) = active
+        places = (*op.places[: at - count], op.output, *op.places[at - count + 1 :])
+        swapped = dataclasses.replace(op, places=places, output=op.places[at - count])
+        (cotangents[at],) = builder.add(swapped, *inputs[:at], cotangent_out[0], *inputs[at + 1 :])
+        return cotangents
+
+
+def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
+    """(scale, partial) of the sum that says how `op` moves with an operand or the value, whose tangent is one more factor.
+
+    A weight exp((p - v) / T) moves by itself over T; one that is 1 or 0 does not move, times does.
+    """
+    if isinstance(op.algebra, LogSumExp):
+        return (-1.0 if place is Place.OUT else 1.0) / op.algebra.temperature, op.partial
+    partial = "".join(sorted(op.partial + place.value[0]))
+    if not op.partial or place is Place.OUT or _vanishes(op.algebra, partial):
+        return 0.0, ""
+    return 1.0, partial
+
+
+@functools.lru_cache(maxsize=256)
+def _vanishes(semiring: Semiring, partial: str) -> bool:
+    """Whether a derivative of times is zero everywhere, as far as JAX sees: under max_plus every second one."""
+    (out,) = jax.make_jaxpr(_derivative(semiring.times, partial))(1.0, 1.0).jaxpr.outvars
+    return getattr(out, "val", None) == 0.0

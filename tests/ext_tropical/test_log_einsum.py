@@ -1,0 +1,227 @@
+"""Log-sum-exp against SciPy on the array of all candidates, and its derivatives against finite differences and jax.nn.logsumexp."""
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from scipy.special import logsumexp, softmax
+
+import tenferro_jax as tj
+from ext_tropical import log_sum_exp, max_plus, tropical_einsum
+from ext_tropical.log_einsum import LOG_RULES, LogEinsum, log_einsum_step
+from tenferro_jax import Engine, check_extension
+
+from ..oracles import central_difference
+from ..sweep import ALL
+
+EQUATIONS = ("ij,jk->ik", "ij,kj->ki", "bij,bjk->kbi", "ijk,kjl->li", "i,i->", "ij,j->i", "ij->", "ijk->ki", "ij->j")
+SIZES = dict(zip("bijkl", (2, 3, 19, 4, 2)))
+
+
+def operands(equation, draw):
+    return [draw([SIZES[label] for label in term]) for term in equation.split("->")[0].split(",")]
+
+
+def normal(seed=0):
+    return lambda shape: np.random.default_rng(seed).normal(size=shape) * 3
+
+
+def candidates(equation, *arrays):
+    """All candidates in one array, the output's labels first; and the number of those."""
+    terms, output = equation.split("->")
+    labels = output + "".join(sorted(set(terms) - set(output) - {","}))
+    total = 0.0
+    with np.errstate(invalid="ignore"):
+        for term, x in zip(terms.split(","), arrays, strict=True):
+            shape = [x.shape[term.index(label)] if label in term else 1 for label in labels]
+            total = total + np.transpose(x, sorted(range(x.ndim), key=lambda axis, term=term: labels.index(term[axis]))).reshape(shape)
+    return total, len(output)
+
+
+def judge(equation, temperature, *arrays):
+    total, rank = candidates(equation, *arrays)
+    return temperature * logsumexp(total / temperature, axis=tuple(range(rank, total.ndim)))
+
+
+def step(equation, temperature=1.0):
+    return lambda *xs: log_einsum_step(equation, *xs, semiring=log_sum_exp(temperature))
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0, 40.0])
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_values_on_both_routes(equation, temperature):
+    xs = operands(equation, normal())
+    want = judge(equation, temperature, *xs)
+    for got in (step(equation, temperature)(*xs), LogEinsum(temperature, equation).eager_execute(*xs)[0]):
+        np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_special_values(equation):
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        xs = operands(equation, lambda shape, rng=rng: rng.choice([0.0, 1.0, -1e308, -np.inf, *[np.inf, np.nan][: seed % 3]], shape))
+        with np.errstate(all="ignore"):
+            total, rank = candidates(equation, *xs)
+            want = judge(equation, 1.0, *xs)
+        axes = tuple(range(rank, total.ndim))
+        want = np.where((total == np.inf).any(axes) & ~np.isnan(total).any(axes), np.inf, want)
+        for got in (step(equation)(*xs), LogEinsum(1.0, equation).eager_execute(*xs)[0]):
+            np.testing.assert_allclose(got, want, rtol=1e-13)
+
+
+def test_an_empty_contraction_is_the_zero():
+    a, b = np.zeros((2, 0)), np.zeros((0, 3))
+    np.testing.assert_array_equal(step("ij,jk->ik")(a, b), np.full((2, 3), -np.inf))
+    assert step("ij,jk->ik")(b, np.zeros((3, 2))).shape == (0, 2)
+    gradient = jax.grad(lambda a: jnp.exp(step("ij,jk->ik")(a, b)).sum())(a)
+    assert gradient.shape == (2, 0)
+
+
+@pytest.mark.clause("X10.6")
+@pytest.mark.parametrize("equation", ["bij,bjk->kbi", "i,i->", "ijk->ki"])
+def test_derivatives(equation):
+    xs = operands(equation, normal(3))
+    f, every = step(equation, 0.7), tuple(range(len(xs)))
+
+    def scalar(*xs):
+        return np.sin(judge(equation, 0.7, *xs)).sum()
+
+    got = jax.grad(lambda *xs: jnp.sin(f(*xs)).sum(), every)(*xs)
+    for i in every:
+        np.testing.assert_allclose(got[i], central_difference(scalar, xs, i), rtol=1e-6, atol=1e-8)
+    check_grads(jax.jit(lambda *xs: jnp.sin(f(*xs))), xs, order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.clause("X10.14")
+@pytest.mark.parametrize("sizes", [(2, 20, 3), (20, 2, 1)])
+def test_third_derivatives_are_those_of_jax_nn_logsumexp(sizes):
+    m, k, n = sizes
+    a, b, u, v = (np.random.default_rng(i).normal(size=s) for i, s in enumerate([(m, k), (k, n)] * 2))
+
+    def third(f):
+        along = lambda t: (f(a + t * u, b + t * v) ** 2).sum()  # noqa: E731
+        return jax.jit(jax.jacfwd(jax.jacfwd(jax.grad(along))))(0.3)
+
+    want = third(lambda a, b: 0.5 * jax.nn.logsumexp((a[:, :, None] + b[None]) / 0.5, axis=1))
+    np.testing.assert_allclose(third(step("ij,jk->ik", 0.5)), want, rtol=1e-10)
+
+
+def test_the_gradient_is_the_softmax_of_the_candidates():
+    a, b = operands("ij,jk->ik", normal())
+    total, _ = candidates("ij,jk->ik", a, b)  # (i, k, j)
+    jacobian = jax.jacrev(step("ij,jk->ik", 0.5))(a, b)
+    weights = softmax(total / 0.5, axis=-1)
+    np.testing.assert_allclose(jacobian, np.einsum("ikj,ia->ikaj", weights, np.eye(3)), rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_of_cells_without_feasible_candidates_are_zero():
+    a = np.array([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, np.log(3.0)]])
+    f = step("ij,jk->ik")
+    b = np.zeros((3, 1))
+    np.testing.assert_allclose(jax.jacrev(f)(a, b)[:, 0], [[[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0.25, 0, 0.75]]], rtol=1e-14)
+    hessian = jax.hessian(lambda a: f(a, b)[1, 0])(a)
+    np.testing.assert_allclose(hessian[1, :, 1], [[0.1875, 0, -0.1875], [0, 0, 0], [-0.1875, 0, 0.1875]], rtol=1e-14)
+
+
+def test_it_tends_to_max_plus_as_the_temperature_falls():
+    a, b = operands("ij,jk->ik", normal())
+    limit = tropical_einsum("ij,jk->ik", a, b, semiring=max_plus)
+    hard = jax.grad(lambda a: tropical_einsum("ij,jk->ik", a, b).sum())(a)
+    gaps, soft = [], []
+    for temperature in (1.0, 0.1, 0.01, 1e-3, 1e-300):
+        f = step("ij,jk->ik", temperature)
+        gap = f(a, b) - limit
+        assert (gap >= 0).all()
+        assert (gap <= temperature * np.log(19) + 1e-14).all()  # T log(number of candidates)
+        gaps.append(float(gap.max()))
+        soft.append(float(abs(jax.jit(jax.grad(lambda a, f=f: f(a, b).sum()))(a) - hard).max()))
+    assert gaps == sorted(gaps, reverse=True)
+    assert soft == sorted(soft, reverse=True)
+    assert gaps[-1] < 1e-14
+    assert soft[-1] < 1e-14
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_narrow_dtypes_are_computed_in_float32(dtype):
+    a, b = (jnp.asarray(x, dtype) for x in operands("ij,jk->ik", normal()))
+    wide = [np.asarray(x, np.float64) for x in (a, b)]
+    got = step("ij,jk->ik", 0.5)(a, b)
+    assert got.dtype == dtype
+    want = judge("ij,jk->ik", 0.5, *wide)
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=2 * eps, atol=2 * eps)
+    gradient = jax.grad(lambda a: step("ij,jk->ik", 0.5)(a, b).astype(jnp.float32).sum())(a)
+    assert gradient.dtype == dtype
+    want = jax.grad(lambda a: step("ij,jk->ik", 0.5)(a, wide[1]).sum())(wide[0])
+    np.testing.assert_allclose(np.asarray(gradient, np.float64), want, rtol=4 * eps, atol=1e-5)
+
+
+def test_transforms_and_graphs():
+    a, b = operands("bij,bjk->bik", normal())
+    f, g = step("ij,jk->ik", 2.0), step("bij,bjk->bik", 2.0)
+    want = judge("bij,bjk->bik", 2.0, a, b)
+    np.testing.assert_allclose(jax.jit(jax.vmap(f))(a, b), want, rtol=1e-13)
+    np.testing.assert_allclose(jax.vmap(f, (None, 0))(a[0], b)[0], want[0], rtol=1e-13)
+    each = jax.vmap(jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1)))(a, b)
+    whole = jax.grad(lambda a, b: jnp.sin(g(a, b)).sum(), (0, 1))(a, b)
+    for x, y in zip(each, whole, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
+    graph = tj.trace(f, a[0], b[0])
+    np.testing.assert_allclose(Engine().eval(graph, a[0], b[0]), want[0], rtol=1e-13)
+
+
+def test_a_gradient_exported_with_symbolic_sizes():
+    n, m = jax.export.symbolic_shape("n, m")
+    gradient = jax.grad(lambda a, b: jnp.sin(step("ij,jk->ik")(a, b)).sum(), (0, 1))
+    program = tj.export(gradient, *(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((n, m), (m, n))))
+    loaded = tj.load(program.to_bytes())
+    for sizes in ((3, 19), (9, 2)):
+        a, b = normal()(sizes), normal(1)(sizes[::-1])
+        for x, y in zip(loaded(a, b), gradient(a, b), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_no_order_of_derivative_holds_all_candidates(order):
+    m, k, n = 400, 420, 440
+    f = step("ij,jk->ik")
+    for _ in range(order):
+        f = (lambda f: lambda a, b: sum(x.sum() for x in jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1))(a, b)))(f)
+    xs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((m, k), (k, n))]
+    memory = jax.jit(f).lower(*xs).compile().memory_analysis()
+    one = 4 * max(m * k, k * n, m * n)
+    assert memory.temp_size_in_bytes < 40 * one < 4 * m * k * n / 4
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, np.inf, np.nan, True, "1", None])
+def test_what_is_no_temperature(temperature):
+    with pytest.raises(tj.InvalidConfig, match=r"log_sum_exp, temperature: .*positive finite"):
+        log_sum_exp(temperature)
+
+
+def test_refusals():
+    a = np.ones((2, 2))
+    with pytest.raises(tj.InvalidConfig, match="normal number of float32"):
+        log_einsum_step("ij,jk->ik", np.float32(a), np.float32(a), semiring=log_sum_exp(1e-40))
+    with pytest.raises(tj.DTypeError, match="int64 under log_sum_exp"):
+        log_einsum_step("ij->i", a.astype(int), semiring=log_sum_exp())
+    with pytest.raises(tj.DTypeError, match="float64 and float32"):
+        log_einsum_step("ij,jk->ik", a, np.float32(a), semiring=log_sum_exp())
+    with pytest.raises(tj.EquationError):
+        log_einsum_step("ii->i", a, semiring=log_sum_exp())
+
+
+@pytest.mark.parametrize(("x", "y"), [(0.0, 1.0), (np.inf, np.inf), (-np.inf, -np.inf), (-np.inf, 2.0), (np.inf, 1.0), (np.nan, 1.0)])
+def test_plus_of_the_semiring(x, y):
+    with np.errstate(invalid="ignore"):
+        want = 0.5 * np.logaddexp(x / 0.5, y / 0.5)
+    np.testing.assert_allclose(log_sum_exp(0.5).plus(x, y), want, rtol=1e-14)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->j"][: None if ALL else 1])
+def test_the_family_conforms(equation):
+    report = check_extension(LogEinsum(0.7, equation), rules=LOG_RULES)
+    assert report.ok, report

@@ -1,0 +1,109 @@
+"""ties="split": JAX's own maximum, which shares equally, and finite differences are the judges."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import ext_tropical
+from ext_tropical import Ties, TropicalEinsum
+from ext_tropical.split import split_tangent
+from ext_tropical.weighted_sum import WeightedSumRule
+from tenferro_jax.extension import ExtensionAdRule, ExtensionRuleSet, apply
+
+
+class SplitRule(ExtensionAdRule):
+    """The rule of steps whose winners share."""
+
+    family_id = TropicalEinsum.family_id
+
+    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+        return (split_tangent(op, builder, primal_in, primal_out[0], tangent_in),)
+
+
+RULES = ExtensionRuleSet(SplitRule(), WeightedSumRule())
+MAXIMA = {
+    "max_plus": lambda a, b: jnp.max(a[:, :, None] + b[None], 1),
+    "min_plus": lambda a, b: jnp.min(a[:, :, None] + b[None], 1),
+    "max_mul": lambda a, b: jnp.max(a[:, :, None] * b[None], 1),
+}
+WEIGHTS = np.cos(np.arange(12.0)).reshape(3, 4)
+
+
+def split(name, equation="ij,jk->ik"):
+    return lambda *xs: apply(TropicalEinsum(getattr(ext_tropical, name), equation, ties=Ties.SPLIT), *xs, rules=RULES)[0]
+
+
+def ties(seed, *shapes, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-2, 3, shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize(("name", "count"), [("max_plus", 20), ("min_plus", 3), ("max_mul", 20), ("max_mul", 1)])
+def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
+    a, b, u, v = ties(count, *[(3, count), (count, 4)] * 2)
+    ours, theirs = (lambda a, b, f=f: (WEIGHTS * f(a, b) ** 3).sum() for f in (split(name), MAXIMA[name]))
+
+    def derivatives(f):
+        gradient = jax.grad(f, (0, 1))
+        pushed = jax.jvp(gradient, (a, b), (u, v))[1]
+        pulled = jax.vjp(gradient, a, b)[1]((u, v))
+        return gradient(a, b), pushed, pulled
+
+    for x, y in zip(*(jax.tree.leaves(jax.jit(derivatives, static_argnums=0)(f)) for f in (ours, theirs)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["min_plus", "max_mul"])
+def test_away_from_ties_finite_differences(name):
+    a, b = np.random.default_rng(0).normal(size=(3, 5)), np.random.default_rng(1).normal(size=(5, 4))
+    check_grads(lambda a, b: jnp.sin(split(name)(a, b)), (a, b), order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
+
+
+def test_one_operand_and_batches():
+    (x,) = ties(0, (4, 5, 3))
+    ours = jax.grad(lambda x: (jnp.cos(jnp.arange(4.0)) * split("max_plus", "bij->b")(x)).sum())(x)
+    theirs = jax.grad(lambda x: (jnp.cos(jnp.arange(4.0)) * x.max((1, 2))).sum())(x)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14)
+    a, b = ties(1, (2, 3, 9), (2, 9, 4))
+    f = lambda f: jax.vmap(jax.grad(lambda a, b: (WEIGHTS * f(a, b)).sum(), (0, 1)))(a, b)  # noqa: E731
+    for x, y in zip(f(split("max_plus")), f(MAXIMA["max_plus"]), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-13)
+
+
+def test_cells_that_are_nan_or_infeasible_share_too():
+    a = np.array([[1.0, np.nan, np.nan, 0.0], [-np.inf] * 4])
+    got = jax.grad(lambda a: split("max_plus")(a, np.zeros((4, 1)))[:, 0] @ jnp.array([1.0, 1.0]))(a)
+    np.testing.assert_array_equal(got, [[0, 0.5, 0.5, 0], [0.25] * 4])
+
+
+def test_an_empty_contraction_has_no_derivative():
+    got = jax.grad(lambda a: (split("max_mul")(a, np.zeros((0, 4))) + 1.0).sum())(np.zeros((3, 0)))
+    assert got.shape == (3, 0)
+    tangent = jax.jvp(lambda b: split("max_mul")(np.zeros((3, 0)), b), (np.zeros((0, 4)),), (np.zeros((0, 4)),))[1]
+    np.testing.assert_array_equal(tangent, np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_share_among_the_winners_before_rounding(dtype):
+    a = jnp.asarray([[1.0, 1.0, 256.0]], dtype)
+    b = jnp.asarray([[2.0**-12], [2.0**-12], [-255.0 - 2.0]], dtype)  # 1 + 2**-12 is 1 in 16 bits
+    got = jax.grad(lambda a: split("max_plus")(a, b).astype(jnp.float32).sum())(a)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got.astype(np.float32), [[0.5, 0.5, 0.0]])
+    near = jnp.asarray([[2.0**-12], [2.0**-13], [-300.0]], dtype)
+    got = jax.grad(lambda a: split("max_plus")(a, near).astype(jnp.float32).sum())(a)
+    np.testing.assert_array_equal(got.astype(np.float32), [[1.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_no_order_of_derivative_holds_all_candidates(order):
+    m, k, n = 400, 420, 440
+    f = split("max_mul")
+    for _ in range(order):
+        f = (lambda f: lambda a, b: sum(x.sum() for x in jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1))(a, b)))(f)
+    xs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((m, k), (k, n))]
+    memory = jax.jit(f).lower(*xs).compile().memory_analysis()
+    one = 4 * max(m * k, k * n, m * n)
+    assert memory.temp_size_in_bytes < 40 * one < 4 * m * k * n / 4
