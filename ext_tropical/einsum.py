@@ -20,7 +20,7 @@ from .layout import is_step, matmul_layout
 from .plan import TropicalPlan, cached_plan, hashable
 from .result import Assignment, TropicalResult, TropicalStep
 from .selective import max_plus
-from .semiring import Semiring, as_selective, as_semiring
+from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
 from .slicing import beginning, joined, whole
 
 
@@ -184,6 +184,13 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
         raise InvalidConfig(
             where=f"tropical_einsum {equation!r}, ties", given=repr(ties), needed="'first' or 'split'", fix="Pass one of them."
         )
+    if ties == "split" and not isinstance(semiring, SelectiveSemiring):
+        raise InvalidConfig(
+            where=f"tropical_einsum {equation!r}, ties",
+            given=f"'split' under {semiring!r}",
+            needed="a selective semiring: others have no ties",
+            fix="Leave ties out.",
+        )
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
     arrays = [as_operand(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # none: the plan says how many it needs
@@ -216,7 +223,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, tuple(steps), layout.output
     shapes = tuple(tuple(x.shape) for x in operands)
-    winners = mode.with_winners or (memory_limit is not None and jnp.issubdtype(operands[0].dtype, jnp.floating))
+    winners = mode.with_winners or (memory_limit is not None and _differentiates_by_winners(mode, operands))
     plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, winners)
     if plan.slices == 1:
         return (*_program(plan, mode)(*operands), plan.output)
@@ -230,6 +237,10 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
     sizes = dict(plan.whole)
     return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
+
+
+def _differentiates_by_winners(mode: Mode, operands: Sequence[Any]) -> bool:
+    return isinstance(mode.semiring, SelectiveSemiring) and any(jnp.issubdtype(x.dtype, jnp.floating) for x in operands)
 
 
 @functools.lru_cache(maxsize=1024)

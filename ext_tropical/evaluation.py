@@ -16,9 +16,11 @@ from tenferro_jax import Plan
 from tenferro_jax.extension import apply
 
 from .einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from .log_einsum import log_einsum_step
 from .result import TropicalStep
 from .rules import TROPICAL_RULES
 from .semiring import SelectiveSemiring, Semiring
+from .smooth import LogSumExp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,8 @@ def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> t
 
 def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
     """One step that contracts at least one label, by the extension op of its equation."""
+    if isinstance(mode.semiring, LogSumExp):
+        return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring, rules=TROPICAL_RULES), []
     sizes = {label: size for term, x in zip(terms, inputs, strict=True) for label, size in zip(term, x.shape, strict=False)}
     op = step_op(mode.semiring, f"{','.join(terms)}->{result}", Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE, mode.ties)
     value, *winner = apply(op, *inputs, rules=TROPICAL_RULES)

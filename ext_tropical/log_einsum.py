@@ -143,13 +143,14 @@ LOG_RULES = ExtensionRuleSet(LogEinsumRule(), WeightedSumRule())
 """The AD rules of log-sum-exp."""
 
 
-def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
+def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp, rules: ExtensionRuleSet = LOG_RULES) -> Any:
     """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
 
     Args:
       equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
       *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
       semiring: log_sum_exp of a temperature, a normal number of the dtype that is computed in.
+      rules: those of log-sum-exp, among others perhaps.
 
     Returns:
       An array of the operands' dtype: NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing
@@ -176,7 +177,7 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
     dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
     work = work_dtype(dtype)
     op = _step_op(semiring.temperature, equation)
-    (value,) = apply(op, *(x if dtype == work else x.astype(work) for x in operands), rules=LOG_RULES)
+    (value,) = apply(op, *(x if dtype == work else x.astype(work) for x in operands), rules=rules)
     return value if dtype == work else value.astype(dtype)
 
 

@@ -18,17 +18,20 @@ from jax import lax
 
 from tenferro_jax.extension import Builder, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, RuleContext
 
-from .einsum_op import Outputs, TropicalEinsum, work_dtype
+from .einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from .log_einsum import LogEinsumRule
+from .split import split_tangent
+from .weighted_sum import WeightedSumRule
 
 
 @dataclasses.dataclass(frozen=True)
 class TropicalEinsumRule(ExtensionAdRule):
-    """JVP by gather at the winner. At a tie the first winner takes the whole derivative."""
+    """JVP by gather at the winner. At a tie the first winner takes the whole derivative, or all have equal shares."""
 
     family_id = TropicalEinsum.family_id
 
     def differentiable_form(self, op: Any) -> ExtensionOp:
-        return dataclasses.replace(op, outputs=Outputs.VALUE_AND_WINNER)
+        return op if op.ties is Ties.SPLIT else dataclasses.replace(op, outputs=Outputs.VALUE_AND_WINNER)
 
     def linearize(
         self,
@@ -41,7 +44,9 @@ class TropicalEinsumRule(ExtensionAdRule):
     ) -> Sequence[Any]:
         sizes = op.layout.equation.sizes([context.shape_of(x) for x in primal_in], op.family_id, context.require_equal)
         if any(isinstance(sizes[label], int) and sizes[label] == 0 for label in op.layout.contracted):
-            return None, None  # no winner, no derivative
+            return (None,) * op.output_count  # no winner, no derivative
+        if op.ties is Ties.SPLIT:
+            return (split_tangent(op, builder, primal_in, primal_out[0], tangent_in), None)[: op.output_count]
         active = [i for i, t in enumerate(tangent_in) if t is not None]
 
         count = len(primal_in)
@@ -84,5 +89,5 @@ def _at_winner(matrix: Any, winner: Any, own_axis: int) -> Any:
     return lax.gather(matrix, winner[..., None], numbers, (1, 1, 1), mode="promise_in_bounds")
 
 
-TROPICAL_RULES = ExtensionRuleSet(TropicalEinsumRule())
+TROPICAL_RULES = ExtensionRuleSet(TropicalEinsumRule(), LogEinsumRule(), WeightedSumRule())
 """The AD rules of this package."""

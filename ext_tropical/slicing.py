@@ -16,12 +16,14 @@ from .evaluation import Mode, evaluate, reshaped
 from .plan import TropicalPlan
 from .result import TropicalResult
 from .semiring import SelectiveSemiring
+from .smooth import LogSumExp
 
 
 def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
     """The value of all slices, and the coordinates where the mode asks for winners; in one compiled loop.
 
-    The derivative follows the coordinates: the value is times of the operands' entries there.
+    The derivative follows the coordinates: the value is times of the operands' entries there. Under log_sum_exp it is the
+    sum of the slices' derivatives, each by its share of the value.
     """
 
     @jax.custom_jvp
@@ -30,6 +32,9 @@ def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any,
 
     @run.defjvp
     def _jvp(primals: Any, tangents: Any) -> Any:
+        if isinstance(mode.semiring, LogSumExp):
+            value, _ = _loop(plan, mode, primals)
+            return (value, {}), (_shared_tangent(plan, mode, mode.semiring, value, primals, tangents), {})
         value, at = _loop(plan, mode.having_winners(), primals)
         _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
         if not mode.with_winners:
@@ -59,6 +64,47 @@ def _product_at(plan: TropicalPlan, mode: Mode, at: Mapping[str, Any], *operands
     return functools.reduce(mode.semiring.times, entries).astype(arrays[0].dtype)
 
 
+def _shared_tangent(
+    plan: TropicalPlan, mode: Mode, semiring: LogSumExp, value: Any, operands: Sequence[Any], tangents: Sequence[Any]
+) -> Any:
+    terms, whole = plan.plan.terms, dict(plan.whole)
+    operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
+
+    @jax.checkpoint  # one slice's intermediate results at a time, in reverse mode too
+    def moved(start: Mapping[str, Any], tangents: Sequence[Any]) -> Any:
+        def slice_value(*parts: Any) -> Any:
+            return evaluate(plan.plan, parts, mode)[0]
+
+        block, change = jax.jvp(slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start))
+        (total,) = _part(plan, (plan.output,), (value,), start)
+        return semiring.share(block, total) * change
+
+    def step(sum: Any, i: Any) -> tuple[Any, None]:
+        start = _start(plan, i)
+        corner = [start[label] for label in plan.output]
+        (before,) = _part(plan, (plan.output,), (sum,), start)
+        return lax.dynamic_update_slice(sum, before + moved(start, tangents), corner), None
+
+    return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
+
+
+def _start(plan: TropicalPlan, i: Any) -> dict[str, Any]:
+    """Where slice i begins, for every label."""
+    start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
+    for label, (count, length) in reversed(plan.sliced.items()):
+        start[label], i = (i % count) * length, i // count
+    return start
+
+
+def _part(plan: TropicalPlan, terms: Sequence[str], arrays: Sequence[Any], start: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The slices of arrays with the labels of some terms."""
+    sizes = dict(plan.plan.sizes)
+    return tuple(
+        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
+        for x, term in zip(arrays, terms, strict=True)
+    )
+
+
 def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str, Any]]:
     """What is known before the first slice: nothing is as good as any candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
@@ -70,24 +116,16 @@ def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str
 
 def joined(plan: TropicalPlan, mode: Mode, operands: Sequence[Any], i: Any, found: Any) -> tuple[Any, dict[str, Any]]:
     """What is known after slice i, given what was known before."""
-    sizes = dict(plan.plan.sizes)
-    start = dict.fromkeys(sizes, jnp.int32(0))
-    for label, (count, length) in reversed(plan.sliced.items()):
-        start[label], i = (i % count) * length, i // count
-    parts = [
-        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
-        for x, term in zip(operands, plan.plan.terms, strict=True)
-    ]
-    value, steps = evaluate(plan.plan, parts, mode)
-    corner, block = [start[label] for label in plan.output], [sizes[label] for label in plan.output]
+    start = _start(plan, i)
+    value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)
+    corner = [start[label] for label in plan.output]
     known, at = found
-    before = lax.dynamic_slice(known, corner, block)
+    before, *old = _part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
     merged = mode.semiring.plus(before, value)
     updated = {}
     if at:
         here = TropicalResult(value, steps, plan.output, mode.semiring).coordinates()  # type: ignore[arg-type]
         wins = (mode.semiring.better(value, before) | (value != value)) & (before == before)  # type: ignore[attr-defined]
-        for label, index in at.items():
-            chosen = jnp.where(wins, here[label] + start[label], lax.dynamic_slice(index, corner, block))
-            updated[label] = lax.dynamic_update_slice(index, chosen, corner)
+        for (label, index), kept in zip(at.items(), old, strict=True):
+            updated[label] = lax.dynamic_update_slice(index, jnp.where(wins, here[label] + start[label], kept), corner)
     return lax.dynamic_update_slice(known, merged, corner), updated

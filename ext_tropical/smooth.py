@@ -53,6 +53,10 @@ class LogSumExp(Semiring):
         gap = jnp.where(x == y, 0.0, abs(x - y))  # infinities too
         return jnp.maximum(x, y) + self.temperature * jnp.log1p(jnp.exp(-gap / self.temperature))
 
+    def share(self, x: Any, total: Any) -> Any:
+        """exp((x - total) / T), what x contributes to a total; 0 of -inf."""
+        return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(x.dtype)
+
     def zero(self, dtype: Any) -> Any:
         return lowest(dtype)
 

@@ -90,6 +90,11 @@ def test_unknown_semirings_are_told_the_known():
 def test_options():
     with pytest.raises(InvalidConfig, match=r"ties: given 'second'; needed 'first' or 'split'"):
         tropical_einsum("ij,jk->ik", A, B, ties="second")
+    with pytest.raises(InvalidConfig, match=r"'split' under log_sum_exp.*others have no ties"):
+        tropical_einsum("ij,jk->ik", A, B, ties="split", semiring="log_sum_exp")
+    for ask in (tropical_einsum_with_argmax, best_assignment):
+        with pytest.raises(InvalidConfig, match=f"{ask.__name__}: given log_sum_exp.*needed a selective semiring"):
+            ask("ij,jk->ik", A, B, semiring="log_sum_exp")
     with pytest.raises(InvalidConfig, match="optimize: given 'best'"):
         tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize="best")
     with pytest.raises(InvalidConfig, match="optimize: given"):

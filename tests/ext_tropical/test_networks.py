@@ -13,7 +13,9 @@ import pytest
 from opt_einsum.testing import rand_equation
 
 from ext_tropical import (
+    SEMIRINGS,
     best_assignment,
+    log_sum_exp,
     max_mul,
     max_plus,
     min_max,
@@ -175,6 +177,43 @@ def test_derivatives_of_slices(name):
             np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
+def test_log_sum_exp_in_slices():
+    """Value, gradient, jvp and second order are those of the unsliced einsum, but for rounding."""
+    rng = np.random.default_rng(0)
+    operands = [rng.normal(size=shape) for shape in ((6, 16), (16, 32), (32, 6))]
+    weights, limit = rng.normal(size=(6, 6)), SCRATCH + 12_000
+    assert plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=limit).slices > 1
+
+    def f(limit):
+        return lambda *x: (weights * tropical_einsum("ij,jk,kl->il", *x, semiring=log_sum_exp(0.7), memory_limit=limit)).sum()
+
+    candidates = operands[0][:, :, None, None] + operands[1][None, :, :, None] + operands[2][None, None]
+    np.testing.assert_allclose(f(limit)(*operands), (weights * 0.7 * np.log(np.exp(candidates / 0.7).sum((1, 2)))).sum(), rtol=1e-12)
+    for derive in (
+        lambda f: jax.grad(f, (0, 1, 2)),
+        lambda f: lambda *x: jax.jvp(f, x, tuple(map(jnp.sin, x))),
+        lambda f: lambda *x: jax.jvp(jax.grad(f), x, tuple(map(jnp.sin, x))),
+    ):
+        for got, want in zip(jax.tree.leaves(derive(f(limit))(*operands)), jax.tree.leaves(derive(f(None))(*operands)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_shared_ties_in_a_chain():
+    """Two steps of equal candidates: each step shares equally, as nested maxima of JAX do."""
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(0, 2, shape).astype(float) for shape in ((3, 6), (6, 5), (5, 2))]
+
+    def maxima(a, b, c):
+        return jnp.max(jnp.max(a[:, :, None] + b[None], 1)[:, :, None] + c[None], 1)
+
+    path = [(0, 1), (0, 1)]
+    ours, theirs = (
+        jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2))(*operands)
+        for f in (lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path), maxima)
+    )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), ours, theirs)
+
+
 def test_nan_and_infeasible_cells_in_slices():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(64, 64)), rng.normal(size=(64, 64))
@@ -217,13 +256,22 @@ def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
         ("ij->j", ((256, 256),)),
     ],
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "float64"])
-@pytest.mark.parametrize("semiring", [max_plus, max_mul], ids=repr)
+@pytest.mark.parametrize(
+    ("semiring", "dtype"),
+    [
+        (s, dtype)
+        for s in (max_plus, max_mul, log_sum_exp(2.0))
+        for dtype in ("float32", "bfloat16", "int32", "float64")
+        if dtype in s.dtypes
+    ],
+    ids=str,
+)
 def test_a_step_allocates_no_more_than_documented(equation, shapes, dtype, semiring):
     """4 (3 b m n + 2 b k (m + n)) bytes, 8 for 64 bits, and 64 KiB, beside operands and results; with winners too."""
     work = 8 if dtype == "float64" else 4
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
-    fn = jax.jit(lambda *x: jax.tree.leaves(tropical_einsum_with_argmax(equation, *x, semiring=semiring)))
+    solve = tropical_einsum_with_argmax if semiring in SEMIRINGS else tropical_einsum
+    fn = jax.jit(lambda *x: jax.tree.leaves(solve(equation, *x, semiring=semiring)))
     out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
     read = sum(np.prod(shape) for shape in shapes)
     assert fn.lower(*specs).compile().memory_analysis().temp_size_in_bytes <= work * (3 * out + 2 * read) + SCRATCH
