@@ -59,7 +59,7 @@ def picture(rows: int, columns: int, spins: np.ndarray, costly: np.ndarray) -> s
 
 def main() -> None:
     """Mean energies of many samples at a time, and one ground state as a picture."""
-    for size in (4, 6):
+    for size in (6, 4):
         bonds = square_lattice(size, size)
         couplings = random_couplings(bonds, samples=100, seed=0)
         energies, spins = jax.vmap(lambda sample, bonds=bonds: ground_state(bonds, sample))(couplings)
