@@ -55,6 +55,12 @@ def object_einsum(name: str, equation: str, *operands: np.ndarray) -> np.ndarray
     return np.vectorize(lambda s: s.value, otypes=[operands[0].dtype])(result)
 
 
+def log_einsum(temperature: float, equation: str, *operands: np.ndarray) -> np.ndarray:
+    """T log of the sum of exp(. / T) of every candidate: small entries only."""
+    with np.errstate(divide="ignore"):
+        return temperature * np.log(np.einsum(equation, *(np.exp(x / temperature) for x in operands), optimize=False))
+
+
 def brute_force(name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Value and first winner by looping over every index, NaN rule included."""
     algebra = ALGEBRAS[name]

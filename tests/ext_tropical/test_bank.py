@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from ext_tropical import TropicalResult, plan_tropical_einsum, tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical import TropicalResult, log_sum_exp, plan_tropical_einsum, tropical_einsum, tropical_einsum_with_argmax
 from ext_tropical.evaluation import Mode, evaluate
 from ext_tropical.semiring import as_semiring
 
-from ..oracles import ALGEBRAS, object_einsum
+from ..oracles import ALGEBRAS, log_einsum, object_einsum
 from ..sweep import ALL
 from .bank import OPT_EINSUM, PATTERNS, partitions, patterns, random_cases, sized
 
@@ -77,6 +77,16 @@ def test_random_networks(name, case):
 @pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 200)))
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)
+
+
+SMOOTH = [sized(equation) for equation in (*OPT_EINSUM, *PATTERNS)]
+
+
+@pytest.mark.parametrize("case", SMOOTH if ALL else SMOOTH[:69:4] + SMOOTH[69::400], ids=lambda case: case.equation)
+def test_log_sum_exp(case):
+    operands = data("max_plus", case)
+    want = log_einsum(0.5, case.equation, *operands)
+    np.testing.assert_allclose(tropical_einsum(case.equation, *operands, semiring=log_sum_exp(0.5)), want, rtol=1e-12, atol=1e-12)
 
 
 def test_the_bank_holds_every_pattern():

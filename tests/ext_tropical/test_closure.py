@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph, csr_array
 
-from ext_tropical import ClosureResult, closure, matrix_power, min_plus
+from ext_tropical import ClosureResult, closure, log_sum_exp, matrix_power, min_plus
 from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, object_einsum
@@ -57,6 +57,13 @@ def test_power_of_batches_and_its_gradient():
         np.testing.assert_array_equal(got[at], matrix_power(a[at], 5))
     total = jax.grad(lambda a: matrix_power(a, 5).sum())(a)
     assert total.sum() == 5 * got.size  # every entry is a walk of five edges
+
+
+def test_power_under_log_sum_exp_is_a_power_of_exponentials():
+    a = np.random.default_rng(1).normal(size=(4, 4))
+    np.testing.assert_allclose(matrix_power(a, 5, semiring=log_sum_exp()), np.log(np.linalg.matrix_power(np.exp(a), 5)), rtol=1e-12)
+    with pytest.raises(InvalidConfig, match=r"closure: given log_sum_exp.*selective"):
+        closure(a, semiring=log_sum_exp())
 
 
 def test_bad_powers():

@@ -169,6 +169,8 @@ def test_at_a_tie_the_composed_gradient_is_split_and_the_fused_one_goes_to_the_f
         np.testing.assert_array_equal(jax.grad(lambda a: function(a, b).sum())(a), want[form])
     for form, function in REDUCTIONS.items():
         np.testing.assert_array_equal(jax.grad(lambda a: function(a).sum())(a), want[form])
+    split = jax.grad(lambda a: tropical_einsum("ij,jk->ik", a, b, ties="split").sum())(a)
+    np.testing.assert_array_equal(split, want["composed"])
 
 
 def test_total_mass_of_a_composed_gradient():
