@@ -25,7 +25,7 @@ def square_lattice(rows: int, columns: int) -> np.ndarray:
 
 def random_couplings(bonds: np.ndarray, samples: int, seed: int) -> np.ndarray:
     """+1 and -1 with equal chance: float32 (samples, bonds)."""
-    return np.random.default_rng(seed).choice(np.float32([-1, 1]), (samples, len(bonds)))
+    return np.random.default_rng(seed).choice(np.asarray([-1, 1], np.float32), (samples, len(bonds)))
 
 
 def network(bonds: np.ndarray, couplings: Any) -> list[Any]:
@@ -59,7 +59,7 @@ def picture(rows: int, columns: int, spins: np.ndarray, costly: np.ndarray) -> s
 
 def main() -> None:
     """Mean energies of many samples at a time, and one ground state as a picture."""
-    for size in (4, 6):
+    for size in (6, 4):
         bonds = square_lattice(size, size)
         couplings = random_couplings(bonds, samples=100, seed=0)
         energies, spins = jax.vmap(lambda sample, bonds=bonds: ground_state(bonds, sample))(couplings)

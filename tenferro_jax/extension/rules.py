@@ -144,7 +144,7 @@ class ExtensionRuleSet(Sealed):
     Example:
       >>> from ext_tropical import TROPICAL_RULES
       >>> TROPICAL_RULES
-      ExtensionRuleSet(tenferro-ext-tropical.einsum.v1)
+      ExtensionRuleSet(tenferro-ext-tropical.einsum.v1, tenferro-ext-tropical.log_einsum.v1, tenferro-ext-tropical.weighted_sum.v1)
     """
 
     def __init__(self, *rules: ExtensionAdRule):

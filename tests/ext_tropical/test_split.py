@@ -6,23 +6,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-import ext_tropical
-from ext_tropical import Ties, TropicalEinsum
-from ext_tropical.split import split_tangent
-from ext_tropical.weighted_sum import WeightedSumRule
-from tenferro_jax.extension import ExtensionAdRule, ExtensionRuleSet, apply
+from ext_tropical import tropical_einsum
 
-
-class SplitRule(ExtensionAdRule):
-    """The rule of steps whose winners share."""
-
-    family_id = TropicalEinsum.family_id
-
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (split_tangent(op, builder, primal_in, primal_out[0], tangent_in),)
-
-
-RULES = ExtensionRuleSet(SplitRule(), WeightedSumRule())
 MAXIMA = {
     "max_plus": lambda a, b: jnp.max(a[:, :, None] + b[None], 1),
     "min_plus": lambda a, b: jnp.min(a[:, :, None] + b[None], 1),
@@ -32,7 +17,7 @@ WEIGHTS = np.cos(np.arange(12.0)).reshape(3, 4)
 
 
 def split(name, equation="ij,jk->ik"):
-    return lambda *xs: apply(TropicalEinsum(getattr(ext_tropical, name), equation, ties=Ties.SPLIT), *xs, rules=RULES)[0]
+    return lambda *xs: tropical_einsum(equation, *xs, semiring=name, ties="split")
 
 
 def ties(seed, *shapes, dtype=np.float64):
