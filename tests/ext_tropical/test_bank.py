@@ -35,7 +35,7 @@ def check(name, case):
     """The value is the oracle's, and so is the product of the operands at the coordinates: they are optimal."""
     operands = data(name, case)
     want = object_einsum(name, case.equation, *operands)
-    result = (step_by_step if ALL else tropical_einsum_with_argmax)(case.equation, *operands, semiring=name)
+    result = solve(case, operands, name)
     found = {label: np.asarray(index) for label, index in result.coordinates().items()}
     np.testing.assert_array_equal(result.value, want, strict=True)
     assert set(found) == set(case.sizes) - set(case.output)
@@ -44,12 +44,17 @@ def check(name, case):
     np.testing.assert_array_equal(functools.reduce(ALGEBRAS[name].times, entries), want)
 
 
-def step_by_step(equation, *operands, semiring):
-    """The same steps, each compiled by itself: 40,000 equations share some hundreds of them."""
-    algebra = as_semiring(semiring)
+def step_by_step(equation, *operands, semiring, with_winners=False):
+    """(value, winners) by the same steps, each compiled by itself: 40,000 equations share some hundreds of them."""
     plan = plan_tropical_einsum(equation, *(np.shape(x) for x in operands))
-    value, steps = evaluate(plan.plan, operands, Mode(algebra, with_winners=True))
-    return TropicalResult(value, steps, plan.output, algebra)
+    return evaluate(plan.plan, operands, Mode(as_semiring(semiring), with_winners=with_winners))
+
+
+def solve(case, operands, name):
+    if not ALL:
+        return tropical_einsum_with_argmax(case.equation, *operands, semiring=name)
+    value, steps = step_by_step(case.equation, *operands, semiring=name, with_winners=True)
+    return TropicalResult(value, steps, case.output, as_semiring(name))
 
 
 def chosen(cases, count):
@@ -74,7 +79,7 @@ def test_random_networks(name, case):
     check(name, case)
 
 
-@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 200)))
+@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 160)))
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)
 
@@ -82,11 +87,12 @@ def test_every_pattern_of_repeated_labels(name, case):
 SMOOTH = [sized(equation) for equation in (*OPT_EINSUM, *PATTERNS)]
 
 
-@pytest.mark.parametrize("case", SMOOTH if ALL else SMOOTH[:69:4] + SMOOTH[69::400], ids=lambda case: case.equation)
+@pytest.mark.parametrize("case", SMOOTH if ALL else SMOOTH[:69:6] + SMOOTH[69::600], ids=lambda case: case.equation)
 def test_log_sum_exp(case):
     operands = data("max_plus", case)
     want = log_einsum(0.5, case.equation, *operands)
-    np.testing.assert_allclose(tropical_einsum(case.equation, *operands, semiring=log_sum_exp(0.5)), want, rtol=1e-12, atol=1e-12)
+    run = (lambda *args, **kwargs: step_by_step(*args, **kwargs)[0]) if ALL else tropical_einsum
+    np.testing.assert_allclose(run(case.equation, *operands, semiring=log_sum_exp(0.5)), want, rtol=1e-12, atol=1e-12)
 
 
 def test_the_bank_holds_every_pattern():
