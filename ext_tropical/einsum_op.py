@@ -15,7 +15,7 @@ from opt_einsum import get_symbol
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
 from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta, extension_op
 
-from .kernels import blocked, reference
+from .kernels import choose, reference
 from .layout import MatmulLayout, matmul_layout, product
 from .selective import max_plus
 from .semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
@@ -128,10 +128,10 @@ class TropicalEinsum(ExtensionOp):
         return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
 
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
-        return builder.inline(self._blocked, *inputs)
+        return builder.inline(self._chosen, *inputs)
 
-    def _blocked(self, *operands: Any) -> tuple[Any, ...]:
-        outs = blocked.contract(self.algebra, self._matrices(operands), with_winner=self.output_count == 2)
+    def _chosen(self, *operands: Any) -> tuple[Any, ...]:
+        outs = choose.contract(self.algebra, self._matrices(operands), with_winner=self.output_count == 2)
         return self._tensors(operands, outs)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:

@@ -1,1 +1,1 @@
-"""How one contraction step is computed: `reference` is the definition, `blocked` the lowering."""
+"""How one contraction step is computed: `reference` is the definition, `choose` the lowering, by `blocked` or `direct`."""

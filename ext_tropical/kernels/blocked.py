@@ -1,4 +1,4 @@
-"""The lowering: value and winner in lax, in memory of a few results, never the array of all candidates.
+"""Value and winner in lax, in memory of a few results, never the array of all candidates.
 
 A loop runs over blocks of the contracted axis. A block's entries are fetched at indices clamped to the last one, so
 that every size works, symbolic sizes too: a candidate seen twice changes neither value nor first winner. Comparisons
@@ -7,15 +7,10 @@ when a product of numbers could be NaN (inf - inf, 0 * inf) does a slower loop r
 
 Values first, then winners: the second loop looks for the first candidate that equals the value. XLA computes a loop
 that carries value and index together once for each of the two, which is slower than two loops of one.
-
-Where one side is a vector all candidates are no more than the operands hold, and one reduction does it; a loop would
-have as many turns with next to nothing in each. So it is where few entries are contracted, as in every step of a network
-of small tables: a loop of one turn is no faster, and compiles five times as long.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,80 +24,33 @@ BLOCK = 16
 """Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it
 folds the fetch into the loop, which then no longer vectorises (ten times slower)."""
 
-FEW = 4
-"""Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
 
-SMALL = 1 << 13
-"""Candidates in all up to which one reduction does it: 64 KiB at most."""
+def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool) -> tuple[Any, ...]:
+    """Best candidate of each cell, and which it is; at least one entry is contracted.
 
-
-def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
-    """Best candidate of each cell, and which it is.
-
-    Args:
-      semiring: the algebra.
-      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype; sizes
-        may be symbolic.
-      with_winner: whether winners are wanted.
-
-    Returns:
-      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The winner is the first best
-      candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has one column.
+    Args, Returns: as `choose.contract`, of two operands.
 
     Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
     """
-    dtype, count = operands[0].dtype, operands[0].shape[1]
-    shape = _cells(operands)
-    if _is(count, 0):
-        return (jnp.full(shape, semiring.zero(dtype)), jnp.full(shape, -1, jnp.int32))[: 1 + with_winner]
-    sizes = (count, *shape)
-    few = isinstance(count, int) and count <= FEW
-    few = few or (all(isinstance(size, int) for size in sizes) and math.prod(sizes) <= SMALL)
-    if few or len(operands) == 1 or any(_is(size, 1) for size in shape[1:]):
-        return _direct(semiring, _products(semiring, [x[:, :, None] for x in operands]), with_winner)
-    if not jnp.issubdtype(dtype, jnp.floating):
+    operands = (lhs, rhs)
+    if not jnp.issubdtype(lhs.dtype, jnp.floating):
         return _fast(semiring, operands, with_winner)
 
     def careful(*operands: Any) -> tuple[Any, ...]:
         return _careful(semiring, operands)[: 1 + with_winner]
 
-    def fast(*operands: Any) -> tuple[Any, ...]:
-        return _with_operand_nans(operands[0], operands[1], _fast(semiring, operands, with_winner))
+    def fast(lhs: Any, rhs: Any) -> tuple[Any, ...]:
+        return _with_operand_nans(lhs, rhs, _fast(semiring, (lhs, rhs), with_winner))
 
-    may = semiring.may_make_nan(*operands)
+    may = semiring.may_make_nan(lhs, rhs)
     if isinstance(may, np.bool_):
-        return (careful if may else fast)(*operands)
-    return lax.cond(may, careful, fast, *operands)
-
-
-def _is(size: Any, number: int) -> bool:
-    """Whether a size is this number; a symbolic size is none."""
-    return isinstance(size, int) and size == number
+        return (careful if may else fast)(lhs, rhs)
+    return lax.cond(may, careful, fast, lhs, rhs)
 
 
 def _cells(operands: Sequence[Any]) -> tuple[Any, Any, Any]:
     """(batch, rows, columns)."""
-    batch, _, rows = operands[0].shape
-    return batch, rows, operands[1].shape[2] if len(operands) == 2 else 1
-
-
-def _products(semiring: SelectiveSemiring, entries: Sequence[Any]) -> Any:
-    """(..., rows, columns) candidates of entries (..., 1, rows) and (..., 1, columns)."""
-    left = jnp.swapaxes(entries[0], -1, -2)
-    return left if len(entries) == 1 else semiring.times(left, entries[1])
-
-
-def _direct(semiring: SelectiveSemiring, candidates: Any, with_winner: bool) -> tuple[Any, ...]:
-    """The reduction of an array of candidates (batch, contracted, rows, columns)."""
-    count = candidates.shape[1]
-    if _is(count, 1):
-        return (candidates[:, 0], jnp.zeros(candidates[:, 0].shape, jnp.int32))[: 1 + with_winner]
-    value = lax.reduce(candidates, jnp.asarray(semiring.identity(candidates.dtype)), semiring.plus, (1,))
-    if not with_winner:
-        return (value,)
-    index = lax.broadcasted_iota(jnp.int32, candidates.shape, 1)
-    wins = (candidates == value[:, None]) | ((candidates != candidates) & (value != value)[:, None])
-    return value, jnp.min(jnp.where(wins, index, jnp.asarray(count, jnp.int32)), axis=1)
+    return operands[0].shape[0], operands[0].shape[2], operands[1].shape[2]
 
 
 def _fast(semiring: SelectiveSemiring, operands: Sequence[Any], with_winner: bool) -> tuple[Any, ...]:
@@ -116,7 +64,7 @@ def _block(x: Any, start: Any, width: int) -> list[Any]:
     last = jnp.asarray(x.shape[1] - 1, jnp.int32)
     at = jnp.minimum(start + lax.iota(jnp.int32, width), last)
     fetched = jnp.take(x, at, axis=1, mode="clip")
-    return [fetched[:, t, None] for t in range(width)]
+    return [fetched[:, t] for t in range(width)]
 
 
 def _steps(count: Any) -> tuple[Any, int]:
@@ -126,7 +74,8 @@ def _steps(count: Any) -> tuple[Any, int]:
 
 
 def _candidates(semiring: SelectiveSemiring, operands: Sequence[Any], start: Any, width: int) -> list[Any]:
-    return [_products(semiring, entries) for entries in zip(*(_block(x, start, width) for x in operands), strict=True)]
+    pairs = zip(*(_block(x, start, width) for x in operands), strict=True)
+    return [semiring.times(a[:, :, None], b[:, None, :]) for a, b in pairs]
 
 
 def _values(semiring: SelectiveSemiring, operands: Sequence[Any]) -> Any:

@@ -15,11 +15,12 @@ from opt_einsum.testing import rand_equation
 
 import ext_tropical
 from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_mul, max_plus, min_plus, tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical.kernels import blocked, direct
 
 from ..oracles import brute_force, object_einsum
 from ..sweep import times
 
-NAMES = ("max_plus", "min_plus", "max_mul")
+NAMES = ("max_plus", "min_plus", "max_mul", "min_max")
 EQUATIONS = (
     "ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "ij,kj->ik", "bij,bjk->bik", "ijb,jkb->bik", "bij,jk->bik", "ij,bjk->ibk",
     "ijk,jkl->il", "kji,ljk->il", "ijk,kj->i", "i,i->", "i,ij->j", "ij,ij->", "ij,ij->ij", "i,i->i", "i,j->ij", "i,j->ji",
@@ -37,6 +38,18 @@ def operands(equation, rng, values, size=3):
     return [rng.choice(values, size=[sizes[c] for c in term]).astype(np.float64) for term in (left, right)]
 
 
+BY_LOOP = jax.jit(lambda semiring, a, b: blocked.contract(semiring, a, b, with_winner=True), static_argnums=0)
+AT_ONCE = jax.jit(lambda semiring, a, b: direct.contract(semiring, (a, b), with_winner=True), static_argnums=0)
+
+
+def by_each_kernel(op, *operands):
+    """What the kernels give whichever the sizes would choose; of an empty contraction there is nothing to choose."""
+    matrices = op.layout.matrices(*operands)
+    sizes = {label: n for term, x in zip(op.layout.equation.inputs, operands) for label, n in zip(term, x.shape)}
+    for kernel in (BY_LOOP, AT_ONCE) if matrices[0].shape[1] else ():
+        yield tuple(op.layout.tensor(out, sizes) for out in kernel(op.algebra, *matrices))
+
+
 def check(name, equation, lhs, rhs):
     """Value and winner of every route equal brute force, to the bit but for the sign of zero."""
     explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
@@ -44,7 +57,7 @@ def check(name, equation, lhs, rhs):
     op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
     result = tropical_einsum_with_argmax(equation, lhs, rhs, semiring=semiring(name))
     host = op.eager_execute(lhs, rhs)
-    for value, winner in ((result.value, result.winner), host):
+    for value, winner in ((result.value, result.winner), host, *by_each_kernel(op, lhs, rhs)):
         np.testing.assert_array_equal(value, want[0])
         np.testing.assert_array_equal(winner, want[1])
     np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), want[0])

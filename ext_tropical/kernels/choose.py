@@ -1,0 +1,55 @@
+"""The lowering of a step: which kernel computes it. The one place that decides.
+
+Where one side is a vector all candidates are no more than the operands hold, and one reduction does it; a loop would
+have as many turns with next to nothing in each. So it is where candidates are few, as in every step of a network of
+small tables: a loop of one turn is no faster, and compiles five times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..semiring import SelectiveSemiring
+from . import blocked, direct
+
+FEW = 4
+"""Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
+
+SMALL = 1 << 13
+"""Candidates in all up to which one reduction does it: 64 KiB at most."""
+
+
+def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
+    """Best candidate of each cell, and which it is.
+
+    Args:
+      semiring: the algebra.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype; sizes
+        may be symbolic.
+      with_winner: whether winners are wanted.
+
+    Returns:
+      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The winner is the first best
+      candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has one column.
+
+    Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
+    """
+    batch, count, rows = operands[0].shape
+    columns = operands[1].shape[2] if len(operands) == 2 else 1
+    if _is_known(count) and count == 0:
+        cells = (batch, rows, columns)
+        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[: 1 + with_winner]
+    few = _is_known(count) and count <= FEW
+    small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
+    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
+    if few or small or vector or len(operands) == 1:
+        return direct.contract(semiring, operands, with_winner=with_winner)
+    return blocked.contract(semiring, *operands, with_winner=with_winner)
+
+
+def _is_known(*sizes: Any) -> bool:
+    return all(isinstance(size, int) for size in sizes)

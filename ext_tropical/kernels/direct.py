@@ -1,0 +1,33 @@
+"""Value and winner in lax as one reduction of all candidates: of one operand, or where they are few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..semiring import SelectiveSemiring
+
+
+def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
+    """Best candidate of each cell, and which it is; at least one entry is contracted.
+
+    Args, Returns: as `choose.contract`.
+
+    Cost: time and memory b m n k; XLA fuses the candidates into the reduction where it can.
+    """
+    left, *right = operands
+    candidates = left[..., None]
+    if right:
+        candidates = semiring.times(candidates, right[0][:, :, None, :])
+    count = candidates.shape[1]
+    if isinstance(count, int) and count == 1:
+        return (candidates[:, 0], jnp.zeros(candidates[:, 0].shape, jnp.int32))[: 1 + with_winner]
+    value = lax.reduce(candidates, jnp.asarray(semiring.identity(candidates.dtype)), semiring.plus, (1,))
+    if not with_winner:
+        return (value,)
+    index = lax.broadcasted_iota(jnp.int32, candidates.shape, 1)
+    wins = (candidates == value[:, None]) | ((candidates != candidates) & (value != value)[:, None])
+    return value, jnp.min(jnp.where(wins, index, jnp.asarray(count, jnp.int32)), axis=1)
