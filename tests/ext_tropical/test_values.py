@@ -50,14 +50,14 @@ def by_each_kernel(op, *operands):
         yield tuple(op.layout.tensor(out, sizes) for out in kernel(op.algebra, *matrices))
 
 
-def check(name, equation, lhs, rhs):
-    """Value and winner of every route equal brute force, to the bit but for the sign of zero."""
+def check(name, equation, lhs, rhs, kernels=False):
+    """Value and winner of every route, and if wanted of every kernel, equal brute force, to the bit but for the sign of zero."""
     explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
     want = brute_force(name, explicit, lhs, rhs)
     op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
     result = tropical_einsum_with_argmax(equation, lhs, rhs, semiring=semiring(name))
     host = op.eager_execute(lhs, rhs)
-    for value, winner in ((result.value, result.winner), host, *by_each_kernel(op, lhs, rhs)):
+    for value, winner in ((result.value, result.winner), host, *(by_each_kernel(op, lhs, rhs) if kernels else ())):
         np.testing.assert_array_equal(value, want[0])
         np.testing.assert_array_equal(winner, want[1])
     np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), want[0])
@@ -100,14 +100,14 @@ def test_special_values(name, seed, contracted, few):
     """NaN operands, inf - inf, 0 * inf, all-zero cells, signed zeros: value and winner by rule."""
     rng = np.random.default_rng(seed)
     values = rng.permutation(SPECIAL)[:few]
-    check(name, "ij,jk->ik", rng.choice(values, (2, contracted)), rng.choice(values, (contracted, 2)))
+    check(name, "ij,jk->ik", rng.choice(values, (2, contracted)), rng.choice(values, (contracted, 2)), kernels=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("contracted", [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100])
 def test_every_block_boundary(name, contracted):
     rng = np.random.default_rng(contracted)
-    check(name, "ij,jk->ik", rng.normal(size=(3, contracted)), rng.normal(size=(contracted, 2)))
+    check(name, "ij,jk->ik", rng.normal(size=(3, contracted)), rng.normal(size=(contracted, 2)), kernels=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
