@@ -68,7 +68,7 @@ def _matmul(ranks: tuple[int, int]) -> Any:
 def _pairs(numbers: Any) -> Any:
     needed = "((lhs contracted, rhs contracted), (lhs batch, rhs batch)), each a sequence of integers, as for jax.lax.dot_general"
     try:
-        contracted, batch = ([tuple(map(operator.index, axes)) for axes in pair] for pair in numbers)
+        contracted, batch = ([tuple(map(_integer, axes)) for axes in pair] for pair in numbers)
         if any(len(left) != len(right) for left, right in (contracted, batch)):
             raise _malformed(numbers, "as many axes of lhs as of rhs", "Pair each axis of lhs with one of rhs.")
     except (TypeError, ValueError) as error:
@@ -98,7 +98,7 @@ def reduction_equation(rank: int, axis: Any = None) -> tuple[str, tuple[int, ...
       ('abc->ab', (2,))
     """
     try:
-        given = range(rank) if axis is None else tuple(map(operator.index, axis if isinstance(axis, Sequence) else (axis,)))
+        given = range(rank) if axis is None else tuple(map(_integer, axis if isinstance(axis, Sequence) else (axis,)))
     except TypeError as error:
         raise _bad_axis(axis, "an integer or a sequence of integers", "Pass the axis to reduce.") from error
     for each in given:
@@ -114,6 +114,12 @@ def reduction_equation(rank: int, axis: Any = None) -> tuple[str, tuple[int, ...
         raise _bad_axis(axis, "each axis once", "Name each axis once.")
     labels = "".join(map(get_symbol, range(rank)))
     return f"{labels}->{''.join(label for i, label in enumerate(labels) if i not in axes)}", axes
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError("a bool is no axis")
+    return operator.index(value)
 
 
 def _bad_axis(axis: Any, needed: str, fix: str) -> InvalidConfig:

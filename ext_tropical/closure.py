@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tenferro_jax import InvalidConfig, ShapeError, Unsupported
@@ -16,7 +17,7 @@ from tenferro_jax.extension import as_operand
 
 from .einsum import tropical_einsum, tropical_einsum_with_argmax
 from .einsum_op import one_dtype
-from .selective import max_plus, min_plus
+from .selective import max_mul, max_plus, min_plus
 from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
 
 
@@ -48,7 +49,7 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
     algebra = as_semiring(semiring)
     a = _square_matrix(a, algebra, "matrix_power")
     try:
-        left = operator.index(n)
+        left = -1 if isinstance(n, bool) else operator.index(n)
     except TypeError:
         left = -1
     if left < 0:
@@ -70,7 +71,12 @@ def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = No
     a = jnp.asarray(as_operand(a, where))
     if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
         needed = "a square matrix" if rank else "square matrices along the last two axes"
-        raise ShapeError(where=where, given=f"shape {a.shape}", needed=needed, fix="Correct the array; for many closures use jax.vmap.")
+        raise ShapeError(
+            where=where,
+            given=f"shape {a.shape}",
+            needed=needed,
+            fix="Correct the array; for many use jax.vmap." if rank else "Correct the array.",
+        )
     one_dtype(where, semiring, [a.dtype])
     return a
 
@@ -122,10 +128,14 @@ class ClosureResult:
         return _walked(self.winners, self.feasible, self._node(source, "source"), self._node(target, "target"))
 
     def predecessors(self) -> Any:
-        """For every pair the node before the last: int32 (n, n); -1 on the diagonal and where there is no walk.
+        """For every pair the node before the last on a best walk: int32 (n, n); -1 on the diagonal and where there is no walk.
 
-        Entry [i, j] is the node before j on a best walk from i. Going back from j entry by entry in row i ends at i wherever
-        every cycle is worse than the empty walk (under min_plus: weighs more than 0).
+        Going back from j entry by entry in row i ends at i wherever every cycle makes a walk worse (under min_plus: weighs more
+        than 0). With cycles that leave it as good, take `walk`, which always ends.
+
+        Raises:
+          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for one, the beginning of a best walk
+            need not be best, and rows of predecessors may run in circles.
 
         Example:
           >>> import jax.numpy as jnp
@@ -133,10 +143,19 @@ class ClosureResult:
           >>> closure(jnp.array([[inf, 1.0, 9.0], [inf, inf, 2.0], [inf, inf, inf]])).predecessors().tolist()
           [[-1, 0, 1], [-1, -1, 1], [-1, -1, -1]]
         """
+        if self.semiring not in (max_plus, min_plus, max_mul):
+            raise Unsupported(
+                where="predecessors",
+                given=f"a closure under {self.semiring!r}",
+                needed="max_plus, min_plus or max_mul, where the beginning of a best walk is best",
+                fix="Take walk(source, target).",
+            )
         return _before_last(self.winners, self.feasible)
 
     def _node(self, node: Any, name: str) -> Any:
         count = self.value.shape[-1]
+        if isinstance(node, np.integer):
+            node = int(node)
         given = jnp.asarray(as_operand(node, f"walk, {name}"))
         known = not isinstance(given, jax.core.Tracer)
         if given.ndim or not jnp.issubdtype(given.dtype, jnp.integer) or (known and not 0 <= int(given) < count):

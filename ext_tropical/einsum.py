@@ -17,7 +17,7 @@ from tenferro_jax.extension import as_operand
 from .einsum_op import SIXTEEN_BITS, Ties, one_dtype
 from .evaluation import Mode, contract, evaluate
 from .layout import is_step, matmul_layout
-from .plan import TropicalPlan, cached_plan, hashable
+from .plan import TropicalPlan, byte_count, cached_plan, hashable
 from .result import Assignment, TropicalResult, TropicalStep
 from .selective import max_plus
 from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
@@ -52,8 +52,8 @@ def tropical_einsum(
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
         or an explicit path; `plan_tropical_einsum` prints it.
       memory_limit: bytes that may be allocated at once beside the operands; the einsum then runs in slices, one after
-        another, exactly.
-      progress: whether to show a bar of the slices. They run one by one then, on concrete arrays only.
+        another, exactly. Under vmap for each element. A derivative also allocates what it scatters into.
+      progress: whether to show a bar where there are slices. They run one by one then, on concrete arrays only.
 
     Returns:
       An array with the output's labels, in the operands' dtype. NaN where a candidate of a step is NaN; the semiring's
@@ -72,8 +72,9 @@ def tropical_einsum(
     contracted labels in their order of first appearance); any order, forward and reverse. Integers and bools have none.
     Of log_sum_exp it is the marginals.
 
-    Cost: of each step time b m n k, twice that when differentiated, and memory 4 (3 b m n + 2 b k (m + n)) bytes (8 for
-    64 bits) beside operands and results, never b m n k. The plan says how many and how large the steps are.
+    Cost: of each step time b m n k, twice that when differentiated, and memory 4 (3 b m n + 2 b k (m + n)) bytes (twice that
+    for 64 bits, half as much again for 16 bits) beside operands and results, never b m n k. The plan says how many and how
+    large the steps are.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -216,14 +217,17 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
 def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress: bool) -> tuple[Any, tuple[TropicalStep, ...], str]:
     """(value, winners of the steps, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
-    if memory_limit is None and is_step(equation):
+    memory_limit = byte_count(equation, memory_limit)
+    if not isinstance(progress, bool):
+        raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False", fix="Pass one of them.")
+    if memory_limit is None and optimize == "auto" and is_step(equation):
         layout = matmul_layout(equation).equation
         if len(layout.inputs) != len(operands):
-            layout.sizes([x.shape for x in operands], problem.where)
+            layout.sizes([x.shape for x in operands], "tropical_einsum")
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, tuple(steps), layout.output
     shapes = tuple(tuple(x.shape) for x in operands)
-    winners = mode.with_winners or (memory_limit is not None and _differentiates_by_winners(mode, operands))
+    winners = isinstance(mode.semiring, SelectiveSemiring)  # a derivative needs them
     plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, winners)
     if plan.slices == 1:
         return (*_program(plan, mode)(*operands), plan.output)
@@ -237,10 +241,6 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
     sizes = dict(plan.whole)
     return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
-
-
-def _differentiates_by_winners(mode: Mode, operands: Sequence[Any]) -> bool:
-    return isinstance(mode.semiring, SelectiveSemiring) and any(jnp.issubdtype(x.dtype, jnp.floating) for x in operands)
 
 
 @functools.lru_cache(maxsize=1024)

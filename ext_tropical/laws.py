@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from .semiring import SelectiveSemiring, Semiring
+from tenferro_jax import InvalidConfig
+from tenferro_jax.extension import as_operand
+
+from .semiring import SelectiveSemiring, Semiring, as_semiring
 
 
-def broken_laws(semiring: Semiring, values: Any) -> dict[str, tuple[Any, ...]]:
+def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, ...]]:
     """Try the laws that einsum relies on with every triple of some values.
 
     Args:
-      semiring: a semiring; a selective one has the laws of `better` too.
+      semiring: a semiring or its name; a selective one has the laws of `better` too.
       values: a one-dimensional array of entries that are no NaN; times of three of them should be exact.
 
     Returns:
       For each broken law the first values that break it; empty where all hold.
+
+    Raises:
+      InvalidConfig: an unknown semiring, or values that are something else.
 
     Cost: time O(len(values)**3).
 
@@ -30,13 +37,21 @@ def broken_laws(semiring: Semiring, values: Any) -> dict[str, tuple[Any, ...]]:
       >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0]))["times distributes over plus"]
       (-1.0, -1.0, 1.0)
     """
-    values = np.asarray(values)
+    semiring = semiring if isinstance(semiring, Semiring) else as_semiring(semiring)
+    values = np.asarray(as_operand(values, "broken_laws, values"))
+    if values.ndim != 1 or values.dtype.name not in semiring.dtypes or bool((values != values).any()):
+        raise InvalidConfig(
+            where="broken_laws, values",
+            given=f"{values.dtype.name}{list(values.shape)}" + (" with NaN" if bool((values != values).any()) else ""),
+            needed=f"one dimension, no NaN, of dtype {', '.join(semiring.dtypes)}",
+            fix="Pass a few entries that occur; that NaN stays is tried with floats anyway.",
+        )
     found: dict[str, tuple[Any, ...]] = {}
     for count, laws in ((1, _one(semiring, values.dtype)), (2, _two(semiring)), (3, _three(semiring))):
         grids = [grid.ravel() for grid in np.meshgrid(*[values] * count, indexing="ij")]
         for name, law in laws:
             with np.errstate(all="ignore"):
-                broken = np.flatnonzero(~np.asarray(law(*grids)))
+                broken = np.flatnonzero(~np.broadcast_to(law(*grids), grids[0].shape))
             if len(broken):
                 found[name] = tuple(grid[broken[0]].item() for grid in grids)
     return found
@@ -46,11 +61,15 @@ _Laws = Iterator[tuple[str, Callable[..., Any]]]
 
 
 def _one(s: Semiring, dtype: Any) -> _Laws:
-    zero, one = (np.asarray(x, dtype) for x in (s.zero(dtype), s.one(dtype)))
+    zero, one = (np.asarray(x, dtype).ravel()[0] for x in (s.zero(dtype), s.one(dtype)))
     yield "one is neutral for times", lambda x: s.times(x, np.full_like(x, one)) == x
     yield "zero is neutral for plus", lambda x: s.plus(x, np.full_like(x, zero)) == x
     yield "zero absorbs", lambda x: s.times(x, np.full_like(x, zero)) == zero
-    yield "times keeps the dtype", lambda x: s.times(x, x).dtype == dtype
+    yield "times keeps dtype and shape", lambda x: (s.times(x, x).dtype, s.times(x, x).shape) == (dtype, x.shape)
+    yield "zero and one are scalars", lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == ()
+    if jnp.issubdtype(dtype, jnp.floating):
+        nan = np.full(1, np.nan, dtype)
+        yield "times keeps NaN", lambda x: np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan))
     if isinstance(s, SelectiveSemiring):
         identity = np.asarray(s.identity(dtype), dtype)
         yield "nothing loses to the identity", lambda x: ~np.asarray(s.better(np.full_like(x, identity), x))

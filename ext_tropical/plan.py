@@ -10,20 +10,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import InvalidConfig, Plan, Unsupported, plan_einsum
+from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, parse_interleaved, plan_einsum
 
 from .einsum_op import work_dtype
+from .selective import max_plus
+from .semiring import SelectiveSemiring, Semiring, as_semiring
 
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""
 
+MOST_ENTRIES = 2**48
+"""More than any machine holds; XLA aborts the process where a size does not fit 64 bits."""
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class TropicalPlan:
     """The steps of an einsum, for one slice after another.
 
@@ -60,6 +69,11 @@ class TropicalPlan:
         """Multiplications of all slices."""
         return self.slices * self.plan.cost
 
+    def __repr__(self) -> str:
+        text = self.plan.equation.text
+        text = text if len(text) < 60 else f"{text[:57]}..."
+        return f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak {self.peak})"
+
     def __str__(self) -> str:
         lines = [str(self.plan)]
         if self.slices > 1:
@@ -71,11 +85,11 @@ class TropicalPlan:
 
 
 def plan_tropical_einsum(
-    equation: str,
+    equation: Any,
     *operands: Any,
     optimize: Any = "auto",
     memory_limit: int | None = None,
-    winners: bool = False,
+    semiring: Semiring | str = max_plus,
     dtype: Any = None,
 ) -> TropicalPlan:
     """The order in which an einsum will be contracted, and in which slices, before anything runs.
@@ -85,7 +99,7 @@ def plan_tropical_einsum(
       *operands: arrays or shapes.
       optimize: as for `tropical_einsum`.
       memory_limit: bytes; slices are chosen so that `peak` is at most that.
-      winners: whether winners are wanted too, as derivatives do.
+      semiring: a semiring or its name. Under a selective one memory for winners is counted, which a derivative needs.
       dtype: of the operands; that of the first array, or float32.
 
     Returns:
@@ -106,10 +120,33 @@ def plan_tropical_einsum(
       8 slices one after another (8 of k), 18874368 multiplications in all
       at most 835584 bytes at once beside the operands
     """
-    shapes = tuple(tuple(getattr(x, "shape", x)) for x in operands)
+    if not isinstance(equation, str):
+        equation, operands = parse_interleaved((equation, *operands))
+    shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
-    return cached_plan(equation, shapes, np.dtype(dtype), hashable(optimize), memory_limit, winners)
+    winners = isinstance(as_semiring(semiring), SelectiveSemiring)
+    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), winners)
+
+
+def _shape(x: Any, where: str) -> tuple[Any, ...]:
+    """The shape of an array, or a shape."""
+    shape = getattr(x, "shape", x)
+    try:
+        if isinstance(shape, Sequence) and not isinstance(shape, str | bytes):
+            sizes = tuple(size if jax.export.is_symbolic_dim(size) else operator.index(size) for size in shape)
+            if not any(isinstance(size, int) and size < 0 for size in sizes) and not any(isinstance(size, bool) for size in shape):
+                return sizes
+    except TypeError:
+        pass
+    raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of sizes from 0", fix="Pass the operand or its shape.")
+
+
+def _dtype(dtype: Any) -> Any:
+    try:
+        return jnp.dtype(dtype)
+    except TypeError as error:
+        raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype", fix="Leave it out.") from error
 
 
 def hashable(optimize: Any) -> Any:
@@ -131,6 +168,7 @@ def cached_plan(
     if optimize == "cotengra" and memory_limit is not None:
         optimize, cut = _cotengra(plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize)
     plan = plan_einsum(equation, shapes, optimize)
+    plan = dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
     if not all(isinstance(size, int) for _, size in plan.sizes):
         if memory_limit is not None:
             raise Unsupported(
@@ -140,10 +178,10 @@ def cached_plan(
                 fix="Leave memory_limit out, or trace with concrete sizes.",
             )
         return TropicalPlan(plan, plan.sizes, None)
+    _require_addressable(equation, plan)
     cost = _Cost(plan, dtype.itemsize, work_dtype(dtype).itemsize, winners)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
-        _require_limit(equation, memory_limit)
         lengths |= dict.fromkeys(cut, 1)
         _slice(equation, cost, lengths, memory_limit)
     steps = [
@@ -154,14 +192,38 @@ def cached_plan(
     return TropicalPlan(sliced, plan.sizes, cost.peak(lengths))
 
 
-def _require_limit(equation: str, memory_limit: Any) -> None:
-    if not isinstance(memory_limit, int) or isinstance(memory_limit, bool) or memory_limit <= 0:
-        raise InvalidConfig(
-            where=f"tropical_einsum {equation!r}, memory_limit",
-            given=repr(memory_limit),
-            needed="a positive number of bytes",
-            fix="Pass an int such as 2**30.",
-        )
+def _require_addressable(equation: str, plan: Plan) -> None:
+    for step in plan.steps:
+        if step.size > MOST_ENTRIES:
+            raise ShapeError(
+                where=f"tropical_einsum {equation!r}",
+                given=f"a result of {step.size} entries, in step {step.equation}",
+                needed=f"at most {MOST_ENTRIES}",
+                fix="Keep fewer labels in the output.",
+            )
+
+
+def _in_order(step: Step) -> Step:
+    """The step with its operands in the order of their numbers: which winner is the first must not depend on layout."""
+    if list(step.operands) == sorted(step.operands):
+        return step
+    return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
+
+
+def byte_count(equation: str, memory_limit: Any) -> int | None:
+    """A memory limit as an int.
+
+    Raises:
+      InvalidConfig: neither None nor a positive integer.
+    """
+    if memory_limit is None or (isinstance(memory_limit, int | np.integer) and not isinstance(memory_limit, bool) and memory_limit > 0):
+        return None if memory_limit is None else int(memory_limit)
+    raise InvalidConfig(
+        where=f"tropical_einsum {equation!r}, memory_limit",
+        given=repr(memory_limit),
+        needed="a positive number of bytes, an integer",
+        fix="Pass an int such as 2**30.",
+    )
 
 
 def _entries(lengths: Mapping[str, int], labels: Any) -> int:
@@ -195,6 +257,8 @@ class _Cost:
         if is_sliced:
             held += result  # a loop may keep the old and the new one
             held += sum(self.itemsize * _entries(lengths, term) for term in plan.terms if is_sliced & set(term))
+            if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
+                held += sum(self.work * _entries(whole, term) for term in plan.terms)
         if self.winners:  # the walk back
             held += 8 * contracted * _entries(lengths, plan.equation.output)
         yield held, "".join(plan.terms)
@@ -208,15 +272,13 @@ class _Cost:
             yield held + self.work * self._scratch(lengths, step, out, contracts), labels
             held -= sum(values[i] for i in step.operands)
 
-    def _scratch(self, lengths: Mapping[str, int], step: Any, out: int, contracts: bool) -> int:
+    def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
         """Entries that a step needs beside operands and results: measured with XLA on CPU, and a test holds it."""
         read = sum(_entries(lengths, set(term)) for term in step.terms)
         if not contracts:
             return 2 * out
-        if len(step.terms) == 2:
-            return 3 * out + 2 * read
-        is_plain = len(set(step.terms[0])) == len(step.terms[0]) and self.work == self.itemsize and not self.winners
-        return 2 * out + (0 if is_plain else 2 * read)
+        widened = out + read if self.work != self.itemsize else 0
+        return (3 if len(step.terms) == 2 else 2) * out + 2 * read + widened
 
 
 def _slice(equation: str, cost: _Cost, lengths: dict[str, int], memory_limit: int) -> None:
@@ -231,7 +293,7 @@ def _slice(equation: str, cost: _Cost, lengths: dict[str, int], memory_limit: in
             raise InvalidConfig(
                 where=f"tropical_einsum {equation!r}, memory_limit",
                 given=f"{memory_limit} bytes",
-                needed=f"at least {least} bytes: the result, and one entry of everything else",
+                needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry of everything else",
                 fix="Raise the limit, or contract less at once.",
             )
         best = min(tried, key=lambda label: (tried[label], label))

@@ -104,7 +104,7 @@ class TropicalResult:
         known = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(self.output)}
         for step in reversed(self.steps):
             known |= step.at(known)
-        return {label: known[label] for label in sorted(known) if label not in self.output}
+        return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known) if label not in self.output}
 
 
 def _is_empty(step: TropicalStep) -> bool:

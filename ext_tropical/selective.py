@@ -15,10 +15,16 @@ class _Maximum(SelectiveSemiring):
     def better(self, y: Any, x: Any) -> Any:
         return y > x
 
+    def best(self, candidates: Any, axis: int) -> Any:
+        return jnp.max(candidates, axis)
+
 
 class _Minimum(SelectiveSemiring):
     def better(self, y: Any, x: Any) -> Any:
         return y < x
+
+    def best(self, candidates: Any, axis: int) -> Any:
+        return jnp.min(candidates, axis)
 
     def zero(self, dtype: Any) -> Any:
         return highest(dtype)
@@ -113,6 +119,9 @@ class OrAndSemiring(SelectiveSemiring):
 
     def better(self, y: Any, x: Any) -> Any:
         return y & ~x
+
+    def best(self, candidates: Any, axis: int) -> Any:
+        return jnp.any(candidates, axis)
 
     def zero(self, dtype: Any) -> Any:
         return np.zeros((), dtype)

@@ -14,12 +14,15 @@ from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tenferro_jax import Duplicate, InvalidConfig
 from tenferro_jax.extension import parse_family_id
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
+OURS = "tenferro-ext-tropical"
+"""The package part of the ids of the semirings that ship here."""
 
 
 class Semiring:
@@ -100,6 +103,13 @@ class SelectiveSemiring(Semiring):
     def plus(self, x: Any, y: Any) -> Any:
         return jnp.where(self.better(y, x) | (y != y), y, x)
 
+    def best(self, candidates: Any, axis: int) -> Any:
+        """plus over an axis of at least one candidate; NaN if one is.
+
+        Where JAX has a reduction that does it, name that one: XLA splits it over a mesh.
+        """
+        return lax.reduce(candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,))
+
 
 def lowest(dtype: Any) -> Any:
     """What no value of the dtype is below: -inf, or the integer minimum."""
@@ -138,7 +148,7 @@ def register_semiring(cls: _Class) -> _Class:
       ... class MaxMin(SelectiveSemiring):
       ...     id = "my-package.max_min.v1"
       ...     def times(self, x, y):
-      ...         return jnp.where(y < x, y, x)
+      ...         return jnp.where((y < x) | (y != y), y, x)  # NaN stays
       ...     def better(self, y, x):
       ...         return y > x
       ...     def zero(self, dtype):
@@ -153,6 +163,11 @@ def register_semiring(cls: _Class) -> _Class:
     if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise _not_a_semiring(cls, "a frozen dataclass")
     parse_family_id(getattr(cls, "id", None))
+    base: Any = SelectiveSemiring if issubclass(cls, SelectiveSemiring) else Semiring
+    names = ("times", "zero", "one", "better" if base is SelectiveSemiring else "plus")
+    missing = [name for name in names if getattr(cls, name) is getattr(base, name)]
+    if missing:
+        raise _not_a_semiring(cls, f"a class that writes {', '.join(missing)}")
     with _lock:
         known = _classes.setdefault(cls.id, cls)
     if known is not cls:
@@ -184,10 +199,13 @@ def as_semiring(value: Any) -> Semiring:
     if isinstance(value, Semiring) and _classes.get(getattr(value, "id", "")) is type(value):
         return value
     if isinstance(value, str):
-        found = [cls for id, cls in _classes.items() if value in (id, parse_family_id(id).op)]
-        if len(found) == 1 and not _parameters(found[0]):
-            return found[0]()
+        found = [id for id in _classes if value in (id, parse_family_id(id).op)]
+        found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
+        if len(found) == 1 and not _parameters(_classes[found[0]]):
+            return _classes[found[0]]()
     known = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
+    if isinstance(value, str) and len(found) > 1:
+        known = f"one of the ids {', '.join(found)}, which share the name"
     raise InvalidConfig(
         where="semiring",
         given=repr(value),

@@ -14,7 +14,7 @@ from jax import lax
 from .einsum_op import work_dtype
 from .evaluation import Mode, evaluate, reshaped
 from .plan import TropicalPlan
-from .result import TropicalResult
+from .result import TropicalResult, TropicalStep
 from .semiring import SelectiveSemiring
 from .smooth import LogSumExp
 
@@ -81,9 +81,8 @@ def _shared_tangent(
 
     def step(sum: Any, i: Any) -> tuple[Any, None]:
         start = _start(plan, i)
-        corner = [start[label] for label in plan.output]
         (before,) = _part(plan, (plan.output,), (sum,), start)
-        return lax.dynamic_update_slice(sum, before + moved(start, tangents), corner), None
+        return _updated(plan, sum, before + moved(start, tangents), start), None
 
     return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
 
@@ -100,9 +99,22 @@ def _part(plan: TropicalPlan, terms: Sequence[str], arrays: Sequence[Any], start
     """The slices of arrays with the labels of some terms."""
     sizes = dict(plan.plan.sizes)
     return tuple(
-        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
+        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term]) if term else x
         for x, term in zip(arrays, terms, strict=True)
     )
+
+
+def _updated(plan: TropicalPlan, x: Any, block: Any, start: Mapping[str, Any]) -> Any:
+    """An array of the result's shape with a slice replaced."""
+    return lax.dynamic_update_slice(x, block, [start[label] for label in plan.output]) if plan.output else block
+
+
+def _is_earlier(steps: Sequence[TropicalStep], these: Mapping[str, Any], those: Mapping[str, Any]) -> Any:
+    """Whether these coordinates come first in the order in which winners are read: the last step's labels lead."""
+    earlier: Any = False
+    for label in reversed("".join(step.labels for step in reversed(steps))):
+        earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
+    return earlier
 
 
 def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str, Any]]:
@@ -118,14 +130,15 @@ def joined(plan: TropicalPlan, mode: Mode, operands: Sequence[Any], i: Any, foun
     """What is known after slice i, given what was known before."""
     start = _start(plan, i)
     value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)
-    corner = [start[label] for label in plan.output]
     known, at = found
     before, *old = _part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
     merged = mode.semiring.plus(before, value)
     updated = {}
     if at:
         here = TropicalResult(value, steps, plan.output, mode.semiring).coordinates()  # type: ignore[arg-type]
+        moved = {label: index + start[label] for label, index in here.items()}
         wins = (mode.semiring.better(value, before) | (value != value)) & (before == before)  # type: ignore[attr-defined]
+        wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(steps, moved, dict(zip(at, old, strict=True)))
         for (label, index), kept in zip(at.items(), old, strict=True):
-            updated[label] = lax.dynamic_update_slice(index, jnp.where(wins, here[label] + start[label], kept), corner)
-    return lax.dynamic_update_slice(known, merged, corner), updated
+            updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)
+    return _updated(plan, known, merged, start), updated

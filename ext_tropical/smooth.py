@@ -37,14 +37,18 @@ class LogSumExp(Semiring):
 
     def __post_init__(self) -> None:
         given: Any = self.temperature
-        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not 0 < float(given) < math.inf:
+        try:
+            temperature = float(given) if isinstance(given, numbers.Real) and not isinstance(given, bool) else math.nan
+        except OverflowError:
+            temperature = math.inf
+        if not 0 < temperature < math.inf:
             raise InvalidConfig(
                 where="log_sum_exp, temperature",
                 given=repr(given),
                 needed="a positive finite number",
                 fix="Pass one; for the limit at 0 take max_plus, for a minimum negate the operands.",
             )
-        object.__setattr__(self, "temperature", float(given))
+        object.__setattr__(self, "temperature", temperature)
 
     def times(self, x: Any, y: Any) -> Any:
         return x + y

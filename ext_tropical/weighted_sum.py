@@ -196,7 +196,7 @@ def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> Any
         )
     dtype = inputs[0].dtype
     temperature = semiring.temperature if isinstance(semiring, LogSumExp) else 1.0
-    if not np.finfo(dtype).tiny <= temperature <= np.finfo(dtype).max:
+    if not float(np.finfo(dtype).tiny) <= temperature <= float(np.finfo(dtype).max):
         raise InvalidConfig(
             where=where,
             given=f"temperature {temperature}",

@@ -5,7 +5,7 @@ from .cache import CacheStats
 from .conformance.check import check_extension
 from .conformance.report import ConformanceReport
 from .einsum.notation import Equation, parse_equation, parse_interleaved
-from .einsum.plan import Plan, plan_einsum
+from .einsum.plan import Plan, Step, plan_einsum
 from .engine.compiler import compile_std_to_exec
 from .engine.engine import Engine
 from .engine.program import Cost, ExecProgram, Memory
@@ -107,6 +107,7 @@ __all__ = [
     "RouteKind",
     "ShapeConstraintViolation",
     "ShapeError",
+    "Step",
     "TenferroError",
     "TensorMeta",
     "TracedTensor",

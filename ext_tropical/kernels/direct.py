@@ -25,7 +25,7 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
     count = candidates.shape[1]
     if isinstance(count, int) and count == 1:
         return (candidates[:, 0], jnp.zeros(candidates[:, 0].shape, jnp.int32))[: 1 + with_winner]
-    value = lax.reduce(candidates, jnp.asarray(semiring.identity(candidates.dtype)), semiring.plus, (1,))
+    value = semiring.best(candidates, 1)
     if not with_winner:
         return (value,)
     index = lax.broadcasted_iota(jnp.int32, candidates.shape, 1)

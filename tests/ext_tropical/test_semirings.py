@@ -24,7 +24,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from ext_tropical.einsum_op import TropicalEinsumFactory
-from tenferro_jax import Duplicate, InvalidConfig, MalformedFamilyId, check_extension
+from tenferro_jax import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId, check_extension
 from tenferro_jax.payload import payload_json
 
 
@@ -125,8 +125,8 @@ def test_ops_of_every_semiring_conform(semiring, equation):
 
 def test_registration_is_strict():
     @dataclasses.dataclass(frozen=True)
-    class Same(SelectiveSemiring):
-        id = "tests.min_length.v1"
+    class Same(MinLength):
+        pass
 
     with pytest.raises(Duplicate, match=r"the id 'tests.min_length.v1' of .*MinLength"):
         register_semiring(Same)
@@ -148,8 +148,42 @@ def test_registration_is_strict():
     for given in (int, 3, max_plus, SelectiveSemiring):
         with pytest.raises(InvalidConfig, match="a dataclass that derives from SelectiveSemiring"):
             register_semiring(given)
+
+    @dataclasses.dataclass(frozen=True)
+    class Empty(SelectiveSemiring):
+        id = "tests.empty.v1"
+
+    with pytest.raises(InvalidConfig, match="a class that writes times, zero, one, better"):
+        register_semiring(Empty)
     with pytest.raises(InvalidConfig, match="needed a registered semiring"):
         tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=Nameless())
+
+
+def test_short_names_stay_ours_and_shared_ones_are_told():
+    def class_of(id):
+        members = {name: getattr(MinLength, name) for name in ("times", "better", "zero", "one")}
+        return register_semiring(dataclasses.dataclass(frozen=True)(type("Other", (SelectiveSemiring,), members | {"id": id})))
+
+    class_of("tests-other.max_plus.v1")
+    assert tropical_einsum("i->", np.array([1.0, 2.0]), semiring="max_plus") == 2
+    assert tropical_einsum("i->", np.array([1.0, 2.0]), semiring="tests-other.max_plus.v1") == 1
+    class_of("tests-other.twice.v1")
+    class_of("tests-other.twice.v2")
+    with pytest.raises(InvalidConfig, match=r"given 'twice'.*one of the ids tests-other.twice.v1, tests-other.twice.v2, which share"):
+        tropical_einsum("i->", np.array([1.0, 2.0]), semiring="twice")
+
+
+def test_what_laws_are_tried_on():
+    for values in ([[0.0]], [np.nan], np.array([1], np.uint8), "a", None):
+        with pytest.raises((InvalidConfig, DTypeError)):
+            broken_laws("max_plus", values)
+
+    class DropsNaN(MinLength):
+        def times(self, x, y):
+            return jnp.where(y < x, y, x)
+
+    register_semiring(dataclasses.dataclass(frozen=True, repr=False)(type("DropsNaN", (DropsNaN,), {"id": "tests.drops_nan.v1"})))
+    assert "times keeps NaN" in broken_laws("drops_nan", np.array([0.0, 1.0]))
 
 
 def test_reachability():
