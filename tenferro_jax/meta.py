@@ -155,7 +155,8 @@ def as_operand(value: Any, where: str) -> Any:
         if isinstance(value, np.ndarray) and (
             isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype)
         ):
-            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}")
+            fix = "Fill what is masked, convert to this machine's byte order, and to numbers."
+            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
         return value
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
@@ -165,10 +166,8 @@ def as_operand(value: Any, where: str) -> Any:
         raise _no_array(where, f"{type(value).__name__}: {error}") from error
 
 
-def _no_array(where: str, given: str) -> DTypeError:
-    return DTypeError(
-        where=where, given=given, needed="an array, a number or a list of numbers", fix="Convert with jax.numpy.asarray first."
-    )
+def _no_array(where: str, given: str, fix: str = "Convert with jax.numpy.asarray first.") -> DTypeError:
+    return DTypeError(where=where, given=given, needed="an array, a number or a list of numbers", fix=fix)
 
 
 def are_equal(a: SymDim, b: SymDim) -> bool | None:

@@ -171,7 +171,7 @@ def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
         raise EquationError(
             where=f"einsum, labels of {whose}",
             given=f"{type(labels).__name__}: {error}",
-            needed="a sequence of integers from 0, with an Ellipsis perhaps",
+            needed="an equation as text first, or after each operand a sequence of integers from 0, with an Ellipsis perhaps",
             fix="Pass the equation first, or alternate operands and labels: einsum(a, [0, 1], b, [1, 2], [0, 2]).",
         ) from error
     return term

@@ -85,7 +85,9 @@ class Plan:
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
         table = ["  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)) for row in (head, *rows)]
-        end = f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, order {self.equation.explicit}"
+        order = self.equation.explicit
+        order = order if len(order) <= 80 else f"{order[:40]}...{order[-20:]}"
+        end = f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, order {order}"
         return "\n".join([*table, end])
 
 
