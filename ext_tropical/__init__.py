@@ -1,40 +1,48 @@
 """Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients. Re-exports only."""
 
-from . import composition
-from .closure import ClosureResult, closure, matrix_power
-from .dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
-from .einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
-from .einsum_op import Outputs, Ties, TropicalEinsum
-from .laws import broken_laws
-from .plan import TropicalPlan, plan_tropical_einsum
-from .result import Assignment, TropicalResult, TropicalStep
-from .rules import TROPICAL_RULES, TropicalEinsumRule
-from .scalar import MaxMul, MaxPlus, MinPlus
-from .selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and
-from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
-from .smooth import LogSumExp, log_sum_exp
-from .viterbi import ViterbiResult, viterbi
+from .algebra.laws import broken_laws
+from .algebra.scalar import MaxMul, MaxPlus, MinPlus
+from .algebra.selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and
+from .algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
+from .algebra.smooth import LogSumExp, log_sum_exp
+from .network.einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
+from .network.plan import TropicalPlan, plan_tropical_einsum
+from .network.result import Assignment, TropicalResult, TropicalStep
+from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
+from .step.log_einsum import LogEinsum, LogEinsumFactory
+from .step.rules import TROPICAL_RULES, TropicalEinsumRule
+from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
+from .uses import composition
+from .uses.closure import ClosureResult, closure, matrix_power
+from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
+from .uses.viterbi import ViterbiResult, viterbi
 
 __all__ = [
     "SEMIRINGS",
     "TROPICAL_RULES",
     "Assignment",
     "ClosureResult",
+    "LogEinsum",
+    "LogEinsumFactory",
     "LogSumExp",
     "MaxMul",
     "MaxPlus",
     "MinPlus",
     "Outputs",
+    "Place",
     "SelectiveSemiring",
     "Semiring",
     "SemiringKey",
     "Ties",
     "TropicalEinsum",
+    "TropicalEinsumFactory",
     "TropicalEinsumRule",
     "TropicalPlan",
     "TropicalResult",
     "TropicalStep",
     "ViterbiResult",
+    "WeightedSum",
+    "WeightedSumFactory",
     "best_assignment",
     "broken_laws",
     "closure",

@@ -136,7 +136,7 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
 
 
 def test_a_factory_stands_for_its_default_op(capsys):
-    arguments = ("check", "ext_tropical.einsum_op:TropicalEinsumFactory", "--input", "float64[2,3]")
+    arguments = ("check", "ext_tropical:TropicalEinsumFactory", "--input", "float64[2,3]")
     assert main(arguments) == 2  # one input of two: the op was found
     assert "needed 2, one for each input" in capsys.readouterr().err
 

@@ -27,6 +27,7 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
+TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
 DOORS = {"tenferro_jax", "tenferro_jax.extension"}
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm", "pytest"}
@@ -69,6 +70,18 @@ def test_imports_go_downward():
         and FLOORS[room(module)] >= FLOORS[room(dotted(path))]
     ]
     assert not wrong
+
+
+def test_the_tropical_package_has_floors_of_its_own():
+    rooms = {path: path.relative_to(ROOT / "ext_tropical").parts[0].removesuffix(".py") for path in files("ext_tropical")}
+    wrong = [
+        (dotted(path), module)
+        for path, here in rooms.items()
+        for module, _ in imports(path)
+        if module.startswith("ext_tropical") and room(module) != here and TROPICAL_FLOORS[room(module)] >= TROPICAL_FLOORS[here]
+    ]
+    assert not wrong
+    assert set(rooms.values()) == set(TROPICAL_FLOORS)
 
 
 def test_no_cycle_between_modules():

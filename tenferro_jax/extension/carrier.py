@@ -68,7 +68,7 @@ class Extension(StdTensorOp):
 
     Example:
       >>> from ext_tropical import max_plus
-      >>> from ext_tropical.einsum_op import TropicalEinsum
+      >>> from ext_tropical import TropicalEinsum
       >>> Extension.of(TropicalEinsum(max_plus, "ij,jk->ik")) == Extension.of(TropicalEinsum(max_plus, "ij,jk->ik"))
       True
     """

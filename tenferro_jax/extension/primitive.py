@@ -60,7 +60,7 @@ def apply(
     Example:
       >>> import numpy as np
       >>> from ext_tropical import max_plus
-      >>> from ext_tropical.einsum_op import TropicalEinsum
+      >>> from ext_tropical import TropicalEinsum
       >>> a = np.float32([[0, 1], [2, 0]])
       >>> apply(TropicalEinsum(max_plus, "ij,jk->ik"), a, a)[0].tolist()
       [[3.0, 1.0], [2.0, 3.0]]

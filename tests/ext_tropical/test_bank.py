@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ext_tropical import TropicalResult, log_sum_exp, plan_tropical_einsum, tropical_einsum, tropical_einsum_with_argmax
-from ext_tropical.evaluation import Mode, evaluate
-from ext_tropical.semiring import as_semiring
+from ext_tropical.algebra.semiring import as_semiring
+from ext_tropical.network.evaluation import Mode, evaluate
 
 from ..oracles import ALGEBRAS, log_einsum, object_einsum
 from ..sweep import ALL

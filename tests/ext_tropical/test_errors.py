@@ -7,12 +7,12 @@ import pytest
 from ext_tropical import (
     SelectiveSemiring,
     TropicalEinsum,
+    TropicalEinsumFactory,
     best_assignment,
     max_plus,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.einsum_op import TropicalEinsumFactory
 from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
 from tenferro_jax.payload import payload_json
 

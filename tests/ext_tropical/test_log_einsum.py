@@ -10,7 +10,7 @@ from scipy.special import logsumexp, softmax
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_plus, tropical_einsum
-from ext_tropical.log_einsum import LOG_RULES, LogEinsum, log_einsum_step
+from ext_tropical.step.log_einsum import LOG_RULES, LogEinsum, log_einsum_step
 from tenferro_jax import Engine, check_extension
 
 from ..oracles import central_difference

@@ -24,7 +24,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.plan import SCRATCH
+from ext_tropical.network.plan import SCRATCH
 from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported, export, trace
 
 from ..oracles import object_einsum

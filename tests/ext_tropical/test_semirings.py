@@ -13,6 +13,7 @@ from ext_tropical import (
     TROPICAL_RULES,
     SelectiveSemiring,
     TropicalEinsum,
+    TropicalEinsumFactory,
     best_assignment,
     broken_laws,
     max_mul,
@@ -23,7 +24,6 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.einsum_op import TropicalEinsumFactory
 from tenferro_jax import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId, check_extension
 from tenferro_jax.payload import payload_json
 

@@ -15,7 +15,7 @@ from opt_einsum.testing import rand_equation
 
 import ext_tropical
 from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_mul, max_plus, min_plus, tropical_einsum, tropical_einsum_with_argmax
-from ext_tropical.kernels import blocked, direct
+from ext_tropical.step.kernels import blocked, direct
 
 from ..oracles import brute_force, object_einsum
 from ..sweep import times
@@ -52,7 +52,7 @@ def by_each_kernel(op, *operands):
 
 def check(name, equation, lhs, rhs, kernels=False):
     """Value and winner of every route, and if wanted of every kernel, equal brute force, to the bit but for the sign of zero."""
-    explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
+    explicit = ext_tropical.step.layout.matmul_layout(equation).equation.explicit
     want = brute_force(name, explicit, lhs, rhs)
     op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
     result = tropical_einsum_with_argmax(equation, lhs, rhs, semiring=semiring(name))
@@ -71,7 +71,7 @@ def test_equations(name, equation):
     for _ in range(3):
         lhs, rhs = operands(equation, rng, np.arange(-3, 4))
         check(name, equation, lhs, rhs)
-        explicit = ext_tropical.layout.matmul_layout(equation).equation.explicit
+        explicit = ext_tropical.step.layout.matmul_layout(equation).equation.explicit
         np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), object_einsum(name, explicit, lhs, rhs))
 
 
@@ -82,8 +82,8 @@ def test_random_equations(name):
     for seed in range(times(24)):
         equation, shapes = rand_equation(2, 3, n_out=2, d_min=1, d_max=3, seed=seed)
         try:
-            ext_tropical.layout.matmul_layout(equation)
-        except ext_tropical.layout.EquationError:
+            ext_tropical.step.layout.matmul_layout(equation)
+        except ext_tropical.step.layout.EquationError:
             continue
         done += 1
         check(name, equation, *(rng.integers(-3, 4, shape).astype(float) for shape in shapes))

@@ -10,8 +10,8 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus
-from ext_tropical.log_einsum import LOG_RULES
-from ext_tropical.weighted_sum import Place, WeightedSum
+from ext_tropical.step.log_einsum import LOG_RULES
+from ext_tropical.step.weighted_sum import Place, WeightedSum
 from tenferro_jax import check_extension
 from tenferro_jax.extension import apply
 

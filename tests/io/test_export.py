@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
-from ext_tropical.einsum_op import TropicalEinsumFactory
+from ext_tropical import TropicalEinsum, TropicalEinsumFactory, min_plus, tropical_einsum
 from tenferro_jax.extension import ExtensionFactory, ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
 

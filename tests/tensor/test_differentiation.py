@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import TROPICAL_RULES, max_plus
-from ext_tropical.einsum_op import TropicalEinsum
+from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
 from tenferro_jax import Engine, TracedTensor, eval_all
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
 from tenferro_jax.ops.source import OptimizationBarrier

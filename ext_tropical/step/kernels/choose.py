@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..semiring import SelectiveSemiring
+from ...algebra.semiring import SelectiveSemiring
 from . import blocked, direct
 
 FEW = 4

@@ -23,10 +23,10 @@ from tenferro_jax.extension import (
     extension_op,
 )
 
+from ..algebra.selective import max_plus
+from ..algebra.smooth import LogSumExp
 from .einsum_op import TropicalEinsum, one_dtype, work_dtype
 from .layout import MatmulLayout, matmul_layout
-from .selective import max_plus
-from .smooth import LogSumExp
 from .weighted_sum import Place, WeightedSum, WeightedSumRule, work_of
 
 

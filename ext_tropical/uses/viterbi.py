@@ -13,10 +13,10 @@ from jax import lax
 from tenferro_jax import ShapeError
 from tenferro_jax.extension import as_operand
 
-from .einsum import tropical_einsum_with_argmax
-from .einsum_op import one_dtype
-from .selective import max_plus
-from .semiring import SelectiveSemiring, as_selective
+from ..algebra.selective import max_plus
+from ..algebra.semiring import SelectiveSemiring, as_selective
+from ..network.einsum import tropical_einsum_with_argmax
+from ..step.einsum_op import one_dtype
 
 
 @jax.tree_util.register_dataclass

@@ -30,11 +30,11 @@ from tenferro_jax.extension import (
     extension_op,
 )
 
+from ..algebra.selective import max_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
+from ..algebra.smooth import LogSumExp
 from .kernels import weighted
 from .layout import MatmulLayout, matmul_layout, product
-from .selective import max_plus
-from .semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
-from .smooth import LogSumExp
 
 
 class Place(enum.Enum):

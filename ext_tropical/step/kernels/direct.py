@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..semiring import SelectiveSemiring
+from ...algebra.semiring import SelectiveSemiring
 
 
 def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:

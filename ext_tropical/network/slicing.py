@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .einsum_op import work_dtype
+from ..algebra.semiring import SelectiveSemiring
+from ..algebra.smooth import LogSumExp
+from ..step.einsum_op import work_dtype
 from .evaluation import Mode, evaluate, reshaped
 from .plan import TropicalPlan
 from .result import TropicalResult, TropicalStep
-from .semiring import SelectiveSemiring
-from .smooth import LogSumExp
 
 
 def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -14,13 +14,13 @@ from opt_einsum import get_symbol
 from tenferro_jax import DTypeError, InvalidConfig, Unsupported, parse_interleaved
 from tenferro_jax.extension import as_operand
 
-from .einsum_op import SIXTEEN_BITS, Ties, one_dtype
+from ..algebra.selective import max_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype
+from ..step.layout import is_step, matmul_layout
 from .evaluation import Mode, contract, evaluate
-from .layout import is_step, matmul_layout
 from .plan import TropicalPlan, byte_count, cached_plan, hashable
 from .result import Assignment, TropicalResult, TropicalStep
-from .selective import max_plus
-from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
 from .slicing import beginning, joined, whole
 
 

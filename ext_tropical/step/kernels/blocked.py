@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..semiring import SelectiveSemiring
+from ...algebra.semiring import SelectiveSemiring
 
 BLOCK = 16
 """Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it

@@ -15,10 +15,10 @@ from jax import lax
 from tenferro_jax import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import as_operand
 
-from .einsum import tropical_einsum, tropical_einsum_with_argmax
-from .einsum_op import one_dtype
-from .selective import max_mul, max_plus, min_plus
-from .semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..algebra.selective import max_mul, max_plus, min_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..network.einsum import tropical_einsum, tropical_einsum_with_argmax
+from ..step.einsum_op import one_dtype
 
 
 def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:

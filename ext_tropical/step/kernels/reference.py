@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..semiring import SelectiveSemiring
+from ...algebra.semiring import SelectiveSemiring
 
 
 def contract(semiring: SelectiveSemiring, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

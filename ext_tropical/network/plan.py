@@ -21,9 +21,9 @@ import numpy as np
 
 from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, parse_interleaved, plan_einsum
 
-from .einsum_op import work_dtype
-from .selective import max_plus
-from .semiring import SelectiveSemiring, Semiring, as_semiring
+from ..algebra.selective import max_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
+from ..step.einsum_op import work_dtype
 
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""

@@ -15,10 +15,10 @@ from opt_einsum import get_symbol
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
 from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta, extension_op
 
+from ..algebra.selective import max_plus
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .kernels import choose, reference
 from .layout import MatmulLayout, matmul_layout, product
-from .selective import max_plus
-from .semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 MOST_CONTRACTED = 2**31 - 1

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .semiring import SelectiveSemiring
+from ..algebra.semiring import SelectiveSemiring
 
 
 @jax.tree_util.register_dataclass

@@ -15,12 +15,12 @@ from opt_einsum import get_symbol
 from tenferro_jax import Plan
 from tenferro_jax.extension import apply
 
-from .einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
-from .log_einsum import log_einsum_step
+from ..algebra.semiring import SelectiveSemiring, Semiring
+from ..algebra.smooth import LogSumExp
+from ..step.einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from ..step.log_einsum import log_einsum_step
+from ..step.rules import TROPICAL_RULES
 from .result import TropicalStep
-from .rules import TROPICAL_RULES
-from .semiring import SelectiveSemiring, Semiring
-from .smooth import LogSumExp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from tenferro_jax import Unsupported, parse_interleaved, plan_einsum
 from tenferro_jax.extension import as_operand
 
+from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
+from ..algebra.semiring import Semiring, as_semiring
+from ..step.einsum_op import one_dtype, work_dtype
 from .axes import dot_general_equation, reduction_equation
-from .einsum_op import one_dtype, work_dtype
-from .selective import max_mul, max_plus, min_max, min_plus, or_and
-from .semiring import Semiring, as_semiring
 
 _REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from tenferro_jax.extension import as_operand
 
+from ..algebra.selective import max_plus, min_plus
+from ..algebra.semiring import Semiring
+from ..network.einsum import tropical_einsum
 from .axes import dot_general_equation, reduction_equation
-from .einsum import tropical_einsum
-from .selective import max_plus, min_plus
-from .semiring import Semiring
 
 
 def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, semiring: Semiring | str = max_plus) -> Any:

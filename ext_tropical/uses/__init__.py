@@ -1,0 +1,1 @@
+"""Floor 4: the einsum under the names of its uses."""
