@@ -32,9 +32,9 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
     Example:
       >>> import numpy as np
       >>> from ext_tropical import broken_laws, max_mul
-      >>> broken_laws(max_mul, np.array([0.0, 1.0, 2.0]))
+      >>> broken_laws(max_mul, np.array([0.0, 1.0, 2.0], np.float32))
       {}
-      >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0]))["times distributes over plus"]
+      >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0], np.float32))["times distributes over plus"]
       (-1.0, -1.0, 1.0)
     """
     semiring = semiring if isinstance(semiring, Semiring) else as_semiring(semiring)

@@ -34,6 +34,7 @@ from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.smooth import LogSumExp
 from .kernels import weighted
+from .kernels.stored import on_stored
 from .layout import MatmulLayout, matmul_layout, product
 
 
@@ -112,7 +113,10 @@ class WeightedSum(ExtensionOp):
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
 
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
-        return (builder.inline(functools.partial(self._summed, weighted.blocked, jnp), *inputs),)
+        summed = functools.partial(self._summed, weighted.blocked, jnp)
+        if isinstance(self.algebra, SelectiveSemiring):  # a candidate must equal the value that was found elsewhere
+            return (builder.inline(functools.partial(on_stored, summed), *inputs),)
+        return (builder.inline(summed, *inputs),)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
         return (np.asarray(self._summed(weighted.reference, np, *arrays)),)

@@ -248,3 +248,28 @@ def test_labels_do_not_run_out():
     op = TropicalEinsum(max_plus, equation).batched((0, None))[0].batched((None, 0))[0]
     assert len(set(op.layout.equation.output)) == 53
     assert TropicalEinsum(max_plus, "ij,jk->ik").batched((None, 1))[0].equation == "ij,jak->aik"
+
+
+@pytest.mark.parametrize(
+    "shapes", [((30, 7), (7, 20)), ((30, 3), (3, 20)), ((30, 70), (70, 1)), ((30, 12), (12, 90)), ((30, 70), (70, 40))], ids=str
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_operands_made_in_the_same_program_are_rounded_first(shapes, dtype):
+    """A product fused with the sum of a candidate would be rounded once: values would differ, and no candidate equal the value."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=shape).astype(dtype) for shape in shapes)
+    scale = dtype(1.3)
+    want = brute_force("max_plus", "ij,jk->ik", a * scale, b * scale)
+
+    def solve(scale, a, b):
+        result = tropical_einsum_with_argmax("ij,jk->ik", a * scale, b * scale)
+        return result.value, result.winner, tropical_einsum("ij,jk->ik", a * scale, b * scale)
+
+    value, winner, alone = jax.jit(solve)(scale, a, b)
+    np.testing.assert_array_equal(value, want[0])
+    np.testing.assert_array_equal(winner, want[1])
+    np.testing.assert_array_equal(alone, want[0])
+    shares = jax.jit(jax.grad(lambda a, scale: tropical_einsum("ij,jk->ik", a * scale, b * scale, ties="split").sum()))(a, scale)
+    counts = np.zeros(a.shape)
+    np.add.at(counts, (np.indices(want[1].shape)[0], want[1]), scale)
+    np.testing.assert_allclose(shares, counts, rtol=1e-5)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from ...algebra.semiring import SelectiveSemiring
 from . import blocked, direct
+from .stored import on_stored
 
 FEW = 4
 """Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
@@ -47,7 +48,9 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
     small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
     vector = any(_is_known(size) and size == 1 for size in (rows, columns))
     if few or small or vector or len(operands) == 1:
-        return direct.contract(semiring, operands, with_winner=with_winner)
+        if len(operands) == 1 and not with_winner:  # no candidate is made, none is looked for
+            return direct.contract(semiring, operands, with_winner=False)
+        return on_stored(lambda *stored: direct.contract(semiring, stored, with_winner=with_winner), *operands)
     return blocked.contract(semiring, *operands, with_winner=with_winner)
 
 
