@@ -8,6 +8,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 
 import hypothesis
 import jax
+import pytest
 
 from .sweep import ALL
 
@@ -18,3 +19,10 @@ hypothesis.settings.load_profile("all" if ALL else "fixed sample")
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """What a file compiled is of no use to the next one; kept, it comes to gigabytes."""
+    yield
+    jax.clear_caches()
