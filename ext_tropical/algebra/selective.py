@@ -11,12 +11,19 @@ import numpy as np
 from .semiring import SelectiveSemiring, highest, lowest, register_semiring
 
 
+def _with_nan(value: Any, candidates: Any, axis: int) -> Any:
+    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, where it is vectorised."""
+    if not jnp.issubdtype(candidates.dtype, jnp.floating):
+        return value
+    return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
+
+
 class _Maximum(SelectiveSemiring):
     def better(self, y: Any, x: Any) -> Any:
         return y > x
 
     def best(self, candidates: Any, axis: int) -> Any:
-        return jnp.max(candidates, axis)
+        return _with_nan(jnp.max(candidates, axis), candidates, axis)
 
 
 class _Minimum(SelectiveSemiring):
@@ -24,7 +31,7 @@ class _Minimum(SelectiveSemiring):
         return y < x
 
     def best(self, candidates: Any, axis: int) -> Any:
-        return jnp.min(candidates, axis)
+        return _with_nan(jnp.min(candidates, axis), candidates, axis)
 
     def zero(self, dtype: Any) -> Any:
         return highest(dtype)

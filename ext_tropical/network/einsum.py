@@ -72,8 +72,8 @@ def tropical_einsum(
     contracted labels in their order of first appearance); any order, forward and reverse. Integers and bools have none.
     Of log_sum_exp it is the marginals.
 
-    Cost: of each step time b m n k, twice that when differentiated, and memory 4 (3 b m n + 2 b k (m + n)) bytes (twice that
-    for 64 bits, half as much again for 16 bits) beside operands and results, never b m n k. The plan says how many and how
+    Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m + n)) bytes (twice that
+    for 64 bits, a third more for 16 bits and log_sum_exp) beside operands and results, never b m n k. The plan says how many and how
     large the steps are.
 
     Example:

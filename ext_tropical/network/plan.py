@@ -114,11 +114,11 @@ def plan_tropical_einsum(
     Example:
       >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64), memory_limit=1_000_000))
       step  operands  equation   multiplications  entries
-         3  0, 1      ij,jk->ik          2097152     4096
-         4  3, 2      ik,kl->il           262144     4096
-      2359296 multiplications, at most 4096 entries at once, order ij,jk,kl->il
-      8 slices one after another (8 of k), 18874368 multiplications in all
-      at most 835584 bytes at once beside the operands
+         3  0, 1      ij,jk->ik          1048576     8192
+         4  2, 3      kl,ik->il           524288     4096
+      1572864 multiplications, at most 8192 entries at once, order ij,jk,kl->il
+      16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
+      at most 819200 bytes at once beside the operands
     """
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
@@ -277,8 +277,8 @@ class _Cost:
         read = sum(_entries(lengths, set(term)) for term in step.terms)
         if not contracts:
             return 2 * out
-        widened = out + read if self.work != self.itemsize else 0
-        return (3 if len(step.terms) == 2 else 2) * out + 2 * read + widened
+        is_more = self.work != self.itemsize or not self.winners  # 16 bits are widened; log_sum_exp takes two passes
+        return (4 if is_more else 3) * (out + read)
 
 
 def _slice(equation: str, cost: _Cost, lengths: dict[str, int], memory_limit: int) -> None:

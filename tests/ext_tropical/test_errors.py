@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import (
+    SEMIRINGS,
     SelectiveSemiring,
     TropicalEinsum,
     TropicalEinsumFactory,
@@ -82,8 +83,9 @@ def test_a_label_with_two_sizes_across_operands():
 
 def test_unknown_semirings_are_told_the_known():
     for given in ("max-plus", "", None, 3, SelectiveSemiring()):
-        with pytest.raises(InvalidConfig, match=r"needed a registered semiring: .*max_mul, max_plus, .*min_max, min_plus, or_and"):
+        with pytest.raises(InvalidConfig, match="needed a registered semiring: ") as error:
             tropical_einsum("ij,jk->ik", A, B, semiring=given)
+        assert all(repr(known) in str(error.value) for known in SEMIRINGS)
     np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2))
 
 

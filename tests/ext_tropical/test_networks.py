@@ -329,14 +329,17 @@ def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     ids=str,
 )
 def test_a_step_allocates_no_more_than_documented(equation, shapes, dtype, semiring):
-    """4 (3 b m n + 2 b k (m + n)) bytes, 8 for 64 bits, and 64 KiB, beside operands and results; with winners too."""
+    """12 b (m n + k (m + n)) bytes, twice that for 64 bits, a third more for 16, and 64 KiB, beside operands and results."""
     work = 8 if dtype == "float64" else 4
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     solve = tropical_einsum_with_argmax if semiring in SEMIRINGS else tropical_einsum
     fn = jax.jit(lambda *x: jax.tree.leaves(solve(equation, *x, semiring=semiring)))
     out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
     read = sum(np.prod(shape) for shape in shapes)
-    assert fn.lower(*specs).compile().memory_analysis().temp_size_in_bytes <= work * (3 * out + 2 * read) + SCRATCH
+    assert (
+        fn.lower(*specs).compile().memory_analysis().temp_size_in_bytes
+        <= work * (4 if dtype == "bfloat16" or semiring not in SEMIRINGS else 3) * (out + read) + SCRATCH
+    )
 
 
 def test_a_thousand_matrices_are_planned_and_run_as_one_op_form():
