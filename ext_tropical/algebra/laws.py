@@ -39,10 +39,11 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
     """
     semiring = semiring if isinstance(semiring, Semiring) else as_semiring(semiring)
     values = np.asarray(as_operand(values, "broken_laws, values"))
-    if values.ndim != 1 or values.dtype.name not in semiring.dtypes or bool((values != values).any()):
+    has_nan = bool((values != values).any())
+    if values.ndim != 1 or values.dtype.name not in semiring.dtypes or has_nan:
         raise InvalidConfig(
             where="broken_laws, values",
-            given=f"{values.dtype.name}{list(values.shape)}" + (" with NaN" if bool((values != values).any()) else ""),
+            given=f"{values.dtype.name}{list(values.shape)}" + (" with NaN" if has_nan else ""),
             needed=f"one dimension, no NaN, of dtype {', '.join(semiring.dtypes)}",
             fix="Pass a few entries that occur; that NaN stays is tried with floats anyway.",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
@@ -62,6 +63,10 @@ class Semiring:
         """The neutral element of "times"."""
         raise NotImplementedError
 
+    def identity(self, dtype: Any) -> Any:
+        """What is lost in every sum, where the search begins: the zero, unless entries may be worse. Under max_mul -1 loses to 0."""
+        return self.zero(dtype)
+
 
 class SelectiveSemiring(Semiring):
     """A semiring whose "plus" is one of its two arguments. Winners, assignments and gradients come from `better`.
@@ -87,10 +92,6 @@ class SelectiveSemiring(Semiring):
     def better(self, y: Any, x: Any) -> Any:
         """Whether candidate y replaces candidate x: a strict total order, False where either is NaN."""
         raise NotImplementedError
-
-    def identity(self, dtype: Any) -> Any:
-        """The selection identity: what loses to every candidate. Not always the zero: under max_mul -1 loses to 0."""
-        return self.zero(dtype)
 
     def may_make_nan(self, a: Any, b: Any) -> Any:
         """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs.
@@ -190,25 +191,41 @@ def as_semiring(value: Any) -> Semiring:
     """The semiring of a value, a short name or an id.
 
     Raises:
-      InvalidConfig: unknown, or not registered; the text lists the known.
+      InvalidConfig: unknown, or not registered (the text lists the known), or with fields that no payload can hold.
 
     Example:
       >>> as_semiring("min_plus")
       min_plus
     """
-    if isinstance(value, Semiring) and _classes.get(getattr(value, "id", "")) is type(value):
-        return value
-    if isinstance(value, str):
-        found = [id for id in _classes if value in (id, parse_family_id(id).op)]
-        found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
-        if len(found) == 1 and not _parameters(_classes[found[0]]):
-            return _classes[found[0]]()
+    if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
+        return _with_plain_fields(value)
+    found = [id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)]
+    found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
+    if len(found) == 1 and not _parameters(_classes[found[0]]):
+        return _classes[found[0]]()
+    raise _unknown(repr(value), found)
+
+
+def _with_plain_fields(semiring: Semiring) -> Semiring:
+    for field in dataclasses.fields(semiring):  # type: ignore[arg-type]
+        if not isinstance(getattr(semiring, field.name), bool | int | float | str):
+            raise InvalidConfig(
+                where=f"semiring {semiring.id}, field {field.name}",
+                given=repr(getattr(semiring, field.name)),
+                needed="a bool, int, float or str: parameters are written into payloads",
+                fix="Pass arrays as operands; write several parameters as several fields.",
+            )
+    return semiring
+
+
+def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
+    """The refusal of what is no registered semiring, or of a name that several ids share."""
     known = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
-    if isinstance(value, str) and len(found) > 1:
-        known = f"one of the ids {', '.join(found)}, which share the name"
-    raise InvalidConfig(
+    if len(sharing) > 1:
+        known = f"one of the ids {', '.join(sharing)}, which share the name"
+    return InvalidConfig(
         where="semiring",
-        given=repr(value),
+        given=given,
         needed=f"a registered semiring: {known}",
         fix="Pass the value or its name; decorate the class of your own with @register_semiring, and name one with parameters by a value.",
     )
@@ -274,7 +291,7 @@ class SemiringKey:
 def _found(key: SemiringKey) -> Semiring:
     cls: Any = _classes.get(key.id)
     if cls is None:
-        as_semiring(key.id)
+        raise _unknown(repr(key.id))
     try:
         return cls(*key.fields)
     except TypeError as error:

@@ -73,8 +73,8 @@ def tropical_einsum(
     Of log_sum_exp it is the marginals.
 
     Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m + n)) bytes (twice that
-    for 64 bits, a third more for 16 bits and log_sum_exp) beside operands and results, never b m n k. The plan says how many and how
-    large the steps are.
+    for 64 bits, a third more for 16 bits and log_sum_exp) and 64 KiB beside operands and results, never b m n k. The plan
+    says how many steps there are, and how large.
 
     Example:
       >>> import jax, jax.numpy as jnp

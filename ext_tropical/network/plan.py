@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -24,9 +23,7 @@ from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsu
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..step.einsum_op import work_dtype
-
-SCRATCH = 1 << 16
-"""Bytes for scalars, blocks and alignment."""
+from .memory import SCRATCH, Memory, entries
 
 MOST_ENTRIES = 2**48
 """More than any machine holds; XLA aborts the process where a size does not fit 64 bits."""
@@ -107,8 +104,9 @@ def plan_tropical_einsum(
 
     Raises:
       EquationError, ArityError, ShapeError: the equation cannot be read or does not fit.
-      InvalidConfig: no such algorithm, a path that does not fit, or a memory limit that no slices reach; the text says
-        the least possible.
+      DTypeError: no dtype.
+      InvalidConfig: no such algorithm or semiring, a path that does not fit, or a memory limit that no slices reach; the
+        text says the least possible.
       Unsupported: a memory limit with symbolic sizes, or cotengra where it is not installed.
 
     Example:
@@ -125,21 +123,22 @@ def plan_tropical_einsum(
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
-    winners = isinstance(as_semiring(semiring), SelectiveSemiring)
-    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), winners)
+    is_selective = isinstance(as_semiring(semiring), SelectiveSemiring)
+    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), is_selective)
 
 
 def _shape(x: Any, where: str) -> tuple[Any, ...]:
     """The shape of an array, or a shape."""
     shape = getattr(x, "shape", x)
-    try:
-        if isinstance(shape, Sequence) and not isinstance(shape, str | bytes):
-            sizes = tuple(size if jax.export.is_symbolic_dim(size) else operator.index(size) for size in shape)
-            if not any(isinstance(size, int) and size < 0 for size in sizes) and not any(isinstance(size, bool) for size in shape):
-                return sizes
-    except TypeError:
-        pass
-    raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of sizes from 0", fix="Pass the operand or its shape.")
+    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(_is_size, shape)):
+        raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of sizes from 0", fix="Pass the operand or its shape.")
+    return tuple(shape)
+
+
+def _is_size(size: Any) -> bool:
+    if isinstance(size, int | np.integer):
+        return not isinstance(size, bool) and bool(size >= 0)
+    return jax.export.is_symbolic_dim(size)
 
 
 def _dtype(dtype: Any) -> Any:
@@ -150,18 +149,29 @@ def _dtype(dtype: Any) -> Any:
 
 
 def hashable(optimize: Any) -> Any:
-    """An explicit path as tuples, so that plans can be remembered; anything else as it is."""
+    """An explicit path as tuples, so that plans can be remembered.
+
+    Raises:
+      InvalidConfig: neither text nor a sequence of hashable things.
+    """
     if isinstance(optimize, str):
         return optimize
     try:
-        return tuple(x if isinstance(x, str) else tuple(x) for x in optimize)
-    except TypeError:
-        return optimize
+        path = tuple(tuple(x) if isinstance(x, list) else x for x in optimize)
+        hash(path)
+    except TypeError as error:
+        raise InvalidConfig(
+            where="tropical_einsum, optimize",
+            given=f"{optimize!r}: {error}",
+            needed="the name of an algorithm, or a sequence of tuples of positions",
+            fix="See opt_einsum's paths.",
+        ) from error
+    return path
 
 
 @functools.lru_cache(maxsize=1024)
 def cached_plan(
-    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, winners: bool
+    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, is_selective: bool
 ) -> TropicalPlan:
     """`plan_tropical_einsum`, remembered."""
     cut: Sequence[str] = ()
@@ -179,17 +189,17 @@ def cached_plan(
             )
         return TropicalPlan(plan, plan.sizes, None)
     _require_addressable(equation, plan)
-    cost = _Cost(plan, dtype.itemsize, work_dtype(dtype).itemsize, winners)
+    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
         lengths |= dict.fromkeys(cut, 1)
-        _slice(equation, cost, lengths, memory_limit)
+        _slice(equation, memory, lengths, memory_limit)
     steps = [
-        dataclasses.replace(step, cost=_entries(lengths, set("".join(step.terms))), size=_entries(lengths, step.result))
+        dataclasses.replace(step, cost=entries(lengths, set("".join(step.terms))), size=entries(lengths, step.result))
         for step in plan.steps
     ]
     sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
-    return TropicalPlan(sliced, plan.sizes, cost.peak(lengths))
+    return TropicalPlan(sliced, plan.sizes, memory.peak(lengths))
 
 
 def _require_addressable(equation: str, plan: Plan) -> None:
@@ -226,68 +236,13 @@ def byte_count(equation: str, memory_limit: Any) -> int | None:
     )
 
 
-def _entries(lengths: Mapping[str, int], labels: Any) -> int:
-    return math.prod(lengths[label] for label in labels)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Cost:
-    """Bytes of a plan for given lengths of its labels."""
-
-    plan: Plan
-    itemsize: int
-    work: int
-    winners: bool
-
-    def peak(self, lengths: Mapping[str, int]) -> int:
-        """Bytes at once at most: the result and its coordinates, slices of operands, results that wait, a step's scratch."""
-        return max(held for held, _ in self._moments(lengths))
-
-    def worst(self, lengths: Mapping[str, int]) -> str:
-        """The labels of the step at the peak."""
-        return max(self._moments(lengths), key=lambda moment: moment[0])[1]
-
-    def _moments(self, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-        plan = self.plan
-        whole = dict(plan.sizes)
-        is_sliced = {label for label, size in whole.items() if lengths[label] != size}
-        contracted = len(whole) - len(plan.equation.output)
-        result = _entries(whole, plan.equation.output) * (self.itemsize + 4 * contracted * self.winners)
-        held = SCRATCH + result
-        if is_sliced:
-            held += result  # a loop may keep the old and the new one
-            held += sum(self.itemsize * _entries(lengths, term) for term in plan.terms if is_sliced & set(term))
-            if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
-                held += sum(self.work * _entries(whole, term) for term in plan.terms)
-        if self.winners:  # the walk back
-            held += 8 * contracted * _entries(lengths, plan.equation.output)
-        yield held, "".join(plan.terms)
-        values = dict.fromkeys(range(len(plan.terms)), 0)
-        for number, step in enumerate(plan.steps, len(plan.terms)):
-            labels = "".join(dict.fromkeys("".join(step.terms)))
-            out = _entries(lengths, step.result)
-            values[number] = self.itemsize * out
-            contracts = any(label not in step.result for label in labels)
-            held += values[number] + 4 * out * (self.winners and contracts)
-            yield held + self.work * self._scratch(lengths, step, out, contracts), labels
-            held -= sum(values[i] for i in step.operands)
-
-    def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
-        """Entries that a step needs beside operands and results: measured with XLA on CPU, and a test holds it."""
-        read = sum(_entries(lengths, set(term)) for term in step.terms)
-        if not contracts:
-            return 2 * out
-        is_more = self.work != self.itemsize or not self.winners  # 16 bits are widened; log_sum_exp takes two passes
-        return (4 if is_more else 3) * (out + read)
-
-
-def _slice(equation: str, cost: _Cost, lengths: dict[str, int], memory_limit: int) -> None:
+def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit: int) -> None:
     """Shorten the slices of labels, each time where it helps most, until the peak is within the limit."""
-    least = cost.peak(dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0})
-    while (peak := cost.peak(lengths)) > memory_limit:
-        long = [label for label in cost.worst(lengths) if lengths[label] > 1] or [label for label in lengths if lengths[label] > 1]
+    least = memory.peak(dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0})
+    while (peak := memory.peak(lengths)) > memory_limit:
+        long = [label for label in memory.worst(lengths) if lengths[label] > 1] or [label for label in lengths if lengths[label] > 1]
         shorter = {label: _shorter(lengths[label]) for label in long}
-        tried = {label: cost.peak(lengths | {label: length}) for label, length in shorter.items()}
+        tried = {label: memory.peak(lengths | {label: length}) for label, length in shorter.items()}
         tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
         if not tried:
             raise InvalidConfig(

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..algebra.semiring import SelectiveSemiring
 from ..algebra.smooth import LogSumExp
 from ..step.einsum_op import work_dtype
 from .evaluation import Mode, evaluate, reshaped
@@ -79,10 +78,10 @@ def _shared_tangent(
         (total,) = _part(plan, (plan.output,), (value,), start)
         return semiring.share(block, total) * change
 
-    def step(sum: Any, i: Any) -> tuple[Any, None]:
+    def step(total: Any, i: Any) -> tuple[Any, None]:
         start = _start(plan, i)
-        (before,) = _part(plan, (plan.output,), (sum,), start)
-        return _updated(plan, sum, before + moved(start, tangents), start), None
+        (before,) = _part(plan, (plan.output,), (total,), start)
+        return _updated(plan, total, before + moved(start, tangents), start), None
 
     return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
 
@@ -121,9 +120,8 @@ def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str
     """What is known before the first slice: nothing is as good as any candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = [sizes[label] for label in plan.output]
-    worst = semiring.identity(dtype) if isinstance(semiring, SelectiveSemiring) else semiring.zero(dtype)
     labels = sorted(sizes.keys() - set(plan.output)) if mode.with_winners else ()
-    return jnp.full(shape, worst), {label: jnp.zeros(shape, jnp.int32) for label in labels}
+    return jnp.full(shape, semiring.identity(dtype)), {label: jnp.zeros(shape, jnp.int32) for label in labels}
 
 
 def joined(plan: TropicalPlan, mode: Mode, operands: Sequence[Any], i: Any, found: Any) -> tuple[Any, dict[str, Any]]:

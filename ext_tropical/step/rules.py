@@ -47,9 +47,7 @@ class TropicalEinsumRule(ExtensionAdRule):
             return (None,) * op.output_count  # no winner, no derivative
         if op.ties is Ties.SPLIT:
             return (split_tangent(op, builder, primal_in, primal_out[0], tangent_in), None)[: op.output_count]
-        active = [i for i, t in enumerate(tangent_in) if t is not None]
-
-        count = len(primal_in)
+        active, count = [i for i, t in enumerate(tangent_in) if t is not None], len(primal_in)
 
         def tangent(*values: Any) -> Any:
             operands, winner, given = values[:count], values[count], values[count + 1 :]

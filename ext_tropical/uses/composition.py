@@ -2,8 +2,8 @@
 
 They hold the array of all candidates, so a matrix product takes O(m n k) memory, and at a tie JAX shares the gradient
 equally among the winners (`ties="split"` of the fused ones). Values are those of the fused functions wherever an einsum is
-one contraction step. An einsum of several steps reduces in between: with infinities of both signs, or with 16 bits, which
-round after each step, it may differ.
+one contraction step, but for NaN, which XLA CPU's own maximum loses for some shapes. An einsum of several steps reduces in
+between: with infinities of both signs, or with 16 bits, which round after each step, it may differ.
 """
 
 from __future__ import annotations

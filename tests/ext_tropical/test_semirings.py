@@ -12,10 +12,12 @@ from ext_tropical import (
     SEMIRINGS,
     TROPICAL_RULES,
     SelectiveSemiring,
+    SemiringKey,
     TropicalEinsum,
     TropicalEinsumFactory,
     best_assignment,
     broken_laws,
+    log_sum_exp,
     max_mul,
     max_plus,
     min_max,
@@ -173,16 +175,38 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
         tropical_einsum("i->", np.array([1.0, 2.0]), semiring="twice")
 
 
+def test_a_key_names_what_is_registered():
+    for id in ("max_plus", "tests.unheard_of.v1"):
+        with pytest.raises(InvalidConfig, match=f"given '{id}'.*needed a registered semiring"):
+            SemiringKey(id).semiring  # noqa: B018
+    with pytest.raises(InvalidConfig, match="the fields of LogSumExp"):
+        SemiringKey(log_sum_exp().id, (1.0, 2.0)).semiring  # noqa: B018
+
+
+def test_parameters_are_what_payloads_hold():
+    @register_semiring
+    @dataclasses.dataclass(frozen=True, repr=False)
+    class Tabled(MinLength):
+        id = "tests.tabled.v1"
+        table: object = ()
+
+    with pytest.raises(InvalidConfig, match=r"field table.*given \[1\].*a bool, int, float or str"):
+        tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=Tabled(1.0, [1]))
+
+
 def test_what_laws_are_tried_on():
     for values in ([[0.0]], [np.nan], np.array([1], np.uint8), "a", None):
         with pytest.raises((InvalidConfig, DTypeError)):
             broken_laws("max_plus", values)
 
+    @register_semiring
+    @dataclasses.dataclass(frozen=True, repr=False)
     class DropsNaN(MinLength):
+        id = "tests.drops_nan.v1"
+
         def times(self, x, y):
             return jnp.where(y < x, y, x)
 
-    register_semiring(dataclasses.dataclass(frozen=True, repr=False)(type("DropsNaN", (DropsNaN,), {"id": "tests.drops_nan.v1"})))
     assert "times keeps NaN" in broken_laws("drops_nan", np.array([0.0, 1.0]))
 
 

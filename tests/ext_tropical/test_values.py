@@ -75,6 +75,25 @@ def test_equations(name, equation):
         np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), object_einsum(name, explicit, lhs, rhs))
 
 
+@pytest.mark.parametrize("size", [16, 40])
+@pytest.mark.parametrize("semiring", [s for s in SEMIRINGS if "float32" in s.dtypes], ids=repr)
+def test_what_makes_the_operands_is_rounded_once(semiring, size):
+    """Operands made inside the jitted function: a product and the candidate's sum must not become one rounding."""
+    rng = np.random.default_rng(size)
+    lhs, rhs = (rng.normal(size=(size, size)).astype(np.float32) for _ in range(2))
+
+    def made(x):
+        return x * np.float32(1.1)
+
+    def search(lhs, rhs):
+        return tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring)
+
+    want = jax.jit(search)(jax.jit(made)(lhs), jax.jit(made)(rhs))
+    got = jax.jit(lambda lhs, rhs: search(made(lhs), made(rhs)))(lhs, rhs)
+    np.testing.assert_array_equal(got.value, want.value)
+    np.testing.assert_array_equal(got.winner, want.winner)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_random_equations(name):
     rng = np.random.default_rng(11)

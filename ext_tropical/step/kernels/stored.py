@@ -17,7 +17,6 @@ from jax import lax
 _UNLIKELY = 3.0517e-5
 """A number of every floating dtype. An operand that begins with it is computed twice, to the same result."""
 
-
 _MANY = 99
 """More turns than there are."""
 
