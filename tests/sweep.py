@@ -1,6 +1,11 @@
-"""How much of a sweep runs: a fixed sample, or ten times that under `make test-all`."""
+"""How much of a sweep runs: a fixed sample, or all of it and ten times the random cases under `make test-all`."""
 
 import os
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ALL = os.environ.get("TENFERRO_SWEEP") == "all"
 
@@ -8,3 +13,9 @@ ALL = os.environ.get("TENFERRO_SWEEP") == "all"
 def times(sample: int) -> int:
     """The number of cases to run where the fixed sample has `sample`."""
     return 10 * sample if ALL else sample
+
+
+def some(cases: Sequence[T], sample: int) -> list[T]:
+    """All cases, or a sample of them that is always the same, in their order."""
+    kept = range(len(cases)) if ALL else sorted(random.Random(len(cases)).sample(range(len(cases)), sample))
+    return [cases[i] for i in kept]

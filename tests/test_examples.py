@@ -402,8 +402,8 @@ def test_a_program_prints_what_the_page_says(program, capsys):
 
 
 def test_a_program_runs_as_a_user_runs_it(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "viterbi_decoding.py")]
+    command = [sys.executable, str(EXAMPLES / "shortest_paths.py")]
     environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    judge_page("viterbi_decoding.py", done.stdout.splitlines())
+    judge_page("shortest_paths.py", done.stdout.splitlines())
