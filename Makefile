@@ -7,7 +7,9 @@ PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)
 comma := ,
 NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
 
-.PHONY: demo test test-all test-newest lint bench docs clean
+CXX ?= g++
+
+.PHONY: demo test test-all test-newest lint sanitize bench docs clean
 
 demo: .venv/.demo
 	.venv/bin/python -m ext_tropical.demo
@@ -26,6 +28,12 @@ lint: .venv/.test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+sanitize:
+	mkdir -p build
+	for s in address,undefined thread; do \
+		$(CXX) -std=c++17 -g -O1 -fwrapv -ffp-contract=off -fsanitize=$$s -fno-sanitize-recover=all -pthread tests/native/sanitize.cc \
+			$(addprefix ext_tropical/step/native/,solve.cc baseline.cc avx2.cc avx512.cc) -o build/sanitize && ./build/sanitize || exit 1; done
 
 bench: .venv/.test
 	for b in gradient_of_matmul call_overhead extension_in_jit training_step compile_time graph_building graph_passes donation eval_all; do \

@@ -1,11 +1,13 @@
-"""The command line: `python -m tenferro_jax check package.module:Op`."""
+"""The command line: `python -m tenferro_jax check package.module:Op`, `python -m tenferro_jax doctor`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tenferro_jax", description="Extension ops for JAX.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_check(commands.add_parser("check", help="check an extension op against the contract"))
+    commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(run=_doctor)
     chosen = parser.parse_args(list(arguments))
     try:
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
@@ -82,6 +85,18 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=_seed, default=0, help="of random inputs and directions; default 0")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.set_defaults(run=_check)
+
+
+def _doctor(chosen: argparse.Namespace) -> int:
+    """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
+    del chosen
+    _show(
+        f"Python {platform.python_version()}, tenferro_jax {importlib.metadata.version('tenferro-jax')}, JAX {jax.__version__}", sys.stdout
+    )
+    _show(f"devices: {', '.join(str(device) for device in jax.devices())}", sys.stdout)
+    for point in sorted(importlib.metadata.entry_points(group="tenferro_jax.doctor"), key=lambda point: point.name):
+        _show(f"{point.name}: {point.load()()}", sys.stdout)
+    return OK
 
 
 def _seed(text: str) -> int:

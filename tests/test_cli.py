@@ -167,3 +167,12 @@ def test_a_seed_that_cannot_be(folder):
     done = run(folder, "check", "outside:Soft", "--seed", "-1")
     assert done.returncode == 2
     assert "-1 is not an int from 0" in done.stderr
+
+
+def test_doctor(folder):
+    done = run(folder, "doctor")
+    assert done.returncode == 0
+    first, devices, *packages = done.stdout.splitlines()
+    assert first.endswith(f"JAX {jax.__version__}")
+    assert devices.startswith("devices: ")
+    assert any(line.startswith("ext_tropical: native kernels: ") for line in packages)

@@ -11,7 +11,7 @@ import numpy as np
 from tenferro_jax import InvalidConfig
 from tenferro_jax.extension import as_operand
 
-from .semiring import SelectiveSemiring, Semiring, as_semiring
+from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
 
 def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, ...]]:
@@ -37,7 +37,7 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
       >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0], np.float32))["times distributes over plus"]
       (-1.0, -1.0, 1.0)
     """
-    semiring = semiring if isinstance(semiring, Semiring) else as_semiring(semiring)
+    semiring = wellformed(semiring) if isinstance(semiring, Semiring) else as_semiring(semiring)
     values = np.asarray(as_operand(values, "broken_laws, values"))
     has_nan = bool((values != values).any())
     if values.ndim != 1 or values.dtype.name not in semiring.dtypes or has_nan:

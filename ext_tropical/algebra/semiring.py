@@ -20,8 +20,12 @@ from jax import lax
 from tenferro_jax import Duplicate, InvalidConfig
 from tenferro_jax.extension import parse_family_id
 
+from .wellformed import problem_of
+
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
+PLAIN = (bool, int, float, str)
+"""What parameters of semirings may be."""
 OURS = "tenferro-ext-tropical"
 """The package part of the ids of the semirings that ship here."""
 
@@ -138,6 +142,8 @@ _Class = TypeVar("_Class", bound=type[Semiring])
 def register_semiring(cls: _Class) -> _Class:
     """Make a semiring known by its id, so that payloads can name it. A class decorator, above the dataclass.
 
+    A short name that a semiring of this package has means that one; name yours by its id then.
+
     Raises:
       MalformedFamilyId: the id is not `<package>.<name>.v<n>`.
       InvalidConfig: not a frozen dataclass that derives from Semiring.
@@ -191,31 +197,55 @@ def as_semiring(value: Any) -> Semiring:
     """The semiring of a value, a short name or an id.
 
     Raises:
-      InvalidConfig: unknown, or not registered (the text lists the known), or with fields that no payload can hold.
+      InvalidConfig: unknown or not registered (the text lists the known), with fields that no payload can hold, or with
+        methods that return something else than they must.
 
     Example:
       >>> as_semiring("min_plus")
       min_plus
     """
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
-        return _with_plain_fields(value)
+        return wellformed(value)
     found = [id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)]
     found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
     if len(found) == 1 and not _parameters(_classes[found[0]]):
-        return _classes[found[0]]()
+        return wellformed(_classes[found[0]]())
     raise _unknown(repr(value), found)
 
 
-def _with_plain_fields(semiring: Semiring) -> Semiring:
-    for field in dataclasses.fields(semiring):  # type: ignore[arg-type]
-        if not isinstance(getattr(semiring, field.name), bool | int | float | str):
+def _require_plain_fields(semiring: Semiring) -> None:
+    fields: Any = dataclasses.fields(semiring) if dataclasses.is_dataclass(semiring) else ()
+    for field in fields:
+        if not isinstance(getattr(semiring, field.name), PLAIN):
             raise InvalidConfig(
                 where=f"semiring {semiring.id}, field {field.name}",
                 given=repr(getattr(semiring, field.name)),
                 needed="a bool, int, float or str: parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
+
+
+def wellformed(semiring: Semiring) -> Semiring:
+    """The semiring itself.
+
+    Raises:
+      InvalidConfig: a field that no payload can hold, or a method that returns something else than it must.
+    """
+    _require_plain_fields(semiring)
+    problem = _problem_of(semiring)
+    if problem:
+        raise InvalidConfig(
+            where=f"semiring {semiring.id}",
+            given=problem,
+            needed="methods as Semiring and SelectiveSemiring describe them",
+            fix=f"Correct the class {type(semiring).__name__}.",
+        )
     return semiring
+
+
+@functools.lru_cache(maxsize=1024)
+def _problem_of(semiring: Semiring) -> str:
+    return problem_of(semiring, is_selective=isinstance(semiring, SelectiveSemiring))
 
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
@@ -269,6 +299,15 @@ class SemiringKey:
     id: str
     fields: tuple[bool | int | float | str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not isinstance(self.fields, tuple) or not all(isinstance(f, PLAIN) for f in self.fields):
+            raise InvalidConfig(
+                where="SemiringKey",
+                given=f"id {self.id!r}, fields {self.fields!r}",
+                needed="an id and a tuple of bool, int, float or str",
+                fix="Take SemiringKey.of(semiring).",
+            )
+
     def __repr__(self) -> str:
         return repr(self.semiring)
 
@@ -282,8 +321,9 @@ class SemiringKey:
         return _found(self)
 
     @classmethod
-    def of(cls, semiring: Semiring) -> SemiringKey:
-        """The key of a registered semiring."""
+    def of(cls, semiring: Semiring | str) -> SemiringKey:
+        """The key of a registered semiring, or of its name; InvalidConfig as `as_semiring`."""
+        semiring = as_semiring(semiring)
         return cls(semiring.id, tuple(getattr(semiring, f.name) for f in dataclasses.fields(semiring)))  # type: ignore[arg-type]
 
 

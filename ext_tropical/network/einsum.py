@@ -16,7 +16,7 @@ from tenferro_jax.extension import as_operand
 
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
-from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype
+from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .evaluation import Mode, contract, evaluate
 from .plan import TropicalPlan, byte_count, cached_plan, hashable
@@ -181,6 +181,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
         equation, operands = parse_interleaved(given)
         integers = sorted({label for labels in given[1 : 2 * len(operands) : 2] for label in labels if label is not ...})
         written = {get_symbol(i): int(label) for i, label in enumerate(integers)}
+    ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
         raise InvalidConfig(
             where=f"tropical_einsum {equation!r}, ties", given=repr(ties), needed="'first' or 'split'", fix="Pass one of them."
@@ -196,7 +197,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
     arrays = [as_operand(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # none: the plan says how many it needs
         dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays])
-        arrays = [x.astype(accumulate) for x in arrays] if _is_accumulated(problem.where, accumulate, dtype) else arrays
+        arrays = list(map(widened, arrays)) if _is_accumulated(problem.where, accumulate, dtype) else arrays
     return dataclasses.replace(problem, operands=arrays)
 
 
@@ -220,7 +221,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     memory_limit = byte_count(equation, memory_limit)
     if not isinstance(progress, bool):
         raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False", fix="Pass one of them.")
-    if memory_limit is None and optimize == "auto" and is_step(equation):
+    if memory_limit is None and isinstance(optimize, str) and optimize == "auto" and is_step(equation):
         layout = matmul_layout(equation).equation
         if len(layout.inputs) != len(operands):
             layout.sizes([x.shape for x in operands], "tropical_einsum")

@@ -17,8 +17,9 @@ from tenferro_jax.extension import apply
 
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.smooth import LogSumExp
-from ..step.einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
+from ..step.native.kernel import TROPICAL_RUNTIMES
 from ..step.rules import TROPICAL_RULES
 from .result import TropicalStep
 
@@ -72,9 +73,8 @@ def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> t
         return value, [dataclasses.replace(step, labels="".join(map(old.__getitem__, step.labels)), cells=result) for step in found]
     if len(inputs) == 1:
         return _transposed(inputs[0], terms[0], result), []
-    dtype, work = inputs[0].dtype, work_dtype(inputs[0].dtype)
-    spread = [_spread(x.astype(work), term, result) for x, term in zip(inputs, terms, strict=True)]
-    return mode.semiring.times(*spread).astype(dtype), []
+    spread = [_spread(widened(x), term, result) for x, term in zip(inputs, terms, strict=True)]
+    return mode.semiring.times(*spread).astype(inputs[0].dtype), []
 
 
 def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
@@ -83,7 +83,7 @@ def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mod
         return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring, rules=TROPICAL_RULES), []
     sizes = {label: size for term, x in zip(terms, inputs, strict=True) for label, size in zip(term, x.shape, strict=False)}
     op = step_op(mode.semiring, f"{','.join(terms)}->{result}", Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE, mode.ties)
-    value, *winner = apply(op, *inputs, rules=TROPICAL_RULES)
+    value, *winner = apply(op, *inputs, rules=TROPICAL_RULES, runtimes=TROPICAL_RUNTIMES)
     labels = "".join(label for label in terms[0] if label not in result)
     return value, [TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner]
 

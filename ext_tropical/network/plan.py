@@ -156,6 +156,7 @@ def hashable(optimize: Any) -> Any:
     """
     if isinstance(optimize, str):
         return optimize
+    optimize = optimize.tolist() if isinstance(optimize, np.ndarray) else optimize
     try:
         path = tuple(tuple(x) if isinstance(x, list) else x for x in optimize)
         hash(path)

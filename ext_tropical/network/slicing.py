@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from ..algebra.smooth import LogSumExp
-from ..step.einsum_op import work_dtype
+from ..step.einsum_op import widened
 from .evaluation import Mode, evaluate, reshaped
 from .plan import TropicalPlan
 from .result import TropicalResult, TropicalStep
@@ -55,9 +55,8 @@ def _product_at(plan: TropicalPlan, mode: Mode, at: Mapping[str, Any], *operands
     arrays = reshaped(operands, plan.plan.terms, sizes)
     shape = [sizes[label] for label in plan.output]
     index = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(plan.output)} | dict(at)
-    work = work_dtype(arrays[0].dtype)
     entries = [
-        x.astype(work).at[tuple(index[label] for label in term)].get(mode="promise_in_bounds")
+        widened(x).at[tuple(index[label] for label in term)].get(mode="promise_in_bounds")
         for x, term in zip(arrays, plan.plan.terms, strict=True)
     ]
     return functools.reduce(mode.semiring.times, entries).astype(arrays[0].dtype)

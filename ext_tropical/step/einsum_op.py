@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from opt_einsum import get_symbol
 
 from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
@@ -139,7 +140,7 @@ class TropicalEinsum(ExtensionOp):
         return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
 
     def _matrices(self, operands: Sequence[Any]) -> list[Any]:
-        return self.layout.matrices(*(x.astype(work_dtype(x.dtype)) for x in operands))
+        return self.layout.matrices(*map(widened, operands))
 
     def _tensors(self, operands: Sequence[Any], matrices: Sequence[Any]) -> tuple[Any, ...]:
         sizes = self.layout.equation.sizes([x.shape for x in operands], self.family_id)
@@ -193,6 +194,16 @@ def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any]) -> Any:
 def work_dtype(dtype: Any) -> Any:
     """The dtype in which candidates are made and compared, and cotangents added."""
     return np.dtype("float32") if dtype.name in SIXTEEN_BITS else dtype
+
+
+def widened(x: Any) -> Any:
+    """An array in the dtype that steps compute in.
+
+    What made a 16-bit array has rounded it. XLA leaves that rounding out where widening follows at once, and the search
+    would then be over other operands than the caller's; it does not look behind the barrier.
+    """
+    work = work_dtype(x.dtype)
+    return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
 
 
 class TropicalEinsumFactory(ExtensionFactory):

@@ -45,6 +45,21 @@ class MatmulLayout:
         groups = (self.batch, self.contracted, own)
         return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
 
+    def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
+        """Of each operand where it lies, the distance in entries of neighbours in batch, contracted and own; None if there is none.
+
+        There is one where the labels of each group are side by side in the operand, in the group's order.
+        """
+        own = (self.rows, self.columns)[: len(shapes)]
+        return [self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)]
+
+    def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, int, int] | None:
+        groups = (self.batch, self.contracted, own)
+        if not all(group in labels for group in groups):
+            return None
+        batch, contracted, last = (math.prod(shape[labels.index(group) + len(group) :]) if group else 0 for group in groups)
+        return batch, contracted, last
+
     def tensor(self, matrix: Any, sizes: Mapping[str, Any]) -> Any:
         """A (batch, rows, columns) array in the shape and order of the equation's output."""
         labels = self.batch + self.rows + self.columns

@@ -25,7 +25,7 @@ from tenferro_jax.extension import (
 
 from ..algebra.selective import max_plus
 from ..algebra.smooth import LogSumExp
-from .einsum_op import TropicalEinsum, one_dtype, work_dtype
+from .einsum_op import TropicalEinsum, one_dtype, widened
 from .layout import MatmulLayout, matmul_layout
 from .weighted_sum import Place, WeightedSum, WeightedSumRule, work_of
 
@@ -175,10 +175,8 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp, rules: E
        [0.3125 0.6875]]
     """
     dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
-    work = work_dtype(dtype)
-    op = _step_op(semiring.temperature, equation)
-    (value,) = apply(op, *(x if dtype == work else x.astype(work) for x in operands), rules=rules)
-    return value if dtype == work else value.astype(dtype)
+    (value,) = apply(_step_op(semiring.temperature, equation), *map(widened, operands), rules=rules)
+    return value if value.dtype == dtype else value.astype(dtype)
 
 
 _step_op = functools.lru_cache(maxsize=1024)(LogEinsum)

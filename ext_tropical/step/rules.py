@@ -18,7 +18,7 @@ from jax import lax
 
 from tenferro_jax.extension import Builder, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, RuleContext
 
-from .einsum_op import Outputs, Ties, TropicalEinsum, work_dtype
+from .einsum_op import Outputs, Ties, TropicalEinsum, widened
 from .log_einsum import LogEinsumRule
 from .split import split_tangent
 from .weighted_sum import WeightedSumRule
@@ -52,10 +52,9 @@ class TropicalEinsumRule(ExtensionAdRule):
         def tangent(*values: Any) -> Any:
             operands, winner, given = values[:count], values[count], values[count + 1 :]
             at = op.layout.matrix(winner)
-            work = work_dtype(operands[0].dtype)  # the transpose adds up in it: 16 bits would saturate
 
             def chosen_entries(arrays: Sequence[Any]) -> list[Any]:
-                matrices = op.layout.matrices(*(x.astype(work) for x in arrays))
+                matrices = op.layout.matrices(*map(widened, arrays))  # the transpose adds up so: 16 bits would saturate
                 return [_at_winner(m, at, axis) for m, axis in zip(matrices, (1, 2)[:count], strict=True)]
 
             full = [jnp.zeros_like(x) for x in operands]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from tenferro_jax.extension import Builder
 
-from .einsum_op import Outputs, TropicalEinsum, work_dtype
+from .einsum_op import Outputs, TropicalEinsum, widened, work_dtype
 from .weighted_sum import Place, WeightedSum
 
 
@@ -36,7 +36,7 @@ def split_tangent(op: TropicalEinsum, builder: Builder, operands: Sequence[Any],
         return None
     dtype, work = value.dtype, work_dtype(value.dtype)
     if dtype != work:
-        operands, tangents = ([None if x is None else _as(builder, x, work) for x in xs] for xs in (operands, tangents))
+        operands, tangents = ([None if x is None else builder.inline(widened, x) for x in xs] for xs in (operands, tangents))
         (value,) = builder.add(dataclasses.replace(op, outputs=Outputs.VALUE), *operands)
     count = WeightedSum(op.semiring, op.equation)
     sums = [builder.add(count, *operands, value)[0]]
@@ -45,7 +45,3 @@ def split_tangent(op: TropicalEinsum, builder: Builder, operands: Sequence[Any],
             partial = place.value[0] if len(operands) == 2 else ""
             sums += builder.add(dataclasses.replace(count, places=(place,), partial=partial), *operands, value, tangent)
     return builder.inline(lambda count, *moved: (functools.reduce(jnp.add, moved) / count).astype(dtype), *sums)
-
-
-def _as(builder: Builder, x: Any, dtype: Any) -> Any:
-    return builder.inline(lambda x: x.astype(dtype), x)

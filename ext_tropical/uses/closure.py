@@ -125,7 +125,10 @@ class ClosureResult:
           >>> result.walk(0, 2).tolist(), float(result.value[0, 2])
           ([0, 1, 2], 3.0)
         """
-        return _walked(self.winners, self.feasible, self._node(source, "source"), self._node(target, "target"))
+        ends = self._node(source, "source"), self._node(target, "target")
+        if self.value.shape[-1] == 0:
+            return jnp.full(2 ** len(self.winners) + 1, -1, jnp.int32)
+        return _walked(self.winners, self.feasible, *ends)
 
     def predecessors(self) -> Any:
         """For every pair the node before the last on a best walk: int32 (n, n); -1 on the diagonal and where there is no walk.

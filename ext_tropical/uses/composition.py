@@ -19,7 +19,7 @@ from tenferro_jax.extension import as_operand
 
 from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
 from ..algebra.semiring import Semiring, as_semiring
-from ..step.einsum_op import one_dtype, work_dtype
+from ..step.einsum_op import one_dtype, widened
 from .axes import dot_general_equation, reduction_equation
 
 _REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
@@ -66,7 +66,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
     shape = [sizes[label] for label in output]
     if 0 in (sizes[label] for label in contracted):
         return jnp.full(shape, semiring.zero(dtype))
-    spread = [_spread(x.astype(work_dtype(dtype)), term, [*output, *contracted], sizes) for x, term in zip(arrays, plan.terms, strict=True)]
+    spread = [_spread(widened(x), term, [*output, *contracted], sizes) for x, term in zip(arrays, plan.terms, strict=True)]
     candidates = functools.reduce(semiring.times, spread)
     axes = tuple(range(len(output), candidates.ndim))
     return (_REDUCE[semiring](candidates, axis=axes) if axes else candidates).astype(dtype)

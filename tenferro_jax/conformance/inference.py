@@ -62,7 +62,7 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
     if kind is RouteKind.LOWERING:
         return jax.eval_shape(lambda *xs: lowering_body(subject.carrier, xs), *structs) if has_lowering(op) else None
     kernel = subject.runtimes.lookup_kernel(op.family_id, current_platform())
-    if kernel is None:
+    if kernel is None or (kernel.declines is not None and kernel.declines(op, *map(meta_of, inputs))):
         return None
     return jax.eval_shape(lambda *xs: checked_sequence(kernel.run(op, *xs), op, f"{kernel.platform} kernel", op.output_count), *structs)
 

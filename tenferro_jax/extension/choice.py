@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import Unsupported
 from ..jax_seam import Site
+from ..meta import TensorMeta
 from .carrier import Extension
-from .op import has_host_form, has_lowering
-from .runtimes import RouteKind
+from .op import authored, has_host_form, has_lowering
+from .runtimes import Kernel, RouteKind
 
 
 class Route(NamedTuple):
@@ -38,11 +40,12 @@ def has_host_route_alone(carrier: Extension) -> bool:
     return has_host_form(op) and RouteKind.HOST in selected and not lowers and not kernels
 
 
-def choose_route(carrier: Extension, site: Site, *, lowering_declined: bool = False) -> Route:
-    """The first that exists and is selected: a kernel for the platform, the lowering, the host form.
+def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *, lowering_declined: bool = False) -> Route:
+    """The first that exists and is selected: a kernel for the platform that serves the call, the lowering, the host form.
 
     Args:
       carrier: the extension, with its runtimes.
+      metas: of the inputs.
       site: platform, whether this is an export, whether XLA partitions over several devices.
       lowering_declined: lower_to_standard_ops was asked and returned None.
 
@@ -55,13 +58,18 @@ def choose_route(carrier: Extension, site: Site, *, lowering_declined: bool = Fa
         return Route(op.family_id, site.platform, kind, reason)
 
     passed_over = ""
-    if carrier.runtimes.lookup_kernel(op.family_id, site.platform) is not None:
+    kernel = carrier.runtimes.lookup_kernel(op.family_id, site.platform)
+    if kernel is not None:
         if RouteKind.KERNEL not in selected:
             passed_over = "; its kernel is not selected"
-        elif not site.exporting and not site.partitioned:
-            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
+        elif site.exporting:
+            passed_over = "; its kernel is not portable"
+        elif site.partitioned:
+            passed_over = "; its kernel cannot be partitioned, use jax.shard_map"
+        elif why := _declined(kernel, carrier, metas):
+            passed_over = f"; its kernel declines: {why}"
         else:
-            passed_over = "; its kernel is not portable" if site.exporting else "; its kernel cannot be partitioned, use jax.shard_map"
+            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
     if has_lowering(op) and not lowering_declined and RouteKind.LOWERING in selected:
         return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
     if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
@@ -77,3 +85,13 @@ def choose_route(carrier: Extension, site: Site, *, lowering_declined: bool = Fa
         if narrowed
         else "Override lower_to_standard_ops" + (": host code and kernels cannot be exported." if site.exporting else " or eager_execute."),
     )
+
+
+def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:
+    """Why a kernel does not serve the call, or nothing."""
+    if kernel.declines is None:
+        return ""
+    for level in carrier.batching:
+        metas = level.inner(metas)
+    with authored(carrier.family_id, f"{kernel.platform} kernel, declines"):
+        return kernel.declines(carrier.op, *metas)

@@ -25,7 +25,8 @@ lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("fa
 
 def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """The traced body of an extension at a lowering site, checked against infer_output_meta."""
-    route = choose_route(carrier, site)
+    metas = tuple(map(meta_of, arrays))
+    route = choose_route(carrier, site, metas)
     kernel = carrier.runtimes.lookup_kernel(carrier.family_id, site.platform)
     if kernel is not None and route.kind is RouteKind.KERNEL:
         what, run = f"{site.platform} kernel", kernel.run
@@ -41,7 +42,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
         body = lowering_body(carrier, arrays)
         if body is not None:
             return _checked(carrier, body, arrays, "lower_to_standard_ops")
-        choose_route(carrier, site, lowering_declined=True)
+        choose_route(carrier, site, metas, lowering_declined=True)
     return _callback(carrier, arrays)
 
 
@@ -65,11 +66,11 @@ def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] 
 
 def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
     """The route that a carrier takes at a site, found without running anything."""
-    route = choose_route(carrier, site)
+    route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.LOWERING:
         return route
     declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *map(struct, metas)) is None
-    return choose_route(carrier, site, lowering_declined=declined)
+    return choose_route(carrier, site, metas, lowering_declined=declined)
 
 
 def here() -> Site:

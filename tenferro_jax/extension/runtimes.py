@@ -28,11 +28,14 @@ class Kernel(NamedTuple):
       platform: "cpu", "cuda", "rocm" or "tpu".
       run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain JAX. Kernels are told
         apart by this object, so make it once.
+      declines: function(op, *metas) -> why it does not serve this call, or "" if it does. The metas are those of one
+        element where the op is mapped. None: it serves every call.
     """
 
     family_id: str
     platform: str
     run: Callable[..., Any]
+    declines: Callable[..., str] | None = None
 
     def __repr__(self) -> str:
         return f"Kernel({self.family_id}, {self.platform}, {_name(self.run)})"
@@ -79,7 +82,7 @@ class ExtensionRuntimeSet(Sealed):
             by_place[place] = kernel
         object.__setattr__(self, "_by_place", by_place)
         object.__setattr__(self, "routes", routes)
-        self._set_key((ExtensionRuntimeSet, tuple(sorted(by_place)), tuple(by_place[p].run for p in sorted(by_place)), routes))
+        self._set_key((ExtensionRuntimeSet, tuple(sorted(by_place)), tuple(by_place[p][2:] for p in sorted(by_place)), routes))
 
     def _with(self, kernels: Iterator[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
         made = object.__new__(ExtensionRuntimeSet)
@@ -129,12 +132,13 @@ class ExtensionRuntimeSet(Sealed):
 
 def _place(kernel: Any) -> tuple[str, str]:
     """(family_id, platform) of a kernel, checked."""
-    if not isinstance(kernel, Kernel) or not callable(kernel.run) or not isinstance(kernel.run, Hashable):
+    functions = () if not isinstance(kernel, Kernel) else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
+    if not functions or not all(callable(f) and isinstance(f, Hashable) for f in functions):
         raise InvalidConfig(
             where="ExtensionRuntimeSet",
             given=repr(kernel),
-            needed="a Kernel(family_id, platform, run) whose run is a function",
-            fix="Wrap each function in a Kernel.",
+            needed="a Kernel(family_id, platform, run, declines) of functions",
+            fix="Wrap each function in a Kernel; declines may be left out.",
         )
     parse_family_id(kernel.family_id)
     require_platforms((kernel.platform,), f"Kernel of extension {kernel.family_id}")

@@ -60,7 +60,7 @@ def test_programs_explain_steps_and_routes():
         "  0 segment  1 in, 1 out, 0 donated: 1 tenferro-ext-tropical.einsum.v1",
         "  1 host     1 in, 1 out: test-package.host_cumulate.v1",
         "  2 segment  2 in, 1 out, 0 donated: 1 Add, 1 BroadcastInDim, 1 Constant, 1 Mul",
-        "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA)",
+        "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)",
         "  test-package.host_cumulate.v1 on cpu: host (eager_execute on the host)",
     ]
     text = program.as_text()
@@ -73,4 +73,6 @@ def test_programs_explain_steps_and_routes():
 def test_routes_inside_control_flow_are_told_too():
     x = np.ones((2, 2))
     program = compile_std_to_exec(trace(lambda x: jax.lax.fori_loop(0, 2, lambda i, c: tropical_einsum("ij,jk->ik", c, x), x), x))
-    assert [str(r) for r in program.routes] == ["tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA)"]
+    assert [str(r) for r in program.routes] == [
+        "tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)"
+    ]

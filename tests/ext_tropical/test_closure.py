@@ -279,6 +279,7 @@ def test_memory_is_that_of_a_few_matrices_for_each_squaring(with_gradient):
 
 def test_empty_and_bad_input():
     result = closure(np.zeros((0, 0)))
+    assert jax.jit(result.walk)(0, -1).tolist() == [-1, -1]
     assert (result.value.shape, result.winners.shape, result.predecessors().shape) == ((0, 0), (0, 0, 0), (0, 0))
     for shape in [(2, 3), (3,), (), (2, 3, 3)]:
         with pytest.raises(ShapeError, match="closure: given shape"):

@@ -391,9 +391,10 @@ def test_what_plans_refuse():
         tropical_einsum(*(part for i in range(66) for part in (np.zeros(2), [i])), list(range(66)))
     plan = plan_tropical_einsum(np.zeros((2, 3)), [0, 1], np.zeros(3), [1], [0])
     assert repr(plan) == f"TropicalPlan('ab,b->a', 1 steps, 1 slices, peak {plan.peak})"
-    for given in ("nope", 3, [], [(0, 0)], [(0, 5)], [3], [(0, 1), 3], [[[0], 1]], {0: 1}):
+    for given in ("nope", 3, [], [(0, 0)], [(0, 5)], [3], [(0, 1), 3], [[[0], 1]], {0: 1}, np.array([[0, 5]])):
         with pytest.raises(InvalidConfig, match="optimize"):
             tropical_einsum("ij,jk->ik", *np.ones((2, 2, 2)), optimize=given)
+    assert tropical_einsum("ij,jk->ik", *np.ones((2, 2, 2)), optimize=np.array([[0, 1]])).tolist() == [[2, 2], [2, 2]]
     for options in ({"progress": "yes"}, {"memory_limit": [1]}, {"memory_limit": np.float32(3)}):
         with pytest.raises(InvalidConfig):
             tropical_einsum("ij,jk->ik", *np.ones((2, 2, 2)), **options)

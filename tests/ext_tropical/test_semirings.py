@@ -186,6 +186,35 @@ def test_a_key_names_what_is_registered():
     with pytest.raises(InvalidConfig, match="the fields of LogSumExp"):
         SemiringKey(log_sum_exp().id, (1.0, 2.0)).semiring  # noqa: B018
 
+    with pytest.raises(InvalidConfig, match="an id and a tuple of bool, int, float or str"):
+        SemiringKey(max_plus.id, [])
+    for given in (0, None, "max-plus"):
+        with pytest.raises(InvalidConfig, match="needed a registered semiring"):
+            SemiringKey.of(given)
+
+
+MISTAKES = {
+    "dtypes": (5, "dtypes is 5"),
+    "zero": (lambda self, dtype: np.zeros(3, dtype), r"zero\(float32\) returns float32\[3\], where float32\[\] is needed"),
+    "one": (lambda self, dtype: np.int32(0), "one.* returns int32"),
+    "identity": (5, "identity.* raises TypeError"),
+    "times": (lambda self, x, y: (x + y)[..., None], r"times returns float32\[2,? ?1\], where float32\[2\] is needed"),
+    "plus": (lambda self, x, y: None, "plus returns object"),
+    "better": (lambda self, y, x: True, r"better returns bool\[\], where bool\[2\]"),
+    "best": (lambda self, x, axis: x, "best returns"),
+    "may_make_nan": (lambda self, a, b: 3, "may_make_nan returns int"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_method_that_returns_something_else_is_named(name):
+    made, text = MISTAKES[name]
+    id = f"tests.mistake_in_{name}.v1"
+    cls = register_semiring(dataclasses.dataclass(frozen=True, repr=False)(type("Mistake", (MinLength,), {"id": id, name: made})))
+    for call in (lambda: tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=cls()), lambda: broken_laws(cls(), np.ones(2))):
+        with pytest.raises(InvalidConfig, match=f"(?s){id}.*{text}"):
+            call()
+
 
 def test_parameters_are_what_payloads_hold():
     @register_semiring

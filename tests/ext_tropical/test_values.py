@@ -75,15 +75,16 @@ def test_equations(name, equation):
         np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), object_einsum(name, explicit, lhs, rhs))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("size", [16, 40])
 @pytest.mark.parametrize("semiring", [s for s in SEMIRINGS if "float32" in s.dtypes], ids=repr)
-def test_what_makes_the_operands_is_rounded_once(semiring, size):
-    """Operands made inside the jitted function: a product and the candidate's sum must not become one rounding."""
+def test_what_makes_the_operands_is_rounded_once(semiring, size, dtype):
+    """Operands made inside the jitted function: the candidate's sum must not take part in their rounding, nor leave it out."""
     rng = np.random.default_rng(size)
-    lhs, rhs = (rng.normal(size=(size, size)).astype(np.float32) for _ in range(2))
+    lhs, rhs = (jnp.asarray(rng.normal(size=(size, size)), dtype) for _ in range(2))
 
     def made(x):
-        return x * np.float32(1.1)
+        return x * jnp.asarray(1.1, dtype)
 
     def search(lhs, rhs):
         return tropical_einsum_with_argmax("ij,jk->ik", lhs, rhs, semiring=semiring)
@@ -106,7 +107,7 @@ def test_random_equations(name):
             continue
         done += 1
         check(name, equation, *(rng.integers(-3, 4, shape).astype(float) for shape in shapes))
-    assert done >= 12
+    assert done >= 8
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, -np.inf, np.nan])

@@ -13,6 +13,7 @@ from tenferro_jax import (
     MalformedFamilyId,
     RouteKind,
     Unsupported,
+    check_extension,
     routes,
     trace,
 )
@@ -27,10 +28,12 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.choice import choose_route
 from tenferro_jax.jax_seam import Site
+from tenferro_jax.meta import TensorMeta
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
 
 X = np.ones((2, 3))
+METAS = (TensorMeta(X.dtype, X.shape),)
 
 
 @pytest.mark.clause("X8.1", "X8.4")
@@ -49,9 +52,9 @@ X = np.ones((2, 3))
 def test_choice(op, site, kind, reason):
     if kind is None:
         with pytest.raises(Unsupported, match=reason):
-            choose_route(Extension.of(op, RUNTIMES), site)
+            choose_route(Extension.of(op, RUNTIMES), site, METAS)
     else:
-        route = choose_route(Extension.of(op, RUNTIMES), site)
+        route = choose_route(Extension.of(op, RUNTIMES), site, METAS)
         assert route.kind is kind
         assert reason in route.reason
         assert str(route).startswith(f"{op.family_id} on {site.platform}: {kind.value}")
@@ -81,11 +84,43 @@ def test_the_route_that_is_told_is_the_route_that_runs():
     assert Extension.of(KernelSine(offset=1.0)) == Extension.of(KernelSine(offset=1.0))
 
 
+def wide_alone(op, x):
+    """What a kernel may decline: elements with fewer than three columns."""
+    return "" if x.shape[-1] >= 3 else f"{x.shape[-1]} columns are few"
+
+
+@pytest.mark.clause("X8.14", "X8.1")
+@pytest.mark.parametrize(("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))])
+def test_a_kernel_may_decline(columns, kind, value):
+    call = lambda x: apply(KernelSine(), x, runtimes=MAY_DECLINE)[0]  # noqa: E731
+    mapped = jax.vmap(call, in_axes=2, out_axes=2)  # asked of one element
+    for fn, shape in ((call, (4, columns)), (jax.jit(call), (4, columns)), (mapped, (4, columns, 1)), (mapped, (4, columns, 5))):
+        (route,) = routes(fn, np.ones(shape))
+        assert route.kind is kind
+        assert ("its kernel declines: 2 columns are few" in route.reason) is (kind is RouteKind.LOWERING)
+        np.testing.assert_allclose(fn(np.ones(shape)), value)
+
+
+@pytest.mark.clause("X8.14", "X8.3")
+def test_what_declines_and_stands_alone_is_no_route():
+    with pytest.raises(Unsupported, match="its kernel declines: 2 columns are few"):
+        apply(KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL))
+    assert check_extension(
+        KernelSine(), (np.ones((2, 2)),), rules=RULES, runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone))
+    ).ok
+    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != MAY_DECLINE == ExtensionRuntimeSet(*MAY_DECLINE)
+    with pytest.raises(InvalidConfig, match="of functions"):
+        ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3))
+
+
 FAMILY = KernelSine.family_id
 
 
 def shifted(op, x):
     return [x * 0 + 7]
+
+
+MAY_DECLINE = ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, lambda op, x: wide_alone(op, x)))
 
 
 @pytest.mark.clause("X8.13")

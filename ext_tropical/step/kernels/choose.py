@@ -44,14 +44,19 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
     if _is_known(count) and count == 0:
         cells = (batch, rows, columns)
         return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[: 1 + with_winner]
-    few = _is_known(count) and count <= FEW
-    small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
-    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
-    if few or small or vector or len(operands) == 1:
+    if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
         if len(operands) == 1 and not with_winner:  # no candidate is made, none is looked for
             return direct.contract(semiring, operands, with_winner=False)
         return on_stored(lambda *stored: direct.contract(semiring, stored, with_winner=with_winner), *operands)
     return blocked.contract(semiring, *operands, with_winner=with_winner)
+
+
+def fits_one_reduction(batch: Any, count: Any, rows: Any, columns: Any) -> bool:
+    """Whether one reduction of all candidates does as well as any loop; a symbolic size is as large as it may be."""
+    few = _is_known(count) and count <= FEW
+    small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
+    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
+    return few or small or vector
 
 
 def _is_known(*sizes: Any) -> bool:

@@ -1,0 +1,12 @@
+// Tiles for any machine: 16-byte vectors, SSE2 or NEON.
+#include "problem.h"
+#define TROPICAL_BYTES 16
+#define TROPICAL_ROWS 6
+#define TROPICAL_VECTORS 2
+
+namespace tropical {
+namespace {
+#include "tiles.inc"
+}
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, resolve}; }
+}  // namespace tropical

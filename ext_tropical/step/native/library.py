@@ -1,0 +1,62 @@
+"""The shared library that was built when the package was installed: found, loaded and made known to JAX at first use.
+
+Loading is guarded: JAX's CPU backend is up before a handler is registered, because one that was built for a newer JAX would
+otherwise take the whole backend down; so it fails alone, and the step is computed by XLA.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+from typing import NamedTuple
+
+import jax
+
+TARGET = "tenferro-ext-tropical.einsum.v1"
+"""The name of the custom call."""
+
+STEM = "_tropical"
+"""The library's file name up to the suffix, which the build chooses."""
+
+
+class Native(NamedTuple):
+    """What is known about the library.
+
+    Attributes:
+      instructions: the sets that it has for this machine, of "baseline", "AVX2" and "AVX-512", the widest last.
+      problem: why there is no library, or "".
+    """
+
+    instructions: tuple[str, ...]
+    problem: str
+
+    def __str__(self) -> str:
+        return f"native kernels: absent ({self.problem})" if self.problem else f"native kernels: {self.instructions[-1]}"
+
+
+@functools.cache
+def native() -> Native:
+    """Load the library, once.
+
+    Example:
+      >>> bool(native().instructions) != bool(native().problem)
+      True
+    """
+    found = sorted(path for path in pathlib.Path(__file__).parent.glob(f"{STEM}*") if path.suffix in (".so", ".pyd", ".dylib"))
+    if not found:
+        return Native((), "not built; install with a C++17 compiler at hand")
+    try:
+        library = ctypes.CDLL(str(found[0]))
+        library.tropical_instructions.restype = ctypes.c_char_p
+        instructions = library.tropical_instructions().decode().split(",")
+        jax.devices("cpu")
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tropical_einsum), platform="cpu")
+    except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
+        return Native((), f"{found[0].name} cannot be used: {' '.join(str(error).split())}")
+    return Native(tuple(instructions), "")
+
+
+def doctor() -> str:
+    """One line for `python -m tenferro_jax doctor`."""
+    return str(native())

@@ -1,0 +1,49 @@
+// One contraction step, as the tiles of every instruction set take it: value[b, i, j] = best over k of times(lhs[b, k, i], rhs[b, k, j]).
+#pragma once
+#include <cstdint>
+
+namespace tropical {
+
+enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2 };
+enum class Type { kF32, kF64, kI32 };
+
+// An operand where it lies. Strides in entries.
+struct Operand {
+  const void* data;
+  int64_t batch, contracted, own;
+};
+
+struct Problem {
+  Algebra algebra;
+  Type type;
+  int64_t batch, contracted, rows, columns;  // sizes
+  Operand lhs, rhs;
+  void* value;      // (batch, rows, columns)
+  int32_t* winner;  // the same shape, or nullptr
+};
+
+// Where winners are wanted the search keeps the first index of a group of candidates that holds the best one.
+constexpr int64_t kGroup = 32;
+
+// Rows and columns of one task.
+struct Tile {
+  int64_t batch, row, rows, column, columns;
+};
+
+// The functions of one instruction set.
+struct Kernels {
+  const char* name;
+  int64_t row_step, column_bytes;  // tiles are whole multiples of these, where they can be
+  // Bytes of scratch that `search` needs for tiles of this size, aligned to 64 bytes.
+  int64_t (*scratch)(const Problem&, int64_t rows, int64_t columns);
+  // Values of a tile, and the first index of each winner's group.
+  void (*search)(const Problem&, const Tile&, void* scratch);
+  // Winners of a tile from the first indices of their groups; the contracted strides are 1.
+  void (*resolve)(const Problem&, const Tile&);
+};
+
+Kernels baseline();
+Kernels avx2();
+Kernels avx512();
+
+}  // namespace tropical

@@ -1,0 +1,26 @@
+// What the handler asks for: a step solved by an instruction set, on the threads of a pool.
+#pragma once
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "problem.h"
+
+namespace tropical {
+
+struct Pool {
+  virtual ~Pool() = default;
+  virtual int64_t threads() const = 0;
+  virtual void schedule(std::function<void()> task) = 0;
+};
+
+// What this machine can run, the widest instruction set last.
+const std::vector<Kernels>& kernels();
+
+// Those of a name; without one, or where the machine lacks them, the widest.
+const Kernels& kernels_named(std::string_view name);
+
+// Values, and winners where there is room for them, of at least one cell and one candidate. Throws std::bad_alloc.
+void solve(Pool& pool, Problem problem, const Kernels& kernels);
+
+}  // namespace tropical

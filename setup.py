@@ -1,0 +1,36 @@
+"""The native kernels: compiled where there is a C++ compiler, left out where there is none. All else is in pyproject.toml."""
+
+import importlib.util
+import os
+import pathlib
+
+import setuptools
+
+FOLDER = pathlib.Path("ext_tropical/step/native")
+
+
+def library() -> list[setuptools.Extension]:
+    """A shared library without Python in it, against the headers of the oldest JAX that is supported: newer ones run it."""
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is None or not jaxlib.submodule_search_locations or os.name == "nt":
+        return []
+    sources = sorted(map(str, FOLDER.glob("*.cc")))
+    headers = str(pathlib.Path(jaxlib.submodule_search_locations[0], "include"))
+    flags = ["-std=c++17", "-O3", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden"]
+    name = ".".join((*FOLDER.parts, "_tropical"))
+    depends = [str(path) for pattern in ("*.h", "*.inc") for path in FOLDER.glob(pattern)]
+    return [
+        setuptools.Extension(
+            name,
+            sources,
+            include_dirs=[headers],
+            extra_compile_args=flags,
+            depends=depends,
+            language="c++",
+            py_limited_api=True,
+            optional=True,
+        )
+    ]
+
+
+setuptools.setup(ext_modules=library())

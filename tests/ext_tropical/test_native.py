@@ -1,0 +1,217 @@
+"""The native route: equal to the definition for every instruction set, chosen where it should be, absent without a compiler."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_mul, max_plus, min_max, min_plus, tropical_einsum
+from ext_tropical.step.native import library
+from ext_tropical.step.native.kernel import TROPICAL_RUNTIMES, run
+from ext_tropical.step.native.library import Native, native
+from tenferro_jax import RouteKind, check_extension, export, routes, trace
+from tenferro_jax.extension import apply
+
+from ..sweep import times
+
+ROOT = pathlib.Path(__file__).parents[2]
+BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
+SEMIRINGS = (max_plus, min_plus, max_mul)
+RUNS = {name: jax.jit(lambda op, *xs, name=name: run(op, *xs, instructions=name), static_argnums=0) for name in native().instructions}
+
+
+def entries(rng, shape, dtype, special):
+    if dtype == np.int32:
+        return rng.choice([-3, -2, -1, 0, 1, 2, 3, *((-(2**31), 2**31 - 1) if special else ())], shape).astype(dtype)
+    return rng.choice([-3, -2, -1, 0, 1, 2, 3, *((np.nan, np.inf, -np.inf) if special else ())], shape).astype(dtype)
+
+
+def check(op, *operands):
+    want = op.eager_execute(*operands)
+    for kernel in RUNS.values():
+        for got, expected in zip(kernel(op, *operands), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@BUILT
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
+def test_every_kernel_is_the_definition(semiring, dtype):
+    """Ties, NaN, infinities and absorbing integers; sizes around those of vectors, blocks, groups and packed panels."""
+    rng = np.random.default_rng(0)
+    op = TropicalEinsum(semiring, "bij,bjk->bik", Outputs.VALUE_AND_WINNER)
+    for b, m, k, n in ((1, 1, 1, 1), (2, 5, 31, 3), (1, 8, 32, 48), (3, 7, 33, 49), (1, 48, 129, 8), (1, 300, 20, 17), (1, 3, 257, 500)):
+        for special in (False, True):
+            check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
+
+
+@BUILT
+@pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "ji,jk->ik", "ij,kj->ki", "ijb,jkb->bik", "bij,jbk->kib", "aijc,jick->ak", "jabi,ikjd->bakd"]
+)
+@given(seed=st.integers(0, 2**32 - 1), sizes=st.lists(st.integers(1, 12), min_size=8, max_size=8), special=st.booleans())
+@settings(max_examples=times(4))
+def test_operands_are_read_where_they_lie(semiring, equation, seed, sizes, special):
+    rng, size = np.random.default_rng(seed), dict(zip("abcdijk", sizes))
+    op = TropicalEinsum(semiring, equation, Outputs.VALUE_AND_WINNER)
+    check(op, *(entries(rng, [size[label] for label in term], np.float32, special) for term in op.layout.equation.inputs))
+
+
+@BUILT
+def test_what_is_served_and_why_not():
+    def route(*operands, equation="ij,jk->ik", semiring=max_plus, exporting=False):
+        return routes(lambda *xs: tropical_einsum(equation, *xs, semiring=semiring), *operands, platform="cpu", exporting=exporting)[0]
+
+    x = np.zeros((64, 64), np.float32)
+    for semiring in SEMIRINGS:
+        for dtype in ("float32", "float64", "int32", "float16", "bfloat16"):
+            assert route(x.astype(jnp.dtype(dtype)), x.astype(jnp.dtype(dtype)), semiring=semiring).kind is RouteKind.KERNEL
+    for taken, reason in (
+        (route(x, x, semiring=min_max), "it has max_plus, min_plus, max_mul"),
+        (route(x.astype(np.int64), x.astype(np.int64)), "it computes in float64, float32, int32"),
+        (route(x, x[:, :1]), "one reduction does it"),
+        (route(x[:5, :5], x[:5, :5]), "one reduction does it"),
+        (route(x, equation="ij->j"), "one reduction does it"),
+        (route(x[:0], x), "nothing to search"),
+        (route(x, x, exporting=True), "not portable"),
+    ):
+        assert taken.kind is RouteKind.LOWERING
+        assert reason in taken.reason
+
+
+@BUILT
+def test_arrays_of_every_kind():
+    """Views with strides, in Fortran order, at odd addresses, without entries."""
+    rng = np.random.default_rng(1)
+    whole = rng.normal(size=(100, 130)).astype(np.float32)
+    raw = np.zeros(64 * 64 * 4 + 1, np.uint8)[1:].view(np.uint8)
+    odd = np.frombuffer(raw[: 64 * 64 * 4].tobytes(), np.float32).reshape(64, 64)
+    for lhs, rhs in ((whole[::2, ::2], whole[10:75, ::-1]), (np.asfortranarray(whole), whole.T), (odd, odd.T), (whole[:0], whole.T)):
+        want = TropicalEinsum(max_plus, "ij,jk->ik").eager_execute(lhs, rhs)
+        np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", lhs, rhs), want[0])
+
+
+@BUILT
+def test_transforms_and_exports():
+    """The derivative takes the kernel too; jit, vmap, scan and threads give what a plain call gives; an export has no custom call."""
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(3, 40, 33)).astype(np.float32), rng.normal(size=(33, 40)).astype(np.float32)
+    op = TropicalEinsum(max_plus, "ij,jk->ik")
+
+    def by(runtimes):
+        return jax.jit(lambda a, b: apply(op, a, b, rules=TROPICAL_RULES, runtimes=runtimes)[0])
+
+    native_one, xla = by(TROPICAL_RUNTIMES), by(TROPICAL_RUNTIMES.only(RouteKind.LOWERING))
+    assert {r.kind for r in routes(jax.grad(lambda a: native_one(a, b).sum()), a[0])} == {RouteKind.KERNEL}
+    for fn in (
+        lambda f: jax.vmap(f, in_axes=(0, None))(a, b),
+        lambda f: jax.vmap(jax.grad(lambda a: f(a, b).sum()))(a),
+        lambda f: jax.lax.scan(lambda c, x: (jnp.maximum(c, f(x, b)), None), jnp.zeros((40, 40), jnp.float32), a)[0],
+        lambda f: jax.jvp(lambda a: f(a, b), (a[0],), (a[1],))[1],
+    ):
+        np.testing.assert_array_equal(fn(native_one), fn(xla))
+    assert "custom_call" not in jax.export.export(native_one)(a[0], b).mlir_module()
+    program = export(trace(native_one, a[0], b))
+    np.testing.assert_array_equal(program(a[0], b), native_one(a[0], b))
+
+
+@BUILT
+def test_on_a_mesh_it_runs_inside_shard_map_alone():
+    mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,))
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(64, 33)).astype(np.float32), rng.normal(size=(33, 40)).astype(np.float32)
+    f = lambda a, b: tropical_einsum("ij,jk->ik", a, b)  # noqa: E731
+    rows = jax.NamedSharding(mesh, jax.P("x"))
+    split = jax.device_put(a, rows)
+    assert [r.kind for r in routes(f, split, b)] == [RouteKind.LOWERING]
+    mapped = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x")))
+    assert [r.kind for r in routes(mapped, split, b)] == [RouteKind.KERNEL]
+    np.testing.assert_array_equal(mapped(split, b), f(a, b))
+    np.testing.assert_array_equal(jax.jit(f)(split, b), f(a, b))
+    gradient = jax.grad(lambda a: mapped(a, b).sum())(split)
+    np.testing.assert_array_equal(gradient, jax.grad(lambda a: f(a, b).sum())(a))
+
+
+@BUILT
+def test_malformed_calls_are_refused_by_the_handler():
+    x = jnp.zeros((4, 4), jnp.float32)
+
+    def call(result=(1, 4, 4), **changed):
+        attributes = {
+            "algebra": np.int64(0),
+            "instructions": "",
+            "sizes": np.array([1, 4, 4, 4]),
+            "lhs": np.array([0, 1, 4]),
+            "rhs": np.array([0, 4, 1]),
+        }
+        fn = jax.ffi.ffi_call(library.TARGET, [jax.ShapeDtypeStruct(result, jnp.float32)])
+        return jax.block_until_ready(jax.jit(lambda x: fn(x, x, **(attributes | changed)))(x))
+
+    call()
+    for text, changed in {
+        "strides that leave": {"lhs": np.array([0, 1, 5])},
+        "malformed attributes": {"algebra": np.int64(3)},
+        "malformed result": {"result": (1, 4, 3)},
+        "contracted entries": {"sizes": np.array([1, 0, 4, 4])},
+    }.items():
+        with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+            call(**changed)
+
+
+@BUILT
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,bjk->bik"])
+def test_the_route_conforms(equation):
+    shapes = {"ij,jk->ik": ((24, 20), (20, 22)), "bij,bjk->bik": ((2, 20, 12), (2, 12, 20))}[equation]
+    rng = np.random.default_rng(0)
+    op = TropicalEinsum(max_plus, equation, Outputs.VALUE_AND_WINNER)
+    report = check_extension(op, tuple(rng.normal(size=shape) for shape in shapes), rules=TROPICAL_RULES, runtimes=TROPICAL_RUNTIMES)
+    assert report.ok, str(report)
+
+
+def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
+    for name in ("ext_tropical", "tenferro_jax"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    environment = {**os.environ, "CC": "false", "CXX": "false", "XLA_FLAGS": ""}
+    built = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert not list(tmp_path.rglob("*.so"))
+    program = """
+import numpy as np, ext_tropical, tenferro_jax
+from ext_tropical.step.native.library import doctor
+x = np.ones((64, 64), np.float32)
+print(ext_tropical.__file__, doctor(), tenferro_jax.routes(lambda x: ext_tropical.tropical_einsum("ij,jk->ik", x, x), x)[0], sep="\\n")
+print(ext_tropical.tropical_einsum("ij,jk->ik", x, x).max())
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    where, line, route, value = done.stdout.splitlines()
+    assert pathlib.Path(where).is_relative_to(tmp_path)
+    assert line == "native kernels: absent (not built; install with a C++17 compiler at hand)"
+    assert "its kernel declines: not built" in route
+    assert value == "2.0"
+
+
+def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
+    (tmp_path / f"{library.STEM}.abi3.so").write_text("no library")
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    found = native.__wrapped__()
+    assert found.instructions == ()
+    assert str(found).startswith("native kernels: absent (_tropical.abi3.so cannot be used: ")
+    assert str(Native(("baseline", "AVX2"), "")) == "native kernels: AVX2"

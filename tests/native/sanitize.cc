@@ -1,0 +1,105 @@
+// The native kernels against three plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
+// even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
+// absorbing integers; on four threads.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "../../ext_tropical/step/native/solve.h"
+
+using namespace tropical;
+
+struct Threads : Pool {
+  ~Threads() override {
+    for (std::thread& t : started) t.join();
+  }
+  int64_t threads() const override { return 4; }
+  void schedule(std::function<void()> task) override { started.emplace_back(std::move(task)); }
+  std::vector<std::thread> started;
+};
+
+template <class T>
+T times(Algebra algebra, T a, T b) {
+  if (algebra == Algebra::kMaxMul) {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+    return a * b;
+  }
+  if constexpr (std::is_integral_v<T>) {
+    const T zero = algebra == Algebra::kMaxPlus ? std::numeric_limits<T>::min() : std::numeric_limits<T>::max();
+    if (a == zero || b == zero) return zero;
+    return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+  return a + b;
+}
+
+template <class T>
+int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& random, const int64_t (&size)[4], bool special, bool own_first) {
+  const auto [batch, contracted, rows, columns] = size;
+  // Blocks of exactly the bytes that are needed, one entry after an aligned address: what is read or written outside is seen.
+  const auto array = [](int64_t entries) { return std::vector<char>(static_cast<size_t>(entries + 1) * sizeof(T)); };
+  std::vector<char> left = array(batch * contracted * rows), right = array(batch * contracted * columns), out = array(batch * rows * columns);
+  std::vector<int32_t> winner(static_cast<size_t>(batch * rows * columns));
+  T *lhs = reinterpret_cast<T*>(left.data()) + 1, *rhs = reinterpret_cast<T*>(right.data()) + 1, *value = reinterpret_cast<T*>(out.data()) + 1;
+  const T odd[] = {std::numeric_limits<T>::has_quiet_NaN ? std::numeric_limits<T>::quiet_NaN() : std::numeric_limits<T>::min(),
+                   std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(),
+                   std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : T(7), T(0)};
+  const auto entry = [&] {
+    if (special && random() % 50 == 0) return odd[random() % 4];
+    return static_cast<T>(static_cast<int>(random() % 19) - 9);
+  };
+  for (int64_t i = 0; i < batch * contracted * rows; ++i) lhs[i] = entry();
+  for (int64_t i = 0; i < batch * contracted * columns; ++i) rhs[i] = entry();
+  const auto operand = [&](const T* data, int64_t own) {
+    return own_first ? Operand{data, own * contracted, 1, contracted} : Operand{data, own * contracted, own, 1};
+  };
+  const Problem problem{algebra, type, batch, contracted, rows, columns, operand(lhs, rows), operand(rhs, columns), value, winner.data()};
+  Problem values = problem;
+  std::vector<char> alone = out;
+  values.value = reinterpret_cast<T*>(alone.data()) + 1;
+  values.winner = nullptr;
+  {
+    Threads pool;
+    solve(pool, problem, kernels);
+    solve(pool, values, kernels);
+  }
+  int wrong = 0;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) {
+        T best{};
+        int32_t first = -1;
+        for (int64_t k = 0; k < contracted; ++k) {
+          const T x = times(algebra, lhs[b * problem.lhs.batch + k * problem.lhs.contracted + i * problem.lhs.own],
+                            rhs[b * problem.rhs.batch + k * problem.rhs.contracted + j * problem.rhs.own]);
+          const bool better = algebra == Algebra::kMinPlus ? x < best : x > best;
+          if (first < 0 || (best == best && (x != x || better))) best = x, first = static_cast<int32_t>(k);
+        }
+        const int64_t at = (b * rows + i) * columns + j;
+        const auto same = [&](T x) { return x == best || (x != x && best != best); };
+        wrong += !same(value[at]) || winner[static_cast<size_t>(at)] != first || !same(reinterpret_cast<T*>(alone.data())[at + 1]);
+      }
+  if (wrong) std::printf("%s, algebra %d, type %d, %ld %ld %ld %ld: %d wrong\n", kernels.name, (int)algebra, (int)type, (long)batch, (long)contracted, (long)rows, (long)columns, wrong);
+  return wrong;
+}
+
+int main() {
+  std::mt19937 random(1);
+  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}};
+  int wrong = 0, cases = 0;
+  for (const Kernels& k : kernels())
+    for (int algebra = 0; algebra < 3; ++algebra)
+      for (const auto& size : sizes)
+        for (int form = 0; form < 4; ++form, cases += 3) {
+          const Algebra a = static_cast<Algebra>(algebra);
+          wrong += check<float>(k, a, Type::kF32, random, size, form & 1, form & 2);
+          wrong += check<double>(k, a, Type::kF64, random, size, form & 1, form & 2);
+          wrong += check<int32_t>(k, a, Type::kI32, random, size, form & 1, form & 2);
+        }
+  std::printf("%d cases, %d wrong cells\n", cases, wrong);
+  return wrong != 0;
+}
