@@ -1,5 +1,7 @@
 """Each benchmark runs at toy size, so that none rots; no time is asserted."""
 
+import json
+
 import jax
 import pytest
 
@@ -12,7 +14,9 @@ from benchmarks import (
     gradient_of_matmul,
     graph_building,
     graph_passes,
+    growth,
     training_step,
+    tropical,
 )
 
 
@@ -80,3 +84,20 @@ def test_eval_all(capsys):
     assert agree
     assert min(apart, together) > 0
     assert "separate/together" in capsys.readouterr().out
+
+
+def test_tropical(capsys, tmp_path):
+    table = tropical.main(tropical.TOY, repeats=1, json_path=str(tmp_path / "t.json"), plot_path=str(tmp_path / "t.png"))
+    assert [row["case"]["what"] for row in table] == ["value", "winner", "gradient"]
+    assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
+    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 3
+    assert (tmp_path / "t.png").stat().st_size > 0
+    assert "winner" in capsys.readouterr().out
+    assert len({case.name for case in tropical.cases()}) >= 15
+
+
+def test_growth(capsys, tmp_path):
+    fitted = growth.main(doublings=2, repeats=1, plot_path=str(tmp_path / "g.png"))
+    assert {"contracted, xla", "operands"} <= fitted.keys()
+    assert (tmp_path / "g.png").stat().st_size > 0
+    assert "memory" in capsys.readouterr().out

@@ -101,15 +101,19 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
 // The same operand with its contracted entries side by side, copied into `to`.
 template <class Word>
 Operand turned(Pool& pool, const Operand& x, int64_t batch, int64_t contracted, int64_t own, Word* to) {
-  constexpr int64_t step = 64;
+  constexpr int64_t step = 64;  // squares of this side are turned in a buffer whose rows do not meet in one cache set
   const Word* const from = static_cast<const Word*>(x.data);
   const int64_t blocks = up(own, step) / step;
   parallel(pool, batch * blocks, [=](int64_t task) {
-    const int64_t b = task / blocks, first = task % blocks * step, last = std::min(first + step, own);
-    for (int64_t k = 0; k < contracted; k += step)
-      for (int64_t i = first; i < last; ++i)
-        for (int64_t t = k; t < std::min(k + step, contracted); ++t)
-          to[(b * own + i) * contracted + t] = from[b * x.batch + t * x.contracted + i * x.own];
+    Word square[step][step + 16 / sizeof(Word)];
+    const int64_t b = task / blocks, first = task % blocks * step, width = std::min(step, own - first);
+    for (int64_t k = 0; k < contracted; k += step) {
+      const int64_t depth = std::min(step, contracted - k);
+      const Word* const corner = from + b * x.batch + k * x.contracted + first * x.own;
+      for (int64_t t = 0; t < depth; ++t)
+        for (int64_t i = 0; i < width; ++i) square[i][t] = corner[t * x.contracted + i * x.own];
+      for (int64_t i = 0; i < width; ++i) std::copy_n(square[i], depth, to + (b * own + first + i) * contracted + k);
+    }
   });
   return {to, own * contracted, 1, contracted};
 }
@@ -135,8 +139,7 @@ void solve(Pool& pool, Problem problem, const Kernels& kernels) {
   };
   side_by_side(problem.lhs, left, problem.rows);
   side_by_side(problem.rhs, right, problem.columns);
-  const int64_t side = std::clamp<int64_t>((1 << 18) / (problem.contracted * item), 8, 256);  // both sides fit the second cache
-  const auto tiles = tiles_of(problem, side, side, 1, 1, threads);
+  const auto tiles = tiles_of(problem, 256, 256, 1, 16, threads);
   parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) { kernels.resolve(problem, tiles[i]); });
 }
 

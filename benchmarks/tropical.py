@@ -1,0 +1,257 @@
+"""Hypothesis: the native route is at least 5 times as fast as tropical-gemm (3 times with winners), XLA's 2.5 times.
+
+Contraction steps of every shape, by each of our routes and by the peers that are installed (pip install tropical-gemm
+torch-semiring-einsum), all in one process, in turn. A fraction of the bound is that of the native kernel's register block on
+resident data, on all cores, measured in the same run where a C++ compiler is there.
+
+    python -m benchmarks.tropical [--cases 256 tall ...] [--repeats 5] [--json tropical.json] [--plot tropical.png]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_plus
+from ext_tropical.step.native.kernel import TROPICAL_RUNTIMES
+from ext_tropical.step.native.library import native
+from tenferro_jax import RouteKind
+from tenferro_jax.extension import apply
+
+from .measure import alternating, header
+
+
+class Case(NamedTuple):
+    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns)."""
+
+    name: str
+    batch: int
+    rows: int
+    contracted: int
+    columns: int
+    dtype: str = "float32"
+    what: str = "value"
+
+    @property
+    def operations(self) -> int:
+        """Products, each with a comparison."""
+        return self.batch * self.rows * self.contracted * self.columns
+
+
+def cases() -> list[Case]:
+    """Squares, tall, wide, batched and odd shapes; values, winners and gradients."""
+    squares = [Case(f"{n}", 1, n, n, n) for n in (32, 64, 128, 256, 512, 1024, 2048)]
+    shapes = [
+        Case("tall", 1, 4096, 256, 64),
+        Case("wide", 1, 64, 256, 4096),
+        Case("deep", 1, 64, 16384, 64),
+        Case("64 x 128^3", 64, 128, 128, 128),
+        Case("997", 1, 997, 997, 997),
+        Case("prime k", 1, 512, 499, 512),
+        Case("k = 1", 1, 1024, 1, 1024),
+        Case("one row", 1, 1, 1024, 1024),
+    ]
+    doubles = [c._replace(dtype="float64") for c in squares if c.rows in (256, 1024)]
+    integers = [c._replace(dtype="int32") for c in squares if c.rows in (256, 1024)]
+    winners = [c._replace(what="winner") for c in squares + shapes if c.operations >= 2**21]
+    gradients = [c._replace(what="gradient") for c in squares if c.rows in (256, 1024)]
+    return squares + shapes + doubles + integers + winners + gradients
+
+
+TOY = [Case("8", 1, 8, 8, 8), Case("toy", 2, 30, 20, 20, "float64", "winner"), Case("toy", 1, 20, 30, 20, what="gradient")]
+
+
+def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | None:
+    """A step by one of our routes; None where it has none."""
+    outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
+    op, runtimes = TropicalEinsum(max_plus, "bij,bjk->bik", outputs), TROPICAL_RUNTIMES.only(kind)
+
+    def step(a: Any, b: Any) -> Any:
+        return apply(op, a, b, rules=TROPICAL_RULES, runtimes=runtimes)
+
+    return _jitted(jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1)) if case.what == "gradient" else step, a, b)
+
+
+def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
+    """What JAX users write without us; gradients and winners of large cases take minutes."""
+    if case.what != "value" and case.operations > 2**25:
+        return None
+
+    def step(a: Any, b: Any) -> Any:
+        candidates = a[:, :, :, None] + b[:, None]
+        return (candidates.max(2), candidates.argmax(2)) if case.what == "winner" else candidates.max(2)
+
+    return _jitted(jax.value_and_grad(lambda a, b: step(a, b).sum(), (0, 1)) if case.what == "gradient" else step, a, b)
+
+
+def _jitted(fn: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any] | None:
+    try:
+        compiled = jax.jit(fn).lower(a, b).compile()
+    except Exception as error:
+        if "declines" in str(error):
+            return None
+        raise
+    return lambda: compiled(a, b)
+
+
+def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
+    """The Rust package of that name, without batches but for winners."""
+    peer = _installed("tropical_gemm")
+    if peer is None or case.what == "gradient" or case.batch > 1:
+        return None
+    suffix = {"float32": "", "float64": "_f64", "int32": "_i32"}[case.dtype]
+    fn = getattr(peer, "maxplus_matmul" + ("_with_argmax" if case.what == "winner" else "") + suffix, None)
+    lhs, rhs = np.asarray(a[0]), np.asarray(b[0])
+    return None if fn is None else lambda: fn(lhs, rhs)
+
+
+def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
+    """torch-semiring-einsum, on the same number of threads; minutes where the step is large."""
+    peer, torch = _installed("torch_semiring_einsum"), _installed("torch")
+    if peer is None or torch is None or case.operations > 2**28 or case.what == "gradient" or case.dtype == "int32":
+        return None
+    equation = peer.compile_equation("bij,bjk->bik")
+    lhs, rhs = (torch.from_numpy(np.array(x)) for x in (a, b))
+    if case.what == "winner":
+        return lambda: peer.log_viterbi_einsum_forward(equation, lhs, rhs)
+    return lambda: peer.log_viterbi_einsum_forward(equation, lhs, rhs)[0]
+
+
+def _installed(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+PEERS = {"naive jnp": naive, "tropical-gemm": tropical_gemm, "torch-semiring": semiring_einsum}
+
+
+def bounds() -> dict[str, float]:
+    """Billions of operations a second of the register block on all cores, by dtype; empty without a compiler."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    source = pathlib.Path(__file__).with_name("register_block.cc")
+    if compiler is None:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(pathlib.Path(folder, "block"))
+        flags = ["-std=c++17", "-O3", "-march=native", "-fwrapv", "-ffp-contract=off"]
+        if subprocess.run([compiler, *flags, str(source), "-o", program], capture_output=True, check=False).returncode:
+            return {}
+        lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    return {dtype: float(rate) * (os.cpu_count() or 1) for dtype, rate in zip(lines[::2], lines[1::2], strict=True)}
+
+
+def measured(case: Case, repeats: int) -> dict[str, float]:
+    """Seconds of each that can do the case."""
+    rng = np.random.default_rng(0)
+    shapes = (case.batch, case.rows, case.contracted), (case.batch, case.contracted, case.columns)
+    with jax.enable_x64(True):
+        a, b = (jnp.asarray((rng.normal(size=shape) * 100).astype(case.dtype)) for shape in shapes)
+        made: dict[str, Any] = {"native": ours(case, RouteKind.KERNEL, a, b), "xla": ours(case, RouteKind.LOWERING, a, b)}
+        made |= {name: peer(case, a, b) for name, peer in PEERS.items()}
+        runs = {name: run for name, run in made.items() if run is not None}
+        return {name: low for name, (_, low) in zip(runs, alternating(list(runs.values()), repeats), strict=True)}
+
+
+def rows(chosen: list[Case], repeats: int) -> Iterator[dict[str, Any]]:
+    """One row a case: seconds, ratios and the fraction of the bound."""
+    bound = bounds()
+    for case in chosen:
+        seconds = measured(case, repeats)
+        best = min(seconds.get("native", np.inf), seconds["xla"])
+        gops = case.operations / best / 1e9
+        of_bound = gops / bound[case.dtype] if case.dtype in bound and case.what != "gradient" else None
+        yield {"case": case._asdict(), "seconds": seconds, "gops": gops, "bound": of_bound}
+
+
+def text(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    case, seconds = Case(**row["case"]), row["seconds"]
+    cells = [f"{seconds[name] * 1e3:10.2f}" if name in seconds else f"{'-':>10}" for name in ("native", "xla", *PEERS)]
+    peer = seconds.get("tropical-gemm")
+    ratios = [f"{peer / seconds[name]:6.1f}" if peer and name in seconds else f"{'-':>6}" for name in ("native", "xla")]
+    of_bound = "-" if row["bound"] is None else f"{row['bound']:.0%}"
+    return f"{case.name:>11} {case.dtype:>8} {case.what:>8} |{' '.join(cells)} |{' '.join(ratios)} | {row['gops']:6.1f} {of_bound:>5}"
+
+
+def geometric_means(table: list[dict[str, Any]]) -> dict[str, float]:
+    """tropical-gemm's time over ours, by route and kind, over the cases of at least 256^3 operations."""
+    means: dict[str, float] = {}
+    for what in ("value", "winner"):
+        for route in ("native", "xla"):
+            ratios = [
+                row["seconds"]["tropical-gemm"] / row["seconds"][route]
+                for row in table
+                if {"tropical-gemm", route} <= row["seconds"].keys()
+                and (row["case"]["what"], row["case"]["dtype"]) == (what, "float32")
+                and Case(**row["case"]).operations >= 2**24
+            ]
+            if ratios:
+                means[f"{route}, {what}"] = float(np.exp(np.mean(np.log(ratios))))
+    return means
+
+
+def plot(table: list[dict[str, Any]], path: str) -> None:
+    """Operations a second of the float32 squares against their size."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
+    for axis, what in zip(axes, ("value", "winner"), strict=True):
+        squares = [
+            row for row in table if row["case"]["what"] == what and row["case"]["dtype"] == "float32" and row["case"]["name"].isdigit()
+        ]
+        for name in ("native", "xla", *PEERS):
+            points = [
+                (row["case"]["rows"], Case(**row["case"]).operations / row["seconds"][name] / 1e9)
+                for row in squares
+                if name in row["seconds"]
+            ]
+            if points:
+                axis.loglog(*zip(*sorted(points), strict=True), "o-", label=name)
+        axis.set(title=f"max-plus, float32, {what}s", xlabel="n of n x n by n x n", xscale="log")
+    axes[0].set_ylabel("10^9 products and comparisons a second")
+    axes[0].legend()
+    figure.savefig(path, dpi=120)
+
+
+def main(chosen: list[Case], repeats: int = 5, json_path: str | None = None, plot_path: str | None = None) -> list[dict[str, Any]]:
+    """Print the table, and write it as JSON and as a plot if asked."""
+    print(header(__doc__.splitlines()[0]))
+    print(native())
+    print(f"{'case':>11} {'dtype':>8} {'':>8} | " + " ".join(f"{name:>10.10}" for name in ("native", "xla", *PEERS)), end="")
+    print(" ms | gemm / native, xla | 10^9 op/s, of bound")
+    table = []
+    for row in rows(chosen, repeats):
+        print(text(row), flush=True)
+        table.append(row)
+    means = geometric_means(table)
+    for name, mean in means.items():
+        print(f"geometric mean of tropical-gemm / {name}, float32 from 256^3 on: {mean:.2f}")
+    if json_path:
+        pathlib.Path(json_path).write_text(json.dumps({"machine": header("").split("\n")[1], "rows": table, "means": means}, indent=1))
+    if plot_path:
+        plot(table, plot_path)
+    return table
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="*", help="names; all by default")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json")
+    parser.add_argument("--plot")
+    given = parser.parse_args()
+    main([c for c in cases() if not given.cases or c.name in given.cases], given.repeats, given.json, given.plot)
