@@ -5,6 +5,7 @@ import os
 import pathlib
 
 import setuptools
+from setuptools.command.build_ext import build_ext
 
 FOLDER = pathlib.Path("ext_tropical/step/native")
 
@@ -17,7 +18,7 @@ def library() -> list[setuptools.Extension]:
     sources = sorted(map(str, FOLDER.glob("*.cc")))
     headers = str(pathlib.Path(jaxlib.submodule_search_locations[0], "include"))
     flags = ["-std=c++17", "-O3", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden"]
-    name = ".".join((*FOLDER.parts, "_tropical"))
+    name = ".".join((*FOLDER.parts, "kernels"))
     depends = [str(path) for pattern in ("*.h", "*.inc") for path in FOLDER.glob(pattern)]
     return [
         setuptools.Extension(
@@ -27,10 +28,17 @@ def library() -> list[setuptools.Extension]:
             extra_compile_args=flags,
             depends=depends,
             language="c++",
-            py_limited_api=True,
             optional=True,
         )
     ]
 
 
-setuptools.setup(ext_modules=library())
+class Build(build_ext):
+    """Names the library so that Python does not take it for a module."""
+
+    def get_ext_filename(self, ext_name: str) -> str:
+        """The path of what is built."""
+        return f"{os.path.join(*ext_name.split('.'))}.shared"
+
+
+setuptools.setup(ext_modules=library(), cmdclass={"build_ext": Build})

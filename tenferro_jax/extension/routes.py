@@ -33,7 +33,7 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
       >>> x = jnp.zeros((2, 2))
       >>> for route in routes(lambda a, b: tropical_einsum("ij,jk->ik", a, b), x, x, platform="cpu"):
       ...     print(route)
-      tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA)
+      tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)
     """
     if platform is not None:
         require_platforms((platform,), "routes")

@@ -179,7 +179,7 @@ def test_the_route_conforms(equation):
 
 def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
     for name in ("ext_tropical", "tenferro_jax"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.shared"))
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     environment = {**os.environ, "CC": "false", "CXX": "false", "XLA_FLAGS": ""}
@@ -192,7 +192,7 @@ def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
         check=False,
     )
     assert built.returncode == 0, built.stderr
-    assert not list(tmp_path.rglob("*.so"))
+    assert not list(tmp_path.rglob("*.shared"))
     program = """
 import numpy as np, ext_tropical, tenferro_jax
 from ext_tropical.step.native.library import doctor
@@ -209,9 +209,9 @@ print(ext_tropical.tropical_einsum("ij,jk->ik", x, x).max())
 
 
 def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
-    (tmp_path / f"{library.STEM}.abi3.so").write_text("no library")
+    (tmp_path / library.FILE).write_text("no library")
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     found = native.__wrapped__()
     assert found.instructions == ()
-    assert str(found).startswith("native kernels: absent (_tropical.abi3.so cannot be used: ")
+    assert str(found).startswith("native kernels: absent (kernels.shared cannot be used: ")
     assert str(Native(("baseline", "AVX2"), "")) == "native kernels: AVX2"

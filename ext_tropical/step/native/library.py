@@ -16,8 +16,8 @@ import jax
 TARGET = "tenferro-ext-tropical.einsum.v1"
 """The name of the custom call."""
 
-STEM = "_tropical"
-"""The library's file name up to the suffix, which the build chooses."""
+FILE = "kernels.shared"
+"""What the build makes: a shared library, and no module of Python."""
 
 
 class Native(NamedTuple):
@@ -43,17 +43,17 @@ def native() -> Native:
       >>> bool(native().instructions) != bool(native().problem)
       True
     """
-    found = sorted(path for path in pathlib.Path(__file__).parent.glob(f"{STEM}*") if path.suffix in (".so", ".pyd", ".dylib"))
-    if not found:
+    path = pathlib.Path(__file__).with_name(FILE)
+    if not path.exists():
         return Native((), "not built; install with a C++17 compiler at hand")
     try:
-        library = ctypes.CDLL(str(found[0]))
+        library = ctypes.CDLL(str(path))
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tropical_einsum), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
-        return Native((), f"{found[0].name} cannot be used: {' '.join(str(error).split())}")
+        return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
     return Native(tuple(instructions), "")
 
 
