@@ -89,7 +89,7 @@ int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& rand
 
 int main() {
   std::mt19937 random(1);
-  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}};
+  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}};
   int wrong = 0, cases = 0;
   for (const Kernels& k : kernels())
     for (int algebra = 0; algebra < 3; ++algebra)

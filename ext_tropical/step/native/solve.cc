@@ -98,29 +98,37 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
   return tiles;
 }
 
-// The same operand with its contracted entries side by side, copied into `to`.
+// A copy of an operand in spans.
 template <class Word>
-Operand turned(Pool& pool, const Operand& x, int64_t batch, int64_t contracted, int64_t own, Word* to) {
-  constexpr int64_t step = 64;  // squares of this side are turned in a buffer whose rows do not meet in one cache set
+void copy_in_spans(Pool& pool, const Operand& x, int64_t batch, int64_t contracted, int64_t own, Word* to) {
+  constexpr int64_t step = 64;  // squares of this side are turned in a buffer whose rows do not meet in one set of the cache
   const Word* const from = static_cast<const Word*>(x.data);
-  const int64_t blocks = up(own, step) / step;
-  parallel(pool, batch * blocks, [=](int64_t task) {
+  const int64_t count = spans(contracted), line = span_width(contracted);
+  parallel(pool, batch * count, [=](int64_t task) {
     Word square[step][step + 16 / sizeof(Word)];
-    const int64_t b = task / blocks, first = task % blocks * step, width = std::min(step, own - first);
-    for (int64_t k = 0; k < contracted; k += step) {
-      const int64_t depth = std::min(step, contracted - k);
-      const Word* const corner = from + b * x.batch + k * x.contracted + first * x.own;
-      for (int64_t t = 0; t < depth; ++t)
-        for (int64_t i = 0; i < width; ++i) square[i][t] = corner[t * x.contracted + i * x.own];
-      for (int64_t i = 0; i < width; ++i) std::copy_n(square[i], depth, to + (b * own + first + i) * contracted + k);
+    const int64_t b = task / count, span = task % count * kSpan, depth = std::min(kSpan, contracted - span);
+    Word* const block = to + task * own * line;
+    for (int64_t first = 0; first < own; first += step) {
+      const int64_t width = std::min(step, own - first);
+      for (int64_t k = 0; k < depth; k += step) {
+        const int64_t high = std::min(step, depth - k);
+        const Word* const corner = from + b * x.batch + (span + k) * x.contracted + first * x.own;
+        Word* const there = block + first * line + k;
+        if (x.contracted == 1) {
+          for (int64_t i = 0; i < width; ++i) std::copy_n(corner + i * x.own, high, there + i * line);
+          continue;
+        }
+        for (int64_t t = 0; t < high; ++t)
+          for (int64_t i = 0; i < width; ++i) square[i][t] = corner[t * x.contracted + i * x.own];
+        for (int64_t i = 0; i < width; ++i) std::copy_n(square[i], high, there + i * line);
+      }
     }
   });
-  return {to, own * contracted, 1, contracted};
 }
 
 }  // namespace
 
-void solve(Pool& pool, Problem problem, const Kernels& kernels) {
+void solve(Pool& pool, const Problem& problem, const Kernels& kernels) {
   const int64_t item = problem.type == Type::kF64 ? 8 : 4, threads = std::max<int64_t>(pool.threads(), 1);
   {
     const auto tiles = tiles_of(problem, 256, 480, kernels.row_step, kernels.column_bytes / item, threads);
@@ -130,17 +138,17 @@ void solve(Pool& pool, Problem problem, const Kernels& kernels) {
     });
   }
   if (!problem.winner) return;
-  std::unique_ptr<Scratch> left, right;
-  const auto side_by_side = [&](Operand& x, std::unique_ptr<Scratch>& kept, int64_t own) {
-    if (x.contracted == 1) return;
-    kept = std::make_unique<Scratch>(std::max<int64_t>(problem.batch * problem.contracted * own * item, 64));
-    x = item == 8 ? turned(pool, x, problem.batch, problem.contracted, own, static_cast<int64_t*>(kept->data))
-                  : turned(pool, x, problem.batch, problem.contracted, own, static_cast<int32_t*>(kept->data));
+  const auto in_spans = [&](const Operand& x, int64_t own) {
+    auto kept = std::make_unique<Scratch>(problem.batch * spans(problem.contracted) * own * span_width(problem.contracted) * item);
+    if (item == 8)
+      copy_in_spans(pool, x, problem.batch, problem.contracted, own, static_cast<int64_t*>(kept->data));
+    else
+      copy_in_spans(pool, x, problem.batch, problem.contracted, own, static_cast<int32_t*>(kept->data));
+    return kept;
   };
-  side_by_side(problem.lhs, left, problem.rows);
-  side_by_side(problem.rhs, right, problem.columns);
+  const auto lhs = in_spans(problem.lhs, problem.rows), rhs = in_spans(problem.rhs, problem.columns);
   const auto tiles = tiles_of(problem, 256, 256, 1, 16, threads);
-  parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) { kernels.resolve(problem, tiles[i]); });
+  parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) { kernels.resolve(problem, tiles[i], lhs->data, rhs->data); });
 }
 
 }  // namespace tropical

@@ -21,6 +21,6 @@ const std::vector<Kernels>& kernels();
 const Kernels& kernels_named(std::string_view name);
 
 // Values, and winners where there is room for them, of at least one cell and one candidate. Throws std::bad_alloc.
-void solve(Pool& pool, Problem problem, const Kernels& kernels);
+void solve(Pool& pool, const Problem& problem, const Kernels& kernels);
 
 }  // namespace tropical
