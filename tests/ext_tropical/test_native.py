@@ -48,7 +48,16 @@ def test_every_kernel_is_the_definition(semiring, dtype):
     """Ties, NaN, infinities and absorbing integers; sizes around those of vectors, blocks, groups and packed panels."""
     rng = np.random.default_rng(0)
     op = TropicalEinsum(semiring, "bij,bjk->bik", Outputs.VALUE_AND_WINNER)
-    for b, m, k, n in ((1, 1, 1, 1), (2, 5, 31, 3), (1, 8, 32, 48), (3, 7, 33, 49), (1, 48, 129, 8), (1, 300, 20, 17), (1, 3, 257, 500), (2, 4, 1100, 9)):
+    for b, m, k, n in (
+        (1, 1, 1, 1),
+        (2, 5, 31, 3),
+        (1, 8, 32, 48),
+        (3, 7, 33, 49),
+        (1, 48, 129, 8),
+        (1, 300, 20, 17),
+        (1, 3, 257, 500),
+        (2, 4, 1100, 9),
+    ):
         for special in (False, True):
             check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
 

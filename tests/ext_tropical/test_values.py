@@ -145,6 +145,14 @@ def test_every_block_boundary(name, contracted):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("columns", [127, 128, 129, 257])
+def test_every_tile_of_columns(name, columns):
+    rng = np.random.default_rng(columns)
+    rhs = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, np.inf, np.nan], (17, columns), p=[0.2, 0.2, 0.2, 0.19, 0.2, 0.005, 0.005])
+    check(name, "ij,jk->ik", rng.integers(-2, 3, (3, 17)).astype(float), rhs, kernels=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0), (0, 3)), ((0, 0), (0, 0))])
 def test_empty_dimensions(name, shapes):
     check(name, "ij,jk->ik", *(np.ones(shape) for shape in shapes))
