@@ -34,7 +34,7 @@ double rate() {
   double best = 0;
   for (int repeat = 0; repeat < 30; ++repeat) {
     const auto start = std::chrono::steady_clock::now();
-    for (int64_t i = 0; i < calls; ++i) block<T, Plus<Maximum>, with_winner>(a, b, kDepth, value, winner, 0);
+    for (int64_t i = 0; i < calls; ++i) block<T, Plus<Maximum>, with_winner, kVectors>(a, b, kDepth, value, winner, 0);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     const double now = cells * kDepth * calls / seconds.count() / 1e9;
     if (now > best) best = now;

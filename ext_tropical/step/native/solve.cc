@@ -77,16 +77,22 @@ void parallel(Pool& pool, int64_t count, std::function<void(int64_t)> run) {
 
 int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// The result in tiles of about this size, smaller ones if that keeps more threads busy.
+// Length of the pieces of an axis: equal ones of at most `most`, but for the last, in whole steps.
+int64_t piece(int64_t size, int64_t most, int64_t step) {
+  const int64_t pieces = (size + most - 1) / most;
+  return up((size + pieces - 1) / pieces, step);
+}
+
+// The result in tiles of at most this size, smaller ones if that keeps more threads busy.
 std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, int64_t threads) {
-  rows = std::min(rows, up(p.rows, row_step));
-  columns = std::min(columns, up(p.columns, column_step));
-  const auto count = [&] { return p.batch * (up(p.rows, rows) / rows) * (up(p.columns, columns) / columns); };
+  rows = piece(p.rows, rows, row_step);
+  columns = piece(p.columns, columns, column_step);
+  const auto count = [&] { return p.batch * ((p.rows + rows - 1) / rows) * ((p.columns + columns - 1) / columns); };
   while (count() < 4 * threads && threads > 1) {
     if (rows >= 4 * row_step)
-      rows = up(rows / 2, row_step);
+      rows = piece(p.rows, rows / 2, row_step);
     else if (columns >= 4 * column_step)
-      columns = up(columns / 2, column_step);
+      columns = piece(p.columns, columns / 2, column_step);
     else
       break;
   }
