@@ -7,8 +7,6 @@ PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)
 comma := ,
 NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
 
-CXX ?= g++
-
 .PHONY: demo test test-all test-newest lint sanitize bench docs clean
 
 demo: .venv/.demo

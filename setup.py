@@ -17,7 +17,7 @@ def library() -> list[setuptools.Extension]:
         return []
     sources = sorted(map(str, FOLDER.glob("*.cc")))
     headers = str(pathlib.Path(jaxlib.submodule_search_locations[0], "include"))
-    flags = ["-std=c++17", "-O3", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden"]
+    flags = ["-std=c++17", "-O3", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
     name = ".".join((*FOLDER.parts, "kernels"))
     depends = [str(path) for pattern in ("*.h", "*.inc") for path in FOLDER.glob(pattern)]
     return [
@@ -26,6 +26,7 @@ def library() -> list[setuptools.Extension]:
             sources,
             include_dirs=[headers],
             extra_compile_args=flags,
+            extra_link_args=["-pthread"],
             depends=depends,
             language="c++",
             optional=True,

@@ -16,8 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ext_tropical import Outputs, TropicalEinsum, max_plus, plan_tropical_einsum, tropical_einsum
-from ext_tropical.step.native.kernel import TROPICAL_RUNTIMES
+from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus, plan_tropical_einsum, tropical_einsum
 from tenferro_jax import RouteKind
 from tenferro_jax.extension import apply
 

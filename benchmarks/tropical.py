@@ -24,8 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ext_tropical import TROPICAL_RULES, Outputs, TropicalEinsum, max_plus
-from ext_tropical.step.native.kernel import TROPICAL_RUNTIMES
+from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus
 from ext_tropical.step.native.library import native
 from tenferro_jax import RouteKind
 from tenferro_jax.extension import apply

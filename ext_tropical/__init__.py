@@ -10,6 +10,7 @@ from .network.plan import TropicalPlan, plan_tropical_einsum
 from .network.result import Assignment, TropicalResult, TropicalStep
 from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
 from .step.log_einsum import LogEinsum, LogEinsumFactory
+from .step.native.kernel import TROPICAL_RUNTIMES
 from .step.rules import TROPICAL_RULES, TropicalEinsumRule
 from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
 from .uses import composition
@@ -20,6 +21,7 @@ from .uses.viterbi import ViterbiResult, viterbi
 __all__ = [
     "SEMIRINGS",
     "TROPICAL_RULES",
+    "TROPICAL_RUNTIMES",
     "Assignment",
     "ClosureResult",
     "LogEinsum",

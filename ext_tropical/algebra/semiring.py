@@ -245,7 +245,7 @@ def wellformed(semiring: Semiring) -> Semiring:
 
 @functools.lru_cache(maxsize=1024)
 def _problem_of(semiring: Semiring) -> str:
-    return problem_of(semiring, is_selective=isinstance(semiring, SelectiveSemiring))
+    return problem_of(semiring, (*FLOATS, *INTEGERS, "bool"), is_selective=isinstance(semiring, SelectiveSemiring))
 
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-KNOWN = ("float32", "float64", "bfloat16", "float16", "int32", "int64", "bool")
 
-
-def problem_of(semiring: Any, *, is_selective: bool) -> str:
-    """The first thing about the class of a semiring that is not as it must be, or ""."""
+def problem_of(semiring: Any, known: Sequence[str], *, is_selective: bool) -> str:
+    """The first thing about the class of a semiring that is not as it must be, or ""; `known` are names of dtypes."""
     dtypes = semiring.dtypes
-    if not isinstance(dtypes, tuple) or not dtypes or not all(name in KNOWN for name in dtypes):
-        return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(KNOWN)} is needed"
+    if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
+        return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
     dtype = jnp.dtype(next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0]))
     for name, returned, shape, kind in _tried(semiring, dtype, is_selective):
         try:

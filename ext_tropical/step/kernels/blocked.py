@@ -25,7 +25,6 @@ BLOCK = 16
 """Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it
 folds the fetch into the loop, which then no longer vectorises (ten times slower)."""
 
-
 TILE = 128
 """Columns of a tile at most: 16 rows of them are a quarter of a first cache of 32 KiB."""
 

@@ -43,12 +43,14 @@ ffi::Error einsum(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, 
   p.lhs = {lhs.untyped_data(), left[0], left[1], left[2]};
   p.rhs = {rhs.untyped_data(), right[0], right[1], right[2]};
   auto value = results.get<ffi::AnyBuffer>(0);
-  if (!value || static_cast<int64_t>((*value)->element_count()) != p.batch * p.rows * p.columns) return invalid("malformed result");
+  if (!value || (*value)->element_type() != lhs.element_type() ||
+      static_cast<int64_t>((*value)->element_count()) != p.batch * p.rows * p.columns)
+    return invalid("malformed result");
   p.value = (*value)->untyped_data();
   p.winner = nullptr;
   if (results.size() == 2) {
     auto winner = results.get<ffi::AnyBuffer>(1);
-    if (!winner || (*winner)->element_count() != (*value)->element_count()) return invalid("malformed winners");
+    if (!winner || (*winner)->element_type() != ffi::DataType::S32 || (*winner)->element_count() != (*value)->element_count()) return invalid("malformed winners");
     p.winner = static_cast<int32_t*>((*winner)->untyped_data());
   }
   if (p.batch * p.rows * p.columns == 0) return ffi::Error::Success();

@@ -90,4 +90,4 @@ def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any
 
 
 TROPICAL_RUNTIMES = ExtensionRuntimeSet(Kernel(TropicalEinsum.family_id, "cpu", run, declines))
-"""The kernels of the einsum."""
+"""The kernels of the einsum, which the functions here pass along. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""
