@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from .nan import are_finite, with_nan
 from .semiring import SelectiveSemiring, highest, lowest, register_semiring
 
 
-def _with_nan(value: Any, candidates: Any, axis: int) -> Any:
-    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, where it is vectorised."""
-    if not jnp.issubdtype(candidates.dtype, jnp.floating):
-        return value
-    return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
+def _may(scan: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """scan(a, b), unless all entries are finite: then no product of the semirings here is NaN."""
+    return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), scan, a, b)
+
+
+def _meet_opposite(a: Any, b: Any) -> Any:
+    return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+
+
+def _meet_zero(a: Any, b: Any) -> Any:
+    return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
 
 
 class _Maximum(SelectiveSemiring):
@@ -23,7 +32,7 @@ class _Maximum(SelectiveSemiring):
         return y > x
 
     def best(self, candidates: Any, axis: int) -> Any:
-        return _with_nan(jnp.max(candidates, axis), candidates, axis)
+        return with_nan(jnp.max(candidates, axis), candidates, axis)
 
 
 class _Minimum(SelectiveSemiring):
@@ -31,7 +40,7 @@ class _Minimum(SelectiveSemiring):
         return y < x
 
     def best(self, candidates: Any, axis: int) -> Any:
-        return _with_nan(jnp.min(candidates, axis), candidates, axis)
+        return with_nan(jnp.min(candidates, axis), candidates, axis)
 
     def zero(self, dtype: Any) -> Any:
         return highest(dtype)
@@ -50,7 +59,7 @@ class _Plus(SelectiveSemiring):
         return np.zeros((), dtype)
 
     def may_make_nan(self, a: Any, b: Any) -> Any:
-        return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+        return _may(_meet_opposite, a, b)
 
 
 @register_semiring
@@ -92,7 +101,7 @@ class MaxMulSemiring(_Maximum):
         return lowest(dtype)
 
     def may_make_nan(self, a: Any, b: Any) -> Any:
-        return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
+        return _may(_meet_zero, a, b)
 
 
 @register_semiring

@@ -132,7 +132,8 @@ class TropicalEinsum(ExtensionOp):
         return builder.inline(self._chosen, *inputs)
 
     def _chosen(self, *operands: Any) -> tuple[Any, ...]:
-        outs = choose.contract(self.algebra, self._matrices(operands), with_winner=self.output_count == 2)
+        with_winner, contracted_last = self.output_count == 2, self.layout.contracted_last
+        outs = choose.contract(self.algebra, self._matrices(operands), with_winner=with_winner, contracted_last=contracted_last)
         return self._tensors(operands, outs)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:

@@ -45,6 +45,11 @@ class MatmulLayout:
         groups = (self.batch, self.contracted, own)
         return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
 
+    @property
+    def contracted_last(self) -> tuple[bool, ...]:
+        """Of each operand, whether its last label is a contracted one."""
+        return tuple(labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs)
+
     def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
         """Of each operand where it lies, the distance in entries of neighbours in batch, contracted and own; None if there is none.
 

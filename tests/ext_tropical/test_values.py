@@ -76,12 +76,12 @@ def test_equations(name, equation):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("size", [16, 40])
+@pytest.mark.parametrize("rows, contracted, columns", [(16, 16, 16), (40, 40, 40), (1, 40, 40), (40, 40, 1), (5, 40, 40), (40, 3, 40)])
 @pytest.mark.parametrize("semiring", [s for s in SEMIRINGS if "float32" in s.dtypes], ids=repr)
-def test_what_makes_the_operands_is_rounded_once(semiring, size, dtype):
+def test_what_makes_the_operands_is_rounded_once(semiring, rows, contracted, columns, dtype):
     """Operands made inside the jitted function: the candidate's sum must not take part in their rounding, nor leave it out."""
-    rng = np.random.default_rng(size)
-    lhs, rhs = (jnp.asarray(rng.normal(size=(size, size)), dtype) for _ in range(2))
+    rng = np.random.default_rng(rows)
+    lhs, rhs = (jnp.asarray(rng.normal(size=shape), dtype) for shape in ((rows, contracted), (contracted, columns)))
 
     def made(x):
         return x * jnp.asarray(1.1, dtype)
@@ -93,6 +93,8 @@ def test_what_makes_the_operands_is_rounded_once(semiring, size, dtype):
     got = jax.jit(lambda lhs, rhs: search(made(lhs), made(rhs)))(lhs, rhs)
     np.testing.assert_array_equal(got.value, want.value)
     np.testing.assert_array_equal(got.winner, want.winner)
+    alone = jax.jit(lambda lhs, rhs: tropical_einsum("ij,jk->ik", made(lhs), made(rhs), semiring=semiring))(lhs, rhs)
+    np.testing.assert_array_equal(alone, want.value)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ...algebra.nan import are_finite
 from ...algebra.semiring import SelectiveSemiring
 
 BLOCK = 16
@@ -27,6 +28,9 @@ folds the fetch into the loop, which then no longer vectorises (ten times slower
 
 TILE = 128
 """Columns of a tile at most: 16 rows of them are a quarter of a first cache of 32 KiB."""
+
+FLAT = 8
+"""Rows up to which columns are not cut: a cut copies them, and they are read but a few times."""
 
 
 def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool) -> tuple[Any, ...]:
@@ -37,7 +41,8 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
     """
     batch, count, columns = rhs.shape
-    tiles = max(1, -(-columns // TILE)) if isinstance(columns, int) else 1
+    is_flat = isinstance(lhs.shape[2], int) and lhs.shape[2] <= FLAT
+    tiles = max(1, -(-columns // TILE)) if isinstance(columns, int) and not is_flat else 1
     width = -(-columns // tiles)
     padded = rhs if tiles == 1 else jnp.pad(rhs, ((0, 0), (0, 0), (0, tiles * width - columns)), mode="edge")
     cut = jnp.swapaxes(padded.reshape(batch, count, tiles, width), 1, 2)
@@ -67,8 +72,13 @@ def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: boo
     def careful(*operands: Any) -> tuple[Any, ...]:
         return _careful(semiring, _Operands(*operands), with_winner)
 
+    finite = are_finite(*operands)
+
+    finite = are_finite(*operands)
+
     def fast(*operands: Any) -> tuple[Any, ...]:
-        return _with_operand_nans(_Operands(*operands), _fast(semiring, _Operands(*operands), with_winner))
+        found = _fast(semiring, _Operands(*operands), with_winner)
+        return lax.cond(finite, lambda _, found: found, _with_operand_nans, _Operands(*operands), found)
 
     may = semiring.may_make_nan(operands.rows, operands.columns)
     if isinstance(may, np.bool_):

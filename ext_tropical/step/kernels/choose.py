@@ -15,16 +15,15 @@ import jax.numpy as jnp
 
 from ...algebra.semiring import SelectiveSemiring
 from . import blocked, direct
-from .stored import on_stored
-
-FEW = 4
-"""Contracted entries up to which one reduction does it: all candidates are no more than four results, and XLA fuses them away."""
+from .stored import on_stored, rounded
 
 SMALL = 1 << 13
 """Candidates in all up to which one reduction does it: 64 KiB at most."""
 
 
-def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
+def contract(
+    semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool, contracted_last: Sequence[bool] = (False, False)
+) -> tuple[Any, ...]:
     """Best candidate of each cell, and which it is.
 
     Args:
@@ -32,6 +31,7 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
       operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype; sizes
         may be symbolic.
       with_winner: whether winners are wanted.
+      contracted_last: of each operand, whether neighbours in memory, where it was transposed from, are contracted entries.
 
     Returns:
       (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The winner is the first best
@@ -45,15 +45,20 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winne
         cells = (batch, rows, columns)
         return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[: 1 + with_winner]
     if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
-        if len(operands) == 1 and not with_winner:  # no candidate is made, none is looked for
-            return direct.contract(semiring, operands, with_winner=False)
-        return on_stored(lambda *stored: direct.contract(semiring, stored, with_winner=with_winner), *operands)
+
+        def directly(*operands: Any) -> tuple[Any, ...]:
+            return direct.contract(semiring, operands, with_winner=with_winner, contracted_last=contracted_last)
+
+        laid = [jnp.swapaxes(x, 1, 2) if last else x for x, last in zip(operands, contracted_last, strict=False)]
+        if with_winner:
+            return on_stored(directly, *laid)
+        return directly(*(laid if len(laid) == 1 else rounded(*laid)))
     return blocked.contract(semiring, *operands, with_winner=with_winner)
 
 
 def fits_one_reduction(batch: Any, count: Any, rows: Any, columns: Any) -> bool:
     """Whether one reduction of all candidates does as well as any loop; a symbolic size is as large as it may be."""
-    few = _is_known(count) and count <= FEW
+    few = _is_known(count) and count <= direct.FEW
     small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
     vector = any(_is_known(size) and size == 1 for size in (rows, columns))
     return few or small or vector

@@ -1,4 +1,4 @@
-"""Value and winner in lax as one reduction of all candidates: of one operand, or where they are few."""
+"""Value and winner in lax as one reduction of all candidates: of one operand, of a vector, or where candidates are few."""
 
 from __future__ import annotations
 
@@ -10,32 +10,66 @@ from jax import lax
 
 from ...algebra.semiring import SelectiveSemiring
 
+FEW = 4
+"""Contracted entries up to which they are taken one by one. XLA makes that one elementwise loop, up to ten times as fast as a
+reduction over an axis of so few."""
 
-def contract(semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool) -> tuple[Any, ...]:
+
+def contract(
+    semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool, contracted_last: Sequence[bool] = (False, False)
+) -> tuple[Any, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
-    Args, Returns: as `choose.contract`.
+    XLA reads the wide operand as it lies; across its rows it would take up to 40 times as long.
+
+    Args, Returns: as `choose.contract`, but that an operand is (batch, own, contracted) where `contracted_last`.
 
     Cost: time and memory b m n k; XLA fuses the candidates into the reduction where it can.
     """
-    left, *right = operands
-    candidates = left[..., None]
-    if right:
-        candidates = semiring.times(candidates, right[0][:, :, None, :])
-    count = candidates.shape[1]
-    if isinstance(count, int) and count == 1:
-        return (candidates[:, 0], jnp.zeros(candidates[:, 0].shape, jnp.int32))[: 1 + with_winner]
-    index = lax.broadcasted_iota(jnp.int32, candidates.shape, 1)
+    own = [x.shape[1 if last else 2] for x, last in zip(operands, contracted_last, strict=False)]
+    wide = 0 if len(own) == 1 or _is_narrower(own[1], own[0]) else 1
+    axis = 3 if contracted_last[wide] else 2
+
+    def side(i: int, x: Any) -> Any:
+        if i == wide:
+            return x[:, None]
+        return jnp.expand_dims(x if contracted_last[i] else jnp.swapaxes(x, 1, 2), 5 - axis)
+
+    sides = [side(*each) for each in enumerate(operands)]
+    candidates = semiring.times(*sides) if len(sides) == 2 else sides[0]
+    found = _reduced(semiring, candidates, axis, with_winner)  # (batch, narrow, wide)
+    return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
+
+
+def _is_narrower(columns: Any, rows: Any) -> bool:
+    """A symbolic size is wide. Of two equal sides the columns are the wide one: nothing is transposed."""
+    return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
+
+
+def _reduced(semiring: SelectiveSemiring, candidates: Any, axis: int, with_winner: bool) -> tuple[Any, ...]:
+    count = candidates.shape[axis]
+    if isinstance(count, int) and count <= FEW:
+        return _one_by_one(semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)])[: 1 + with_winner]
+    index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
     if with_winner and type(semiring).best is SelectiveSemiring.best:
-        return _together(semiring, candidates, index)
-    value = semiring.best(candidates, 1)
+        return _together(semiring, candidates, index, axis)
+    value = semiring.best(candidates, axis)
     if not with_winner:
         return (value,)
-    wins = (candidates == value[:, None]) | ((candidates != candidates) & (value != value)[:, None])
-    return value, jnp.min(jnp.where(wins, index, jnp.asarray(count, jnp.int32)), axis=1)
+    wins = (candidates == jnp.expand_dims(value, axis)) | ((candidates != candidates) & jnp.expand_dims(value != value, axis))
+    return value, jnp.min(jnp.where(wins, index, jnp.asarray(count, jnp.int32)), axis=axis)
 
 
-def _together(semiring: SelectiveSemiring, candidates: Any, index: Any) -> tuple[Any, Any]:
+def _one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[Any, Any]:
+    value, *rest = candidates
+    winner = jnp.zeros(value.shape, jnp.int32)
+    for t, candidate in enumerate(rest, 1):
+        takes = (semiring.better(candidate, value) | (candidate != candidate)) & (value == value)
+        value, winner = jnp.where(takes, candidate, value), jnp.where(takes, jnp.int32(t), winner)
+    return value, winner
+
+
+def _together(semiring: SelectiveSemiring, candidates: Any, index: Any, axis: int) -> tuple[Any, Any]:
     """Value and winner in one reduction: a candidate that is made twice may be rounded twice, where times has several operations."""
 
     def better_one(x: Any, y: Any) -> Any:
@@ -45,5 +79,5 @@ def _together(semiring: SelectiveSemiring, candidates: Any, index: Any) -> tuple
         return jnp.where(takes, y[0], x[0]), jnp.where(takes, y[1], x[1])
 
     start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
-    value, winner = lax.reduce((candidates, index), start, better_one, (1,))
+    value, winner = lax.reduce((candidates, index), start, better_one, (axis,))
     return value, winner
