@@ -45,6 +45,10 @@ class MatmulLayout:
         groups = (self.batch, self.contracted, own)
         return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
 
+    def extents(self, sizes: Mapping[str, Any]) -> list[Any]:
+        """The sizes of batch, contracted, rows and columns."""
+        return [product(sizes, labels) for labels in (self.batch, self.contracted, self.rows, self.columns)]
+
     def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
         """Of each operand where it lies, the distance in entries of neighbours in batch, contracted and own; None if there is none.
 
