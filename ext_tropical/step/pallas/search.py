@@ -109,7 +109,6 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
     columns, dtype = rhs.shape[2], lhs.dtype
     down, across = rows // tile.rows, columns // tile.columns
     of_cells = gpu.Layout.WGMMA  # rows and columns of a tile both have a layout that broadcasts into it without moving data
-    is_floating = jnp.issubdtype(dtype, jnp.floating)
 
     def program(lhs: Any, rhs: Any, *results: Any) -> None:
         number = lax.axis_index("program")
@@ -131,9 +130,7 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
             value = lax.fori_loop(jnp.int32(0), jnp.int32(BLOCK // UNROLLED), turn, before)
             if not with_winner:
                 return (value,)
-            improved = semiring.better(value, before)
-            if is_floating:
-                improved |= (value != value) & (before == before)
+            improved = (value != before) & (before == before)  # it is never worse, and NaN for good
             return value, jnp.where(improved, index[0], last[0])
 
         def splat(number: Any, dtype: Any) -> Any:
