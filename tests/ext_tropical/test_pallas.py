@@ -53,14 +53,14 @@ def check(op, *operands):
 @HERE
 @pytest.mark.parametrize(
     ("semiring", "outputs"),
-    [*((semiring, Outputs.VALUE_AND_WINNER) for semiring in SEMIRINGS), (max_plus, Outputs.VALUE), (max_mul, Outputs.VALUE)],
+    [*((semiring, Outputs.VALUE_AND_WINNER) for semiring in SEMIRINGS), (max_plus, Outputs.VALUE)],
     ids=repr,
 )
 def test_values_and_winners_by_brute_force(semiring, outputs):
     """Small integers, so that ties are many; NaN, infinities, inf - inf and 0 * inf among them; no size fits a tile or a block."""
     rng = np.random.default_rng(0)
     op = TropicalEinsum(semiring, "bij,bjk->bik", outputs)
-    check(op, *(rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32) for shape in ((2, 5, 37), (2, 37, 67))))
+    check(op, *(rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32) for shape in ((2, 5, 37), (2, 37, 35))))
 
 
 @HERE
@@ -68,7 +68,7 @@ def test_values_and_winners_by_brute_force(semiring, outputs):
     ("equation", "shapes"),
     [
         ("ij,jk->ik", ((1, 1), (1, 1))),
-        ("ij,jk->ik", ((65, 17), (17, 2))),
+        ("ij,jk->ik", ((130, 17), (17, 2))),
         ("ijb,kj->ibk", ((3, 90, 2), (4, 90))),
     ],
     ids=str,

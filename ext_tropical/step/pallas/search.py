@@ -54,7 +54,7 @@ class Tile(NamedTuple):
     columns: int
 
 
-TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(64, 64)), True: (Tile(128, 64), Tile(64, 64))}
+TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(128, 32)), True: (Tile(128, 64), Tile(128, 32))}
 """Tiles without and with winners, the largest first: a cell takes one register, and with winners three, of at most 255 a thread."""
 
 
@@ -63,7 +63,7 @@ def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
 
     Example:
       >>> tile_for(1, 8192, 8192, with_winner=False), tile_for(1, 256, 256, with_winner=False)
-      (Tile(rows=256, columns=64), Tile(rows=64, columns=64))
+      (Tile(rows=256, columns=64), Tile(rows=128, columns=32))
     """
     enough = (t for t in TILES[with_winner] if batch * -(-rows // t.rows) * -(-columns // t.columns) >= PROGRAMS)
     return next(enough, TILES[with_winner][-1])
