@@ -5,8 +5,8 @@ contracted entry after contracted entry, into shared memory while earlier ones a
 one row and one column of the block into every cell it holds: for 8 x 16 cells 24 loads serve 128 candidates. The maximum that
 keeps NaN is one instruction there, so NaN needs no search of its own, unlike on CPU.
 
-Winners: a cell keeps the number of the last block that improved it, which costs one comparison a block where an index beside
-the value would cost two a candidate. The winner inside the block is looked for afterwards, by XLA.
+Winners: a cell keeps the number of the last block that improved it, which takes two comparisons and a selection a block, where
+an index beside the value would take a comparison and two selections a candidate. XLA looks for the winner inside it afterwards.
 
 Sizes that are no multiple of a tile are filled up by repeating the last entry: a candidate seen twice changes neither value
 nor first winner, whatever the semiring.
@@ -38,13 +38,13 @@ BLOCK = 16
 """Contracted entries of a block, among which the winner is looked for afterwards."""
 
 UNROLLED = 4
-"""Contracted entries a turn of the innermost loop: more do not fit into the cache of instructions."""
+"""Contracted entries a turn of the innermost loop: the loop of the largest tile is 18 KB of instructions."""
 
 IN_FLIGHT = 4
 """Blocks that are copied or waited for while one is searched."""
 
 PROGRAMS = 264
-"""Two for each multiprocessor of an H200: with fewer a smaller tile keeps more of them busy."""
+"""Programs from which on a tile is not too large: two for each multiprocessor of an H200."""
 
 
 class Tile(NamedTuple):
