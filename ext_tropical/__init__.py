@@ -10,8 +10,8 @@ from .network.plan import TropicalPlan, plan_tropical_einsum
 from .network.result import Assignment, TropicalResult, TropicalStep
 from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
 from .step.log_einsum import LogEinsum, LogEinsumFactory
-from .step.native.kernel import TROPICAL_RUNTIMES
 from .step.rules import TROPICAL_RULES, TropicalEinsumRule
+from .step.runtimes import TROPICAL_RUNTIMES
 from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
 from .uses import composition
 from .uses.closure import ClosureResult, closure, matrix_power

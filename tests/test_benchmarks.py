@@ -17,6 +17,7 @@ from benchmarks import (
     growth,
     training_step,
     tropical,
+    tropical_gpu,
 )
 
 
@@ -101,3 +102,14 @@ def test_growth(capsys, tmp_path):
     assert {"contracted, xla", "operands"} <= fitted.keys()
     assert (tmp_path / "g.png").stat().st_size > 0
     assert "memory" in capsys.readouterr().out
+
+
+def test_tropical_gpu(capsys, monkeypatch, tmp_path):
+    """Interpreted at toy size; without a card one line says so."""
+    table = tropical_gpu.main(tropical_gpu.TOY, repeats=1, interpret=True, json_path=str(tmp_path / "t.json"))
+    assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
+    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 2
+    assert "fixed cost of a call: " in capsys.readouterr().out
+    monkeypatch.setattr(tropical_gpu, "cards", list)
+    assert tropical_gpu.main(tropical_gpu.cases()) == []
+    assert capsys.readouterr().out.splitlines()[-1].startswith("nothing was measured: ")

@@ -19,8 +19,8 @@ from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.smooth import LogSumExp
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
-from ..step.native.kernel import TROPICAL_RUNTIMES
 from ..step.rules import TROPICAL_RULES
+from ..step.runtimes import TROPICAL_RUNTIMES
 from .result import TropicalStep
 
 

@@ -50,6 +50,10 @@ class MatmulLayout:
         """Of each operand, whether its last label is a contracted one."""
         return tuple(labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs)
 
+    def extents(self, sizes: Mapping[str, Any]) -> list[Any]:
+        """The sizes of batch, contracted, rows and columns."""
+        return [product(sizes, labels) for labels in (self.batch, self.contracted, self.rows, self.columns)]
+
     def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
         """Of each operand where it lies, the distance in entries of neighbours in batch, contracted and own; None if there is none.
 

@@ -76,7 +76,9 @@ def test_equations(name, equation):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("rows, contracted, columns", [(16, 16, 16), (40, 40, 40), (1, 40, 40), (40, 40, 1), (5, 40, 40), (40, 3, 40)])
+@pytest.mark.parametrize(
+    ("rows", "contracted", "columns"), [(16, 16, 16), (40, 40, 40), (1, 40, 40), (40, 40, 1), (5, 40, 40), (40, 3, 40)]
+)
 @pytest.mark.parametrize("semiring", [s for s in SEMIRINGS if "float32" in s.dtypes], ids=repr)
 def test_what_makes_the_operands_is_rounded_once(semiring, rows, contracted, columns, dtype):
     """Operands made inside the jitted function: the candidate's sum must not take part in their rounding, nor leave it out."""

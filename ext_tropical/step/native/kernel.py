@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import Unsupported
-from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, TensorMeta
+from tenferro_jax.extension import TensorMeta
 
 from ...algebra.selective import max_mul, max_plus, min_plus
-from ..einsum_op import TropicalEinsum, widened, work_dtype
-from ..kernels.choose import fits_one_reduction
-from ..layout import product
+from ..einsum_op import TropicalEinsum, widened
+from ..served import not_served
 from .library import TARGET, native
 
 ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
@@ -27,27 +25,7 @@ DTYPES = ("float64", "float32", "int32")
 
 def declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    work = work_dtype(metas[0].dtype).name
-    if op.algebra not in ALGEBRAS:
-        return f"it has {', '.join(map(repr, ALGEBRAS))}"
-    if len(metas) == 1:
-        return "one reduction does it"
-    if work not in DTYPES:
-        return f"it computes in {', '.join(DTYPES)}"
-    if any(jax.export.is_symbolic_dim(size) for meta in metas for size in meta.shape):
-        return "sizes are symbolic"
-    sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
-    if 0 in sizes.values():
-        return "there is nothing to search"
-    batch, contracted, rows, columns = _sizes(op, sizes)
-    if fits_one_reduction(batch, contracted, rows, columns):
-        return "one reduction does it"
-    return native().problem
-
-
-def _sizes(op: TropicalEinsum, sizes: Any) -> list[int]:
-    layout = op.layout
-    return [product(sizes, labels) for labels in (layout.batch, layout.contracted, layout.rows, layout.columns)]
+    return not_served(op, metas, ALGEBRAS, DTYPES) or native().problem
 
 
 def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any, ...]:
@@ -69,7 +47,7 @@ def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any
         )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
-    batch, contracted, rows, columns = _sizes(op, sizes)
+    batch, contracted, rows, columns = layout.extents(sizes)
     arrays = [widened(x) for x in operands]
     strides = layout.strides([x.shape for x in arrays])
     if None in strides:
@@ -87,7 +65,3 @@ def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any
         **{name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()},
     )
     return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
-
-
-TROPICAL_RUNTIMES = ExtensionRuntimeSet(Kernel(TropicalEinsum.family_id, "cpu", run, declines))
-"""The kernels of the einsum, which the functions here pass along. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""

@@ -1,0 +1,84 @@
+"""Mosaic GPU, Pallas's backend for GPUs: whether it is here, found at first use, and whether the kernel may be used.
+
+It is no part of what `import ext_tropical` loads: that would take a third of a second more, for nothing where there is no card.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import Any, NamedTuple
+
+import jax
+
+SWITCH = "TENFERRO_TROPICAL_GPU"
+"""The environment variable that turns the kernel on: 1, set before the package is imported."""
+
+OPTED_IN = os.environ.get(SWITCH) == "1"
+
+HOPPER = 9.0
+"""The first compute capability whose copy engine fills shared memory in blocks of several axes, which the kernel needs."""
+
+
+class Backend(NamedTuple):
+    """What is known about the backend.
+
+    Attributes:
+      pallas: jax.experimental.pallas, or None.
+      module: its mosaic_gpu, or None.
+      problem: why the kernel cannot be compiled, or "".
+    """
+
+    pallas: Any
+    module: Any
+    problem: str
+
+
+@functools.cache
+def backend() -> Backend:
+    """Load the backend, once.
+
+    Example:
+      >>> (backend().module is None) == bool(backend().problem)
+      True
+    """
+    if jax.__version_info__ < (0, 11):  # 0.10 has no public way to run such a kernel without a card, so none to test it
+        return Backend(None, None, f"it needs JAX 0.11 or newer, and this is {jax.__version__}")
+    try:
+        pallas, module = map(importlib.import_module, ("jax.experimental.pallas", "jax.experimental.pallas.mosaic_gpu"))
+    except ImportError as error:
+        return Backend(None, None, f"Mosaic GPU is missing: {error}")
+    return Backend(pallas, module, "")
+
+
+def problem_of_cards(devices: list[Any]) -> str:
+    """Why a card cannot run the kernel, or "".
+
+    Example:
+      >>> problem_of_cards([])
+      ''
+    """
+    old = [d.device_kind for d in devices if float(getattr(d, "compute_capability", HOPPER)) < HOPPER]
+    return f"it needs compute capability {HOPPER} or newer, and {old[0]} has less" if old else ""
+
+
+@functools.cache
+def cards() -> list[Any]:
+    """The CUDA devices of this process; none where JAX has no such platform."""
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:
+        return []
+
+
+def problem() -> str:
+    """Why the kernel is not used here, or ""."""
+    if not OPTED_IN:
+        return f"nobody has measured it on a card yet; {SWITCH}=1 turns it on"
+    return backend().problem or problem_of_cards(cards())
+
+
+def doctor() -> str:
+    """One line for `python -m tenferro_jax doctor`."""
+    return f"GPU kernel: off ({problem()})" if problem() else "GPU kernel: on"

@@ -1,0 +1,171 @@
+"""Value and winner of batched matrices on a GPU of the Hopper generation or newer, in Pallas for Mosaic GPU.
+
+One program, a warpgroup of 128 threads, holds a tile of the result in registers. The copy engine brings blocks of both operands,
+contracted entry after contracted entry, into shared memory while earlier ones are searched. A thread adds what it loads of
+one row and one column of the block into every cell it holds: for 8 x 16 cells 24 loads serve 128 candidates. The maximum that
+keeps NaN is one instruction there, so NaN needs no search of its own, unlike on CPU.
+
+Winners: a cell keeps the number of the last block that improved it, which takes two comparisons and a selection a block, where
+an index beside the value would take a comparison and two selections a candidate. XLA looks for the winner inside it afterwards.
+
+Sizes that are no multiple of a tile are filled up by repeating the last entry: a candidate seen twice changes neither value
+nor first winner, whatever the semiring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...algebra.selective import max_mul, max_plus, min_max, min_plus
+from ...algebra.semiring import SelectiveSemiring
+from .backend import backend
+
+EXTREMES: dict[SelectiveSemiring, Callable[..., Any]] = {
+    max_plus: jnp.maximum,
+    min_plus: jnp.minimum,
+    max_mul: jnp.maximum,
+    min_max: jnp.minimum,
+}
+"""The better one of two candidates, NaN if one is; of each semiring that the kernel serves."""
+
+BLOCK = 16
+"""Contracted entries of a block, among which the winner is looked for afterwards."""
+
+UNROLLED = 4
+"""Contracted entries a turn of the innermost loop: the loop of the largest tile is 18 KB of instructions."""
+
+IN_FLIGHT = 4
+"""Blocks that are copied or waited for while one is searched."""
+
+PROGRAMS = 264
+"""Programs from which on a tile is not too large: two for each multiprocessor of an H200."""
+
+
+class Tile(NamedTuple):
+    """Cells of one program."""
+
+    rows: int
+    columns: int
+
+
+TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(128, 32)), True: (Tile(128, 64), Tile(128, 32))}
+"""Tiles without and with winners, the largest first: a cell takes one register, and with winners three, of at most 255 a thread."""
+
+
+def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
+    """The largest tile that makes programs enough, or the smallest.
+
+    Example:
+      >>> tile_for(1, 8192, 8192, with_winner=False), tile_for(1, 256, 256, with_winner=False)
+      (Tile(rows=256, columns=64), Tile(rows=128, columns=32))
+    """
+    enough = (t for t in TILES[with_winner] if batch * -(-rows // t.rows) * -(-columns // t.columns) >= PROGRAMS)
+    return next(enough, TILES[with_winner][-1])
+
+
+def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool, interpret: Any = None) -> tuple[Any, ...]:
+    """Best candidate of each cell, and which it is.
+
+    Args:
+      semiring: one of `EXTREMES`.
+      lhs: (batch, contracted, rows), float32 or int32; no size is 0 or symbolic.
+      rhs: (batch, contracted, columns) of the same dtype.
+      with_winner: whether winners are wanted.
+      interpret: parameters of Mosaic GPU's interpreter, which runs the kernel on CPU; None: compile it.
+
+    Returns:
+      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32.
+
+    Cost: time b m n k; memory of both operands, filled up, twice with winners, and of the results, filled up.
+    """
+    batch, _, rows = lhs.shape
+    columns = rhs.shape[2]
+    tile = tile_for(batch, rows, columns, with_winner=with_winner)
+    operands = (_filled(lhs, tile.rows), _filled(rhs, tile.columns))
+    if with_winner:  # both searches are over the same operands, not over what makes them, rounded in two ways
+        operands = lax.optimization_barrier(operands)
+    found = _searched(semiring, *operands, tile=tile, with_winner=with_winner, interpret=interpret)
+    value, *block = (x[:, :rows, :columns] for x in found)
+    return (value, *(_resolved(semiring, *operands, block=x) for x in block))
+
+
+def _filled(x: Any, width: int) -> Any:
+    """A matrix whose contracted and own sizes are multiples of a block and of a tile."""
+    _, contracted, own = x.shape
+    missing = [(0, 0), (0, -contracted % BLOCK), (0, -own % width)]
+    return jnp.pad(x, missing, mode="edge") if any(after for _, after in missing) else x
+
+
+def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, with_winner: bool, interpret: Any) -> Any:
+    """The kernel: values, and with winners the number of the block that has the first best candidate."""
+    gpu, dslice = backend().module, backend().pallas.dslice
+    batch, contracted, rows = lhs.shape
+    columns, dtype = rhs.shape[2], lhs.dtype
+    down, across = rows // tile.rows, columns // tile.columns
+    of_cells = gpu.Layout.WGMMA  # rows and columns of a tile both have a layout that broadcasts into it without moving data
+
+    def program(lhs: Any, rhs: Any, *results: Any) -> None:
+        number = lax.axis_index("program")
+        at_column, above = lax.rem(number, jnp.int32(across)), lax.div(number, jnp.int32(across))
+        at_row, at_batch = lax.rem(above, jnp.int32(down)), lax.div(above, jnp.int32(down))
+
+        def candidates(left: Any, right: Any, k: Any) -> Any:
+            row = gpu.load(left.at[0, k], layout=of_cells.reduce(1), optimized=False)
+            column = gpu.load(right.at[0, k], layout=of_cells.reduce(0), optimized=False)
+            return semiring.times(lax.broadcast_in_dim(row, tile, (0,)), lax.broadcast_in_dim(column, tile, (1,)))
+
+        def block(index: Any, left: Any, right: Any, state: Any) -> Any:
+            def turn(i: Any, value: Any) -> Any:
+                for t in range(UNROLLED):
+                    value = EXTREMES[semiring](value, candidates(left, right, i * UNROLLED + t))
+                return value
+
+            before, *last = state
+            value = lax.fori_loop(jnp.int32(0), jnp.int32(BLOCK // UNROLLED), turn, before)
+            if not with_winner:
+                return (value,)
+            improved = (value != before) & (before == before)  # it is never worse, and NaN for good
+            return value, jnp.where(improved, index[0], last[0])
+
+        def splat(number: Any, dtype: Any) -> Any:
+            return gpu.layout_cast(jnp.full(tile, number, dtype), of_cells)
+
+        start = (splat(semiring.identity(dtype), dtype), splat(0, jnp.int32))[: 1 + with_winner]
+        search = gpu.emit_pipeline(
+            block,
+            grid=(contracted // BLOCK,),
+            in_specs=[
+                gpu.BlockSpec((1, BLOCK, width), lambda i, at=at: (at_batch, i, at))
+                for width, at in zip(tile, (at_row, at_column), strict=True)
+            ],
+            max_concurrent_steps=min(IN_FLIGHT, contracted // BLOCK),
+            init_carry=start,
+        )
+        for result, cells in zip(results, search(lhs, rhs), strict=True):
+            result[at_batch, dslice(at_row * tile.rows, tile.rows), dslice(at_column * tile.columns, tile.columns)] = cells
+
+    types = [jax.ShapeDtypeStruct((batch, rows, columns), t) for t in (dtype, jnp.dtype("int32"))][: 1 + with_winner]
+    return gpu.kernel(program, out_type=types, grid=(batch * down * across,), grid_names=("program",), interpret=interpret)(lhs, rhs)
+
+
+def _resolved(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, block: Any) -> Any:
+    """The first best candidate of each cell's block, in plain JAX: the candidates of a block lie side by side."""
+    batch, row, column = (lax.broadcasted_iota(jnp.int32, [n if i == j else 1 for j, n in enumerate(block.shape)], i) for i in range(3))
+    left, right = jnp.swapaxes(lhs, 1, 2), jnp.swapaxes(rhs, 1, 2)
+
+    def candidate(t: int) -> Any:
+        k = block * BLOCK + t
+        entries = (x.at[batch, own, k].get(mode="promise_in_bounds") for x, own in ((left, row), (right, column)))
+        return semiring.times(*entries)
+
+    best, winner = candidate(0), block * BLOCK
+    for t in range(1, BLOCK):
+        other = candidate(t)
+        takes = (semiring.better(other, best) | (other != other)) & (best == best)
+        best, winner = jnp.where(takes, other, best), jnp.where(takes, block * BLOCK + t, winner)
+    return winner
