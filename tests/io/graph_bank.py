@@ -115,7 +115,7 @@ def nested(depth):
 def symbolic():
     b, c = jax.export.symbolic_shape("b, c", constraints=["b >= 8", "mod(b, 2) == 0", "c <= 4*b"])
     spec = jax.ShapeDtypeStruct((b, c), F64)
-    return trace(lambda x: (x[4:].reshape(-1), jnp.ones((x.shape[0] // 2, x.shape[1] * 3 + 1)), x.shape[0] * jnp.ones(())), spec)
+    return trace(lambda x: (x[4:], jnp.ones((x.shape[0] // 2, x.shape[1] * 3 + 1)), x.shape[0] * jnp.ones(())), spec)
 
 
 def guarded():
@@ -136,7 +136,7 @@ def batched_by_hand():
 
 
 def dense(p, x, *, k):
-    return {"a": (x @ p["w"] + p["b"][0], [k]), "z": None, "b": {}}
+    return {"a": (x @ p["w"] + p["b"][0][None], [k]), "z": None, "b": {}}
 
 
 def thrice(x):
