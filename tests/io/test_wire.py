@@ -68,6 +68,7 @@ def test_generated_graphs_go_there_and_back(graph):
 
 
 @pytest.mark.parametrize("case", EXTENSION_CASES, ids=ids(EXTENSION_CASES))
+@pytest.mark.clause("X11.1")
 def test_every_kind_of_extension_goes_there_and_back_and_runs(case):
     graph = round_trip(trace(case, *case.inputs))
     got = graph.with_runtimes(case.runtimes)(*case.inputs)
@@ -237,6 +238,7 @@ def squared(x):
     return jnp.sin(jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name="i")(x)).sum()
 
 
+@pytest.mark.clause("X11.3")
 def test_an_unknown_family_is_named(monkeypatch):
     content = to_wire(trace(squared, np.ones((2, 3))))
     gone(monkeypatch)
@@ -244,6 +246,7 @@ def test_an_unknown_family_is_named(monkeypatch):
         from_wire(content)
 
 
+@pytest.mark.clause("X11.2")
 @pytest.mark.parametrize(("cls", "version"), [(LaterSquare, "v2"), (EarlierSquare, "v0")])
 @pytest.mark.parametrize("skip", [False, True])
 def test_another_version_is_refused_and_both_are_named(monkeypatch, cls, version, skip):
@@ -253,6 +256,7 @@ def test_another_version_is_refused_and_both_are_named(monkeypatch, cls, version
         from_wire(content, skip_missing_extensions=skip)
 
 
+@pytest.mark.clause("X11.6")
 def test_a_placeholder_keeps_all_and_does_nothing(monkeypatch):
     x = np.ones((2, 3))
     graph = trace(squared, x)
@@ -307,6 +311,7 @@ def with_extension(family_id, payload="{}"):
     return sealed(RECORDS.replace("{},{}", f"{json.dumps(family_id)},{json.dumps(payload)}"))
 
 
+@pytest.mark.clause("X11.4")
 @pytest.mark.parametrize(
     "family_id",
     ["", "a", "a.b", "a.b.v", "a.b.1", "a b.c.v1", "test-package.sc\u0430led_square.v1", "test-package.scaled_square.v\uff11", "a.b.v1\n"],
@@ -318,6 +323,7 @@ def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_
         from_wire(with_extension(family_id), skip_missing_extensions=skip)
 
 
+@pytest.mark.clause("X11.5")
 def test_payloads_are_validated_by_their_family():
     good = '{"factor":{"float":"0x1.8000000000000p+0"}}'
     family = ScaledSquare.family_id
