@@ -10,6 +10,7 @@ from .network.plan import TropicalPlan, plan_tropical_einsum
 from .network.result import Assignment, TropicalResult, TropicalStep
 from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
 from .step.log_einsum import LogEinsum, LogEinsumFactory
+from .step.registration import register
 from .step.rules import TROPICAL_RULES, TropicalEinsumRule
 from .step.runtimes import TROPICAL_RUNTIMES
 from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
@@ -58,6 +59,7 @@ __all__ = [
     "min_plus_dot_general",
     "or_and",
     "plan_tropical_einsum",
+    "register",
     "register_semiring",
     "tropical_dot_general",
     "tropical_einsum",

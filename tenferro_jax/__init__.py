@@ -26,6 +26,7 @@ from .errors import (
     ExtensionLoweringError,
     ExtensionRegistryError,
     InvalidConfig,
+    LimitExceeded,
     MalformedFamilyId,
     MalformedGraph,
     MetaMismatchError,
@@ -54,6 +55,8 @@ from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
 from .io.export import ExportedProgram, export, load
+from .io.limits import Limits
+from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .limitation import Limitation
 from .meta import TensorMeta
 from .tensor.einsum import einsum
@@ -88,7 +91,9 @@ __all__ = [
     "GraphBuilder",
     "Guard",
     "InvalidConfig",
+    "LimitExceeded",
     "Limitation",
+    "Limits",
     "MalformedFamilyId",
     "MalformedGraph",
     "Memory",
@@ -122,15 +127,19 @@ __all__ = [
     "einsum",
     "eval_all",
     "export",
+    "from_wire",
     "grad",
     "host_errors",
     "jvp",
     "linearize",
     "load",
+    "load_graph",
     "parse_equation",
     "parse_interleaved",
     "plan_einsum",
     "routes",
+    "save_graph",
+    "to_wire",
     "trace",
     "verify",
     "vjp",
