@@ -53,7 +53,10 @@ from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
-from .io.export import ExportedProgram, export, load
+from .io.export import export
+from .io.footer import ExportedLimits
+from .io.loading import load_exported
+from .io.program import ExportedProgram
 from .limitation import Limitation
 from .meta import TensorMeta
 from .tensor.einsum import einsum
@@ -81,6 +84,7 @@ __all__ = [
     "Equation",
     "EquationError",
     "ExecProgram",
+    "ExportedLimits",
     "ExportedProgram",
     "ExtensionLoweringError",
     "ExtensionRegistryError",
@@ -126,7 +130,7 @@ __all__ = [
     "host_errors",
     "jvp",
     "linearize",
-    "load",
+    "load_exported",
     "parse_equation",
     "parse_interleaved",
     "plan_einsum",

@@ -6,6 +6,9 @@ of `jax.extend.mlir`. Verified on JAX 0.10.2, 0.11.2 and 0.12.0.1.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, seri
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, xla
 
-from .errors import InvalidConfig
+from .errors import InvalidConfig, Unsupported
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -225,20 +228,39 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
 # --- exported modules ----------------------------------------------------------------------------------------------
 
 
-def tagged_calls(module_text: str) -> list[dict[str, str]]:
-    """The `tenferro.ext` attributes of every call in a module, in order."""
-    found: list[dict[str, str]] = []
-    with mlir.make_ir_context():
-        module = ir.Module.parse(module_text)  # a name of its own: it owns what is walked
+class Module(NamedTuple):
+    """What a StableHLO module holds.
+
+    Attributes:
+      extensions: the `tenferro.ext` attributes of every call, in order.
+      custom_calls: the targets of custom calls, sorted, each once.
+      ops: how often each op appears, by name.
+    """
+
+    extensions: tuple[dict[str, str], ...]
+    custom_calls: tuple[str, ...]
+    ops: dict[str, int]
+
+
+def read_module(portable: bytes) -> Module:
+    """What a portable StableHLO artifact holds; whatever JAX's parser raises where it cannot read it."""
+    extensions: list[dict[str, str]] = []
+    targets: set[str] = set()
+    ops: collections.Counter[str] = collections.Counter()
+    with mlir.make_ir_context() as context:
+        module = deserialize_portable_artifact(portable, context)  # a name of its own: it owns what is walked
         pending = [module.operation]
         while pending:
             op = pending.pop()
+            ops[op.name] += 1
             if ATTRIBUTE in op.attributes:
                 tags = ir.DictAttr(op.attributes[ATTRIBUTE])
-                found.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
+                extensions.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
+            if op.name == "stablehlo.custom_call":
+                targets.add(ir.StringAttr(op.attributes["call_target_name"]).value)
             children = [child.operation for region in op.regions for block in region for child in block]
             pending.extend(reversed(children))
-    return found
+    return Module(tuple(extensions), tuple(sorted(targets)), dict(ops))
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:
@@ -249,6 +271,52 @@ def rewrite_portable(portable: bytes, requirement: str) -> bytes:
         module = deserialize_portable_artifact(portable, context)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target))
+
+
+def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:
+    """(target, op) of each custom call that JAX's export refused because nobody promises it for long; JAX keeps its list to itself."""
+    return [(quoted or plain, op) for quoted, plain, op in _REFUSED.findall(str(error))]
+
+
+_REFUSED = re.compile(r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivedExported(jax.export.Exported):
+    """An Exported with its derivative at hand; one more than that is refused in words."""
+
+    derivative: jax.export.Exported | None
+
+    def has_vjp(self) -> bool:
+        """Whether there is a derivative."""
+        return self.derivative is not None
+
+    def vjp(self) -> jax.export.Exported:
+        """The derivative."""
+        if self.derivative is None:
+            raise Unsupported(
+                where="gradient of an exported program",
+                given="a program that holds no derivative of this order",
+                needed="one exported with a higher vjp_order",
+                fix="Export with vjp_order=1 for gradients, 2 for gradients of gradients.",
+            )
+        return self.derivative
+
+
+def with_derivatives(exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]) -> DerivedExported:
+    """An Exported with `order` derivatives made now, the module of each passed through `change`."""
+    derivative = with_derivatives(exported.vjp(), order - 1, change) if order else None
+    fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+    fields["mlir_module_serialized"] = change(exported.mlir_module_serialized)
+    return DerivedExported(**fields, derivative=derivative)
+
+
+def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
+    """A program that was read from bytes or made by `with_derivatives`, then its derivatives."""
+    found = [exported]
+    while found[-1].has_vjp():
+        found.append(found[-1].vjp())
+    return found
 
 
 # --- jaxprs --------------------------------------------------------------------------------------------------------

@@ -65,22 +65,22 @@ assert not [m for m in sys.modules if m.startswith(("tenferro", "ext_tropical"))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
     want = np.stack([brute_force("min_plus", "ij,jk->ik", a, b)[0] for a, b in zip(x, y)])
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), want)
-    np.testing.assert_array_equal(tj.load(path)(x, y), want)
+    np.testing.assert_array_equal(tj.load_exported(path).call(x, y), want)
 
 
 def test_damage_is_a_typed_error():
     content = program().to_bytes()
     for length in [0, 1, 10, len(content) // 2, *range(len(content) - 60, len(content))]:
         with pytest.raises(tj.ArtifactError):
-            tj.load(content[:length])
+            tj.load_exported(content[:length])
     rng = np.random.default_rng(0)
     for position in rng.integers(0, len(content), 300):
         flipped = bytearray(content)
         flipped[position] ^= 1 << rng.integers(8)
         with pytest.raises(tj.ArtifactError):
-            tj.load(bytes(flipped))
+            tj.load_exported(bytes(flipped))
     with pytest.raises(tj.ArtifactError, match="no footer"):
-        tj.load(bytes(1000))
+        tj.load_exported(bytes(1000))
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class NextScaledSquare(ExtensionOp):
 @pytest.mark.clause("X5.4", "X11.2")
 def test_another_major_version_in_this_process_is_refused_and_both_are_named():
     content = tj.export(lambda x: apply(ScaledSquare(2.0), x)[0], np.ones(2)).to_bytes()
-    assert tj.load(content)(np.ones(2)).tolist() == [2.0, 2.0]
+    assert tj.load_exported(content).call(np.ones(2)).tolist() == [2.0, 2.0]
     tj.extension.register_extension(ExtensionFactory(NextScaledSquare))
     with pytest.raises(tj.Unsupported, match="graph has v1, runtime has v2"):
-        tj.load(content)
+        tj.load_exported(content)
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
-    assert tj.load(content).families == ("test-package.scaled_square.v1",)
+    assert tj.load_exported(content).families == ("test-package.scaled_square.v1",)
 
 
 @pytest.mark.clause("X11.3")
 def test_the_ops_of_a_program_are_read_back_by_their_factories():
     content = tj.export(lambda x: apply(ScaledSquare(0.5), apply(ScaledSquare(2.0), x)[0])[0], np.ones(2)).to_bytes()
-    program = tj.load(content)  # needs no factory
-    assert program(np.ones(2)).tolist() == [2.0, 2.0]
+    program = tj.load_exported(content)  # needs no factory
+    assert program.call(np.ones(2)).tolist() == [2.0, 2.0]
     with pytest.raises(tj.Unsupported, match=r"test-package\.scaled_square\.v1: not registered"):
         program.ops()
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
@@ -121,7 +121,7 @@ def test_graph_and_function_export_alike():
     x = np.linspace(0, 1, 4)
     fn = lambda x: {"y": jnp.tanh(x)}  # noqa: E731
     for p in (tj.export(fn, x), tj.export(tj.trace(fn, x))):
-        np.testing.assert_allclose(p(x)["y"], np.tanh(x), rtol=1e-14)
+        np.testing.assert_allclose(p.call(x)["y"], np.tanh(x), rtol=1e-14)
         assert p.families == ()
 
 
@@ -132,8 +132,8 @@ def test_every_byte_after_the_program_is_covered_by_the_digest():
         flipped = bytearray(content)
         flipped[position] ^= 0x80
         with pytest.raises(tj.ArtifactError):
-            tj.load(flipped)
-    assert tj.load(memoryview(content))(np.ones(2)).shape == (2,)
+            tj.load_exported(flipped)
+    assert tj.load_exported(memoryview(content)).call(np.ones(2)).shape == (2,)
 
 
 @pytest.mark.parametrize("platforms", ["cpu", (), ("foo",), ("gpu",), ("cpu", "cpu")], ids=str)
@@ -150,10 +150,10 @@ def test_other_wrong_arguments():
     with pytest.raises(tj.InvalidConfig, match="routes"):
         tj.routes(jnp.sin, np.ones(2), platform="gpu")
     with pytest.raises(tj.InvalidConfig, match="a path or bytes"):
-        tj.load(None)
+        tj.load_exported(None)
     narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
     with jax.enable_x64(False), pytest.raises(tj.X64Error):
-        narrow(np.int64(2**40))
+        narrow.call(np.int64(2**40))
 
 
 def test_an_exported_program_says_what_is_wrong_with_its_arguments():
@@ -162,7 +162,7 @@ def test_an_exported_program_says_what_is_wrong_with_its_arguments():
         lambda x, y: x.sum(0) + y["b"], jax.ShapeDtypeStruct((n, 3), np.float64), {"b": jax.ShapeDtypeStruct((3,), np.float64)}
     )
     x, b = np.ones((2, 3)), np.ones(3)
-    np.testing.assert_array_equal(program(x, {"b": b}), np.full(3, 3.0))
+    np.testing.assert_array_equal(program.call(x, {"b": b}), np.full(3, 3.0))
     for args, kind in [
         ((x,), tj.UnboundPlaceholder),
         ((x, {"b": b}, x), tj.UnexpectedBinding),
@@ -171,6 +171,6 @@ def test_an_exported_program_says_what_is_wrong_with_its_arguments():
         ((x.astype(np.float32), {"b": b}), tj.PlaceholderDtypeMismatch),
     ]:
         with pytest.raises(kind, match="exported program"):
-            program(*args)
+            program.call(*args)
     with pytest.raises(tj.InvalidConfig, match="given None; needed a function or a Graph"):
         tj.export(None)

@@ -1,0 +1,168 @@
+"""What follows the program in an exported file: manifest (JSON), its length, SHA-256 of all before, magic.
+
+It comes last, as in zip, so that `jax.export.deserialize` of a process that has only JAX reads the whole file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import ArtifactError, InvalidConfig, Unsupported
+
+FORMAT = 1
+MAGIC = b"tenferro-export1"
+_LENGTH = struct.Struct("<Q")
+_TAIL = struct.Struct(f"<32s{len(MAGIC)}s")
+_TAGS = {"family_id", "payload", "batching"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedLimits:
+    """The most that `load_exported` reads; each is checked before memory for it is taken, and may be set higher.
+
+    Attributes:
+      file_bytes: size of the file. JAX's own format ends at 2 GiB.
+      manifest_bytes: length of the manifest.
+      extensions: extension calls in the program and its derivatives.
+      text: characters of a payload, and of any other text of the manifest.
+
+    Raises:
+      InvalidConfig: a limit is no int from 0.
+
+    Example:
+      >>> ExportedLimits(extensions=10).extensions
+      10
+    """
+
+    file_bytes: int = 1 << 31
+    manifest_bytes: int = 1 << 24
+    extensions: int = 100_000
+    text: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 0:
+                raise InvalidConfig(where="ExportedLimits", given=f"{field.name}={value!r}", needed="an int from 0", fix="Pass one.")
+
+    def require(self, name: str, found: int, where: str) -> None:
+        """Refuse what is beyond the limit of this name."""
+        most = getattr(self, name)
+        if found > most:
+            fix = f"Pass limits=ExportedLimits({name}=...) if you expect as much."
+            raise ArtifactError(where=where, given=f"{name} {found:,}", needed=f"at most {most:,}", fix=fix)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a file says of its program.
+
+    Attributes:
+      jax: the version of JAX that wrote it.
+      platforms: platforms it is for.
+      extensions: for the program and then each derivative, family_id, payload and batching of every extension call.
+      custom_calls: targets of the custom calls inside.
+      unguaranteed: those of them that JAX promises nothing for.
+    """
+
+    jax: str
+    platforms: tuple[str, ...]
+    extensions: tuple[tuple[dict[str, str], ...], ...]
+    custom_calls: tuple[str, ...]
+    unguaranteed: tuple[str, ...]
+
+
+def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
+    """The content of a file: the program's bytes untouched, and the footer."""
+    text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
+    digest = hashlib.sha256(body)
+    rest = text + _LENGTH.pack(len(text))
+    digest.update(rest)
+    return b"".join((body, rest, _TAIL.pack(digest.digest(), MAGIC)))
+
+
+def read_footer(content: bytearray, where: str, limits: ExportedLimits) -> Manifest:
+    """The manifest of a file's content; nothing is parsed before the digest is found right.
+
+    Raises:
+      ArtifactError: no footer, a digest that does not match, a manifest that is none, or more than the limits.
+      Unsupported: a later format; the text names both.
+    """
+    if len(content) < _LENGTH.size + _TAIL.size:
+        raise damaged(where, f"{len(content)} bytes")
+    digest, magic = _TAIL.unpack_from(content, len(content) - _TAIL.size)
+    if magic != MAGIC:
+        raise damaged(
+            where, "no footer of this format at the end", "Export again, copy the file again, or pass trusted=True for plain bytes."
+        )
+    end = len(content) - _TAIL.size
+    with memoryview(content)[:end] as hashed:
+        if hashlib.sha256(hashed).digest() != digest:
+            raise damaged(where, "content that does not match its digest")
+    end -= _LENGTH.size
+    (length,) = _LENGTH.unpack_from(content, end)
+    limits.require("manifest_bytes", length, where)
+    if length > end:
+        raise damaged(where, f"a manifest of {length} bytes in a file of {len(content)}")
+    return _read(bytes(content[end - length : end]), end - length, where, limits)
+
+
+def damaged(where: str, given: str, fix: str = "Export again, or copy the file again.") -> ArtifactError:
+    """The error of a file that is not as it was written."""
+    return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix=fix)
+
+
+def _canonical(found: Any) -> bytes:
+    return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _read(text: bytes, body_bytes: int, where: str, limits: ExportedLimits) -> Manifest:
+    try:
+        found = json.loads(text.decode("ascii"))
+        # One text for one manifest: no key twice, no number that is none. Keys of later releases are passed over.
+        canonical = isinstance(found, dict) and _canonical(found) == text
+    except (ValueError, RecursionError) as error:
+        raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
+    if not canonical:
+        raise _no_manifest(where, "text that is not written as a manifest is")
+    version = found.get("format")
+    if type(version) is int and version > FORMAT:
+        raise Unsupported(
+            where=where,
+            given=f"a file of format {version}",
+            needed=f"format {FORMAT}, which this release reads",
+            fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
+        )
+    if version is True or version != FORMAT or type(found.get("body_bytes")) is not int or found["body_bytes"] != body_bytes:
+        raise _no_manifest(where, "another format, or a program of another length")
+    orders = found.get("extensions")
+    if not isinstance(found.get("jax"), str) or not isinstance(orders, list) or not all(isinstance(calls, list) for calls in orders):
+        raise _no_manifest(where, "no version, or no list of extensions for each order")
+    limits.require("extensions", sum(map(len, orders)), where)
+    names = {key: found.get(key) for key in ("platforms", "custom_calls", "unguaranteed")}
+    if not orders or not all(_are_texts(value) for value in names.values()) or not all(_is_call(c) for calls in orders for c in calls):
+        raise _no_manifest(where, "something else where text is due")
+    texts: Iterable[str] = [
+        found["jax"],
+        *(t for n in names.values() for t in n),
+        *(t for calls in orders for c in calls for t in c.values()),
+    ]
+    limits.require("text", max(map(len, texts)), where)
+    return Manifest(found["jax"], extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) >= _TAGS and all(isinstance(text, str) for text in value.values())
+
+
+def _no_manifest(where: str, given: str) -> ArtifactError:
+    return damaged(where, f"{given} in place of a manifest, under a digest that matches", "Ask for the file anew where it came from.")
