@@ -26,6 +26,7 @@ from .errors import (
     ExtensionLoweringError,
     ExtensionRegistryError,
     InvalidConfig,
+    LimitExceeded,
     MalformedFamilyId,
     MalformedGraph,
     MetaMismatchError,
@@ -54,7 +55,7 @@ from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
 from .io.export import export
-from .io.footer import ExportedLimits
+from .io.limits import Limits
 from .io.loading import load_exported
 from .io.program import ExportedProgram
 from .limitation import Limitation
@@ -84,7 +85,6 @@ __all__ = [
     "Equation",
     "EquationError",
     "ExecProgram",
-    "ExportedLimits",
     "ExportedProgram",
     "ExtensionLoweringError",
     "ExtensionRegistryError",
@@ -92,7 +92,9 @@ __all__ = [
     "GraphBuilder",
     "Guard",
     "InvalidConfig",
+    "LimitExceeded",
     "Limitation",
+    "Limits",
     "MalformedFamilyId",
     "MalformedGraph",
     "Memory",

@@ -186,7 +186,11 @@ class ConformanceError(TenferroError, AssertionError):
 
 
 class ArtifactError(TenferroError, ValueError):
-    """The bytes of an exported program are damaged, truncated, or not one of ours."""
+    """The bytes of a graph or an exported program are damaged, truncated, or not one of ours."""
+
+
+class LimitExceeded(ArtifactError):
+    """The bytes of a graph ask for more than the limits of the reader allow."""
 
 
 # --- registries ----------------------------------------------------------------------------------------------------

@@ -7,55 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import struct
-from collections.abc import Iterable
 from typing import Any
 
-from ..errors import ArtifactError, InvalidConfig, Unsupported
+from ..errors import ArtifactError, Unsupported
+from .limits import Limits
 
 FORMAT = 1
 MAGIC = b"tenferro-export1"
 _LENGTH = struct.Struct("<Q")
 _TAIL = struct.Struct(f"<32s{len(MAGIC)}s")
 _TAGS = {"family_id", "payload", "batching"}
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportedLimits:
-    """The most that `load_exported` reads; each is checked before memory for it is taken, and may be set higher.
-
-    Attributes:
-      file_bytes: size of the file. JAX's own format ends at 2 GiB.
-      manifest_bytes: length of the manifest.
-      extensions: extension calls in the program and its derivatives.
-      text: characters of a payload, and of any other text of the manifest.
-
-    Raises:
-      InvalidConfig: a limit is no int from 0.
-
-    Example:
-      >>> ExportedLimits(extensions=10).extensions
-      10
-    """
-
-    file_bytes: int = 1 << 31
-    manifest_bytes: int = 1 << 24
-    extensions: int = 100_000
-    text: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 0:
-                raise InvalidConfig(where="ExportedLimits", given=f"{field.name}={value!r}", needed="an int from 0", fix="Pass one.")
-
-    def require(self, name: str, found: int, where: str) -> None:
-        """Refuse what is beyond the limit of this name."""
-        most = getattr(self, name)
-        if found > most:
-            fix = f"Pass limits=ExportedLimits({name}=...) if you expect as much."
-            raise ArtifactError(where=where, given=f"{name} {found:,}", needed=f"at most {most:,}", fix=fix)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +50,7 @@ def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
     return b"".join((body, rest, _TAIL.pack(digest.digest(), MAGIC)))
 
 
-def read_footer(content: bytearray, where: str, limits: ExportedLimits) -> Manifest:
+def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
     """The manifest of a file's content; nothing is parsed before the digest is found right.
 
     Raises:
@@ -106,7 +70,7 @@ def read_footer(content: bytearray, where: str, limits: ExportedLimits) -> Manif
             raise damaged(where, "content that does not match its digest")
     end -= _LENGTH.size
     (length,) = _LENGTH.unpack_from(content, end)
-    limits.require("manifest_bytes", length, where)
+    limits.require("record_bytes", length, f"{where}, manifest")
     if length > end:
         raise damaged(where, f"a manifest of {length} bytes in a file of {len(content)}")
     return _read(bytes(content[end - length : end]), end - length, where, limits)
@@ -121,7 +85,7 @@ def _canonical(found: Any) -> bytes:
     return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _read(text: bytes, body_bytes: int, where: str, limits: ExportedLimits) -> Manifest:
+def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
     try:
         found = json.loads(text.decode("ascii"))
         # One text for one manifest: no key twice, no number that is none. Keys of later releases are passed over.
@@ -143,16 +107,14 @@ def _read(text: bytes, body_bytes: int, where: str, limits: ExportedLimits) -> M
     orders = found.get("extensions")
     if not isinstance(found.get("jax"), str) or not isinstance(orders, list) or not all(isinstance(calls, list) for calls in orders):
         raise _no_manifest(where, "no version, or no list of extensions for each order")
-    limits.require("extensions", sum(map(len, orders)), where)
+    limits.require("nodes", sum(map(len, orders)), f"{where}, extension calls")
     names = {key: found.get(key) for key in ("platforms", "custom_calls", "unguaranteed")}
     if not orders or not all(_are_texts(value) for value in names.values()) or not all(_is_call(c) for calls in orders for c in calls):
         raise _no_manifest(where, "something else where text is due")
-    texts: Iterable[str] = [
-        found["jax"],
-        *(t for n in names.values() for t in n),
-        *(t for calls in orders for c in calls for t in c.values()),
-    ]
-    limits.require("text", max(map(len, texts)), where)
+    flat = [call for calls in orders for call in calls]
+    texts = (call[key] for call in flat for key in call if key != "payload")
+    limits.require("payload_bytes", max((len(call["payload"]) for call in flat), default=0), where)
+    limits.require("text_bytes", max(map(len, (found["jax"], *itertools.chain(*names.values(), texts)))), where)
     return Manifest(found["jax"], extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
 
 

@@ -11,10 +11,11 @@ import jax.export
 from .. import jax_seam
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line
 from ..extension.registry import require_extension_factory, require_known_version
-from .footer import ExportedLimits, Manifest, damaged, read_footer
+from .footer import Manifest, damaged, read_footer
+from .limits import Limits
 from .program import ExportedProgram, described
 
-_LIMITS = ExportedLimits()
+_LIMITS = Limits()
 
 
 def load_exported(
@@ -22,7 +23,7 @@ def load_exported(
     *,
     check_extensions: bool = False,
     trusted: bool = False,
-    limits: ExportedLimits = _LIMITS,
+    limits: Limits = _LIMITS,
 ) -> ExportedProgram:
     """Read an exported program from a file or its bytes.
 
@@ -34,10 +35,11 @@ def load_exported(
         Without it a family that is not registered is no obstacle: the program holds what it was lowered to.
       trusted: read content without a footer or with a damaged one too, such as plain `jax.export.Exported.serialize()`.
         JAX's parsers trust their input: damaged bytes can give wrong numbers or end the process.
-      limits: the most that is read.
+      limits: the most that is read: `file_bytes`; of the manifest `record_bytes`, `nodes` (extension calls), `payload_bytes`, `text_bytes`.
 
     Raises:
-      ArtifactError: the content is truncated, changed, beyond the limits, or was not written by `ExportedProgram.save`.
+      ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
+      LimitExceeded: the content is beyond the limits.
       Unsupported: this JAX cannot read what another JAX wrote, both are named; an extension inside is registered in this
         process under another major version; with `check_extensions`, or not at all.
       MalformedFamilyId: a family_id inside cannot be read.
@@ -50,10 +52,8 @@ def load_exported(
       >>> load_exported(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    if not isinstance(limits, ExportedLimits):
-        raise InvalidConfig(
-            where="load_exported", given=f"limits={limits!r}", needed="an ExportedLimits", fix="Leave it out for the usual."
-        )
+    if not isinstance(limits, Limits):
+        raise InvalidConfig(where="load_exported", given=f"limits={limits!r}", needed="an Limits", fix="Leave it out for the usual.")
     where, content = _content(source, limits)
     try:
         manifest = read_footer(content, where, limits)
@@ -70,7 +70,7 @@ def load_exported(
     return program
 
 
-def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: ExportedLimits) -> tuple[str, bytearray]:
+def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: Limits) -> tuple[str, bytearray]:
     """What errors call the source, and its bytes, once their number is known to be within the limits."""
     if isinstance(source, bytes | bytearray | memoryview):
         size = source.nbytes if isinstance(source, memoryview) else len(source)
