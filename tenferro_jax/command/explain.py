@@ -61,7 +61,10 @@ def _op(target: str) -> ExtensionOp:
 
 
 def _explain_op(op: ExtensionOp, chosen: argparse.Namespace) -> int:
-    arrays = [random_array(text, np.random.default_rng(0)) for text in chosen.input] or list(op.example_inputs())
+    offered = next(iter(op.example_inputs()), ())
+    arrays = [random_array(text, np.random.default_rng(0)) for text in chosen.input] or (
+        list(offered) if isinstance(offered, list | tuple) else [offered]
+    )
     if not arrays:
         raise InvalidConfig(
             where=f"explain {op.family_id}", given="no example inputs", needed="shapes of its inputs", fix="Pass --input for each input."

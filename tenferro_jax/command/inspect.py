@@ -74,7 +74,7 @@ def _page(facts: dict[str, Any]) -> str:
 
     def line(name: str, *texts: str) -> None:
         for label, text in zip([name] + [""] * len(texts), texts or ("none",), strict=False):
-            lines.append(f"  {label:<12}{text}")
+            lines.append(f"  {label:<14}{text}")
 
     line("sha256", facts["sha256"])
     line("written by", f"{facts['written_by']}, calling convention {facts['calling_convention']}; read by {facts['read_by']}")
