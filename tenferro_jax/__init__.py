@@ -58,6 +58,7 @@ from .io.export import export
 from .io.limits import Limits
 from .io.loading import load_exported
 from .io.program import ExportedProgram
+from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .limitation import Limitation
 from .meta import TensorMeta
 from .tensor.einsum import einsum
@@ -128,15 +129,19 @@ __all__ = [
     "einsum",
     "eval_all",
     "export",
+    "from_wire",
     "grad",
     "host_errors",
     "jvp",
     "linearize",
     "load_exported",
+    "load_graph",
     "parse_equation",
     "parse_interleaved",
     "plan_einsum",
     "routes",
+    "save_graph",
+    "to_wire",
     "trace",
     "verify",
     "vjp",

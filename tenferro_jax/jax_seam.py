@@ -31,6 +31,11 @@ is_symbolic_dim = jax.export.is_symbolic_dim
 checkpoint_name = jax.ad_checkpoint.checkpoint_name
 
 
+def scope_constraints(scope: Any) -> tuple[str, ...]:
+    """The constraints of a SymbolicScope in order, as JAX prints them: nothing else that is public tells them."""
+    return tuple(line.strip() for listed in str(scope).split(" with constraints:\n", 1)[1:] for line in listed.splitlines())
+
+
 class Assumptions(list[tuple[Any, Any, str]]):
     """Pairs of dimensions assumed to be equal, and where: what AD rules assume while a graph is recorded. Equal to itself alone."""
 

@@ -11,7 +11,8 @@ from ..errors import ArityError, InvalidConfig, MalformedFamilyId, TenferroError
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import TensorMeta, canonical_dtype, is_jax_dtype
 from ..ops.op import StdTensorOp
-from ..payload import map_leaves, payload_json
+from ..payload import map_leaves
+from ..payload_text import payload_json
 from .batching import BatchLevel, Levels
 from .family import parse_family_id
 from .op import Assume, ExtensionOp, ShapeContext, checked_sequence

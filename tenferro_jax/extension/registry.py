@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from ..errors import Duplicate, InvalidConfig, Unsupported
-from ..payload import from_payload_json
+from ..payload_text import from_payload_json
 from .family import parse_family_id
 from .op import ExtensionOp
 

@@ -15,6 +15,7 @@ from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
 from ..ops.op import StdTensorOp
+from ..ops.random import RandomWrap
 from ..ops.source import Constant
 from .graph import Graph, Node, infer
 from .guards import Guard
@@ -85,8 +86,11 @@ class GraphBuilder:
         return value
 
     def constant(self, array: Any) -> Value:
-        """A concrete array as a value; equal arrays become one."""
-        return self.add(Constant(np.asarray(as_operand(array, "graph constant"))))[0]
+        """A concrete array as a value; equal arrays become one. Keys are wrapped where they are used: what is held is their data."""
+        operand = as_operand(array, "graph constant")
+        if jax.dtypes.issubdtype(operand.dtype, jax.dtypes.prng_key):
+            return self.add(RandomWrap(str(jax.random.key_impl(operand))), np.asarray(jax.random.key_data(operand)))[0]
+        return self.add(Constant(np.asarray(operand)))[0]
 
     def add(self, op: StdTensorOp | ExtensionOp, *values: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[Value, ...]:
         """Record one op; concrete arrays among the values become constants.

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from ..jax_seam import is_symbolic_dim
-from ..payload import Sealed, int_json
+from ..payload import Sealed
+from ..payload_text import int_json
 
 
 def canonical_bytes(value: Sealed) -> bytes:

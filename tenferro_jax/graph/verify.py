@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 
 from ..errors import MalformedGraph, TenferroError
+from ..extension.missing import MissingExtension
 from ..meta import canonical_dtype
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import WITH_BODIES
@@ -176,6 +177,8 @@ def _signatures(graph: Graph) -> Iterator[str]:
 
 def _metas(graph: Graph) -> Iterator[str]:
     for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
+        if isinstance(node.op, MissingExtension):  # nobody here knows its metas; nobody here can run it either
+            continue
         stored = graph.metas[node.first_output : end]
         try:
             inferred, _ = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
@@ -189,6 +192,8 @@ def _metas(graph: Graph) -> Iterator[str]:
 def _guards(graph: Graph) -> Iterator[str]:
     known = set(map(str, graph.guards))
     for i, node in enumerate(graph.nodes):
+        if isinstance(node.op, MissingExtension):
+            continue
         _, assumed = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
         for guard in canonical_guards(assumed):
             if str(guard) not in known:

@@ -10,7 +10,10 @@ from ..errors import InvalidConfig, LimitExceeded
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The most that graph bytes may hold; each is checked before memory is taken for what it bounds.
+    """The most that bytes may hold; each is checked before memory is taken for what it bounds.
+
+    Of an exported program `load_exported` asks for `file_bytes`, and in its manifest `record_bytes` (all of it), `nodes` (extension
+    calls), `payload_bytes` and `text_bytes`; graph bytes ask for all.
 
     Attributes:
       file_bytes: the whole.
@@ -22,7 +25,7 @@ class Limits:
       text_bytes: any other text: a name, a dimension, a guard.
       rank: axes of a value.
       elements: the product of the sizes of a value, symbolic ones left out.
-      nesting: graphs in graphs, and containers in the trees of arguments and in payload fields.
+      nesting: graphs in graphs, and brackets in one line.
 
     Raises:
       InvalidConfig: a limit that is no integer from 0.

@@ -15,7 +15,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
-from tenferro_jax.payload import payload_json
+from tenferro_jax.payload_text import payload_json
 
 A, B = np.ones((2, 3)), np.ones((3, 4))
 

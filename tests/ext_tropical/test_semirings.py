@@ -27,7 +27,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from tenferro_jax import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId, check_extension
-from tenferro_jax.payload import payload_json
+from tenferro_jax.payload_text import payload_json
 
 from ..sweep import some
 

@@ -24,7 +24,8 @@ from tenferro_jax.extension import (
     extension_op,
     parse_family_id,
 )
-from tenferro_jax.payload import from_payload_json, payload_json, typed_key
+from tenferro_jax.payload import typed_key
+from tenferro_jax.payload_text import from_payload_json, payload_json
 
 from ..extension_ops import ScaledSquare
 from ..sweep import times

@@ -12,7 +12,7 @@ import tenferro_jax as tj
 from tenferro_jax import Duplicate, Engine, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError, trace
 from tenferro_jax.extension import Extension, ExtensionFactory, ExtensionOp, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
-from tenferro_jax.payload import payload_json
+from tenferro_jax.payload_text import payload_json
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
 

@@ -22,7 +22,10 @@ F32 = jnp.float32
 
 def layer(params, x):
     """A max-plus layer on a dict of parameters."""
-    return {"y": tropical_einsum("bi,io->bo", x, params["w"]) + params["b"][None], "best": tropical_einsum("bi,io->bo", x, params["w"]).max()}
+    return {
+        "y": tropical_einsum("bi,io->bo", x, params["w"]) + params["b"][None],
+        "best": tropical_einsum("bi,io->bo", x, params["w"]).max(),
+    }
 
 
 def programs(level):

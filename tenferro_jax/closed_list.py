@@ -1,0 +1,78 @@
+"""The leaves of payloads, a closed list: which dtypes are on it, what tells two leaves apart, how others are refused."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import math
+import struct
+from typing import Any
+
+import jax
+import numpy as np
+
+from .errors import PayloadError
+
+CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
+PLAIN_TYPES = frozenset({type(None), bool, int, str, bytes})
+ARRAYS = (np.ndarray, np.generic)
+PLAIN_ARRAYS = "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
+
+
+def enum_label(member: enum.Enum, where: str) -> str | int:
+    """The name of an enum member, the number of a combination of flags."""
+    if member.name in type(member).__members__:
+        return member.name
+    if isinstance(member, enum.Flag):
+        return int(member.value)
+    raise refusal(member, where, "Use a declared member.")
+
+
+@functools.lru_cache(maxsize=256)
+def is_plain_dtype(dtype: Any) -> bool:
+    """Whether its name says all of it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
+    if not dtype.isnative or dtype.kind == "m" or dtype.type in (np.longdouble, np.clongdouble):
+        return False
+    return dtype.kind == "b" or dtype == jax.dtypes.float0 or bool(jax.dtypes.issubdtype(dtype, np.number))
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a plain dtype."""
+    return "float0" if dtype == jax.dtypes.float0 else dtype.name
+
+
+def named_dtype(name: Any) -> Any:
+    """The plain dtype of a name; ValueError for any other text, another spelling included."""
+    try:
+        dtype = np.dtype(jax.dtypes.float0 if name == "float0" else name)
+    except TypeError as error:
+        raise ValueError(f"{name!r} where the name of a plain dtype is needed") from error
+    if not is_plain_dtype(dtype) or dtype_name(dtype) != name:
+        raise ValueError(f"{name!r} where the name of a plain dtype is needed")
+    return dtype
+
+
+def float_bits(value: float) -> bytes:
+    """The IEEE bytes; every NaN is one."""
+    return struct.pack("<d", value if value == value else math.nan)
+
+
+def array_bytes(array: np.ndarray | np.generic) -> Any:
+    """The elements of an array in row-major order, as bytes that are not copied where the array has them so."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.nbytes else b""
+
+
+def array_digest(array: np.ndarray | np.generic) -> bytes:
+    """What tells two arrays of one dtype and shape apart."""
+    return hashlib.sha256(array_bytes(array)).digest()
+
+
+def refusal(value: Any, where: str, fix: str = "") -> PayloadError:
+    """The error for a value that is not on the list."""
+    hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
+    kind = type(value)
+    fix = fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
+    given = f"{value!r} of type {kind.__module__}.{kind.__qualname__}"
+    return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)

@@ -1,0 +1,104 @@
+"""Symbolic dimensions and their scopes as text and back; text of unknown origin costs no more than its length."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.export
+
+from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
+
+_LONGEST = 1000  # characters of an expression
+_CONSTRAINTS = 64  # in a scope
+_HIGHEST = 99  # power
+_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max_dim,
+    "min": min_dim,
+}
+_COMPARISON = re.compile("==|>=|<=")
+
+
+def read_dimension(text: str, scope: Any) -> Any:
+    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError where none prints so.
+
+    JAX multiplies sums out, so that a short text may stand for millions of terms: here a factor is one term, as in what
+    JAX prints.
+
+    Example:
+      >>> read_dimension("2*b + 1", jax.export.SymbolicScope())
+      2*b + 1
+    """
+    dimension = _expression(text, scope)
+    if not is_symbolic_dim(dimension) or str(dimension) != text:
+        raise ValueError(f"{text!r:.100} where a symbolic dimension as JAX prints it is needed")
+    return dimension
+
+
+def constraint_texts(scope: Any) -> tuple[str, ...]:
+    """The constraints of a scope from which `read_scope` makes one with the same constraints."""
+    everything = scope_constraints(scope)
+    kept = list(everything)
+    for text in everything:  # of mod(b, 2) == 0 JAX says 2*floordiv(b, 2) == b too
+        rest = [other for other in kept if other != text]
+        if "floordiv" in text and scope_constraints(jax.export.SymbolicScope(rest)) == everything:
+            kept = rest
+    return tuple(kept)
+
+
+def read_scope(constraints: Sequence[str]) -> Any:
+    """A scope with these constraints, such as "b >= 8"; ValueError where they are none."""
+    if len(constraints) > _CONSTRAINTS:
+        raise ValueError(f"{len(constraints)} constraints where {_CONSTRAINTS} are the most")
+    scope = jax.export.SymbolicScope()
+    for i, constraint in enumerate(constraints):
+        sides = _COMPARISON.split(constraint)
+        if len(sides) != 2:
+            raise ValueError(f"{constraint!r:.100} where two sides of ==, >= or <= are needed")
+        for side in sides:  # before JAX multiplies them out
+            _expression(side.strip(), scope)
+        scope = jax.export.SymbolicScope(constraints[: i + 1])
+    return scope
+
+
+def _expression(text: str, scope: Any) -> Any:
+    if len(text) > _LONGEST:
+        raise ValueError(f"{len(text)} characters where {_LONGEST} are the most for a dimension")
+    return _value(ast.parse(text.replace("^", "**"), mode="eval").body, scope)
+
+
+def _value(node: ast.AST, scope: Any) -> Any:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool) and value < 2**63:
+            return value
+        case ast.Name(id=name):
+            (symbol,) = jax.export.symbolic_shape(name, scope=scope)
+            return symbol
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, scope)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _value(left, scope) + _value(right, scope)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _value(left, scope) - _value(right, scope)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _term(_value(left, scope)) * _term(_value(right, scope))
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if power <= _HIGHEST:
+            return _term(_value(left, scope), least=2) ** power
+        case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_value(left, scope), _value(right, scope))
+    raise ValueError(f"{ast.unparse(node)[:100]!r} in a dimension")
+
+
+def _term(value: Any, least: int = 1) -> Any:
+    """A factor, which is one term; and for a power one of a symbol."""
+    if is_symbolic_dim(value):
+        outermost = ast.parse(str(value).replace("^", "**"), mode="eval").body
+        if isinstance(outermost, ast.BinOp) and isinstance(outermost.op, ast.Add | ast.Sub):
+            raise ValueError(f"a product with the sum {value!s:.100}")
+    elif least > 1:
+        raise ValueError(f"a power of {value}")
+    return value

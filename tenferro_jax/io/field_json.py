@@ -1,0 +1,92 @@
+"""What payload fields of standard ops hold, as JSON and back. Everything that can be named is in a table here."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..closed_list import ARRAYS, dtype_name, enum_label, named_dtype
+from ..errors import Unsupported
+from ..graph.graph import Graph
+from ..jax_seam import is_symbolic_dim
+from ..ops.indexing import OutOfBounds
+from ..ops.logic import Direction
+from ..ops.op import StdTensorOp
+from ..ops.vocabulary import VOCABULARY
+from ..payload_text import leaf_json, leaf_value
+
+OPS: Mapping[str, type[StdTensorOp]] = {cls.__name__: cls for cls in VOCABULARY}
+_ENUMS: Mapping[str, Any] = {cls.__name__: cls for cls in (Direction, OutOfBounds, jax.lax.AccuracyMode)}
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+Number = Callable[[Any], int]
+"""The number of the record of a tensor or a graph."""
+
+
+@functools.cache
+def _key_dtypes() -> dict[str, Any]:
+    """The dtypes of random keys by the names of their generators."""
+    return {f"key<{name}>": jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype for name in _GENERATORS}
+
+
+def value_dtype_name(dtype: Any, where: str) -> str:
+    """The name of a dtype that a value of a graph may have, of a key's too.
+
+    Raises:
+      Unsupported: a generator of keys that is not one of JAX's own.
+    """
+    if isinstance(dtype, np.dtype):
+        return dtype_name(dtype)
+    for name, known in _key_dtypes().items():
+        if known == dtype:
+            return name
+    raise Unsupported(where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}", fix="Use one of those.")
+
+
+def value_dtype(name: Any) -> Any:
+    """The dtype of a name; ValueError for other text."""
+    return _key_dtypes()[name] if isinstance(name, str) and name in _key_dtypes() else named_dtype(name)
+
+
+def field_json(value: Any, where: str, tensor: Number, graph: Number, dimension: Callable[[Any], Any]) -> Any:
+    """A field as JSON: leaves as in payload text, but for arrays and graphs, of which the number goes, and dimensions.
+
+    Raises:
+      PayloadError: a value that no standard op holds.
+    """
+    if type(value) is tuple:
+        return [field_json(item, where, tensor, graph, dimension) for item in value]
+    if isinstance(value, Graph):
+        return {"graph": graph(value)}
+    if isinstance(value, ARRAYS):
+        return {"tensor": tensor(value)}
+    if isinstance(value, enum.Enum) and _ENUMS.get(type(value).__name__) is type(value):
+        return {"enum": [type(value).__name__, enum_label(value, where)]}
+    return {"dimension": dimension(value)} if is_symbolic_dim(value) else leaf_json(value, where)
+
+
+def field_value(plain: Any, tensor: Callable[[Any], Any], graph: Callable[[Any], Any], dimension: Callable[[Any], Any]) -> Any:
+    """The field that `field_json` wrote; an Exception of Python's for other JSON."""
+    if isinstance(plain, list):
+        return tuple(field_value(item, tensor, graph, dimension) for item in plain)
+    if not isinstance(plain, dict):
+        return leaf_value(plain, None)
+    ((tag, value),) = plain.items()
+    match tag:
+        case "tensor":
+            return tensor(value)
+        case "graph":
+            return graph(value)
+        case "enum":
+            name, label = value
+            return _ENUMS[name].__members__[label]
+        case "dimension":
+            return dimension(value)
+        case "array":
+            raise ValueError("an array in the text")
+    return leaf_value(plain, None)

@@ -1,0 +1,346 @@
+"""Records back to a graph. Nothing is believed: every number, name and size is checked before it is used."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..closed_list import named_dtype
+from ..dimension_text import read_dimension, read_scope
+from ..errors import PayloadError, TenferroError, Unsupported
+from ..extension import NO_RULES, Extension, ExtensionOp
+from ..extension.batching import BatchLevel, Levels
+from ..extension.family import parse_family_id
+from ..extension.missing import MissingExtension
+from ..extension.registry import lookup_extension_factory, require_extension_factory, require_known_version
+from ..graph.graph import Graph, Node
+from ..graph.guards import Guard
+from ..graph.verify import verify
+from ..jax_seam import is_symbolic_dim
+from ..meta import TensorMeta, require_x64, x64_enabled
+from ..ops.op import StdTensorOp
+from ..payload import map_leaves
+from .container import Content, aligned, damaged
+from .field_json import OPS, field_value, value_dtype
+from .graph_writer import GraphWriter
+from .limits import Limits
+from .tree_json import tree_of
+
+
+class _Open:
+    """A graph of which the records are being read."""
+
+    def __init__(self, metas: list[TensorMeta], in_tree: Any):
+        self.metas, self.input_count, self.in_tree = metas, len(metas), in_tree
+        self.nodes: list[Node] = []
+        self.depth = 1
+
+
+class GraphReader:
+    """Reads the records of one file.
+
+    Args:
+      content: what passed the checks of the header.
+      limits: what it may ask for.
+      skip_missing: whether extensions of unknown families become placeholders.
+      where: what errors say first.
+    """
+
+    def __init__(self, content: Content, limits: Limits, skip_missing: bool, where: str):
+        self._content, self._limits, self._skip_missing, self._where = content, limits, skip_missing, where
+        self._line = 0
+        self._types: list[TensorMeta] = []
+        self._tensors: list[np.ndarray] = []
+        self._ops: list[tuple[StdTensorOp, int]] = []  # with the depth of the graphs inside
+        self._graphs: list[tuple[Graph, int]] = []
+        self._open: _Open | None = None
+        self._place = content.text.stop
+        self._scope: Any = None
+        self._dimensions: dict[str, Any] = {}
+        self._payloads: dict[int, str] = {}
+        self._nodes = self._values = self._records = 0
+        self._inner_depth = 0
+
+    def read(self) -> Graph:
+        """The graph, verified.
+
+        Raises:
+          ArtifactError: the records are none that a writer writes.
+          LimitExceeded: they ask for more than the limits allow.
+          MalformedGraph: they are of a graph that breaks a rule.
+          MalformedFamilyId, Unsupported, PayloadError: an extension cannot be read.
+          X64Error: the graph has 64-bit values and 64-bit types are off.
+        """
+        try:
+            for line in self._lines():
+                self._record(line)
+            self._line = 0
+            graph = self._root()
+            self._require_canonical(graph)
+            return verify(graph)
+        except TenferroError:
+            raise
+        except Exception as error:  # whatever bytes may lead to
+            where = f"{self._where}, line {self._line}" if self._line else self._where
+            raise damaged(where, f"{type(error).__name__}: {error}") from error
+
+    def _lines(self) -> Iterator[str]:
+        text = bytes(self._content.everything[self._content.text])
+        start = 0
+        while start < len(text):
+            self._line += 1
+            end = text.find(b"\n", start)
+            if end < 0:
+                raise ValueError("a line without end")
+            self._require("record_bytes", end - start)
+            yield text[start:end].decode("ascii")
+            start = end + 1
+
+    def _record(self, line: str) -> None:
+        kind, *parts = json.loads(line, parse_float=_no_float, parse_constant=_no_float)
+        if kind != "node":
+            self._require("nesting", _depth(parts))
+            self._records += 1
+            self._require("records", self._records)
+        _RECORDS[kind](self, *parts)
+
+    def _require(self, limit: str, size: int) -> None:
+        self._limits.require(limit, size, f"{self._where}, line {self._line}")
+
+    # --- definitions ---
+
+    def _constraints(self, *constraints: Any) -> None:
+        if self._line != 1:
+            raise ValueError("constraints after the first line")
+        self._scope = read_scope([self._word(constraint) for constraint in constraints])
+
+    def _type(self, dtype: Any, shape: Any) -> None:
+        self._require("rank", len(_list(shape)))
+        meta = TensorMeta(value_dtype(dtype), tuple(self._size(size) for size in shape))
+        self._require("elements", math.prod(size for size in meta.shape if isinstance(size, int)))
+        if not x64_enabled():
+            require_x64(meta, f"{self._where}, line {self._line}")
+        self._types.append(meta)
+
+    def _tensor(self, name: Any, shape: Any) -> None:
+        self._require("rank", len(_list(shape)))
+        dtype = named_dtype(name)
+        count = math.prod(_count(size) for size in shape)
+        self._require("elements", count)
+        everything = self._content.everything
+        start = aligned(self._place)
+        stop = start + count * dtype.itemsize
+        if stop > len(everything) or any(everything[self._place : start]):
+            raise ValueError(f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where it should")
+        self._place = stop
+        array: np.ndarray = np.ndarray(tuple(shape), dtype, everything, start)
+        if dtype.kind == "b" and count and array.view(np.uint8).max() > 1:
+            raise ValueError("a boolean that is neither 0 nor 1")
+        self._tensors.append(array)
+
+    def _op(self, name: Any, fields: Any) -> None:
+        if not isinstance(name, str) or name not in OPS:
+            raise Unsupported(
+                where=f"{self._where}, line {self._line}",
+                given=f"an op {name!r:.100}",
+                needed=f"one of the {len(OPS)} that this release knows",
+                fix="Read it with the release that wrote it, or a later one.",
+            )
+        cls: Any = OPS[name]
+        if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
+            raise ValueError(f"{name} with the fields {list(fields)}")
+        self._inner_depth = 0
+        values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
+        self._ops.append((cls(**values), self._inner_depth))
+
+    def _numbered_tensor(self, number: Any) -> np.ndarray:
+        return self._tensors[_index(number, self._tensors)]
+
+    def _body(self, number: Any) -> Graph:
+        graph, depth = self._graphs[_index(number, self._graphs)]
+        self._inner_depth = max(self._inner_depth, depth)
+        return graph
+
+    def _extension(self, family_id: Any, payload: Any, levels: Any, outputs: Any) -> None:
+        parse_family_id(self._word(family_id))
+        if not isinstance(payload, str):
+            raise ValueError(f"a payload of type {type(payload).__name__}")
+        self._require("payload_bytes", len(payload))
+        batching = self._levels(levels)
+        if self._skip_missing and lookup_extension_factory(family_id) is None:
+            require_known_version(family_id)
+            text = json.dumps(levels, separators=(",", ":"))
+            self._require("values", _count(outputs))
+            self._ops.append((MissingExtension(family_id, payload, text, outputs), 0))
+            return
+        op = map_leaves(self._decoded(family_id, payload), self._in_scope)
+        for level in batching:
+            if len(level.in_axes) != op.input_count:
+                raise ValueError(f"a batch level {level.in_axes} for {op.input_count} inputs")
+        carrier = Extension(op, batching)
+        self._payloads[id(carrier)] = payload
+        self._ops.append((carrier, 0))
+
+    def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
+        """What the factory of a family makes of a payload; it may be an author's own code."""
+        factory = require_extension_factory(family_id)
+        cause: Exception | None = None
+        try:
+            op = factory.decode(payload)
+            if isinstance(op, ExtensionOp) and op.family_id == family_id:
+                return op
+            given = f"{op!r:.100} from the factory of {family_id}"
+        except TenferroError:
+            raise
+        except Exception as error:
+            given, cause = f"{payload!r:.100}: {type(error).__name__}: {error}", error
+        needed = f"the payload of an op of {family_id}"
+        fix = "Pass what was written of this family."
+        raise PayloadError(where=f"{self._where}, line {self._line}", given=given, needed=needed, fix=fix) from cause
+
+    def _levels(self, levels: Any) -> Levels:
+        read = []
+        for in_axes, axis, place in _list(levels):
+            axes = tuple(None if a is None else _count(a) for a in _list(in_axes))
+            if set(axes) <= {None} or max(a for a in axes if a is not None) >= self._limits.rank:
+                raise ValueError(f"a batch level {axes}")
+            name = None if axis is None else self._word(axis)
+            places = tuple(map(self._word, place)) if isinstance(place, list) else None if place is None else self._word(place)
+            read.append(BatchLevel(axes, name, places))
+        return tuple(read)
+
+    # --- graphs ---
+
+    def _graph(self, inputs: Any, tree: Any) -> None:
+        if self._open is not None:
+            raise ValueError("a graph in a graph")
+        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree))
+
+    def _node(self, op: Any, inputs: Any, outputs: Any) -> None:
+        graph = self._opened()
+        self._nodes += 1
+        self._require("nodes", self._nodes)
+        first = len(graph.metas)
+        for value in self._counted(inputs):
+            _index(value, graph.metas)
+        made, depth = self._ops[_index(op, self._ops)]
+        graph.depth = max(graph.depth, depth + 1)
+        self._require("nesting", graph.depth)
+        graph.metas.extend([self._numbered_type(number) for number in self._counted(outputs)])
+        graph.nodes.append(Node(made, tuple(inputs), first))
+
+    def _return(self, outputs: Any, tree: Any, guards: Any, lost_rules: Any) -> None:
+        graph = self._opened()
+        for value in self._counted(outputs):
+            _index(value, graph.metas)
+        made = Graph(
+            graph.metas,
+            graph.input_count,
+            graph.nodes,
+            outputs,
+            graph.in_tree,
+            tree_of(tree),
+            NO_RULES,
+            [self._word(name) for name in _list(lost_rules)],
+            [Guard(self._size(lhs), self._size(rhs), "a graph that was read") for lhs, rhs in _list(guards)],
+        )
+        self._graphs.append((made, graph.depth))
+        self._open = None
+
+    def _root(self) -> Graph:
+        if self._open is not None or not self._graphs:
+            raise ValueError("no graph at the end")
+        if self._place != len(self._content.everything):
+            raise ValueError(f"bytes after the last tensor, which ends at {self._place}")
+        return self._graphs[-1][0]
+
+    def _require_canonical(self, graph: Graph) -> None:
+        """Refuse what says the same as a writer would and says it in another way: equal graphs have equal bytes."""
+        written = GraphWriter(self._payloads).write(graph).text.encode()
+        given = self._content.everything[self._content.text]
+        if written != given:
+            lines = zip(written.split(b"\n"), bytes(given).split(b"\n"), strict=False)
+            number, (want, have) = next(((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1]), (0, (b"", b"more lines")))
+            raise damaged(f"{self._where}, line {number}", f"{have[:100]!r} where a writer writes {want[:100]!r}")
+
+    # --- parts of records ---
+
+    def _opened(self) -> _Open:
+        if self._open is None:
+            raise ValueError("outside of a graph")
+        return self._open
+
+    def _counted(self, values: Any) -> list[Any]:
+        self._values += len(_list(values))
+        self._require("values", self._values)
+        return list(values)
+
+    def _numbered_type(self, number: Any) -> TensorMeta:
+        return self._types[_index(number, self._types)]
+
+    def _word(self, value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"{value!r:.100} where text is needed")
+        self._require("text_bytes", len(value))
+        return value
+
+    def _size(self, size: Any) -> Any:
+        return self._symbolic(size) if isinstance(size, str) else _count(size)
+
+    def _symbolic(self, text: Any) -> Any:
+        if text not in self._dimensions:
+            self._scope = self._scope or read_scope(())
+            self._dimensions[text] = read_dimension(self._word(text), self._scope)
+        return self._dimensions[text]
+
+    def _in_scope(self, leaf: Any) -> Any:
+        return self._symbolic(str(leaf)) if is_symbolic_dim(leaf) else leaf
+
+
+_RECORDS: Mapping[str, Callable[..., None]] = {
+    "constraints": GraphReader._constraints,
+    "type": GraphReader._type,
+    "tensor": GraphReader._tensor,
+    "op": GraphReader._op,
+    "extension": GraphReader._extension,
+    "graph": GraphReader._graph,
+    "node": GraphReader._node,
+    "return": GraphReader._return,
+}
+
+
+def _no_float(text: str) -> None:
+    raise ValueError(f"the number {text:.100}, which no writer writes")
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.100} where a list is needed")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.100} where a number from 0 is needed")
+    return value
+
+
+def _index(number: Any, among: Sequence[Any]) -> int:
+    """A number of something that was defined before."""
+    if _count(number) >= len(among):
+        raise ValueError(f"{number} among {len(among)} that are defined")
+    return int(number)
+
+
+def _depth(value: Any) -> int:
+    """How many brackets deep a JSON value is."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [item for v in level if isinstance(v, list | dict) for item in (v.values() if isinstance(v, dict) else v)]
+        level = [item for item in level if isinstance(item, list | dict)]
+    return depth

@@ -1,0 +1,194 @@
+"""A graph as records: lines of JSON, each defined before it is used, each thing once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..closed_list import array_bytes, array_digest, dtype_name
+from ..dimension_text import constraint_texts
+from ..errors import InvalidConfig, Unsupported
+from ..extension import Extension
+from ..extension.missing import MissingExtension
+from ..graph.graph import Graph
+from ..jax_seam import is_symbolic_dim
+from ..meta import TensorMeta
+from ..ops.op import StdTensorOp
+from ..payload import map_leaves
+from ..payload_text import payload_json
+from .field_json import OPS, field_json, value_dtype_name
+from .tree_json import tree_json
+
+
+class GraphWriter:
+    """Records of one graph and, before it, of the graphs inside.
+
+    Args:
+      payloads: payload text of extensions, by the id of the carrier, that is written as it is here.
+
+    Attributes:
+      lines: the records as text.
+      tensors: the elements of each tensor, in the order of their records.
+    """
+
+    def __init__(self, payloads: Mapping[int, str] | None = None) -> None:
+        self.lines: list[str] = []
+        self.tensors: list[Any] = []
+        self._payloads = payloads or {}
+        self._numbers: dict[Any, int] = {}  # of a record's text (and digest), by kind
+        self._counts: dict[str, int] = {}
+        self._types: dict[TensorMeta, int] = {}
+        self._ops: dict[StdTensorOp, int] = {}
+        self._graphs: dict[int, int] = {}
+        self._scope: Any = None
+
+    def write(self, root: Graph) -> GraphWriter:
+        """Record a graph: bodies first, whatever the depth.
+
+        Raises:
+          Unsupported: what no record can say: symbols of two scopes, a pytree node or a batch axis without a plain name.
+          InvalidConfig: two nodes that differ in their runtimes alone.
+          PayloadError: an extension's payload that has no text.
+        """
+        pending = [root]
+        while pending:
+            graph = pending[-1]
+            inner = [body for node in graph.nodes for body in _inner_graphs(node.op) if id(body) not in self._graphs]
+            if inner:
+                pending.extend(reversed(inner))
+                continue
+            pending.pop()
+            if id(graph) not in self._graphs:
+                self._graphs[id(graph)] = self._graph(graph)
+        if self._scope is not None and (constraints := constraint_texts(self._scope)):
+            self.lines.insert(0, _text(["constraints", *constraints]))
+        return self
+
+    @property
+    def text(self) -> str:
+        """All records."""
+        return "".join(f"{line}\n" for line in self.lines)
+
+    def _graph(self, graph: Graph) -> int:
+        lines = [_text(["graph", [self._type(meta) for meta in graph.input_metas], tree_json(graph.in_tree, "arguments")])]
+        seen: set[tuple[int, tuple[int, ...]]] = set()
+        for node, outputs in graph.steps():
+            op = self._op(node.op)
+            if (op, node.inputs) in seen:
+                raise InvalidConfig(
+                    where="to_wire",
+                    given=f"{node.op} twice on the same values, under two runtime sets",
+                    needed="one, since bytes hold no runtimes",
+                    fix="Choose with graph.with_runtimes(...) and trace graph.to_jax() again.",
+                )
+            seen.add((op, node.inputs))
+            lines.append(_text(["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]))
+        for guard in graph.guards:
+            self._dimension(guard.lhs), self._dimension(guard.rhs)
+        guards = [[_size(guard.lhs), _size(guard.rhs)] for guard in graph.guards]
+        lines.append(_text(["return", list(graph.outputs), tree_json(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
+        return self._define("graph", "\n".join(lines))
+
+    def _define(self, kind: str, text: str, digest: bytes = b"") -> int:
+        """The number of a record among those of its kind; it is written where it is new."""
+        key = (kind, text, digest)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._counts.get(kind, 0)
+            self._counts[kind] = number + 1
+            self.lines.append(text)
+        return number
+
+    def _type(self, meta: TensorMeta) -> int:
+        number = self._types.get(meta)
+        if number is None:
+            shape = [self._dimension(size) for size in meta.shape]
+            number = self._types[meta] = self._define("type", _text(["type", value_dtype_name(meta.dtype, str(meta)), shape]))
+        return number
+
+    def _dimension(self, size: Any) -> Any:
+        if is_symbolic_dim(size):
+            if self._scope is None:
+                self._scope = size.scope
+            elif self._scope is not size.scope:
+                raise Unsupported(
+                    where="to_wire",
+                    given=f"the symbol of {size} and others of another scope",
+                    needed="symbols of one scope",
+                    fix="Make all by one call of jax.export.symbolic_shape, or pass it scope=.",
+                )
+        return _size(size)
+
+    def _tensor(self, array: np.ndarray | np.generic) -> int:
+        before = self._counts.get("tensor", 0)
+        number = self._define("tensor", _text(["tensor", dtype_name(array.dtype), list(array.shape)]), array_digest(array))
+        if number == before:
+            self.tensors.append(array_bytes(array))
+        return number
+
+    def _op(self, op: StdTensorOp) -> int:
+        number = self._ops.get(op)
+        if number is None:
+            number = self._ops[op] = self._define("op", _text(self._op_record(op)))
+        return number
+
+    def _op_record(self, op: Any) -> list[Any]:
+        if isinstance(op, MissingExtension):
+            return ["extension", op.family_id, op.payload, json.loads(op.levels), op.output_count]
+        if isinstance(op, Extension):
+            map_leaves(op.op, self._noted)
+            payload = self._payloads.get(id(op))
+            return ["extension", op.family_id, payload_json(op.op) if payload is None else payload, _levels(op), op.output_count]
+        name = type(op).__name__
+        if OPS.get(name) is not type(op):
+            given, needed = f"{op!r}", "ops of the vocabulary and extensions"
+            raise Unsupported(where="to_wire", given=given, needed=needed, fix="Publish it as an extension op.")
+
+        def number(graph: Graph) -> int:
+            return self._graphs[id(graph)]
+
+        fields = {
+            field: field_json(getattr(op, field), f"{name}, field {field}", self._tensor, number, self._dimension)
+            for field in getattr(op, "__dataclass_fields__", {})
+        }
+        return ["op", name, fields]
+
+    def _noted(self, leaf: Any) -> Any:
+        """The leaf; its scope is noted where it is a symbolic dimension."""
+        if is_symbolic_dim(leaf):
+            self._dimension(leaf)
+        return leaf
+
+
+def _text(record: list[Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), sort_keys=True)
+
+
+def _size(size: Any) -> Any:
+    return str(size) if is_symbolic_dim(size) else int(size)
+
+
+def _levels(carrier: Extension) -> list[Any]:
+    levels = [[list(level.in_axes), level.axis_name, level.spmd_axis_name] for level in carrier.batching]
+    for _, axis, places in levels:
+        names = [axis, *(places if isinstance(places, tuple) else (places,))]
+        if not all(name is None or isinstance(name, str) for name in names):
+            given = f"a batch level of {carrier.family_id} with the axis names {names}"
+            raise Unsupported(where="to_wire", given=given, needed="names that are text", fix="Name the axis with text.")
+    return levels
+
+
+def _inner_graphs(op: Any) -> Iterator[Graph]:
+    """The graphs that the fields of an op hold."""
+    if isinstance(op, Extension):
+        return
+    pending = [getattr(op, name) for name in getattr(op, "__dataclass_fields__", {})]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Graph):
+            yield value
+        elif type(value) is tuple:
+            pending.extend(value)
