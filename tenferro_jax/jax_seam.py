@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -266,6 +266,57 @@ def read_module(portable: bytes) -> Module:
             children = [child.operation for region in op.regions for block in region for child in block]
             pending.extend(reversed(children))
     return Module(tuple(extensions), tuple(sorted(targets)), dict(ops))
+
+
+class ModuleOp(NamedTuple):
+    """One op of a module's main function.
+
+    Attributes:
+      name: of the op; "input" and "output" for arguments and results.
+      called: the function that a call calls, or "".
+      family_id: the extension that it was, or "".
+      types: what it gives.
+      reads: the numbers of the ops whose results it reads, those in its regions included.
+    """
+
+    name: str
+    called: str
+    family_id: str
+    types: tuple[str, ...]
+    reads: tuple[int, ...]
+
+
+def main_ops(portable: bytes) -> list[ModuleOp]:
+    """The ops of the main function of a portable artifact, in order; of what it wraps, where JAX wrapped it to solve for sizes."""
+    with mlir.make_ir_context() as context:
+        module = deserialize_portable_artifact(portable, context)
+        functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body.operations}
+        (block,) = functions.get("_wrapped_jax_export_main", functions["main"]).regions[0].blocks
+        made: dict[Any, int] = {}
+        found: list[ModuleOp] = []
+        for argument in block.arguments:
+            made[argument] = len(found)
+            found.append(ModuleOp("input", "", "", (str(argument.type),), ()))
+        for child in block.operations:
+            op = child.operation
+            reads = tuple(dict.fromkeys(made[value] for value in _values_read(op) if value in made))
+            if op.name == "func.return":
+                found.extend(ModuleOp("output", "", "", (), (made[value],)) for value in op.operands)
+                continue
+            called = ir.FlatSymbolRefAttr(op.attributes["callee"]).value if "callee" in op.attributes else ""
+            tags = ir.DictAttr(op.attributes[ATTRIBUTE]) if ATTRIBUTE in op.attributes else None
+            family = "" if tags is None else ir.StringAttr(tags["family_id"]).value
+            made.update(dict.fromkeys(op.results, len(found)))
+            found.append(ModuleOp(op.name, called, family, tuple(str(result.type) for result in op.results), reads))
+    return found
+
+
+def _values_read(op: Any) -> Iterator[Any]:
+    yield from op.operands
+    for region in op.regions:
+        for block in region:
+            for child in block:
+                yield from _values_read(child.operation)
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:

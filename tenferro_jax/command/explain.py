@@ -10,14 +10,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..engine.compiler import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
 from ..extension import NO_RUNTIMES, ExtensionOp, apply, lookup_extension_factory
 from ..extension.registry import require_extension_factory
 from ..extension.routes import routes
+from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..jax_seam import PLATFORMS
 from ..meta import bind_dim, is_symbolic_dim, meta_of
-from .files import add_register, inputs, read, register_all
+from .files import add_register, arguments, inputs, read, register_all
 from .naming import imported, named_op, random_array
 from .screen import FAILED, OK, show
 
@@ -71,14 +73,16 @@ def _explain_op(op: ExtensionOp, chosen: argparse.Namespace) -> int:
         )
     runtimes = NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes)
     function = lambda *xs: apply(op, *xs, runtimes=runtimes)  # noqa: E731
-    known = "registered" if lookup_extension_factory(op.family_id) else "not registered in this process, which only reading files needs"
+    known = "registered" if lookup_extension_factory(op.family_id) else "not registered, which only reading files needs"
     show(f"{op.family_id} {op!r}")
     show(f"  {known}")
     show(f"  ({', '.join(str(meta_of(x)) for x in arrays)}) -> ({', '.join(map(str, map(meta_of, jax.eval_shape(function, *arrays))))})")
     runs = False
     for label, platform, exporting in [("here", None, False), *((p, p, False) for p in PLATFORMS), ("exported", None, True)]:
         try:
-            found = [str(route) for route in routes(function, *arrays, platform=platform, exporting=exporting)]
+            found = [
+                str(route).removeprefix(f"{op.family_id} ") for route in routes(function, *arrays, platform=platform, exporting=exporting)
+            ]
             runs |= label == "here"
         except Unsupported as error:
             found = [str(error)]
@@ -96,21 +100,33 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     return sizes
 
 
-def _explain_file(program: ExportedProgram, sizes: dict[str, int]) -> int:
-    show(repr(program))
-    for call in program.extensions:
-        known = "registered" if lookup_extension_factory(call["family_id"]) else "not registered"
-        show(f"  {call['family_id']}: standard ops since it was exported, kernels take no part; {known} here, which running needs not")
-    declared = inputs(program)
-    symbols = {str(d) for aval in declared.values() for d in aval.shape if is_symbolic_dim(d) and str(d).isidentifier()}
+def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
+    declared = inputs(found)
+    symbols = {str(d) for value in declared.values() for d in value.shape if is_symbolic_dim(d) and str(d).isidentifier()}
     if unknown := sorted(set(sizes) - symbols):
         raise InvalidConfig(
             where="--size", given=", ".join(unknown), needed=f"one of {', '.join(sorted(symbols)) or 'none'}", fix="Rename it."
         )
     bound: dict[str, Any] = dict.fromkeys(symbols, 1) | sizes
-    structs = [jax.ShapeDtypeStruct(tuple(bind_dim(d, bound) for d in a.shape), a.dtype) for a in declared.values()]
-    args, _ = jax.tree.unflatten(program.exported.in_tree, structs)
-    show(f"  at {', '.join(f'{name}={size}' for name, size in sorted(bound.items())) or 'fixed sizes'}:")
+    structs = [jax.ShapeDtypeStruct(tuple(bind_dim(d, bound) for d in value.shape), value.dtype) for value in declared.values()]
+    args = arguments(found, structs)
+    if bound:
+        show(f"at {', '.join(f'{name}={size}' for name, size in sorted(bound.items()))}")
+    return _explain_graph(found, args) if isinstance(found, Graph) else _explain_program(found, args)
+
+
+def _explain_graph(graph: Graph, args: tuple[Any, ...]) -> int:
+    program = compile_std_to_exec(graph.bound_to(*args))
+    show(program.explain())
+    cost, memory = program.cost(), program.memory()
+    _show_estimates(cost.flops, cost.bytes, memory.argument, memory.output, memory.temp)
+    return OK
+
+
+def _explain_program(program: ExportedProgram, args: tuple[Any, ...]) -> int:
+    show(repr(program))
+    for family in program.families:
+        show(f"  {family}: standard ops since it was exported; no kernel takes part, and no factory is needed")
     try:
         compiled = jax.jit(program.call).lower(*args).compile()
     except ValueError as error:
@@ -120,10 +136,12 @@ def _explain_file(program: ExportedProgram, sizes: dict[str, int]) -> int:
         return FAILED
     show(f"  runs here, on {jax.default_backend()}")
     cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
-    if isinstance(cost, dict):
+    if isinstance(cost, dict) and memory is not None:
         flops, traffic = (float(cost.get(key, 0.0)) for key in ("flops", "bytes accessed"))
-        show(f"  XLA's estimate: {flops:,.0f} operations, {traffic:,.0f} bytes of traffic")
-    if memory is not None:
-        sizes_of = [memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes]
-        show("  memory: {:,} bytes of arguments, {:,} of results, {:,} of scratch".format(*sizes_of))
+        _show_estimates(flops, traffic, memory.argument_size_in_bytes, memory.output_size_in_bytes, memory.temp_size_in_bytes)
     return OK
+
+
+def _show_estimates(flops: float, traffic: float, given: int, result: int, scratch: int) -> None:
+    show(f"  XLA's estimate: {flops:,.0f} operations, {traffic:,.0f} bytes of traffic")
+    show(f"  memory: {given:,} bytes of arguments, {result:,} of results, {scratch:,} of scratch")

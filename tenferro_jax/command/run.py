@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from ..engine.engine import Engine
+from ..engine.progress import Progress
 from ..errors import InvalidConfig, UnboundPlaceholder, UnexpectedBinding
+from ..graph.graph import Graph
+from ..io.program import ExportedProgram
 from ..meta import meta_of
-from .files import add_file, inputs, named, outputs, read
+from .files import add_file, arguments, inputs, named, outputs, read
 from .screen import OK, show, timed
 
 
@@ -35,15 +39,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(chosen: argparse.Namespace) -> int:
     """Run a file and write its results."""
     with timed("read"):
-        program = read(chosen)
-    declared = inputs(program)
+        found = read(chosen)
+    declared = inputs(found)
     if chosen.output:
-        _require_writable(pathlib.Path(chosen.output), len(outputs(program)))
+        _require_writable(pathlib.Path(chosen.output), len(outputs(found)))
     given = _bound(chosen.input, declared)
-    args, _ = jax.tree.unflatten(program.exported.in_tree, [_as_declared(given[name], declared[name]) for name in declared])
-    function = jax.jit(program.call)
+    args = arguments(found, [_as_declared(given[name], declared[name]) for name in declared])
     with timed("compile"):
-        compiled = function.lower(*args).compile()
+        compiled = _compiled(found, args)
     with timed("run"):
         result = jax.block_until_ready(compiled(*args))
     results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), jax.tree.leaves(result), "out").items()}
@@ -54,6 +57,16 @@ def run(chosen: argparse.Namespace) -> int:
         save(chosen.output, **results)
         show(f"wrote {chosen.output}", sys.stderr)
     return OK
+
+
+def _compiled(found: Graph | ExportedProgram, args: tuple[Any, ...]) -> Callable[..., Any]:
+    if isinstance(found, Graph):
+        return Engine(progress=_tell).compile(found.bound_to(*args))
+    return jax.jit(found.call).lower(*args).compile()
+
+
+def _tell(event: Progress) -> None:
+    show(f"  {event.phase} {event.number + 1} of {event.total}: {event.seconds:.2f} s", sys.stderr)
 
 
 def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarray]:

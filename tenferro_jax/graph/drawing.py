@@ -129,9 +129,36 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 0", fix="Leave it out.")
-    picture = _picture(graph, limit, 0)
+    return _document(_picture(graph, limit, 0), len(graph.nodes))
+
+
+class Step(NamedTuple):
+    """One op of a program that is no Graph.
+
+    Attributes:
+      kind: "input", "output", "extension", or another kind of box.
+      title: the name on the box.
+      details: further lines, the type of what it gives last.
+      text: the tooltip.
+      reads: the numbers of the steps whose results it reads.
+    """
+
+    kind: str
+    title: str
+    details: list[str]
+    text: str
+    reads: list[int]
+
+
+def steps_svg(steps: Sequence[Step], *, limit: int = 80) -> str:
+    """A program as an SVG document, from its steps in an order in which each reads earlier ones; its middle is folded beyond `limit`."""
+    boxes = [_Box(s.kind, _short(s.title, 40), list(map(_short, s.details)), s.text, s.kind not in ("input", "output")) for s in steps]
+    count = sum(box.count for box in boxes)
+    return _document(_placed(boxes, [step.reads for step in steps], limit), count)
+
+
+def _document(picture: _Picture, count: int) -> str:
     _, placement, folded = picture
-    count = len(graph.nodes)
     caption = f"{count:,} node{'s' * (count != 1)}" + (f", {folded:,} of them folded" if folded else "")
     width = max(placement.width, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
     height = placement.height + 2 * _MARGIN + 22
@@ -152,7 +179,10 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
 
 
 def _picture(graph: Any, limit: int, depth: int) -> _Picture:
-    boxes, reads = _boxes(graph, depth, fold=len(graph.nodes) > limit)
+    return _placed(*_boxes(graph, depth, fold=len(graph.nodes) > limit), limit)
+
+
+def _placed(boxes: list[_Box], reads: list[list[int]], limit: int) -> _Picture:
     if len(boxes) > 2 * limit:
         boxes, reads = _without_middle(boxes, reads, limit)
     sizes = [box.size for box in boxes]
