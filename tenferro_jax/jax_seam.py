@@ -216,7 +216,8 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
     """
 
     def named(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(fn(*arrays))
+        with jax.named_scope(name):  # where profiles and errors say that an op is
+            return tuple(fn(*arrays))
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)

@@ -102,7 +102,7 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
             needed=f"format {FORMAT}, which this release reads",
             fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
         )
-    if version is True or version != FORMAT or type(found.get("body_bytes")) is not int or found["body_bytes"] != body_bytes:
+    if (type(version), version) != (int, FORMAT) or type(found.get("body_bytes")) is not int or found["body_bytes"] != body_bytes:
         raise _no_manifest(where, "another format, or a program of another length")
     orders = found.get("extensions")
     if not isinstance(found.get("jax"), str) or not isinstance(orders, list) or not all(isinstance(calls, list) for calls in orders):

@@ -53,7 +53,7 @@ def load_exported(
       ()
     """
     if not isinstance(limits, Limits):
-        raise InvalidConfig(where="load_exported", given=f"limits={limits!r}", needed="an Limits", fix="Leave it out for the usual.")
+        raise InvalidConfig(where="load_exported", given=f"limits={limits!r}", needed="Limits", fix="Leave it out for the usual.")
     where, content = _content(source, limits)
     try:
         manifest = read_footer(content, where, limits)
