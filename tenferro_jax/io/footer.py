@@ -41,6 +41,9 @@ class Manifest:
     unguaranteed: tuple[str, ...]
 
 
+_KEYS = {"format", "body_bytes", *(field.name for field in dataclasses.fields(Manifest))}
+
+
 def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
     """The content of a file: the program's bytes untouched, and the footer."""
     text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
@@ -88,7 +91,7 @@ def _canonical(found: Any) -> bytes:
 def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
     try:
         found = json.loads(text.decode("ascii"))
-        # One text for one manifest: no key twice, no number that is none. Keys of later releases are passed over.
+        # One text for one manifest: no key twice, no number that is none.
         canonical = isinstance(found, dict) and _canonical(found) == text
     except (ValueError, RecursionError) as error:
         raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
@@ -102,20 +105,21 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
             needed=f"format {FORMAT}, which this release reads",
             fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
         )
-    if (type(version), version) != (int, FORMAT) or type(found.get("body_bytes")) is not int or found["body_bytes"] != body_bytes:
-        raise _no_manifest(where, "another format, or a program of another length")
-    orders = found.get("extensions")
-    if not isinstance(found.get("jax"), str) or not isinstance(orders, list) or not all(isinstance(calls, list) for calls in orders):
-        raise _no_manifest(where, "no version, or no list of extensions for each order")
-    limits.require("nodes", sum(map(len, orders)), f"{where}, extension calls")
-    names = {key: found.get(key) for key in ("platforms", "custom_calls", "unguaranteed")}
-    if not orders or not all(_are_texts(value) for value in names.values()) or not all(_is_call(c) for calls in orders for c in calls):
+    if (type(version), version) != (int, FORMAT) or found.keys() != _KEYS:
+        raise _no_manifest(where, "another format, or other keys")
+    if type(found["body_bytes"]) is not int or found["body_bytes"] != body_bytes:
+        raise _no_manifest(where, "a program of another length")
+    jax, orders, names = found["jax"], found["extensions"], {key: found[key] for key in ("platforms", "custom_calls", "unguaranteed")}
+    if not isinstance(orders, list) or not orders or not all(isinstance(calls, list) for calls in orders):
+        raise _no_manifest(where, "no list of extensions for each order")
+    calls = [call for calls in orders for call in calls]
+    limits.require("nodes", len(calls), f"{where}, extension calls")
+    if not isinstance(jax, str) or not all(map(_are_texts, names.values())) or not all(map(_is_call, calls)):
         raise _no_manifest(where, "something else where text is due")
-    flat = [call for calls in orders for call in calls]
-    texts = (call[key] for call in flat for key in call if key != "payload")
-    limits.require("payload_bytes", max((len(call["payload"]) for call in flat), default=0), where)
-    limits.require("text_bytes", max(map(len, (found["jax"], *itertools.chain(*names.values(), texts)))), where)
-    return Manifest(found["jax"], extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
+    texts = (call[key] for call in calls for key in call if key != "payload")
+    limits.require("payload_bytes", max((len(call["payload"]) for call in calls), default=0), where)
+    limits.require("text_bytes", max(map(len, (jax, *itertools.chain(*names.values(), texts)))), where)
+    return Manifest(jax, extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
 
 
 def _are_texts(value: Any) -> bool:
@@ -123,7 +127,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) >= _TAGS and all(isinstance(text, str) for text in value.values())
+    return isinstance(value, dict) and value.keys() == _TAGS and all(isinstance(text, str) for text in value.values())
 
 
 def _no_manifest(where: str, given: str) -> ArtifactError:

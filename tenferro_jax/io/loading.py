@@ -107,8 +107,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
             needed=f"one that JAX {jax.__version__}, which is here, can read",
             fix=f"Read it with JAX {manifest.jax}, or export it there again with compatibility='WEEK_12'; register pytree classes before.",
         ) from error
-    if manifest is None:
-        manifest = described(exported, modules, "unknown")
-    elif manifest.extensions != tuple(module.extensions for module in modules):
-        raise damaged(where, "a manifest that names other extensions than the program holds")
-    return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), manifest)
+    held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
+    if manifest not in (None, held):
+        raise damaged(where, "a manifest that tells of another program than the file holds")
+    return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), held)
