@@ -23,8 +23,8 @@ def doctor(chosen: argparse.Namespace) -> int:
     """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
     del chosen
     show(f"Python {platform.python_version()}, tenferro_jax {importlib.metadata.version('tenferro-jax')}, JAX {jax.__version__}")
-    show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
     show(f"devices: {', '.join(str(device) for device in jax.devices())}")
+    show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
     set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"
     show(f"64-bit types: {'on' if _starts_with_x64() else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
     for name, use in _OPTIONAL.items():

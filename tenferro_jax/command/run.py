@@ -16,7 +16,7 @@ from ..engine.progress import Progress
 from ..errors import InvalidConfig, UnboundPlaceholder, UnexpectedBinding
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
-from ..meta import meta_of
+from ..meta import as_operand, meta_of
 from .files import add_file, arguments, inputs, named, outputs, read
 from .screen import OK, show, timed
 
@@ -44,7 +44,7 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.output:
         _require_writable(pathlib.Path(chosen.output), len(outputs(found)))
     given = _bound(chosen.input, declared)
-    args = arguments(found, [_as_declared(given[name], declared[name]) for name in declared])
+    args = arguments(found, [as_operand(_as_declared(given[name], declared[name]), f"--input {name}") for name in declared])
     with timed("compile"):
         compiled = _compiled(found, args)
     with timed("run"):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension import Extension
+from ..extension.missing import MissingExtension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant
@@ -310,7 +311,7 @@ def _together(members: list[_Box]) -> _Box:
 
 
 def _kind(op: StdTensorOp) -> str:
-    if isinstance(op, Extension):
+    if isinstance(op, Extension | MissingExtension):
         return "extension"
     return _KINDS.get(type(op), "other")
 
@@ -321,10 +322,10 @@ def _box(node: Any, metas: Sequence[Any], depth: int) -> _Box:
     outs = ", ".join(f"%{i}" for i in range(node.first_output, node.first_output + len(metas)))
     tooltip = f"{outs} = {op_text(op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}"
     payload: Any = op.op if isinstance(op, Extension) else op
-    title = op.family_id if isinstance(op, Extension) else type(op).__name__
+    title = op.family_id if isinstance(op, Extension | MissingExtension) else type(op).__name__
     if isinstance(op, Extension) and op.batching:
         title += ".vmap" * len(op.batching)
-    details = [line for line in [_payload(payload)] if line]
+    details = [line for line in ["not registered" if isinstance(op, MissingExtension) else _payload(payload)] if line]
     inner = []
     for name, body in named_bodies(op):
         if depth < _NESTED_DEPTH and len(body.nodes) <= _NESTED_NODES:
