@@ -11,6 +11,7 @@ from .network.result import Assignment, TropicalResult, TropicalStep
 from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
 from .step.log_einsum import LogEinsum, LogEinsumFactory
 from .step.native.kernel import TROPICAL_RUNTIMES
+from .step.registration import register
 from .step.rules import TROPICAL_RULES, TropicalEinsumRule
 from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
 from .uses import composition
@@ -58,6 +59,7 @@ __all__ = [
     "min_plus_dot_general",
     "or_and",
     "plan_tropical_einsum",
+    "register",
     "register_semiring",
     "tropical_dot_general",
     "tropical_einsum",

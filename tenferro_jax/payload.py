@@ -254,7 +254,7 @@ class Sealed:
                 keys.append((kind, value))
                 continue
             if kind is not float and not _is_integers(value):
-                sealed = map_leaves(value, _read_only)
+                sealed = map_leaves(value, _read_only, into_sealed=False)
                 if sealed is not value:
                     object.__setattr__(self, field.name, sealed)
                     value = sealed
@@ -281,25 +281,28 @@ class Sealed:
         return self._hash
 
 
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = True) -> Any:
     """A payload value with every leaf replaced through `change`; the same object when nothing changed.
 
-    Objects that define `map_leaves` themselves (graphs, carriers) are asked.
+    Objects that define `map_leaves` themselves (graphs, carriers) are asked. With `into_sealed=False` what is sealed stays as
+    it is: graphs in graphs would else be copied again at every level.
 
     Example:
       >>> map_leaves((1, (2, None)), lambda leaf: 10 if leaf == 2 else leaf)
       (1, (10, None))
     """
     if type(value) is tuple:
-        items = tuple(map_leaves(item, change) for item in value)
+        items = tuple(map_leaves(item, change, into_sealed=into_sealed) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if not into_sealed and isinstance(value, Sealed):
+        return value
     if hasattr(value, "map_leaves") and not isinstance(value, type):
         return value.map_leaves(change)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = {}
         for f in dataclasses.fields(value):
             item = getattr(value, f.name)
-            mapped = map_leaves(item, change)
+            mapped = map_leaves(item, change, into_sealed=into_sealed)
             if mapped is not item:
                 changed[f] = mapped
         return _replaced(value, changed) if changed else value

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..extension import Extension
 from ..ops.op import StdTensorOp
+from ..payload import typed_key
 
 HEAD, TAIL = 20, 10
 """How many nodes of a large graph an abbreviated text shows at its start and at its end."""
@@ -67,8 +68,13 @@ def op_text(op: StdTensorOp) -> str:
 
 def _fields(op: Any) -> str:
     """The payload but for fields that have their default."""
-    told = [f for f in dataclasses.fields(op) if getattr(op, f.name) is not f.default] if dataclasses.is_dataclass(op) else []
+    told = [f for f in dataclasses.fields(op) if not _has_default(op, f)] if dataclasses.is_dataclass(op) else []
     return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
+
+
+def _has_default(op: Any, field: Any) -> bool:
+    value = getattr(op, field.name)
+    return value is field.default or (field.default is not dataclasses.MISSING and typed_key(value) == typed_key(field.default))
 
 
 def value_text(value: Any) -> str:

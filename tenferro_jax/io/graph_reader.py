@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,13 +31,20 @@ from .limits import Limits
 from .tree_json import tree_of
 
 
+class _Size(NamedTuple):
+    """How many nodes there are in a graph, each body counted wherever it is used, and how many graphs deep."""
+
+    nodes: int
+    depth: int
+
+
 class _Open:
     """A graph of which the records are being read."""
 
     def __init__(self, metas: list[TensorMeta], in_tree: Any):
         self.metas, self.input_count, self.in_tree = metas, len(metas), in_tree
         self.nodes: list[Node] = []
-        self.depth = 1
+        self.size = _Size(0, 1)
 
 
 class GraphReader:
@@ -55,15 +62,15 @@ class GraphReader:
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
-        self._ops: list[tuple[StdTensorOp, int]] = []  # with the depth of the graphs inside
-        self._graphs: list[tuple[Graph, int]] = []
+        self._ops: list[tuple[StdTensorOp, _Size]] = []  # with the size of the graphs inside
+        self._graphs: list[tuple[Graph, _Size]] = []
         self._open: _Open | None = None
         self._place = content.text.stop
         self._scope: Any = None
         self._dimensions: dict[str, Any] = {}
         self._payloads: dict[int, str] = {}
         self._nodes = self._values = self._records = 0
-        self._inner_depth = 0
+        self._inside = _Size(0, 0)
 
     def read(self) -> Graph:
         """The graph, verified.
@@ -153,16 +160,16 @@ class GraphReader:
         cls: Any = OPS[name]
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
             raise ValueError(f"{name} with the fields {list(fields)}")
-        self._inner_depth = 0
+        self._inside = _Size(0, 0)
         values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
-        self._ops.append((cls(**values), self._inner_depth))
+        self._ops.append((cls(**values), self._inside))
 
     def _numbered_tensor(self, number: Any) -> np.ndarray:
         return self._tensors[_index(number, self._tensors)]
 
     def _body(self, number: Any) -> Graph:
-        graph, depth = self._graphs[_index(number, self._graphs)]
-        self._inner_depth = max(self._inner_depth, depth)
+        graph, size = self._graphs[_index(number, self._graphs)]
+        self._inside = _Size(self._inside.nodes + size.nodes, max(self._inside.depth, size.depth))
         return graph
 
     def _extension(self, family_id: Any, payload: Any, levels: Any, outputs: Any) -> None:
@@ -175,7 +182,7 @@ class GraphReader:
             require_known_version(family_id)
             text = json.dumps(levels, separators=(",", ":"))
             self._require("values", _count(outputs))
-            self._ops.append((MissingExtension(family_id, payload, text, outputs), 0))
+            self._ops.append((MissingExtension(family_id, payload, text, outputs), _Size(0, 0)))
             return
         op = map_leaves(self._decoded(family_id, payload), self._in_scope)
         for level in batching:
@@ -183,7 +190,7 @@ class GraphReader:
                 raise ValueError(f"a batch level {level.in_axes} for {op.input_count} inputs")
         carrier = Extension(op, batching)
         self._payloads[id(carrier)] = payload
-        self._ops.append((carrier, 0))
+        self._ops.append((carrier, _Size(0, 0)))
 
     def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
         """What the factory of a family makes of a payload; it may be an author's own code."""
@@ -227,9 +234,10 @@ class GraphReader:
         first = len(graph.metas)
         for value in self._counted(inputs):
             _index(value, graph.metas)
-        made, depth = self._ops[_index(op, self._ops)]
-        graph.depth = max(graph.depth, depth + 1)
-        self._require("nesting", graph.depth)
+        made, inside = self._ops[_index(op, self._ops)]
+        graph.size = _Size(graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1))
+        self._require("nodes", graph.size.nodes)
+        self._require("nesting", graph.size.depth)
         graph.metas.extend([self._numbered_type(number) for number in self._counted(outputs)])
         graph.nodes.append(Node(made, tuple(inputs), first))
 
@@ -248,7 +256,7 @@ class GraphReader:
             [self._word(name) for name in _list(lost_rules)],
             [Guard(self._size(lhs), self._size(rhs), "a graph that was read") for lhs, rhs in _list(guards)],
         )
-        self._graphs.append((made, graph.depth))
+        self._graphs.append((made, graph.size))
         self._open = None
 
     def _root(self) -> Graph:

@@ -17,7 +17,7 @@ class Limits:
 
     Attributes:
       file_bytes: the whole.
-      nodes: nodes, those of the bodies of control flow included.
+      nodes: nodes, a body of control flow counted wherever it is used.
       values: what nodes read and give.
       records: lines that define something: types, tensors, ops.
       record_bytes: one line.

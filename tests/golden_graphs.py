@@ -1,0 +1,103 @@
+"""Writes the golden files of graph bytes that are not there yet; a file that is there is never written again.
+
+python -m tests.golden_graphs VERSION
+
+Each graph has, beside it, the arrays that go in and those that NumPy says come out, where there is an oracle.
+"""
+
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ext_tropical
+from tenferro_jax import GraphBuilder, to_wire, trace
+from tenferro_jax.extension import Extension
+from tenferro_jax.meta import meta_of
+from tenferro_jax.ops.linalg import ValidateNonsingular
+from tenferro_jax.ops.op import call
+from tenferro_jax.ops.vocabulary import ROOMS
+
+from .cases import CASES as EXTENSION_CASES
+from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of
+from .ops.test_vocabulary import CASES as OP_CASES
+
+FOLDER = pathlib.Path(__file__).parent / "golden"
+NAMED = ("pytrees", "control flow", "gradient of control flow", "symbolic", "guarded", "batched by hand", "lost derivative", "every leaf")
+
+
+def graph_of(applications):
+    builder = GraphBuilder()
+    outputs = []
+    for op, inputs in applications:
+        outputs += builder.add(op, *(builder.input(meta_of(jnp.asarray(x))) for x in inputs))
+    return builder.build(outputs)
+
+
+def room(ops):
+    """(graph, inputs, wanted outputs) of the cases of a room; NumPy's results where there is an oracle, else those of the op."""
+    cases = [case for case in OP_CASES if type(case[0]) in ops]
+    cases += [(op, inputs, lambda *xs, op=op: call(op, [jnp.asarray(x) for x in xs])) for op, inputs in KEYED_CASES if type(op) in ops]
+    cases = [case for case in cases if not isinstance(case[0], ValidateNonsingular)]
+    wanted = [out for _, inputs, oracle in cases for out in several(oracle(*inputs))]
+    return graph_of([(op, inputs) for op, inputs, _ in cases]), [x for _, inputs, _ in cases for x in inputs], wanted
+
+
+def several(outs):
+    return list(outs) if isinstance(outs, tuple | list) else [outs]
+
+
+def families():
+    """(name, graph, inputs, wanted outputs) for each extension family: the lib's own, and those that the tests publish."""
+    for case in {op_of(case).family_id: case for case in EXTENSION_CASES}.values():
+        yield op_of(case).family_id, graph_of([(case.op, case.inputs)]), case.inputs, several(case.oracle(*case.inputs))
+    x = np.arange(4.0).reshape(2, 2)
+    log = ext_tropical.LogEinsum(1.0, "ij,jk->ik")
+    yield log.family_id, graph_of([(log, (x, x))]), (x, x), [np.log(np.exp(x) @ np.exp(x))]
+    gradient = jax.grad(lambda a: ext_tropical.tropical_einsum("ij,jk->ik", a, x).sum())
+    graph = trace(jax.jvp, gradient, (x,), (x,)) if False else trace(lambda a: jax.jvp(gradient, (a,), (a,)), x)
+    ids = {node.op.family_id for node in graph.nodes if isinstance(node.op, Extension)}
+    if ids:
+        yield "tropical derivatives", graph, (x,), None
+
+
+def items():
+    """(name, graph, inputs, wanted outputs or None) of every golden file."""
+    for name, ops in ROOMS.items():
+        yield (name, *room(ops))
+    yield from families()
+    for name in NAMED:
+        yield name, FEATURES[name](), (), None
+    arrays = [all_bits(name) for name in DTYPES]
+    builder = GraphBuilder()
+    yield "dtypes", builder.build([builder.constant(array) for array in arrays]), (), None
+
+
+def plain(array):
+    """An array in a dtype that a .npz file keeps: keys as their data."""
+    array = jax.random.key_data(array) if jax.dtypes.issubdtype(jnp.asarray(array).dtype, jax.dtypes.prng_key) else array
+    return np.asarray(array)
+
+
+def main(version):
+    jax.config.update("jax_enable_x64", True)
+    folder = FOLDER / f"graph_v{version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, graph, inputs, wanted in items():
+        path = folder / f"{name.lower().replace(' ', '_').replace(',', '')}.graph"
+        try:
+            with open(path, "xb") as file:  # refuses a file that exists
+                file.write(to_wire(graph))
+        except FileExistsError:
+            print(f"kept    {path.name}")
+            continue
+        if wanted is not None:
+            arrays = {f"in_{i:03}": plain(x) for i, x in enumerate(inputs)} | {f"out_{i:03}": plain(x) for i, x in enumerate(wanted)}
+            np.savez_compressed(path.with_suffix(".npz"), **arrays)
+        print(f"written {path.name}, {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

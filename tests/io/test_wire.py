@@ -1,0 +1,415 @@
+"""Graph bytes: what is written is read back equal, byte for byte, in any process; what cannot be written or read is refused in words."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import tenferro_jax as tj
+from ext_tropical import TROPICAL_RULES, tropical_einsum
+from tenferro_jax import ArtifactError, LimitExceeded, Limits, PayloadError, Unsupported, from_wire, load_graph, save_graph, to_wire, trace
+from tenferro_jax.extension import NO_RUNTIMES, ExtensionFactory, ExtensionOp, apply
+from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.graph.verify import verify
+from tenferro_jax.ops.random import RandomWrap
+from tenferro_jax.ops.vocabulary import VOCABULARY
+
+from ..cases import CASES as EXTENSION_CASES
+from ..cases import ids
+from ..extension_ops import ALL_RUNTIMES, KernelSine, ScaledSquare
+from ..sweep import times
+from .graph_bank import DTYPES, FEATURES, SINGLE, Pair, all_bits, applied, constants, families_known, feature, graphs, nested
+from .plain_format import opened, sealed
+
+
+@pytest.fixture(autouse=True)
+def _families(monkeypatch):
+    families_known(monkeypatch)
+
+
+def round_trip(graph):
+    """The graph from its bytes, after what every round trip must keep was compared."""
+    content = to_wire(graph)
+    back = from_wire(content)
+    assert to_wire(back) == content
+    assert back.text(expand=True) == graph.text(expand=True)
+    assert back.lost_rules == graph.lost_rules
+    if not graph.is_symbolic:  # symbols of two calls are never equal
+        assert back == graph.with_runtimes(NO_RUNTIMES)
+        assert back.canonical_bytes() == graph.with_runtimes(NO_RUNTIMES).canonical_bytes()
+    assert verify(back) is back
+    return back
+
+
+def test_every_op_goes_there_and_back():
+    assert {type(op) for op, _ in SINGLE} == set(VOCABULARY)
+    for op, inputs in SINGLE:
+        round_trip(applied((op, inputs)))
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_feature_goes_there_and_back(name):
+    round_trip(feature(name))
+
+
+@given(graphs())
+@settings(max_examples=times(60))
+def test_generated_graphs_go_there_and_back(graph):
+    round_trip(graph)
+
+
+@pytest.mark.parametrize("case", EXTENSION_CASES, ids=ids(EXTENSION_CASES))
+def test_every_kind_of_extension_goes_there_and_back_and_runs(case):
+    graph = round_trip(trace(case, *case.inputs))
+    got = graph.with_runtimes(case.runtimes)(*case.inputs)
+    for g, w in zip(got, case.oracle(*case.inputs), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-12)
+    batch = case.batch(2)
+    mapped = round_trip(trace(jax.vmap(case), *batch)).with_runtimes(case.runtimes)(*batch)
+    for g, w in zip(mapped, case.stacked(*batch), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_constants_keep_every_bit(name):
+    array = all_bits(name)
+    for a in (array, array[:0], array[:1].reshape(()), array.reshape(1, -1, 1)):
+        graph = round_trip(constants(a))
+        (node,) = graph.nodes
+        assert (node.op.value.dtype, node.op.value.shape, node.op.value.tobytes()) == (a.dtype, a.shape, a.tobytes())
+        records, tensors = opened(to_wire(graph))
+        assert tensors == [(name, a.shape, a.tobytes())]
+        assert ["type", name, list(a.shape)] in records
+
+
+def test_keys_are_constants_too():
+    for generator in ("threefry2x32", "rbg", "unsafe_rbg"):
+        key = jax.random.key(7, impl=generator)
+        graph = round_trip(trace(lambda x, key=key: x + jax.random.normal(key, (3,)), np.ones(3)))
+        assert RandomWrap(generator) in {node.op for node in graph.nodes}
+        np.testing.assert_array_equal(graph(np.ones(3))[0], 1 + jax.random.normal(key, (3,)))
+        assert round_trip(trace(lambda k: k, key)).input_metas[0].dtype == key.dtype
+
+
+def test_a_graph_that_was_read_computes_and_differentiates_as_before():
+    graph = feature("control flow")
+    back = round_trip(graph)
+    x, n = np.array([1.0, 2.0]), np.float64(3)
+    np.testing.assert_array_equal(back.to_jax()(x, n), graph.to_jax()(x, n))
+    np.testing.assert_array_equal(tj.Engine().eval(back, x, n), graph.to_jax()(x, n))
+    squared = trace(lambda x: (tropical_einsum("ij,jk->ik", x, x) ** 2).sum(), np.ones((2, 2)))
+    back, x = round_trip(squared), np.array([[0.0, 3.0], [1.0, 2.0]])
+    with pytest.raises(tj.ADRuleError):
+        tj.grad(back)
+    np.testing.assert_array_equal(tj.grad(back.with_rules(TROPICAL_RULES)).to_jax()(x), tj.grad(squared).to_jax()(x))
+
+
+def test_a_lost_derivative_stays_refused():
+    back = round_trip(feature("lost derivative"))
+    with pytest.raises(Unsupported, match="schur_at_heart"):
+        tj.grad(back)
+
+
+def test_symbols_constraints_and_guards_hold_after_reading():
+    back = round_trip(feature("symbolic"))
+    x = np.arange(40.0).reshape(10, 4)
+    want = (x[4:], np.ones((5, 13)), np.float64(10))
+    for g, w in zip(back.to_jax()(x), want, strict=True):
+        np.testing.assert_array_equal(g, w)
+    (b, c) = back.input_metas[0].shape
+    assert (b >= 8, b % 2, c <= 4 * b) == (True, 0, True)
+    guarded = round_trip(feature("guarded"))
+    assert guarded.to_jax()(np.ones(3), np.ones(3)) == 6
+    with pytest.raises(tj.ShapeConstraintViolation, match="b == c"):
+        guarded.to_jax()(np.ones(3), np.ones(4))
+    payload = round_trip(feature("symbols in a payload"))
+    (node,) = payload.nodes
+    assert node.op.op.value[0] == 2 * payload.input_metas[0].shape[0]
+
+
+def test_equal_graphs_have_equal_bytes():
+    def one(x, y):
+        p = jnp.sin(x)
+        return p + jnp.cos(y)
+
+    def other(x, y):
+        q = jnp.cos(y)
+        return jnp.sin(x) + q
+
+    x = np.ones(3)
+    assert to_wire(trace(one, x, x)) == to_wire(trace(other, x, x)) != to_wire(trace(lambda x, y: one(y, x), x, x))
+    assert to_wire(feature("symbolic")) == to_wire(FEATURES["symbolic"]())
+    many = [feature(name) for name in FEATURES] + [applied(single) for single in SINGLE]
+    contents = [to_wire(graph) for graph in many]
+    for i, a in enumerate(many):
+        for j in range(i):
+            assert (contents[i] == contents[j]) == (a == many[j])
+
+
+def test_runtimes_stay_behind():
+    x = np.ones(2)
+    graph = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0], x)
+    assert round_trip(graph) == trace(lambda x: apply(KernelSine(), x)[0], x) != graph
+    two = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x)
+    with pytest.raises(tj.InvalidConfig, match="under two runtime sets"):
+        to_wire(two)
+
+
+def test_bytes_are_those_of_other_processes(tmp_path):
+    names = ["pytrees", "control flow", "symbolic", "tropical", "keys", "every leaf"]
+    code = (
+        "import sys, jax; jax.config.update('jax_enable_x64', True)\n"
+        "from tests.io.graph_bank import FEATURES\nimport tenferro_jax as tj\n"
+        "for i, name in enumerate(sys.argv[2:]): tj.save_graph(FEATURES[name](), f'{sys.argv[1]}/{i}')"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": "12345"}
+    root = pathlib.Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, tmp_path, *names], env=environment, cwd=root, check=True)
+    for i, name in enumerate(names):
+        assert (tmp_path / str(i)).read_bytes() == to_wire(feature(name))
+
+
+def test_the_format_is_what_its_page_says():
+    records, tensors = opened(to_wire(trace(lambda x: jnp.sin(x) + np.array([1.0, 2.0]), np.ones(2))))
+    assert records == [
+        ["type", "float64", [2]],
+        ["op", "Sin", {"accuracy": None}],
+        ["tensor", "float64", [2]],
+        ["op", "Constant", {"value": {"tensor": 0}}],
+        ["op", "Add", {}],
+        ["graph", [0], ["tuple", 0]],
+        ["node", 0, [0], [0]],
+        ["node", 1, [], [0]],
+        ["node", 2, [1, 2], [0]],
+        ["return", [3], 0, [], []],
+    ]
+    assert tensors == [("float64", (2,), np.array([1.0, 2.0]).tobytes())]
+
+
+def test_files(tmp_path):
+    path = tmp_path / "a.graph"
+    graph = feature("pytrees")
+    assert save_graph(graph, path) == path.stat().st_size == len(to_wire(graph))
+    assert load_graph(path) == load_graph(str(path)) == graph
+    with pytest.raises(FileNotFoundError):
+        load_graph(tmp_path / "b.graph")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match=r"a\.graph: given \d+ bytes of \d+"):
+        load_graph(path)
+    path.write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"a\.graph: given 0 bytes"):
+        load_graph(path)
+    with pytest.raises(ArtifactError):
+        load_graph("/dev/zero")
+    with pytest.raises(LimitExceeded, match=r"file_bytes; needed at most 100.*Limits\(file_bytes=\.\.\.\)"):
+        save_graph(graph, path), load_graph(path, limits=Limits(file_bytes=100))
+
+
+# --- extensions that this process does not know --------------------------------------------------------------------
+
+
+def gone(monkeypatch, *known):
+    monkeypatch.setattr(registry_module, "_factories", {})
+    for cls in known:
+        tj.extension.register_extension(ExtensionFactory(cls))
+
+
+@dataclasses.dataclass(frozen=True)
+class LaterSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v2"
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlierSquare(ExtensionOp):
+    family_id = "test-package.scaled_square.v0"
+
+
+def squared(x):
+    return jnp.sin(jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name="i")(x)).sum()
+
+
+def test_an_unknown_family_is_named(monkeypatch):
+    content = to_wire(trace(squared, np.ones((2, 3))))
+    gone(monkeypatch)
+    with pytest.raises(Unsupported, match=r"extension: given test-package\.scaled_square\.v1: not registered"):
+        from_wire(content)
+
+
+@pytest.mark.parametrize(("cls", "version"), [(LaterSquare, "v2"), (EarlierSquare, "v0")])
+@pytest.mark.parametrize("skip", [False, True])
+def test_another_version_is_refused_and_both_are_named(monkeypatch, cls, version, skip):
+    content = to_wire(trace(squared, np.ones((2, 3))))
+    gone(monkeypatch, cls)
+    with pytest.raises(Unsupported, match=f"version mismatch, graph has v1, runtime has {version}"):
+        from_wire(content, skip_missing_extensions=skip)
+
+
+def test_a_placeholder_keeps_all_and_does_nothing(monkeypatch):
+    x = np.ones((2, 3))
+    graph = trace(squared, x)
+    content = to_wire(graph)
+    gone(monkeypatch)
+    back = from_wire(content, skip_missing_extensions=True)
+    assert to_wire(back) == content
+    assert from_wire(content, skip_missing_extensions=True) == back != graph
+    assert hash(back) == hash(from_wire(content, skip_missing_extensions=True))
+    assert "test-package.scaled_square.v1" in str(back)
+    assert "test-package.scaled_square.v1" in back.svg()
+    assert back.output_metas == graph.output_metas
+    missing = next(node.op for node in back.nodes if type(node.op).__name__ == "MissingExtension")
+    runs = [
+        lambda: back.to_jax()(x),
+        lambda: jax.jit(back.to_jax())(x),
+        lambda: jax.eval_shape(back.to_jax(), x),
+        lambda: tj.compile_std_to_exec(back),
+        lambda: tj.Engine().eval(back, x),
+        lambda: tj.grad(back),
+        lambda: tj.jvp(back),
+        lambda: tj.export(back),
+        lambda: trace(back.to_jax(), x),
+        lambda: missing.infer(back.input_metas[0]),
+    ]
+    for run in runs:
+        with pytest.raises(Unsupported, match=r"test-package\.scaled_square\.v1: not registered"):
+            run()
+    gone(monkeypatch, ScaledSquare)
+    assert from_wire(to_wire(back)) == graph
+    assert from_wire(content, skip_missing_extensions=True) == graph
+
+
+def test_a_placeholder_in_a_body_and_with_symbols(monkeypatch):
+    b = jax.export.symbolic_shape("b")[0]
+
+    def looped(x):
+        return jax.lax.fori_loop(0, 3, lambda i, x: apply(ScaledSquare(0.5), x)[0], x)
+
+    content = to_wire(trace(looped, jax.ShapeDtypeStruct((b,), np.float64)))
+    gone(monkeypatch)
+    back = from_wire(content, skip_missing_extensions=True)
+    assert to_wire(back) == content
+    with pytest.raises(Unsupported, match="not registered"):
+        back.to_jax()(np.ones(3))
+
+
+RECORDS = '["type","float64",[2]]\n["extension",{},{},[],1]\n["graph",[0],["tuple",0]]\n["node",0,[0],[0]]\n["return",[1],0,[],[]]\n'
+
+
+def with_extension(family_id, payload="{}"):
+    return sealed(RECORDS.replace("{},{}", f"{json.dumps(family_id)},{json.dumps(payload)}"))
+
+
+@pytest.mark.parametrize(
+    "family_id",
+    ["", "a", "a.b", "a.b.v", "a.b.1", "a b.c.v1", "test-package.sc\u0430led_square.v1", "test-package.scaled_square.v\uff11", "a.b.v1\n"],
+)
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_id, skip):
+    monkeypatch.setattr(registry_module, "_factories", None)  # to look into it is an AttributeError or TypeError
+    with pytest.raises(tj.MalformedFamilyId):
+        from_wire(with_extension(family_id), skip_missing_extensions=skip)
+
+
+def test_payloads_are_validated_by_their_family():
+    good = '{"factor":{"float":"0x1.8000000000000p+0"}}'
+    family = ScaledSquare.family_id
+    assert from_wire(with_extension(family, good)).nodes[0].op.op == ScaledSquare(1.5)
+    odd = [
+        "", "{}", "[]", "null", '{"factor":1.5}', '{"factor":{"float":"1.5"}}', '{"factor":{"float":"0x1.8p+0"}}', '{"factor":"x"}',
+        ' {"factor":{"float":"0x1.8000000000000p+0"}}', good[:-1] + ',"more":1}', good.replace('{"float', '{"complex'), good.upper(),
+        '{"factor":{"float":"0x1.0000000000000p+0"},"factor":{"float":"0x1.8000000000000p+0"}}', '{"factor":NaN}', "[" * 100_000,
+    ]  # fmt: skip
+    for payload in odd:
+        with pytest.raises(PayloadError, match="ScaledSquare payload"):
+            from_wire(with_extension(family, payload))
+
+
+def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
+    content = with_extension(ScaledSquare.family_id, "2")
+    for decode, problem in [
+        (lambda self, payload: ScaledSquare(float(payload)), None),
+        (lambda self, payload: 3, "given 3 from the factory"),
+        (lambda self, payload: LaterSquare(), "LaterSquare"),
+        (lambda self, payload: [][0], "IndexError"),
+    ]:
+        monkeypatch.setattr(registry_module, "_factories", {})
+        tj.extension.register_extension(type("ByHand", (ExtensionFactory,), {"decode": decode})(ScaledSquare))
+        if problem is None:
+            assert from_wire(content).nodes[0].op.op == ScaledSquare(2.0)
+        else:
+            with pytest.raises(PayloadError, match=problem):
+                from_wire(content)
+
+
+# --- what cannot be written, limits --------------------------------------------------------------------------------
+
+
+def test_what_has_no_bytes_is_refused():
+    x = np.ones(2)
+    with pytest.raises(Unsupported, match=r"results: given a pytree node of type .*Pair"):
+        to_wire(trace(lambda x: Pair(x, x), x))
+    b, c = jax.export.symbolic_shape("b")[0], jax.export.symbolic_shape("c")[0]
+    spec = [jax.ShapeDtypeStruct((d,), np.float64) for d in (b, c)]
+    with pytest.raises(Unsupported, match="another scope"):
+        to_wire(trace(lambda x, y: (jnp.sin(x), jnp.sin(y)), *spec))
+    for wrong in (3, jnp.sin, None):
+        with pytest.raises(tj.InvalidConfig, match="needed a Graph"):
+            to_wire(wrong)
+        with pytest.raises(tj.InvalidConfig, match="needed bytes"):
+            from_wire(wrong)
+    assert from_wire(memoryview(to_wire(trace(jnp.sin, x)))) == from_wire(bytearray(to_wire(trace(jnp.sin, x))))
+
+
+def test_64_bit_values_need_64_bit_types():
+    content = to_wire(trace(jnp.sin, np.ones(2)))
+    with jax.enable_x64(False), pytest.raises(tj.X64Error, match=r"line 1: .*enable_x64\(True\)"):
+        from_wire(content)
+
+
+LIMITED = {
+    "file_bytes": lambda n: applied(*[SINGLE[0]] * n),
+    "nodes": lambda n: trace(lambda x: sum((x * i for i in range(2, n + 2)), x), np.ones(2)),
+    "values": lambda n: trace(lambda *xs: jnp.concatenate(xs), *[np.ones(2)] * n),
+    "records": lambda n: trace(lambda x: [x[:i] for i in range(n)], np.ones(50)),
+    "record_bytes": lambda n: trace(lambda x: [x] * n, np.ones(2)),
+    "payload_bytes": lambda n: FEATURES["every leaf"](),
+    "text_bytes": lambda n: trace(lambda x: x, jax.ShapeDtypeStruct((jax.export.symbolic_shape("b" * n)[0],), np.float64)),
+    "rank": lambda n: trace(lambda x: x.sum(), np.ones((1,) * n)),
+    "elements": lambda n: trace(lambda x: x.sum(), np.ones((n, 2))),
+    "nesting": nested,
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_each_limit_binds_and_can_be_raised(name):
+    assert set(LIMITED) == {field.name for field in dataclasses.fields(Limits)}
+    content = to_wire(LIMITED[name](30))
+    least = 1
+    with pytest.raises(LimitExceeded) as error:
+        from_wire(content, limits=Limits(**{name: least}))
+    assert f"Limits({name}=...)" in error.value.fix
+    while True:  # the error says what is needed
+        try:
+            graph = from_wire(content, limits=Limits(**{name: least}))
+            break
+        except LimitExceeded as error:
+            needed = int(error.given.split(" for ")[0])
+            assert needed > least
+            least = needed
+    assert to_wire(graph) == content
+    with pytest.raises(LimitExceeded):
+        from_wire(content, limits=Limits(**{name: least - 1}))
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", None])
+def test_a_limit_is_an_integer(wrong):
+    with pytest.raises(tj.InvalidConfig, match="Limits: given nodes="):
+        Limits(nodes=wrong)
