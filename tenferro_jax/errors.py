@@ -190,7 +190,7 @@ class ArtifactError(TenferroError, ValueError):
 
 
 class LimitExceeded(ArtifactError):
-    """The bytes of a graph ask for more than the limits of the reader allow."""
+    """The bytes of a graph or an exported program ask for more than the limits of the reader allow."""
 
 
 # --- registries ----------------------------------------------------------------------------------------------------
