@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, ExportedProgram, Progress, TenferroError, export, load, routes, trace
+from tenferro_jax import Engine, ExportedProgram, Progress, TenferroError, export, load_exported, routes, trace
 
 try:
     import matplotlib
@@ -239,7 +239,7 @@ def run(out: pathlib.Path, epochs: int) -> None:
     loss = lambda params, x: predict(max_plus_layer, params, x).sum()  # noqa: E731
     print("routes in training:", *dict.fromkeys(map(str, routes(jax.grad(loss), params, data.test_x))), sep="\n  ")
     print("routes in the exported program:", *map(str, routes(loss, params, data.test_x, platform="cuda", exporting=True)), sep="\n  ")
-    if load(path).families != program.families:
+    if load_exported(path).families != program.families:
         raise DemoError("the file names other extension families than the program")
     print(f"exported {path}: {size:,} bytes for {', '.join(program.platforms)}; extension families {', '.join(program.families)}")
 

@@ -54,8 +54,10 @@ from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
 from .graph.guards import Guard
 from .graph.verify import verify
-from .io.export import ExportedProgram, export, load
+from .io.export import export
 from .io.limits import Limits
+from .io.loading import load_exported
+from .io.program import ExportedProgram
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .limitation import Limitation
 from .meta import TensorMeta
@@ -132,7 +134,7 @@ __all__ = [
     "host_errors",
     "jvp",
     "linearize",
-    "load",
+    "load_exported",
     "load_graph",
     "parse_equation",
     "parse_interleaved",

@@ -40,6 +40,11 @@ def _rebuild(cls: type[TenferroError], parts: dict[str, Any]) -> TenferroError:
     return error
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception of others says, as far as it fits into a sentence of ours."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 # --- wrong input ---------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +190,7 @@ class ArtifactError(TenferroError, ValueError):
 
 
 class LimitExceeded(ArtifactError):
-    """The bytes of a graph ask for more than the limits of the reader allow."""
+    """The bytes of a graph or an exported program ask for more than the limits of the reader allow."""
 
 
 # --- registries ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ of `jax.extend.mlir`. Verified on JAX 0.10.2, 0.11.2 and 0.12.0.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +20,7 @@ from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, seri
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir, xla
 
-from .errors import InvalidConfig
+from .errors import InvalidConfig, Unsupported
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -213,7 +216,8 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
     """
 
     def named(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(fn(*arrays))
+        with jax.named_scope(name):  # where profiles and errors say that an op is
+            return tuple(fn(*arrays))
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
@@ -230,20 +234,90 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
 # --- exported modules ----------------------------------------------------------------------------------------------
 
 
-def tagged_calls(module_text: str) -> list[dict[str, str]]:
-    """The `tenferro.ext` attributes of every call in a module, in order."""
-    found: list[dict[str, str]] = []
-    with mlir.make_ir_context():
-        module = ir.Module.parse(module_text)  # a name of its own: it owns what is walked
+class Module(NamedTuple):
+    """What a StableHLO module holds.
+
+    Attributes:
+      extensions: the `tenferro.ext` attributes of every call, in order.
+      custom_calls: the targets of custom calls, sorted, each once.
+      ops: how often each op appears, by name.
+    """
+
+    extensions: tuple[dict[str, str], ...]
+    custom_calls: tuple[str, ...]
+    ops: dict[str, int]
+
+
+def read_module(portable: bytes) -> Module:
+    """What a portable StableHLO artifact holds; whatever JAX's parser raises where it cannot read it."""
+    extensions: list[dict[str, str]] = []
+    targets: set[str] = set()
+    ops: collections.Counter[str] = collections.Counter()
+    with mlir.make_ir_context() as context:
+        module = deserialize_portable_artifact(portable, context)  # a name of its own: it owns what is walked
         pending = [module.operation]
         while pending:
             op = pending.pop()
+            ops[op.name] += 1
             if ATTRIBUTE in op.attributes:
                 tags = ir.DictAttr(op.attributes[ATTRIBUTE])
-                found.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
+                extensions.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
+            if op.name == "stablehlo.custom_call":
+                targets.add(ir.StringAttr(op.attributes["call_target_name"]).value)
             children = [child.operation for region in op.regions for block in region for child in block]
             pending.extend(reversed(children))
+    return Module(tuple(extensions), tuple(sorted(targets)), dict(ops))
+
+
+class ModuleOp(NamedTuple):
+    """One op of a module's main function.
+
+    Attributes:
+      name: of the op; "input" and "output" for arguments and results.
+      called: the function that a call calls, or "".
+      family_id: the extension that it was, or "".
+      types: what it gives.
+      reads: the numbers of the ops whose results it reads, those in its regions included.
+    """
+
+    name: str
+    called: str
+    family_id: str
+    types: tuple[str, ...]
+    reads: tuple[int, ...]
+
+
+def main_ops(portable: bytes) -> list[ModuleOp]:
+    """The ops of the main function of a portable artifact, in order; of what it wraps, where JAX wrapped it to solve for sizes."""
+    with mlir.make_ir_context() as context:
+        module = deserialize_portable_artifact(portable, context)
+        functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body.operations}
+        (block,) = functions.get("_wrapped_jax_export_main", functions["main"]).regions[0].blocks
+        made: dict[Any, int] = {}
+        found: list[ModuleOp] = []
+        for argument in block.arguments:
+            made[argument] = len(found)
+            found.append(ModuleOp("input", "", "", (str(argument.type),), ()))
+        for child in block.operations:
+            op = child.operation
+            reads = tuple(dict.fromkeys(made[value] for value in _values_read(op) if value in made))
+            if op.name == "func.return":
+                found.extend(ModuleOp("output", "", "", (), (made[value],)) for value in op.operands)
+                continue
+            called = ir.FlatSymbolRefAttr(op.attributes["callee"]).value if "callee" in op.attributes else ""
+            tags = ir.DictAttr(op.attributes[ATTRIBUTE]) if ATTRIBUTE in op.attributes else None
+            family = "" if tags is None else ir.StringAttr(tags["family_id"]).value
+            made.update(dict.fromkeys(op.results, len(found)))
+            found.append(ModuleOp(op.name, called, family, tuple(str(result.type) for result in op.results), reads))
     return found
+
+
+def _values_read(op: Any) -> Iterator[Any]:
+    yield from op.operands
+    for region in op.regions:
+        for block in region:
+            for child in block:
+                yield from _values_read(child.operation)
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:
@@ -254,6 +328,52 @@ def rewrite_portable(portable: bytes, requirement: str) -> bytes:
         module = deserialize_portable_artifact(portable, context)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target))
+
+
+def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:
+    """(target, op) of each custom call that JAX's export refused because nobody promises it for long; JAX keeps its list to itself."""
+    return [(quoted or plain, op) for quoted, plain, op in _REFUSED.findall(str(error))]
+
+
+_REFUSED = re.compile(r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivedExported(jax.export.Exported):
+    """An Exported with its derivative at hand; one more than that is refused in words."""
+
+    derivative: jax.export.Exported | None
+
+    def has_vjp(self) -> bool:
+        """Whether there is a derivative."""
+        return self.derivative is not None
+
+    def vjp(self) -> jax.export.Exported:
+        """The derivative."""
+        if self.derivative is None:
+            raise Unsupported(
+                where="gradient of an exported program",
+                given="a program that holds no derivative of this order",
+                needed="one exported with a higher vjp_order",
+                fix="Export with vjp_order=1 for gradients, 2 for gradients of gradients.",
+            )
+        return self.derivative
+
+
+def with_derivatives(exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]) -> DerivedExported:
+    """An Exported with `order` derivatives made now, the module of each passed through `change`."""
+    derivative = with_derivatives(exported.vjp(), order - 1, change) if order else None
+    fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+    fields["mlir_module_serialized"] = change(exported.mlir_module_serialized)
+    return DerivedExported(**fields, derivative=derivative)
+
+
+def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
+    """A program that was read from bytes or made by `with_derivatives`, then its derivatives."""
+    found = [exported]
+    while found[-1].has_vjp():
+        found.append(found[-1].vjp())
+    return found
 
 
 # --- jaxprs --------------------------------------------------------------------------------------------------------

@@ -43,10 +43,10 @@ def test_train_trace_export_and_load(tmp_path):
     program = tj.export(graph, platforms=("cpu", "cuda", "tpu"))
     path = tmp_path / "predictor.bin"
     program.save(path)
-    loaded = tj.load(path)
+    loaded = tj.load_exported(path)
     assert loaded.families == ("tenferro-ext-tropical.einsum.v1",)
     assert loaded.platforms == ("cpu", "cuda", "tpu")
     for size in (1, 8):
         want = brute_force("max_plus", "bi,io->bo", x[:size], np.asarray(w))[0]
-        np.testing.assert_array_equal(loaded(x[:size]), want)
+        np.testing.assert_array_equal(loaded.call(x[:size]), want)
         np.testing.assert_array_equal(graph.to_jax()(x[:size]), want)

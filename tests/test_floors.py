@@ -27,8 +27,9 @@ FLOORS = {
     "tensor": 7,
     "conformance": 8,
     "__init__": 9,
-    "cli": 9,
-    "__main__": 10,
+    "command": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
 DOORS = {"tenferro_jax", "tenferro_jax.extension"}

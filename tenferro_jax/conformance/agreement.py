@@ -19,7 +19,8 @@ from ..extension.execution import current_platform
 from ..extension.op import has_host_form, lowered
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..io.export import export, load
+from ..io.export import export
+from ..io.loading import load_exported
 from ..meta import meta_of, struct
 from .examples import Inputs, grown, in_other_dtypes, is_float, is_half, of_other_sizes
 from .inference import run_host_form, symbolic_graph
@@ -170,11 +171,11 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
     only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Lower to what exports: no host code, no kernel, no callback."
     with breaking("X13.7", "export", fix):
-        program = load(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes())
+        program = load_exported(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes())
     if list(program.extensions) != [subject.carrier.attributes()]:
         raise Broken("X11.1", f"the exported program holds {program.extensions}", "Keep family_id and payload as the class states them.")
     yield
-    subject.require_equal("exported and reloaded", program(*inputs), subject.expected(inputs), "X13.7", SAME)
+    subject.require_equal("exported and reloaded", program.call(*inputs), subject.expected(inputs), "X13.7", SAME)
     yield
 
 
@@ -187,7 +188,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     fix = "Write the lowering in functions that take symbolic sizes, or lower by scan and gather instead."
     try:
         with breaking("X13.7", "export with symbolic sizes", fix):
-            program = load(export(graph, platforms=("cpu",)).to_bytes())
+            program = load_exported(export(graph, platforms=("cpu",)).to_bytes())
     except Broken as broken:
         if isinstance(broken.__cause__, UndecidedDimensionError):
             reason = f"the op ties sizes in a way that a symbol for each axis does not state: {broken.__cause__.given}"
@@ -197,7 +198,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     for made in _two_sizes(subject, inputs):
         what = f"exported with symbolic sizes, at {', '.join(str(meta_of(x)) for x in made)}"
         with breaking("X13.7", what, fix):
-            got = program(*made)
+            got = program.call(*made)
         subject.require_equal(what, got, subject.expected(made), "X13.7", SAME)
         yield
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension import Extension
+from ..extension.missing import MissingExtension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant
@@ -129,9 +130,36 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 0", fix="Leave it out.")
-    picture = _picture(graph, limit, 0)
+    return _document(_picture(graph, limit, 0), len(graph.nodes))
+
+
+class Step(NamedTuple):
+    """One op of a program that is no Graph.
+
+    Attributes:
+      kind: "input", "output", "extension", or another kind of box.
+      title: the name on the box.
+      details: further lines, the type of what it gives last.
+      text: the tooltip.
+      reads: the numbers of the steps whose results it reads.
+    """
+
+    kind: str
+    title: str
+    details: list[str]
+    text: str
+    reads: list[int]
+
+
+def steps_svg(steps: Sequence[Step], *, limit: int = 80) -> str:
+    """A program as an SVG document, from its steps in an order in which each reads earlier ones; its middle is folded beyond `limit`."""
+    boxes = [_Box(s.kind, _short(s.title, 40), list(map(_short, s.details)), s.text, s.kind not in ("input", "output")) for s in steps]
+    count = sum(box.count for box in boxes)
+    return _document(_placed(boxes, [step.reads for step in steps], limit), count)
+
+
+def _document(picture: _Picture, count: int) -> str:
     _, placement, folded = picture
-    count = len(graph.nodes)
     caption = f"{count:,} node{'s' * (count != 1)}" + (f", {folded:,} of them folded" if folded else "")
     width = max(placement.width, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
     height = placement.height + 2 * _MARGIN + 22
@@ -152,7 +180,10 @@ def graph_svg(graph: Any, *, limit: int = 80) -> str:
 
 
 def _picture(graph: Any, limit: int, depth: int) -> _Picture:
-    boxes, reads = _boxes(graph, depth, fold=len(graph.nodes) > limit)
+    return _placed(*_boxes(graph, depth, fold=len(graph.nodes) > limit), limit)
+
+
+def _placed(boxes: list[_Box], reads: list[list[int]], limit: int) -> _Picture:
     if len(boxes) > 2 * limit:
         boxes, reads = _without_middle(boxes, reads, limit)
     sizes = [box.size for box in boxes]
@@ -280,7 +311,7 @@ def _together(members: list[_Box]) -> _Box:
 
 
 def _kind(op: StdTensorOp) -> str:
-    if isinstance(op, Extension):
+    if isinstance(op, Extension | MissingExtension):
         return "extension"
     return _KINDS.get(type(op), "other")
 
@@ -291,10 +322,10 @@ def _box(node: Any, metas: Sequence[Any], depth: int) -> _Box:
     outs = ", ".join(f"%{i}" for i in range(node.first_output, node.first_output + len(metas)))
     tooltip = f"{outs} = {op_text(op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}"
     payload: Any = op.op if isinstance(op, Extension) else op
-    title = op.family_id if isinstance(op, Extension) else type(op).__name__
+    title = op.family_id if isinstance(op, Extension | MissingExtension) else type(op).__name__
     if isinstance(op, Extension) and op.batching:
         title += ".vmap" * len(op.batching)
-    details = [line for line in [_payload(payload)] if line]
+    details = [line for line in ["not registered" if isinstance(op, MissingExtension) else _payload(payload)] if line]
     inner = []
     for name, body in named_bodies(op):
         if depth < _NESTED_DEPTH and len(body.nodes) <= _NESTED_NODES:

@@ -1,1 +1,1 @@
-"""Floor 7: programs as files."""
+"""Floor 7: programs and graphs as files."""

@@ -1,16 +1,7 @@
-"""Programs as portable StableHLO files, and back.
-
-File layout: the untouched bytes of `jax.export.Exported.serialize()`, so that `jax.export.deserialize` of a process that
-has only JAX reads the whole file; then a footer: manifest (JSON), its length, SHA-256 of all before, magic.
-"""
+"""Functions and graphs as portable StableHLO programs."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import pathlib
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,140 +9,108 @@ import jax
 import jax.export
 
 from .. import jax_seam
-from ..errors import ArityError, ArtifactError, InvalidConfig, TenferroError, UnboundPlaceholder, UnexpectedBinding, Unsupported
-from ..extension import ExtensionOp
-from ..extension.registry import require_extension_factory, require_known_version
+from ..engine.program import ExecProgram
+from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line
 from ..graph.graph import Graph
 from ..graph.guards import Guard
-from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes, undecided
-
-MAGIC = b"tenferro-export1"
-_LENGTH = struct.Struct("<Q")
-_TAIL = struct.Struct(f"<32s{len(MAGIC)}s")
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportedProgram:
-    """A lowered program for one or more platforms, with the extensions it came from.
-
-    Attributes:
-      exported: the jax.export.Exported.
-      extensions: for each extension call its family_id, payload and batching as text.
-    """
-
-    exported: Any
-    extensions: tuple[dict[str, str], ...]
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """The extension families in the program, sorted, each once."""
-        return tuple(sorted({e["family_id"] for e in self.extensions}))
-
-    def ops(self) -> tuple[ExtensionOp, ...]:
-        """The extension ops that the program was lowered from, in order, read back by their registered factories.
-
-        Raises:
-          Unsupported: a family is not registered in this process, or under another major version.
-          PayloadError: a payload that is none of its family.
-
-        Example:
-          >>> import jax.numpy as jnp
-          >>> from tenferro_jax import export
-          >>> export(jnp.sin, jnp.zeros(2)).ops()
-          ()
-        """
-        return tuple(require_extension_factory(e["family_id"]).decode(e["payload"]) for e in self.extensions)
-
-    @property
-    def platforms(self) -> tuple[str, ...]:
-        """Platforms that the program runs on."""
-        return tuple(self.exported.platforms)
-
-    @property
-    def text(self) -> str:
-        """The StableHLO module."""
-        return self.exported.mlir_module()
-
-    def __call__(self, *args: Any) -> Any:
-        """Run on the current platform; symbolic dimensions take the sizes of the arguments.
-
-        Raises:
-          X64Error: a 64-bit array while 64-bit types are off.
-          UnboundPlaceholder, UnexpectedBinding: the arguments are nested in another way.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument is not what was exported.
-        """
-        require_x64_leaves(args, "exported program")
-        leaves, tree = jax.tree.flatten((args, {}))
-        if tree != self.exported.in_tree:
-            kind = UnexpectedBinding if len(leaves) > len(self.exported.in_avals) else UnboundPlaceholder
-            needed = f"{self.exported.in_tree}"
-            raise kind(where="exported program", given=f"arguments {tree}", needed=needed, fix="Pass them nested as they were exported.")
-        declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
-        if declared != given:
-            solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
-        return self.exported.call(*args)
-
-    def __repr__(self) -> str:
-        inputs = ", ".join(map(str, self.exported.in_avals))
-        outs = ", ".join(map(str, self.exported.out_avals))
-        families = ", ".join(self.families) or "none"
-        return f"ExportedProgram(({inputs}) -> ({outs}); platforms {', '.join(self.platforms)}; extensions {families})"
-
-    def to_bytes(self) -> bytes:
-        """The file content."""
-        body = bytes(self.exported.serialize())
-        manifest = json.dumps(
-            {"format": 1, "jax": jax.__version__, "platforms": self.platforms, "extensions": self.extensions, "body_bytes": len(body)},
-            sort_keys=True,
-        ).encode()
-        content = body + manifest + _LENGTH.pack(len(manifest))
-        return content + _TAIL.pack(hashlib.sha256(content).digest(), MAGIC)
-
-    def save(self, path: str | pathlib.Path) -> int:
-        """Write the file; returns its size in bytes."""
-        return pathlib.Path(path).write_bytes(self.to_bytes())
+from ..meta import as_operand, require_x64_leaves, undecided
+from .program import ExportedProgram, described
 
 
 def export(
-    fn: Callable[..., Any] | Graph,
+    fn: Callable[..., Any] | Graph | ExecProgram,
     *specs: Any,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    vjp_order: int = 0,
     compatibility: str | None = "WEEK_12",
+    custom_calls: Sequence[str] = (),
 ) -> ExportedProgram:
     """Lower a function or a graph to a portable program.
 
     Extensions are lowered to standard ops; each stays one named call that carries its family_id and payload.
 
     Args:
-      fn: a JAX-traceable function, or a Graph. Sizes that guards of the graph demand to be equal are one symbol in the program,
-        which refuses arguments where they differ.
+      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, whose graph is taken. Sizes that guards of the
+        graph demand to be equal are one symbol in the program, which refuses arguments where they differ.
       *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct, dimensions may be symbolic; none for a graph.
       platforms: platforms the file is for; none of them needs to be present.
+      vjp_order: how many times the program can be differentiated in reverse mode where it is called: 0 never, 1 for
+        gradients, 2 for gradients of gradients. Each order adds a program.
       compatibility: StableHLO requirement that the program is rewritten for ("WEEK_4", "WEEK_12"), so that an older JAX
         reads it; source locations, which name files of this machine, are dropped then. None keeps what this JAX writes.
+      custom_calls: targets of custom calls to allow though JAX promises nothing for them; the reader must have them.
 
     Raises:
-      Unsupported: an extension has no lowering; kernels and host code are not portable.
+      Unsupported: an extension has no lowering; kernels and host code are not portable; a custom call inside is none of
+        those that JAX keeps stable, the text names the op; the function has no derivative of this order.
+      ADRuleError: an extension inside has no rule for the derivative.
       UndecidedDimensionError: an extension needs two symbolic dimensions to be equal; the text says which constraint to add.
       X64Error: a 64-bit spec while 64-bit types are off.
+      DTypeError: a spec that is no array.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import export
       >>> (b,) = jax.export.symbolic_shape("b")
       >>> program = export(lambda x: x.sum(1), jax.ShapeDtypeStruct((b, 3), jnp.float32))
-      >>> program(jnp.ones((2, 3))).tolist()
+      >>> program.call(jnp.ones((2, 3))).tolist()
       [3.0, 3.0]
     """
     if not callable(fn):
         raise InvalidConfig(where="export", given=repr(fn), needed="a function or a Graph", fix="Pass one first, then its specs.")
     guards: tuple[Guard, ...] = ()
+    if isinstance(fn, ExecProgram):
+        fn = fn.graph
     if isinstance(fn, Graph):
         if specs:
             raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")
         graph, guards = fn.unified(), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
+    _require_options(platforms, vjp_order, compatibility, custom_calls)
+    require_x64_leaves(specs, "export")
+    for leaf in jax.tree.leaves(specs):
+        if not hasattr(leaf, "dtype"):
+            as_operand(leaf, "export")
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in custom_calls]
+
+    def rewritten(portable: bytes) -> bytes:
+        return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
+
+    lowered = None
+    try:
+        lowered = jax.export.export(jax.jit(fn), platforms=tuple(platforms), disabled_checks=allowed)(*specs)
+        exported = jax_seam.with_derivatives(lowered, vjp_order, rewritten)
+    except TenferroError:
+        raise
+    except NotImplementedError as error:  # what JAX says of host callbacks
+        raise Unsupported(
+            where="export",
+            given=first_line(error),
+            needed="operations that JAX can write into a file for these platforms",
+            fix="Take host callbacks out, or export for one platform to see more.",
+        ) from error
+    except Exception as error:
+        if found := jax_seam.unguaranteed_calls(error):
+            raise _unguaranteed(found) from error
+        if lowered is not None:
+            raise Unsupported(
+                where=f"export with vjp_order={vjp_order}",
+                given=first_line(error),
+                needed="a function that reverse mode differentiates so often",
+                fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
+            ) from error
+        if not guards:
+            raise
+        # JAX: a symbol that a guard took away is left in a constraint
+        raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
+    modules = [jax_seam.read_module(program.mlir_module_serialized) for program in jax_seam.orders(exported)]
+    return ExportedProgram(exported, described(exported, modules, jax.__version__))
+
+
+def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_calls: Any) -> None:
     jax_seam.require_platforms(platforms, "export")
+    if type(vjp_order) is not int or vjp_order < 0:
+        raise InvalidConfig(where="export", given=f"vjp_order={vjp_order!r}", needed="an int from 0", fix="Pass 1 for gradients.")
     if compatibility not in (None, *jax_seam.COMPATIBILITY):
         raise InvalidConfig(
             where="export",
@@ -159,68 +118,17 @@ def export(
             needed=f"None or one of {', '.join(jax_seam.COMPATIBILITY)}",
             fix="Leave it out for WEEK_12.",
         )
-    require_x64_leaves(specs, "export")
-    try:
-        exported = jax.export.export(jax.jit(fn), platforms=tuple(platforms))(*specs)
-    except TenferroError:
-        raise
-    except NotImplementedError as error:  # what JAX says of host callbacks
-        raise Unsupported(
-            where="export",
-            given=str(error).splitlines()[0],
-            needed="operations that JAX can write into a file for these platforms",
-            fix="Take host callbacks out, or export for one platform to see more.",
-        ) from error
-    except Exception as error:
-        if not guards:
-            raise
-        # JAX: a symbol that a guard took away is left in a constraint
-        raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
-    if compatibility is not None:
-        portable = jax_seam.rewrite_portable(exported.mlir_module_serialized, compatibility)
-        exported = dataclasses.replace(exported, mlir_module_serialized=portable)
-    return ExportedProgram(exported, tuple(jax_seam.tagged_calls(exported.mlir_module())))
+    if isinstance(custom_calls, str) or not all(isinstance(target, str) and target for target in custom_calls):
+        raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names", fix="Name each target.")
 
 
-def load(source: bytes | bytearray | memoryview | str | pathlib.Path) -> ExportedProgram:
-    """Read an exported program from a file or its bytes; the digest is checked before anything is parsed.
-
-    Raises:
-      ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
-      Unsupported: an extension inside is registered in this process under another major version. A family that is not
-        registered at all is no obstacle: the program holds what it was lowered to.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from tenferro_jax import export, load
-      >>> load(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
-      ()
-    """
-    if isinstance(source, str | pathlib.Path):
-        where, content = f"exported program {source}", pathlib.Path(source).read_bytes()
-    elif isinstance(source, bytes | bytearray | memoryview):
-        where, content = "exported program", bytes(source)
-    else:
-        raise InvalidConfig(where="load", given=repr(source), needed="a path or bytes", fix="Pass what ExportedProgram.save wrote.")
-    if len(content) < _LENGTH.size + _TAIL.size:
-        raise _damaged(where, f"{len(content)} bytes")
-    hashed, (digest, magic) = content[: -_TAIL.size], _TAIL.unpack(content[-_TAIL.size :])
-    if magic != MAGIC:
-        raise _damaged(where, "no footer of this format at the end")
-    if hashlib.sha256(hashed).digest() != digest:
-        raise _damaged(where, "content that does not match its digest")
-    end = len(hashed) - _LENGTH.size
-    split = end - _LENGTH.unpack(hashed[end:])[0]
-    try:
-        manifest = json.loads(hashed[split:end])
-    except ValueError as error:
-        raise _damaged(where, "a manifest that cannot be read, under a digest that matches") from error
-    for extension in manifest["extensions"]:
-        require_known_version(extension["family_id"])
-    exported = jax.export.deserialize(bytearray(hashed[:split]))
-    return ExportedProgram(exported, tuple(manifest["extensions"]))
-
-
-def _damaged(where: str, given: str) -> ArtifactError:
-    needed = "a complete file as ExportedProgram.save writes it"
-    return ArtifactError(where=where, given=given, needed=needed, fix="Export again, or copy the file again.")
+def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:
+    """The error of custom calls (target, op) that JAX does not keep stable."""
+    targets = tuple(sorted({target for target, _ in found}))
+    ops = ", ".join(dict.fromkeys(f"{target!r}" + (f" of {op}" if op else "") for target, op in found))
+    return Unsupported(
+        where="export",
+        given=f"custom calls that JAX promises nothing for: {ops}",
+        needed="standard ops, and custom calls that JAX keeps stable",
+        fix=f"Compute it with standard ops or lower to them, or pass custom_calls={targets} where every reader has them.",
+    )

@@ -10,7 +10,10 @@ from ..errors import InvalidConfig, LimitExceeded
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The most that graph bytes may hold; each is checked before memory is taken for what it bounds.
+    """The most that bytes may hold; each is checked before memory is taken for what it bounds.
+
+    Of an exported program `load_exported` asks for `file_bytes`, and in its manifest `record_bytes` (all of it), `nodes` (extension
+    calls), `payload_bytes` and `text_bytes`; graph bytes ask for all.
 
     Attributes:
       file_bytes: the whole.

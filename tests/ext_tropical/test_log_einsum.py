@@ -177,10 +177,10 @@ def test_a_gradient_exported_with_symbolic_sizes():
     n, m = jax.export.symbolic_shape("n, m")
     gradient = jax.grad(lambda a, b: jnp.sin(step("ij,jk->ik")(a, b)).sum(), (0, 1))
     program = tj.export(gradient, *(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((n, m), (m, n))))
-    loaded = tj.load(program.to_bytes())
+    loaded = tj.load_exported(program.to_bytes())
     for sizes in ((3, 19), (9, 2)):
         a, b = normal()(sizes), normal(1)(sizes[::-1])
-        for x, y in zip(loaded(a, b), gradient(a, b), strict=True):
+        for x, y in zip(loaded.call(a, b), gradient(a, b), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
 
 

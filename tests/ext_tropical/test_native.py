@@ -130,7 +130,7 @@ def test_transforms_and_exports():
         np.testing.assert_array_equal(fn(native_one), fn(xla))
     assert "custom_call" not in jax.export.export(native_one)(a[0], b).mlir_module()
     program = export(trace(native_one, a[0], b))
-    np.testing.assert_array_equal(program(a[0], b), native_one(a[0], b))
+    np.testing.assert_array_equal(program.call(a[0], b), native_one(a[0], b))
 
 
 @BUILT

@@ -238,7 +238,7 @@ def test_sliced_einsums_are_exported():
     assert plan_tropical_einsum("ij,jk,ki->", spec, spec, spec, memory_limit=limit).slices > 1
     program = export(lambda *x: tropical_einsum("ij,jk,ki->", *x, memory_limit=limit), spec, spec, spec)
     a = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype(np.float32)
-    assert program(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
+    assert program.call(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
 
 
 @pytest.mark.parametrize("semiring", [max_plus, min_plus, max_mul, min_max, log_sum_exp()], ids=repr)

@@ -138,7 +138,7 @@ def test_symbolic_sizes():
     program = tj.export(lambda *xs: apply(op, *xs)[0], *(jax.ShapeDtypeStruct(s, jnp.float64) for s in ((n, m), (m, 2), (n, 2), (n, 2))))
     for sizes in ((3, 19, 2), (9, 1, 2)):
         inputs, *rest = made(op, sizes)
-        np.testing.assert_allclose(program(*inputs), judge(op, inputs, *rest), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(program.call(*inputs), judge(op, inputs, *rest), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("payload", "text"), [

@@ -158,7 +158,7 @@ def test_routes_can_be_selected(kind):
 @pytest.mark.clause("X8.4")
 def test_a_kernel_is_not_for_an_export():
     call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]  # noqa: E731
-    np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",))(X), X + 2.0)
+    np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",)).call(X), X + 2.0)
     with pytest.raises(Unsupported, match=r"test-package\.telling\.v1.*in an export"):
         tj.export(lambda x: apply(Telling(), x, runtimes=KERNEL.only(RouteKind.KERNEL))[0], X)
 

@@ -195,4 +195,4 @@ def test_running_and_differentiating_never_ask_the_registry(monkeypatch):
     np.testing.assert_allclose(jax.grad(f)(x), want)
     np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(f)))(x[None]), want[None])
     np.testing.assert_allclose(Engine().eval(tj.grad(trace(f, x)), x), want)
-    assert tj.export(lambda x: apply(ScaledSquare(), x)[0], x)(x).tolist() == [0.0, 1.0, 4.0]
+    assert tj.export(lambda x: apply(ScaledSquare(), x)[0], x).call(x).tolist() == [0.0, 1.0, 4.0]

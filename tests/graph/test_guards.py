@@ -102,9 +102,9 @@ def test_a_guard_survives(fn, form):
     assert not EXECUTED
     assert graph.bound_to(x, y, *more).guards == ()
     program = tj.export(graph)
-    jax.tree.map(np.testing.assert_array_equal, program(x, y, *more), got)
+    jax.tree.map(np.testing.assert_array_equal, program.call(x, y, *more), got)
     with pytest.raises(PlaceholderShapeMismatch):
-        program(x, np.ones(3), *longer)
+        program.call(x, np.ones(3), *longer)
 
 
 @pytest.mark.clause("X7.4")
@@ -115,9 +115,9 @@ def test_guards_that_an_export_cannot_make_true_are_refused():
     i, j, k, m, n = jax.export.symbolic_shape("i, j, k, m, n")
     graph = trace(lambda x, y: apply(Together(), jnp.concatenate([x, x]), y)[0], spec(i), spec(j))
     program = tj.export(graph)
-    assert program(np.ones(2), np.ones(4)) == 8.0
+    assert program.call(np.ones(2), np.ones(4)) == 8.0
     with pytest.raises(PlaceholderShapeMismatch, match=r"size 5.*needed size 4"):
-        program(np.ones(2), np.ones(5))
+        program.call(np.ones(2), np.ones(5))
     graph = trace(pair, spec(i), spec(2 * i), spec(j, k), spec(m, n))
     assert [str(g) for g in graph.unified().guards] == ["j*k == m*n"]
     with pytest.raises(UndecidedDimensionError, match=r"j\*k == m\*n|m\*n == j\*k"):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.export
@@ -65,22 +66,22 @@ assert not [m for m in sys.modules if m.startswith(("tenferro", "ext_tropical"))
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
     want = np.stack([brute_force("min_plus", "ij,jk->ik", a, b)[0] for a, b in zip(x, y)])
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), want)
-    np.testing.assert_array_equal(tj.load(path)(x, y), want)
+    np.testing.assert_array_equal(tj.load_exported(path).call(x, y), want)
 
 
 def test_damage_is_a_typed_error():
     content = program().to_bytes()
     for length in [0, 1, 10, len(content) // 2, *range(len(content) - 60, len(content))]:
         with pytest.raises(tj.ArtifactError):
-            tj.load(content[:length])
+            tj.load_exported(content[:length])
     rng = np.random.default_rng(0)
     for position in rng.integers(0, len(content), 300):
         flipped = bytearray(content)
         flipped[position] ^= 1 << rng.integers(8)
         with pytest.raises(tj.ArtifactError):
-            tj.load(bytes(flipped))
+            tj.load_exported(bytes(flipped))
     with pytest.raises(tj.ArtifactError, match="no footer"):
-        tj.load(bytes(1000))
+        tj.load_exported(bytes(1000))
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,19 @@ class NextScaledSquare(ExtensionOp):
 @pytest.mark.clause("X5.4", "X11.2")
 def test_another_major_version_in_this_process_is_refused_and_both_are_named():
     content = tj.export(lambda x: apply(ScaledSquare(2.0), x)[0], np.ones(2)).to_bytes()
-    assert tj.load(content)(np.ones(2)).tolist() == [2.0, 2.0]
+    assert tj.load_exported(content).call(np.ones(2)).tolist() == [2.0, 2.0]
     tj.extension.register_extension(ExtensionFactory(NextScaledSquare))
     with pytest.raises(tj.Unsupported, match="graph has v1, runtime has v2"):
-        tj.load(content)
+        tj.load_exported(content)
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
-    assert tj.load(content).families == ("test-package.scaled_square.v1",)
+    assert tj.load_exported(content).families == ("test-package.scaled_square.v1",)
 
 
 @pytest.mark.clause("X11.3")
 def test_the_ops_of_a_program_are_read_back_by_their_factories():
     content = tj.export(lambda x: apply(ScaledSquare(0.5), apply(ScaledSquare(2.0), x)[0])[0], np.ones(2)).to_bytes()
-    program = tj.load(content)  # needs no factory
-    assert program(np.ones(2)).tolist() == [2.0, 2.0]
+    program = tj.load_exported(content)  # needs no factory
+    assert program.call(np.ones(2)).tolist() == [2.0, 2.0]
     with pytest.raises(tj.Unsupported, match=r"test-package\.scaled_square\.v1: not registered"):
         program.ops()
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
@@ -121,7 +122,7 @@ def test_graph_and_function_export_alike():
     x = np.linspace(0, 1, 4)
     fn = lambda x: {"y": jnp.tanh(x)}  # noqa: E731
     for p in (tj.export(fn, x), tj.export(tj.trace(fn, x))):
-        np.testing.assert_allclose(p(x)["y"], np.tanh(x), rtol=1e-14)
+        np.testing.assert_allclose(p.call(x)["y"], np.tanh(x), rtol=1e-14)
         assert p.families == ()
 
 
@@ -132,8 +133,8 @@ def test_every_byte_after_the_program_is_covered_by_the_digest():
         flipped = bytearray(content)
         flipped[position] ^= 0x80
         with pytest.raises(tj.ArtifactError):
-            tj.load(flipped)
-    assert tj.load(memoryview(content))(np.ones(2)).shape == (2,)
+            tj.load_exported(flipped)
+    assert tj.load_exported(memoryview(content)).call(np.ones(2)).shape == (2,)
 
 
 @pytest.mark.parametrize("platforms", ["cpu", (), ("foo",), ("gpu",), ("cpu", "cpu")], ids=str)
@@ -150,10 +151,10 @@ def test_other_wrong_arguments():
     with pytest.raises(tj.InvalidConfig, match="routes"):
         tj.routes(jnp.sin, np.ones(2), platform="gpu")
     with pytest.raises(tj.InvalidConfig, match="a path or bytes"):
-        tj.load(None)
+        tj.load_exported(None)
     narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
     with jax.enable_x64(False), pytest.raises(tj.X64Error):
-        narrow(np.int64(2**40))
+        narrow.call(np.int64(2**40))
 
 
 def test_an_exported_program_says_what_is_wrong_with_its_arguments():
@@ -162,7 +163,7 @@ def test_an_exported_program_says_what_is_wrong_with_its_arguments():
         lambda x, y: x.sum(0) + y["b"], jax.ShapeDtypeStruct((n, 3), np.float64), {"b": jax.ShapeDtypeStruct((3,), np.float64)}
     )
     x, b = np.ones((2, 3)), np.ones(3)
-    np.testing.assert_array_equal(program(x, {"b": b}), np.full(3, 3.0))
+    np.testing.assert_array_equal(program.call(x, {"b": b}), np.full(3, 3.0))
     for args, kind in [
         ((x,), tj.UnboundPlaceholder),
         ((x, {"b": b}, x), tj.UnexpectedBinding),
@@ -171,6 +172,151 @@ def test_an_exported_program_says_what_is_wrong_with_its_arguments():
         ((x.astype(np.float32), {"b": b}), tj.PlaceholderDtypeMismatch),
     ]:
         with pytest.raises(kind, match="exported program"):
-            program(*args)
+            program.call(*args)
     with pytest.raises(tj.InvalidConfig, match="given None; needed a function or a Graph"):
         tj.export(None)
+
+
+FFI = "no_such_target"
+
+
+def foreign(x):
+    return jax.ffi.ffi_call(FFI, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+@dataclass(frozen=True)
+class Foreign(ExtensionOp):
+    family_id = "test-package.foreign.v1"
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(foreign, x),)
+
+
+def test_custom_calls_that_jax_does_not_keep_are_refused_by_name():
+    for fn, op in ((lambda x: foreign(x) + 1, "ffi_call"), (lambda x: apply(Foreign(), x)[0], r"test-package\.foreign\.v1.*ffi_call")):
+        with pytest.raises(tj.Unsupported, match=f"promises nothing for: 'no_such_target' of .*{op}.*custom_calls=\\('no_such_target',\\)"):
+            tj.export(fn, np.ones(2))
+        program = tj.export(fn, np.ones(2), custom_calls=(FFI,))
+        assert program.manifest.custom_calls == program.manifest.unguaranteed == (FFI,)
+        loaded = tj.load_exported(program.to_bytes())
+        assert loaded.manifest == program.manifest
+        with pytest.raises(jax.errors.JaxRuntimeError, match=FFI):
+            loaded.call(np.ones(2))
+    backward = jax.custom_vjp(jnp.sin)
+    backward.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (foreign(g),))
+    assert tj.export(backward, np.ones(2)).manifest.custom_calls == ()
+    with pytest.raises(tj.Unsupported, match=FFI):
+        tj.export(backward, np.ones(2), vjp_order=1)
+
+
+def test_custom_calls_that_jax_keeps_are_listed():
+    program = tj.export(jnp.linalg.cholesky, np.eye(2), platforms=("cpu",))
+    assert program.manifest.custom_calls == ("lapack_dpotrf_ffi",)
+    assert program.manifest.unguaranteed == ()
+
+
+def nested(tree, x):
+    """A function of a pytree with every kind of node that JAX writes by itself."""
+    a, (b, none), c = tree["a"], tree["b"], tree["list"]
+    assert none is None
+    y = tropical_einsum("ij,jk->ik", x * a, jnp.tanh(b)) + c[0][None]
+    return {"y": [y, None], "loss": ((y**3).sum(),)}
+
+
+def tree():
+    rng = np.random.default_rng(3)
+    return {"a": rng.normal(size=(1, 3)), "b": (rng.normal(size=(3, 2)), None), "list": [rng.normal(size=2)]}
+
+
+def test_gradients_of_a_file_are_those_of_the_function():
+    (n,) = jax.export.symbolic_shape("n")
+    spec = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree())
+    program = tj.export(nested, spec, jax.ShapeDtypeStruct((n, 3), np.float64), platforms=("cpu",), vjp_order=2)
+    loaded = tj.load_exported(program.to_bytes())
+    assert loaded.vjp_order == program.vjp_order == 2
+    of_file = lambda t, x: loaded.call(t, x)["loss"][0]  # noqa: E731
+    of_function = lambda t, x: nested(t, x)["loss"][0]  # noqa: E731
+    first = [jax.grad(f, (0, 1)) for f in (of_file, of_function)]
+    second = [jax.grad(lambda t, x, g=g: jnp.sum(g(t, x)[1] ** 2)) for g in first]
+    for size in (1, 4):
+        x = np.random.default_rng(size).normal(size=(size, 3))
+        for file, function in ((loaded.call, nested), first, second)[: 1 + size // 2]:
+            got, want = jax.jit(file)(tree(), x), jax.jit(function)(tree(), x)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, want)
+    third = jax.grad(lambda t: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(second[0](t, x))))
+    with pytest.raises(tj.Unsupported, match=r"no derivative of this order.*higher vjp_order"):
+        jax.eval_shape(third, tree())
+
+
+def test_gradients_that_cannot_be_exported():
+    with pytest.raises(tj.Unsupported, match="export with vjp_order=1: given Reverse-mode differentiation does not work"):
+        tj.export(lambda x: jax.lax.while_loop(lambda c: c < 9, lambda c: c * 2, x), np.float64(1), vjp_order=1)
+    with pytest.raises(tj.ADRuleError, match=r"test-package\.foreign\.v1"):
+        tj.export(lambda x: apply(Foreign(), x)[0], np.ones(2), custom_calls=(FFI,), vjp_order=1)
+    for order in (-1, True, 1.0, "1"):
+        with pytest.raises(tj.InvalidConfig, match="vjp_order"):
+            tj.export(jnp.sin, np.ones(2), vjp_order=order)
+    with pytest.raises(tj.InvalidConfig, match="custom_calls='ALL'"):
+        tj.export(jnp.sin, np.ones(2), custom_calls="ALL")
+    with pytest.raises(tj.DTypeError, match="export: given 'two'"):
+        tj.export(jnp.sin, "two")
+
+
+def test_a_compiled_program_exports_as_its_graph():
+    x = np.random.default_rng(5).normal(size=(3, 3))
+    compiled = tj.Engine().compile(tj.trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x)}, x))
+    np.testing.assert_array_equal(tj.export(compiled).call(x)["y"], brute_force("max_plus", "ij,jk->ik", x, x)[0])
+    with pytest.raises(tj.ArityError, match="a graph and specs"):
+        tj.export(compiled, x)
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+class Named(NamedTuple):
+    left: object
+
+
+def test_pytree_classes():
+    program = tj.export(lambda p: p.left, Pair(np.ones(2), np.ones(3)))
+    with pytest.raises(tj.Unsupported, match=r"unregistered type.*Pair.*register_pytree_node_serialization"):
+        program.to_bytes()
+    jax.export.register_namedtuple_serialization(Named, serialized_name="tests.io.Named")
+    loaded = tj.load_exported(tj.export(lambda p: Named(p.left + 1), Named(np.ones(2))).to_bytes())
+    np.testing.assert_array_equal(loaded.call(Named(np.ones(2))).left, np.full(2, 2.0))
+
+
+def test_a_platform_that_is_not_here():
+    program = tj.export(jnp.sin, np.ones(2), platforms=("tpu",))
+    with pytest.raises(tj.Unsupported, match=r"exported for platforms.*tpu.*needed one of its platforms"):
+        tj.load_exported(program.to_bytes()).call(np.ones(2))
+
+
+def test_extensions_are_checked_when_asked():
+    content = tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).to_bytes()
+    with pytest.raises(tj.Unsupported, match=r"test-package\.scaled_square\.v1: not registered"):
+        tj.load_exported(content, check_extensions=True)
+
+    class Choosy(ExtensionFactory):
+        def decode(self, payload):
+            raise tj.PayloadError(where="scaled_square", given=payload, needed="another", fix="None.")
+
+    tj.extension.register_extension(Choosy(ScaledSquare))
+    assert tj.load_exported(content).call(np.ones(2)).tolist() == [0.5, 0.5]
+    with pytest.raises(tj.PayloadError, match=r"given \{"):
+        tj.load_exported(content, check_extensions=True)
+    registry_module._factories.clear()
+    tj.extension.register_extension(ExtensionFactory(ScaledSquare))
+    assert tj.load_exported(content, check_extensions=True).ops() == (ScaledSquare(0.5),)
+
+
+def test_no_source_path_is_in_a_derivative_either():
+    content = tj.export(lambda x: tropical_einsum("ij,jk->ik", x, x), np.ones((2, 2)), vjp_order=2).to_bytes()
+    assert b".py" not in content
+    assert tj.load_exported(content).families == ("tenferro-ext-tropical.einsum.v1",)
+
+
+def test_text_of_the_program():
+    assert 'call @"test-package.scaled_square.v1"' in tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).stablehlo()

@@ -1,0 +1,53 @@
+"""python -m tenferro_jax doctor"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+
+import jax
+
+from .screen import OK, show
+
+_OPTIONAL = {
+    "flatbuffers": "exported programs",
+    "tqdm": "progress bars",
+    "cotengra": "contraction paths of large networks",
+    "matplotlib": "pictures of the demo",
+}
+
+
+def doctor(chosen: argparse.Namespace) -> int:
+    """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
+    del chosen
+    show(f"Python {platform.python_version()}, tenferro_jax {importlib.metadata.version('tenferro-jax')}, JAX {jax.__version__}")
+    show(f"devices: {', '.join(str(device) for device in jax.devices())}")
+    show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
+    set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"
+    show(f"64-bit types: {'on' if _starts_with_x64() else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
+    for name, use in _OPTIONAL.items():
+        show(f"{name}: {_version(name) or f'not installed, no {use}'}")
+    for point in sorted(importlib.metadata.entry_points(group="tenferro_jax.doctor"), key=lambda point: point.name):
+        show(f"{point.name}: {_reported(point)}")
+    return OK
+
+
+def _starts_with_x64() -> bool:
+    """What a process has that sets nothing: this one has turned it on for the command."""
+    return os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true", "yes", "on", "t", "y")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _reported(point: importlib.metadata.EntryPoint) -> str:
+    try:
+        return str(point.load()())
+    except Exception as error:  # of another package: the rest of the report is wanted all the same
+        return f"its report failed: {type(error).__name__}: {error}"

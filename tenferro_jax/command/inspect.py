@@ -1,0 +1,130 @@
+"""python -m tenferro_jax inspect FILE"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from ..extension import Extension, lookup_extension_factory
+from ..extension.family import parse_family_id
+from ..extension.missing import MissingExtension
+from ..graph.graph import Graph, Node, bodies
+from ..io.container import VERSION
+from ..io.program import ExportedProgram
+from ..jax_seam import read_module
+from ..payload_text import payload_json
+from .files import add_file, digest, inputs, outputs, read
+from .module_drawing import module_svg
+from .screen import OK, show
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.description = "What is in a file; nothing of it is run."
+    add_file(parser)
+    parser.add_argument("--json", action="store_true", help="print as JSON")
+    parser.add_argument("--graph", metavar="out.svg", help="draw it")
+    parser.set_defaults(run=inspect)
+
+
+def inspect(chosen: argparse.Namespace) -> int:
+    """Print what a file holds."""
+    found = read(chosen, skip_missing_extensions=True)
+    facts = {
+        "file": chosen.file,
+        "bytes": pathlib.Path(chosen.file).stat().st_size,
+        "sha256": digest(chosen.file),
+        "inputs": {name: str(value) for name, value in inputs(found).items()},
+        "outputs": {name: str(value) for name, value in outputs(found).items()},
+        **(_of_graph(found) if isinstance(found, Graph) else _of_program(found)),
+    }
+    if chosen.graph:
+        pathlib.Path(chosen.graph).write_text(
+            found.svg() if isinstance(found, Graph) else module_svg(found.exported.mlir_module_serialized), encoding="utf-8"
+        )
+    show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
+    return OK
+
+
+def _of_graph(graph: Graph) -> dict[str, Any]:
+    ops = collections.Counter(_names(graph))
+    calls = [(node.op.family_id, node.op.payload) for node in _nodes(graph) if isinstance(node.op, MissingExtension)]
+    calls += [(extension.family_id, payload_json(extension.op)) for extension in graph.extensions]
+    return {
+        "kind": "graph",
+        "version": f"format {VERSION}",
+        "guards": list(map(str, graph.guards)),
+        "extensions": _families(calls, calls),
+        "ops": dict(ops.most_common()),
+    }
+
+
+def _nodes(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        yield node
+        for body in bodies(node.op):
+            yield from _nodes(body)
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    for node in _nodes(graph):
+        yield node.op.family_id if isinstance(node.op, Extension | MissingExtension) else type(node.op).__name__
+
+
+def _of_program(program: ExportedProgram) -> dict[str, Any]:
+    manifest = program.manifest
+    calls = [[(call["family_id"], call["payload"]) for call in calls] for calls in manifest.extensions]
+    return {
+        "kind": "exported program",
+        "version": f"JAX {manifest.jax}, calling convention {program.exported.calling_convention_version}; here is JAX {jax.__version__}",
+        "platforms": list(program.platforms),
+        "vjp_order": program.vjp_order,
+        "extensions": _families(calls[0], list(itertools.chain(*calls))),
+        "custom_calls": {target: "stable" if target not in manifest.unguaranteed else "no promise" for target in manifest.custom_calls},
+        "ops": dict(collections.Counter(read_module(program.exported.mlir_module_serialized).ops).most_common()),
+    }
+
+
+def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Each family with the number of its calls, whether it is known here, and the payloads of the program's own calls."""
+    counts = collections.Counter(family for family, _ in calls)
+    return [
+        {
+            "family_id": family,
+            "version": parse_family_id(family).version,
+            "calls": counts[family],
+            "here": "registered" if lookup_extension_factory(family) else "not registered",
+            "payloads": list(dict.fromkeys(payload for name, payload in own if name == family)),
+        }
+        for family in sorted(counts)
+    ]
+
+
+def _page(facts: dict[str, Any]) -> str:
+    lines = [f"{facts['file']}: {facts['kind']}, {facts['bytes']:,} bytes"]
+
+    def line(name: str, *texts: str) -> None:
+        lines.extend(f"  {label:<14}{text}" for label, text in zip([name, *[""] * len(texts)], texts or ("none",), strict=False))
+
+    line("sha256", facts["sha256"])
+    line("version", facts["version"])
+    line("inputs", *(f"{name}  {text}" for name, text in facts["inputs"].items()))
+    line("outputs", *(f"{name}  {text}" for name, text in facts["outputs"].items()))
+    if facts["kind"] == "graph":
+        line("guards", *facts["guards"])
+    else:
+        line("platforms", ", ".join(facts["platforms"]))
+        line("gradients", f"of order {facts['vjp_order']}" if facts["vjp_order"] else "none")
+        line("custom calls", *(f"{target}  {promise}" for target, promise in facts["custom_calls"].items()))
+    for family in facts["extensions"]:
+        count = f"{family['calls']} call{'s' * (family['calls'] != 1)}"
+        line("extension", f"{family['family_id']}  {count}, {family['here']} here", *family["payloads"])
+    line("ops", *(f"{count:>6} {name}" for name, count in facts["ops"].items()))
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""python -m tenferro_jax run FILE --input x.npy -o out.npz"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..engine.engine import Engine
+from ..engine.progress import Progress
+from ..errors import InvalidConfig, UnboundPlaceholder, UnexpectedBinding
+from ..graph.graph import Graph
+from ..io.program import ExportedProgram
+from ..meta import as_operand, meta_of
+from .files import add_file, arguments, inputs, named, outputs, read
+from .screen import OK, show, timed
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.description = "Run a file on arrays; stdout says what came out, stderr how long it took."
+    add_file(parser)
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]x.npy",
+        help="an array, in the order of the inputs or by the name that inspect shows; or an .npz of several by name",
+    )
+    parser.add_argument("-o", "--output", metavar="out.npz", help="where results go: .npz by name, or .npy where there is one")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run a file and write its results."""
+    with timed("read"):
+        found = read(chosen)
+    declared = inputs(found)
+    if chosen.output:
+        _require_writable(pathlib.Path(chosen.output), len(outputs(found)))
+    given = _bound(chosen.input, declared)
+    args = arguments(found, [as_operand(_as_declared(given[name], declared[name]), f"--input {name}") for name in declared])
+    with timed("compile"):
+        compiled = _compiled(found, args)
+    with timed("run"):
+        result = jax.block_until_ready(compiled(*args))
+    results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), jax.tree.leaves(result), "out").items()}
+    for name, array in results.items():
+        show(f"{name}  {meta_of(array)}{f' = {array}' if array.size == 1 else ''}")
+    if chosen.output:
+        save: Any = np.savez if chosen.output.endswith(".npz") else lambda path, **arrays: np.save(path, *arrays.values())
+        save(chosen.output, **results)
+        show(f"wrote {chosen.output}", sys.stderr)
+    return OK
+
+
+def _compiled(found: Graph | ExportedProgram, args: tuple[Any, ...]) -> Callable[..., Any]:
+    if isinstance(found, Graph):
+        return Engine(progress=_tell).compile(found.bound_to(*args))
+    return jax.jit(found.call).lower(*args).compile()
+
+
+def _tell(event: Progress) -> None:
+    show(f"  {event.phase} {event.number + 1} of {event.total}: {event.seconds:.2f} s", sys.stderr)
+
+
+def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """An array for each input: by name, or in order."""
+    given: dict[str, np.ndarray] = {}
+    unnamed: list[np.ndarray] = []
+    for text in texts:
+        name, equals, path = text.rpartition("=")
+        found = _loaded(path)
+        if isinstance(found, np.ndarray) and not equals:
+            unnamed.append(found)
+        else:
+            given.update({name: found} if isinstance(found, np.ndarray) else found)
+    free = [name for name in declared if name not in given]
+    given.update(zip(free, unnamed, strict=False))
+    unknown = [name for name in given if name not in declared] + ["one more"] * (len(unnamed) - len(free))
+    missing = [name for name in declared if name not in given]
+    if unknown or missing:
+        kind = UnexpectedBinding if unknown else UnboundPlaceholder
+        what = ", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}"
+        raise kind(
+            where="--input", given=what, needed=", ".join(f"{n} {a}" for n, a in declared.items()) or "none", fix="Pass one array each."
+        )
+    return given
+
+
+def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
+    try:
+        found = np.load(path, allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else dict(found)
+    except ValueError as error:
+        raise InvalidConfig(
+            where="--input", given=f"{path}: {error}", needed=".npy or .npz of numbers", fix="Write it with numpy.save."
+        ) from error
+
+
+def _as_declared(array: np.ndarray, aval: Any) -> np.ndarray:
+    """The array; .npy files forget the names of the dtypes that NumPy does not know, such as bfloat16."""
+    forgotten = array.dtype.kind == "V" and array.dtype.itemsize == aval.dtype.itemsize
+    return array.view(aval.dtype) if forgotten else array
+
+
+def _require_writable(path: pathlib.Path, count: int) -> None:
+    """Before anything runs: results go to .npz, one alone to .npy too."""
+    if path.suffix not in (".npz", ".npy") or (path.suffix == ".npy" and count != 1):
+        raise InvalidConfig(where="--output", given=f"{path} for {count} results", needed=".npz, or .npy for one result", fix="Name it so.")

@@ -1,0 +1,134 @@
+"""What follows the program in an exported file: manifest (JSON), its length, SHA-256 of all before, magic.
+
+It comes last, as in zip, so that `jax.export.deserialize` of a process that has only JAX reads the whole file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import struct
+from typing import Any
+
+from ..errors import ArtifactError, Unsupported
+from .limits import Limits
+
+FORMAT = 1
+MAGIC = b"tenferro-export1"
+_LENGTH = struct.Struct("<Q")
+_TAIL = struct.Struct(f"<32s{len(MAGIC)}s")
+_TAGS = {"family_id", "payload", "batching"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a file says of its program.
+
+    Attributes:
+      jax: the version of JAX that wrote it.
+      platforms: platforms it is for.
+      extensions: for the program and then each derivative, family_id, payload and batching of every extension call.
+      custom_calls: targets of the custom calls inside.
+      unguaranteed: those of them that JAX promises nothing for.
+    """
+
+    jax: str
+    platforms: tuple[str, ...]
+    extensions: tuple[tuple[dict[str, str], ...], ...]
+    custom_calls: tuple[str, ...]
+    unguaranteed: tuple[str, ...]
+
+
+_KEYS = {"format", "body_bytes", *(field.name for field in dataclasses.fields(Manifest))}
+
+
+def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
+    """The content of a file: the program's bytes untouched, and the footer."""
+    text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
+    digest = hashlib.sha256(body)
+    rest = text + _LENGTH.pack(len(text))
+    digest.update(rest)
+    return b"".join((body, rest, _TAIL.pack(digest.digest(), MAGIC)))
+
+
+def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
+    """The manifest of a file's content; nothing is parsed before the digest is found right.
+
+    Raises:
+      ArtifactError: no footer, a digest that does not match, a manifest that is none, or more than the limits.
+      Unsupported: a later format; the text names both.
+    """
+    if len(content) < _LENGTH.size + _TAIL.size:
+        raise damaged(where, f"{len(content)} bytes")
+    digest, magic = _TAIL.unpack_from(content, len(content) - _TAIL.size)
+    if magic != MAGIC:
+        raise damaged(
+            where, "no footer of this format at the end", "Export again, copy the file again, or pass trusted=True for plain bytes."
+        )
+    end = len(content) - _TAIL.size
+    with memoryview(content)[:end] as hashed:
+        if hashlib.sha256(hashed).digest() != digest:
+            raise damaged(where, "content that does not match its digest")
+    end -= _LENGTH.size
+    (length,) = _LENGTH.unpack_from(content, end)
+    limits.require("record_bytes", length, f"{where}, manifest")
+    if length > end:
+        raise damaged(where, f"a manifest of {length} bytes in a file of {len(content)}")
+    return _read(bytes(content[end - length : end]), end - length, where, limits)
+
+
+def damaged(where: str, given: str, fix: str = "Export again, or copy the file again.") -> ArtifactError:
+    """The error of a file that is not as it was written."""
+    return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix=fix)
+
+
+def _canonical(found: Any) -> bytes:
+    return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
+    try:
+        found = json.loads(text.decode("ascii"))
+        # One text for one manifest: no key twice, no number that is none.
+        canonical = isinstance(found, dict) and _canonical(found) == text
+    except (ValueError, RecursionError) as error:
+        raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
+    if not canonical:
+        raise _no_manifest(where, "text that is not written as a manifest is")
+    version = found.get("format")
+    if type(version) is int and version > FORMAT:
+        raise Unsupported(
+            where=where,
+            given=f"a file of format {version}",
+            needed=f"format {FORMAT}, which this release reads",
+            fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
+        )
+    if (type(version), version) != (int, FORMAT) or found.keys() != _KEYS:
+        raise _no_manifest(where, "another format, or other keys")
+    if type(found["body_bytes"]) is not int or found["body_bytes"] != body_bytes:
+        raise _no_manifest(where, "a program of another length")
+    jax, orders, names = found["jax"], found["extensions"], {key: found[key] for key in ("platforms", "custom_calls", "unguaranteed")}
+    if not isinstance(orders, list) or not orders or not all(isinstance(calls, list) for calls in orders):
+        raise _no_manifest(where, "no list of extensions for each order")
+    calls = [call for calls in orders for call in calls]
+    limits.require("nodes", len(calls), f"{where}, extension calls")
+    if not isinstance(jax, str) or not all(map(_are_texts, names.values())) or not all(map(_is_call, calls)):
+        raise _no_manifest(where, "something else where text is due")
+    texts = (call[key] for call in calls for key in call if key != "payload")
+    limits.require("payload_bytes", max((len(call["payload"]) for call in calls), default=0), where)
+    limits.require("text_bytes", max(map(len, (jax, *itertools.chain(*names.values(), texts)))), where)
+    return Manifest(jax, extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == _TAGS and all(isinstance(text, str) for text in value.values())
+
+
+def _no_manifest(where: str, given: str) -> ArtifactError:
+    return damaged(where, f"{given} in place of a manifest, under a digest that matches", "Ask for the file anew where it came from.")

@@ -1,0 +1,187 @@
+"""Exported files that are damaged or made to harm: a typed error or the same result, never a crash or another number."""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+
+from ..sweep import times
+from . import hostile_exported
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = tj.export(jnp.sin, np.zeros(2, np.float32), platforms=("cpu",)).to_bytes()
+LARGER = (ROOT / "tests/golden/exported/layer-jax0.10.2.bin").read_bytes()
+
+
+def refused(content):
+    with pytest.raises(tj.ArtifactError):
+        tj.load_exported(content)
+    return True
+
+
+def test_every_length_but_the_right_one():
+    assert all(refused(SMALL[:length]) for length in range(len(SMALL)))
+    assert all(refused(SMALL[start:]) for start in range(1, len(SMALL)))
+    assert all(refused(SMALL + bytes(more)) for more in (1, 8, 16, 64))
+
+
+def test_every_bit():
+    content = bytearray(SMALL)
+    for position in range(len(content)):
+        for bit in range(8):
+            content[position] ^= 1 << bit
+            refused(bytes(content))
+            content[position] ^= 1 << bit
+    assert content == SMALL
+
+
+def test_damage_of_many_kinds():
+    rng = np.random.default_rng(11)
+    for _ in range(times(3_000)):
+        content = bytearray(LARGER)
+        place, other, length = rng.integers(0, len(content), 3).tolist()
+        match int(rng.integers(5)):
+            case 0:
+                content[place] ^= int(rng.integers(1, 256))
+            case 1:
+                content[place : place + length % 64 + 1] = rng.bytes(length % 64 + 1)
+            case 2:
+                del content[place : place + length % 64 + 1]
+            case 3:
+                content[place:place] = content[other : other + length % 64 + 1]
+            case _:
+                content[place], content[other] = content[other], content[place]
+        assert bytes(content) == LARGER or refused(bytes(content))
+
+
+def test_the_footer_of_another_program():
+    body, other = (jax.export.export(jax.jit(f))(np.zeros(2, np.float32)).serialize() for f in (jnp.sin, jnp.cos))
+    assert refused(bytes(other) + SMALL[len(body) :])
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    environment = os.environ | {"JAX_ENABLE_X64": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.io.hostile_exported"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"died with {done.returncode} at {lines[-1:]}: {done.stderr[-500:]}"
+    return dict(lines)
+
+
+def test_files_made_to_harm(outcomes):
+    assert outcomes["honest"] == "ok"
+    assert outcomes.keys() == {name for name, _ in hostile_exported.cases()}
+    assert len(outcomes) > 130
+    harmless = {name for name in outcomes if "(harmless)" in name}
+    assert {outcomes[name] for name in harmless} == {"ok"}
+    others = outcomes.keys() - harmless - {"honest"}
+    known = ("ArtifactError", "LimitExceeded", "Unsupported", "MalformedFamilyId")
+    assert not {name: outcomes[name] for name in others if outcomes[name] not in known}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("format 2", "Unsupported"),
+        ("length 9223372036854775808", "LimitExceeded"),
+        ("payload of 32 MB", "LimitExceeded"),
+        ("extensions beyond the limit", "LimitExceeded"),
+        ("family 'my-package.g\u043ene.v1'", "MalformedFamilyId"),
+        ("an extension that is not there", "ArtifactError"),
+        ("a derivative that is not there", "ArtifactError"),
+        ("body empty", "Unsupported"),
+    ],
+)
+def test_each_is_refused_for_its_own_reason(outcomes, name, error):
+    assert outcomes[name] == error
+
+
+def test_limits_are_checked_before_reading(tmp_path):
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # no memory holds it
+    with pytest.raises(tj.LimitExceeded, match=r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"):
+        tj.load_exported(path)
+    with pytest.raises(tj.LimitExceeded, match="file_bytes"):
+        tj.load_exported(SMALL, limits=tj.Limits(file_bytes=len(SMALL) - 1))
+    assert tj.load_exported(SMALL, limits=tj.Limits(file_bytes=len(SMALL))).families == ()
+    with pytest.raises(tj.LimitExceeded, match="record_bytes"):
+        tj.load_exported(SMALL, limits=tj.Limits(record_bytes=10))
+    with pytest.raises(tj.LimitExceeded, match="nodes"):
+        tj.load_exported(LARGER, limits=tj.Limits(nodes=1))
+    with pytest.raises(tj.LimitExceeded, match="payload_bytes"):
+        tj.load_exported(LARGER, limits=tj.Limits(payload_bytes=10))
+    with pytest.raises(tj.InvalidConfig, match="needed Limits"):
+        tj.load_exported(LARGER, limits=10)
+
+
+MEMORY = """
+import pathlib, re, sys
+import tenferro_jax as tj
+small, large = sys.argv[1:]
+status = pathlib.Path("/proc/self/status")  # getrusage tells of the parent process too
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1])
+tj.load_exported(small)
+before = peak()
+tj.load_exported(large)
+print((peak() - before) / pathlib.Path(large).stat().st_size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_memory_while_reading_is_at_most_four_times_the_file(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(2048, 4096)).astype(np.float32)
+    tj.export(lambda x: x @ weights, np.zeros((1, 2048), np.float32), platforms=("cpu",)).save(tmp_path / "large")
+    (tmp_path / "small").write_bytes(SMALL)
+    command = [sys.executable, "-c", MEMORY, tmp_path / "small", tmp_path / "large"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=True)
+    assert (tmp_path / "large").stat().st_size > 2**25
+    assert 1 < float(done.stdout) <= 4, done.stdout
+
+
+def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
+    plain = bytes(jax.export.export(jax.jit(jnp.sin))(np.zeros(2, np.float32)).serialize())
+    assert refused(plain)
+    program = tj.load_exported(plain, trusted=True)
+    np.testing.assert_allclose(program.call(np.ones(2, np.float32)), np.sin(np.float32(1)), rtol=1e-6)
+    damaged = bytearray(LARGER)
+    damaged[-20] ^= 1  # of the digest
+    assert refused(damaged)
+    program = tj.load_exported(damaged, trusted=True)
+    assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
+    assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
+    assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
+    with pytest.raises(tj.ArtifactError, match=f"what JAX {jax.__version__} cannot read"):
+        tj.load_exported(bytes(100), trusted=True)
+
+
+def test_a_calling_convention_of_another_time_names_both_versions():
+    program = tj.export(jnp.sin, np.zeros(2, np.float32))
+    for convention in (1, 99):
+        exported = dataclasses.replace(program.exported, calling_convention_version=convention)
+        manifest = dataclasses.replace(program.manifest, jax="9.8.7")
+        content = dataclasses.replace(program, exported=exported, manifest=manifest).to_bytes()
+        with pytest.raises(
+            tj.Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, which is here"
+        ):
+            tj.load_exported(content)
+
+
+def test_paths_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        tj.load_exported(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="directory"):
+        tj.load_exported(tmp_path)
+    (tmp_path / "empty").write_bytes(b"")
+    assert refused(str(tmp_path / "empty"))
+    assert refused("/dev/null")

@@ -1,0 +1,219 @@
+"""python -m tenferro_jax inspect, run, explain: what they say of files, and their exit codes."""
+
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import tropical_einsum
+from tenferro_jax.cli import main
+from tenferro_jax.extension import registry as registry_module
+
+ROOT = pathlib.Path(__file__).parent.parent
+EINSUM = "tenferro-ext-tropical.einsum.v1"
+FACTORY = ("--register", "ext_tropical:TropicalEinsumFactory")
+W = np.float32([[0, 1], [2, 3]])
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+B = np.array([0.5, 2], ml_dtypes.bfloat16)
+
+
+def layer(tree, b):
+    y = tropical_einsum("bi,io->bo", tree["x"], jnp.asarray(W))
+    return {"y": y, "s": y.sum() + b.astype(jnp.float32)[0]}
+
+
+Y = (X[:, :, None] + W).max(1)
+S = Y.sum() + np.float32(0.5)
+WANT = {"out['y']": Y, "out['s']": S}
+
+
+@pytest.fixture(autouse=True)
+def _clean_registry(monkeypatch):
+    monkeypatch.setattr(registry_module, "_factories", {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    (n,) = jax.export.symbolic_shape("n")
+    graph = tj.trace(layer, {"x": jax.ShapeDtypeStruct((n, 2), jnp.float32)}, jax.ShapeDtypeStruct((2,), jnp.bfloat16))
+    tj.save_graph(graph, folder / "layer.graph")
+    tj.export(graph, vjp_order=1).save(folder / "layer.bin")
+    tj.export(lambda x: jnp.sort(x) + 1, np.zeros(3, np.float32), platforms=("tpu",)).save(folder / "far.bin")
+    damaged = bytearray((folder / "far.bin").read_bytes())
+    damaged[-1] ^= 1
+    (folder / "damaged.bin").write_bytes(damaged)
+    np.save(folder / "x.npy", X)
+    np.save(folder / "b.npy", B)
+    np.savez(folder / "both.npz", **{"args[0]['x']": X, "args[1]": B})
+    np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    return folder
+
+
+def run(folder, *arguments, monkeypatch):
+    monkeypatch.chdir(folder)
+    return main(arguments)
+
+
+@pytest.mark.parametrize(("file", "kind"), [("layer.graph", "graph"), ("layer.bin", "exported program")])
+def test_inspect_as_json_tells_what_is_in_the_file(file, kind, folder, capsys, monkeypatch):
+    assert run(folder, "inspect", file, "--json", monkeypatch=monkeypatch) == 0
+    facts = json.loads(capsys.readouterr().out)
+    content = (folder / file).read_bytes()
+    assert (facts["kind"], facts["bytes"], facts["sha256"]) == (kind, len(content), hashlib.sha256(content).hexdigest())
+    assert facts["inputs"] == {"args[0]['x']": "float32[n,2]", "args[1]": "bfloat16[2]"}
+    assert facts["outputs"] == {"out['s']": "float32[]", "out['y']": "float32[n,2]"}
+    (family,) = facts["extensions"]
+    assert (family["family_id"], family["version"], family["here"]) == (EINSUM, 1, "not registered")
+    assert json.loads(family["payloads"][0])["equation"] == "bi,io->bo"
+    assert run(folder, "inspect", file, "--json", *FACTORY, monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["extensions"][0]["here"] == "registered"
+    if kind == "graph":
+        graph = tj.load_graph(folder / file)
+        assert sum(facts["ops"].values()) == len(graph.nodes)
+        assert facts["ops"][EINSUM] == 1
+    else:
+        assert (facts["platforms"], facts["vjp_order"]) == (["cpu", "cuda", "tpu"], 1)
+        assert facts["version"].startswith(f"JAX {jax.__version__}")
+        text = tj.load_exported(folder / file).stablehlo()
+        for op in ("stablehlo.reduce", "stablehlo.add"):  # counted in the text that JAX prints
+            assert facts["ops"][op] == text.count(f"= {op}(") + text.count(f"= {op} ") + (
+                text.count("applies stablehlo.add") if op.endswith("add") else 0
+            )
+
+
+@pytest.mark.parametrize("file", ["layer.graph", "layer.bin"])
+def test_inspect_prints_and_draws(file, folder, capsys, tmp_path, monkeypatch):
+    assert run(folder, "inspect", file, "--graph", str(tmp_path / "out.svg"), monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    for part in (
+        file,
+        "args[0]['x']  float32[n,2]",
+        "out['y']  float32[n,2]",
+        f"{EINSUM}  ",
+        "not registered here",
+        '"equation":"bi,io->bo"',
+    ):
+        assert part in out
+    names = {text.text for text in ET.parse(tmp_path / "out.svg").iter("{http://www.w3.org/2000/svg}text")}
+    assert EINSUM in names
+
+
+@pytest.mark.parametrize("inputs", [("x.npy", "b.npy"), ("both.npz",), ("args[1]=b.npy", "x.npy"), ("args[1]=b.npy", "args[0]['x']=x.npy")])
+@pytest.mark.parametrize("file", ["layer.graph", "layer.bin"])
+def test_run_writes_what_numpy_gives(file, inputs, folder, capsys, tmp_path, monkeypatch):
+    given = [word for path in inputs for word in ("--input", path)]
+    assert run(folder, "run", file, *given, "-o", str(tmp_path / "out.npz"), *FACTORY, monkeypatch=monkeypatch) == 0
+    done = capsys.readouterr()
+    with np.load(tmp_path / "out.npz") as results:
+        assert set(results) == set(WANT)
+        for name, want in WANT.items():
+            np.testing.assert_array_equal(results[name], want)
+    assert f"out['s']  float32[] = {S}" in done.out
+    assert [line.split(":")[0].strip() for line in done.err.splitlines() if not line.startswith("  ")][:3] == ["read", "compile", "run"]
+
+
+def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
+    assert run(folder, "explain", "layer.bin", "--size", "n=7", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("at n=7\nExportedProgram(")
+    assert "runs here, on cpu" in out
+    assert f"memory: {7 * 2 * 4 + 2 * 2:,} bytes of arguments" in out
+    assert run(folder, "explain", "layer.graph", "--size", "n=7", *FACTORY, monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert "1 segment" in out
+    assert f"{EINSUM} on cpu: " in out
+    assert f"memory: {7 * 2 * 4 + 2 * 2:,} bytes of arguments" in out
+    assert run(folder, "explain", "far.bin", monkeypatch=monkeypatch) == 1
+    assert "does not run here: it is for tpu, and JAX runs on cpu" in capsys.readouterr().out
+
+
+def test_explain_says_how_an_op_runs_on_each_platform(capsys):
+    assert main(["explain", EINSUM, *FACTORY]) == 0
+    by_family = capsys.readouterr().out
+    assert main(["explain", "ext_tropical:TropicalEinsumFactory"]) == 0
+    assert capsys.readouterr().out == by_family
+    lines = by_family.splitlines()
+    assert lines[0].startswith(f"{EINSUM} TropicalEinsum(")
+    assert [line.split()[0] for line in lines[3:]] == ["here", "cpu", "cuda", "rocm", "tpu", "exported"]
+    assert main(["explain", "tests.extension_ops:HostCumulate", "--input", "float64[3]"]) == 0
+    out = capsys.readouterr().out
+    assert "here      on cpu: host" in out
+    assert "in an export" in next(line for line in out.splitlines() if line.startswith("  exported"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("inspect", "nowhere.bin"), "No such file"),
+        (("inspect", "x.npy"), "no footer of this format"),
+        (("inspect", "damaged.bin"), "trusted=True"),
+        (("inspect", "."), "Is a directory"),
+        (("run", "layer.graph", "--input", "both.npz"), f"{EINSUM}: not registered"),
+        (("run", "layer.bin", "--input", "x.npy"), "nothing for args[1]"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "b.npy", "--input", "b.npy"), "one more"),
+        (("run", "layer.bin", "--input", "z=x.npy", "--input", "both.npz"), "given z; needed args[0]['x'] float32[n,2]"),
+        (("run", "layer.bin", "--input", "b.npy", "--input", "x.npy"), "--input args[0]['x']: given"),
+        (("run", "layer.bin", "--input", "objects.npy"), "needed .npy or .npz of numbers"),
+        (("run", "layer.bin", "--input", "layer.bin"), "needed .npy or .npz of numbers"),
+        (("run", "layer.bin", "--input", "both.npz", "-o", "out.npy"), "out.npy for 2 results"),
+        (("run", "layer.bin", "--input", "both.npz", "-o", "out.csv"), "out.csv for 2 results"),
+        (("run", "far.bin", "--input", "x.npy"), "needed float32[3]"),
+        (("explain", "nowhere.bin"), "a file that is there, package.module:Op, or a family_id"),
+        (("explain", "my-package.gone.v1"), "my-package.gone.v1: not registered"),
+        (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
+        (("explain", "layer.bin", "--size", "n"), "needed a name and an int from 0, such as n=32"),
+        (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
+        (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
+        (("inspect", "layer.bin", "--register", "nowhere:f"), "No module named 'nowhere'"),
+    ],
+)
+def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys, monkeypatch):
+    assert run(folder, *arguments, monkeypatch=monkeypatch) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_a_damaged_file_is_read_where_it_is_trusted(folder, capsys, monkeypatch):
+    assert run(folder, "inspect", "damaged.bin", "--trusted", monkeypatch=monkeypatch) == 0
+    assert "JAX unknown" in capsys.readouterr().out
+
+
+def test_as_a_user_types_it(folder):
+    """Another process in another directory: a file made here gives the same there."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def typed(*words):
+        command = [sys.executable, "-m", "tenferro_jax", *words]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    done = typed("run", "layer.bin", "--input", "both.npz", "-o", "typed.npz")
+    assert (done.returncode, done.stdout) == (0, f"out['s']  float32[] = {S}\nout['y']  float32[3,2]\n")
+    with np.load(folder / "typed.npz") as results:
+        np.testing.assert_array_equal(results["out['y']"], Y)
+    done = typed("inspect", "damaged.bin")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: exported program damaged.bin: given no footer")
+
+
+def test_doctor_tells_of_64_bit_types_and_packages(capsys, monkeypatch):
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "64-bit types: on by JAX_ENABLE_X64" in out
+    assert "flatbuffers: " in out
+    monkeypatch.delenv("JAX_ENABLE_X64")
+    assert main(["doctor"]) == 0
+    assert "64-bit types: off by the default" in capsys.readouterr().out
