@@ -103,7 +103,7 @@ def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 
         def squared(a: Any, b: Any) -> Any:
             start = jnp.where(jnp.eye(case.contracted, dtype=bool), jnp.minimum(a[0], 0), a[0])
-            return lax.fori_loop(0, max(case.contracted - 2, 0).bit_length(), lambda _, x: (x[:, :, None] + x).min(1), start)
+            return lax.fori_loop(0, max(case.contracted - 2, 0).bit_length(), lambda _, x: (x[:, :, None] + x[None]).min(1), start)
 
         return _jitted(squared, a, b)
 
