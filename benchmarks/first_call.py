@@ -3,7 +3,7 @@
 Elementwise ops are an unrolled chain on 8 numbers; steps are 64 x k by k x 64; networks are trees of tables of 2 x 2, those
 of jnp.einsum with the same path. Nothing is run: tracing, lowering and compiling are timed, each from empty caches.
 
-    python -m benchmarks.first_call [--ops 1000 5000] [--contracted 16 65536] [--operands 8 64]
+    python -m benchmarks.first_call [--ops 1000 5000] [--contracted 64 65536] [--operands 10 60]
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main(ops: Sequence[int], contracted: Sequence[int], operands: Sequence[int])
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ops", type=int, nargs="+", default=[1000, 2000, 5000])
-    parser.add_argument("--contracted", type=int, nargs="+", default=[16, 1024, 65536])
+    parser.add_argument("--contracted", type=int, nargs="+", default=[64, 2048, 65536])
     parser.add_argument("--operands", type=int, nargs="+", default=[10, 60])
     given = parser.parse_args()
     main(given.ops, given.contracted, given.operands)
