@@ -1,22 +1,24 @@
 """Hypothesis: time grows as batch * rows * contracted * columns and with the number of operands, memory as the docs' formula.
 
-Each size is doubled alone; the exponent is fitted to the upper half of the doublings. Memory is XLA's own: its temporaries and
-outputs against what `plan_tropical_einsum` says.
+Each size is doubled alone; exponents are fitted to the larger half of the sizes. Memory is what XLA allocates for a step with
+winners, temporaries and outputs, against the formula of `tropical_einsum`: results, 12 b (m n + k (m + n)) bytes and 64 KiB.
 
-    python -m benchmarks.growth [--doublings 5] [--plot growth.png]
+    python -m benchmarks.growth [--doublings 7] [--repeats 5] [--json growth.json] [--plot growth.png]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus, plan_tropical_einsum, tropical_einsum
+from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus, tropical_einsum
 from tenferro_jax import RouteKind
 from tenferro_jax.extension import apply
 
@@ -25,10 +27,54 @@ from .measure import header, spread
 Shapes = Sequence[tuple[int, ...]]
 
 
+class Sweep(NamedTuple):
+    """One size that is doubled.
+
+    Attributes:
+      first: the smallest size.
+      power: the exponent that the operations have.
+      shapes: of the operands, for a size.
+    """
+
+    first: int
+    power: int
+    shapes: Callable[[int], Shapes]
+
+    def sizes(self, doublings: int) -> list[int]:
+        """All sizes."""
+        return [self.first * 2**i for i in range(doublings)]
+
+
+SWEEPS = {
+    "rows and columns": Sweep(32, 2, lambda n: ((1, n, 256), (1, 256, n))),
+    "contracted": Sweep(1024, 1, lambda k: ((1, 128, k), (1, k, 128))),
+    "batch": Sweep(16, 1, lambda b: ((b, 64, 64), (b, 64, 64))),
+    "operands": Sweep(2, 1, lambda count: ((64, 64),) * count),
+}
+
+
+class Curve(NamedTuple):
+    """What was found for growing sizes, beside what was expected: seconds and an exponent, or bytes and the formula's."""
+
+    sizes: list[int]
+    found: list[float]
+    expected: Any
+
+    @property
+    def fitted(self) -> list[int]:
+        """The larger half of the sizes."""
+        return self.sizes[-max(2, (len(self.sizes) + 1) // 2) :]
+
+    @property
+    def exponent(self) -> float:
+        """The slope of the logarithms over the larger half."""
+        return float(np.polyfit(np.log(self.fitted), np.log(self.found[-len(self.fitted) :]), 1)[0])
+
+
 def step(kind: RouteKind, outputs: Outputs = Outputs.VALUE) -> Callable[..., Any]:
     """One contraction step by a route."""
     op = TropicalEinsum(max_plus, "bij,bjk->bik", outputs)
-    return lambda a, b: apply(op, a, b, runtimes=TROPICAL_RUNTIMES.only(kind))
+    return lambda a, b: apply(op, a, b, rules=TROPICAL_RULES, runtimes=TROPICAL_RUNTIMES.only(kind))
 
 
 def chain(*matrices: Any) -> Any:
@@ -37,15 +83,17 @@ def chain(*matrices: Any) -> Any:
     return tropical_einsum(*parts, [0, len(matrices)], optimize="greedy")
 
 
-def sweeps(doublings: int) -> dict[str, tuple[list[int], Callable[[int], Shapes]]]:
-    """What is doubled: the sizes, and the shapes of the operands for a size."""
-    sizes = [32 * 2**i for i in range(doublings)]
-    return {
-        "rows and columns": (sizes, lambda n: ((1, n, 256), (1, 256, n))),
-        "contracted": (sizes, lambda k: ((1, 128, k), (1, k, 128))),
-        "batch": ([2**i for i in range(doublings)], lambda b: ((b, 64, 64), (b, 64, 64))),
-        "operands": ([2 * 2**i for i in range(doublings)], lambda count: ((32, 32),) * count),
-    }
+def gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of the sum of a step's values."""
+    return jax.grad(lambda *operands: fn(*operands)[0].sum(), (0, 1))
+
+
+STEPS = {
+    "native": step(RouteKind.KERNEL),
+    "xla": step(RouteKind.LOWERING),
+    "native, gradient": gradient(step(RouteKind.KERNEL)),
+    "xla, gradient": gradient(step(RouteKind.LOWERING)),
+}
 
 
 def seconds(fn: Callable[..., Any], shapes: Shapes, repeats: int) -> float:
@@ -57,72 +105,83 @@ def seconds(fn: Callable[..., Any], shapes: Shapes, repeats: int) -> float:
     return spread(lambda: jax.block_until_ready(compiled(*arrays)), repeats)[1]
 
 
-def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """The slope of the logarithms over the upper half of the sizes."""
-    half = max(2, len(sizes) // 2 + 1)
-    return float(np.polyfit(np.log(sizes[-half:]), np.log(values[-half:]), 1)[0])
-
-
-def memory(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Bytes that XLA allocates for a step with winners, and those of the plan, for growing contracted sizes."""
-    found, said = [], []
-    for k in sizes:
-        shapes = (128, k), (k, 128)
-        structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-        analysis = jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)).lower(*structs).compile().memory_analysis()
-        found.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
-        said.append(plan_tropical_einsum("ij,jk->ik", *shapes).peak or 0)
-    return found, said
-
-
-def main(doublings: int = 6, repeats: int = 5, plot_path: str | None = None) -> dict[str, float]:
-    """Print times and exponents; returns the exponents."""
-    print(header(__doc__.splitlines()[0]))
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    for name, (sizes, shapes) in sweeps(doublings).items():
-        forms = {"": chain} if name == "operands" else {"native": step(RouteKind.KERNEL), "xla": step(RouteKind.LOWERING)}
-        for route, fn in forms.items():
+def times(doublings: int, repeats: int) -> dict[str, Curve]:
+    """By what is doubled and how it is computed; without the routes that do not serve it."""
+    curves = {}
+    for name, sweep in SWEEPS.items():
+        sizes = sweep.sizes(doublings)
+        for route, fn in ({"plan": chain} if name == "operands" else STEPS).items():
             try:
-                curves[f"{name}, {route}".rstrip(", ")] = sizes, [seconds(fn, shapes(size), repeats) for size in sizes]
+                curves[f"{name}, {route}"] = Curve(sizes, [seconds(fn, sweep.shapes(size), repeats) for size in sizes], sweep.power)
             except Exception as error:
                 if "declines" not in str(error):
                     raise
-    fitted = {name: exponent(sizes, values) for name, (sizes, values) in curves.items()}
-    for name, (sizes, values) in curves.items():
-        print(
-            f"{name:>26}: exponent {fitted[name]:5.2f} | " + " ".join(f"{n}: {t * 1e3:.3g} ms" for n, t in zip(sizes, values, strict=True))
-        )
-    found, said = memory(sizes := [32 * 2**i for i in range(doublings)])
-    print(f"{'memory, contracted':>26}: " + " ".join(f"{k}: {a} of {b}" for k, a, b in zip(sizes, found, said, strict=True)) + " bytes")
+    return curves
+
+
+def memory(doublings: int) -> dict[str, Curve]:
+    """Bytes beside the operands that XLA allocates for a step with winners, and those of the formula."""
+    curves = {}
+    for name, sweep in SWEEPS.items():
+        if name == "operands":
+            continue
+        curve = curves[name] = Curve(sweep.sizes(doublings), [], [])
+        for size in curve.sizes:
+            (b, m, k), (_, _, n) = shapes = sweep.shapes(size)
+            structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+            analysis = jax.jit(step(RouteKind.LOWERING, Outputs.VALUE_AND_WINNER)).lower(*structs).compile().memory_analysis()
+            curve.found.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
+            curve.expected.append(8 * b * m * n + 12 * b * (m * n + k * (m + n)) + 2**16)
+    return curves
+
+
+def main(doublings: int = 7, repeats: int = 5, json_path: str | None = None, plot_path: str | None = None) -> dict[str, dict[str, Curve]]:
+    """Print times with exponents, and memory; returns both, and writes them as JSON and as a plot if asked."""
+    print(header(__doc__.splitlines()[0]))
+    found = {"time": times(doublings, repeats), "memory": memory(doublings)}
+    print(f"{'ms':>35} | exponent, of operations | sizes fitted to | all sizes")
+    for name, curve in found["time"].items():
+        cells = " ".join(f"{size}: {value * 1e3:.3g}" for size, value in zip(curve.sizes, curve.found, strict=True))
+        span = f"{curve.fitted[0]} to {curve.fitted[-1]}"
+        print(f"{name:>35} | {curve.exponent:8.2f} {curve.expected:14} | {span:>15} | {cells}")
+    print(f"{'KiB':>35} | of the formula, at most | all sizes")
+    for name, curve in found["memory"].items():
+        cells = " ".join(f"{size}: {value / 2**10:.0f}" for size, value in zip(curve.sizes, curve.found, strict=True))
+        worst = max(have / said for have, said in zip(curve.found, curve.expected, strict=True))
+        print(f"{name:>35} | {worst:23.0%} | {cells}")
+    if json_path:
+        rows = {kind: {name: curve._asdict() for name, curve in curves.items()} for kind, curves in found.items()}
+        pathlib.Path(json_path).write_text(json.dumps({"machine": header("").split("\n")[1], **rows}, indent=1) + "\n")
     if plot_path:
-        plot(curves, (sizes, found, said), plot_path)
-    return fitted
+        plot(found["time"], found["memory"], plot_path)
+    return found
 
 
-def plot(curves: dict[str, tuple[list[int], list[float]]], bytes: tuple[list[int], list[int], list[int]], path: str) -> None:
+def plot(times: dict[str, Curve], memory: dict[str, Curve], path: str) -> None:
     """A panel a size, and one of memory."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
 
-    names = list(dict.fromkeys(name.split(",")[0] for name in curves))
-    figure, axes = plt.subplots(1, len(names) + 1, figsize=(3 * (len(names) + 1), 3), layout="constrained")
-    for axis, name in zip(axes, names, strict=False):
-        for label, (sizes, values) in curves.items():
-            if label.split(",")[0] == name:
-                axis.loglog(sizes, values, "o-", label=f"{label.partition(', ')[2] or 'plan'}: n^{exponent(sizes, values):.2f}")
-        axis.set(title=name, xlabel="size", ylabel="seconds")
-        axis.legend()
-    sizes, found, said = bytes
-    axes[-1].loglog(sizes, found, "o-", label="XLA's")
-    axes[-1].loglog(sizes, said, "--", label="the plan's bound")
-    axes[-1].set(title="memory", xlabel="contracted", ylabel="bytes")
-    axes[-1].legend()
+    figure, axes = plt.subplots(1, len(SWEEPS) + 1, figsize=(3.2 * (len(SWEEPS) + 1), 3.2), layout="constrained")
+    for axis, name in zip(axes, SWEEPS, strict=False):
+        for label, curve in times.items():
+            if label.split(", ")[0] == name:
+                axis.loglog(curve.sizes, curve.found, "o-", label=f"{label.partition(', ')[2]}: size^{curve.exponent:.2f}")
+        axis.set(title=f"{name}, size^{SWEEPS[name].power}", xlabel="size", ylabel="seconds")
+        axis.legend(fontsize="small")
+    for name, curve in memory.items():
+        (line,) = axes[-1].loglog(curve.sizes, curve.found, "o-", label=name)
+        axes[-1].loglog(curve.sizes, curve.expected, "--", color=line.get_color())
+    axes[-1].set(title="memory, and the formula (dashed)", xlabel="size", ylabel="bytes")
+    axes[-1].legend(fontsize="small")
     figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--doublings", type=int, default=6)
+    parser.add_argument("--doublings", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json")
     parser.add_argument("--plot")
     given = parser.parse_args()
-    main(given.doublings, given.repeats, given.plot)
+    main(given.doublings, given.repeats, given.json, given.plot)

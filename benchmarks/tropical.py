@@ -1,8 +1,9 @@
 """Hypothesis: the native route is at least 5 times as fast as tropical-gemm (3 times with winners), XLA's 2.5 times.
 
-Contraction steps of every shape, by each of our routes and by the peers that are installed (pip install tropical-gemm
-torch-semiring-einsum), all in one process, in turn. A fraction of the bound is that of the native kernel's register block on
-resident data, on all cores, measured in the same run where a C++ compiler is there.
+Contraction steps of every shape, and closures, by each of our routes and by the peers that are installed (pip install
+tropical-gemm torch torch-semiring-einsum scipy), all in one process, in turn. The ratio is the fastest peer's time over the
+route's. A fraction of the bound is that of the native kernel's register block on resident data, on all cores, measured in the
+same run where a C++ compiler is there.
 
     python -m benchmarks.tropical [--cases 256 tall ...] [--repeats 5] [--json tropical.json] [--plot tropical.png]
 """
@@ -23,17 +24,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus
+from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, closure, max_plus
 from ext_tropical.step.native.library import native
-from tenferro_jax import RouteKind
+from tenferro_jax import Engine, RouteKind, trace
 from tenferro_jax.extension import apply
 
 from .measure import alternating, header
 
 
 class Case(NamedTuple):
-    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns)."""
+    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure of contracted nodes."""
 
     name: str
     batch: int
@@ -45,12 +47,13 @@ class Case(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Products, each with a comparison."""
-        return self.batch * self.rows * self.contracted * self.columns
+        """Products, each with a comparison; of a closure those of the squarings that it may need."""
+        squarings = max(self.contracted - 2, 0).bit_length() if self.what == "closure" else 1
+        return squarings * self.batch * self.rows * self.contracted * self.columns
 
 
 def cases() -> list[Case]:
-    """Squares, tall, wide, batched and odd shapes; values, winners and gradients."""
+    """Squares, tall, wide, batched and odd shapes; values, winners, gradients and closures."""
     squares = [Case(f"{n}", 1, n, n, n) for n in (32, 64, 128, 256, 512, 1024, 2048)]
     shapes = [
         Case("tall", 1, 4096, 256, 64),
@@ -66,14 +69,23 @@ def cases() -> list[Case]:
     integers = [c._replace(dtype="int32") for c in squares if c.rows in (256, 1024)]
     winners = [c._replace(what="winner") for c in squares + shapes if c.operations >= 2**21]
     gradients = [c._replace(what="gradient") for c in squares if c.rows in (256, 1024)]
-    return squares + shapes + doubles + integers + winners + gradients
+    closures = [c._replace(dtype="float64", what="closure") for c in squares if c.rows in (256, 1024)]
+    return squares + shapes + doubles + integers + winners + gradients + closures
 
 
-TOY = [Case("8", 1, 8, 8, 8), Case("toy", 2, 30, 20, 20, "float64", "winner"), Case("toy", 1, 20, 30, 20, what="gradient")]
+TOY = [
+    Case("8", 1, 8, 8, 8),
+    Case("toy", 2, 30, 20, 20, "float64", "winner"),
+    Case("toy", 1, 20, 30, 20, what="gradient"),
+    Case("9", 1, 9, 9, 9, "float64", "closure"),
+]
 
 
 def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | None:
-    """A step by one of our routes; None where it has none."""
+    """A case by one of our routes; None where it has none."""
+    if case.what == "closure":
+        program = Engine(runtimes=TROPICAL_RUNTIMES.only(kind, RouteKind.LOWERING)).compile(trace(lambda a: closure(a).value, a[0]))
+        return (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
     op, runtimes = TropicalEinsum(max_plus, "bij,bjk->bik", outputs), TROPICAL_RUNTIMES.only(kind)
 
@@ -85,8 +97,15 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
 
 def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """What JAX users write without us; gradients and winners of large cases take minutes."""
-    if case.what != "value" and case.operations > 2**25:
+    if case.what not in ("value", "closure") and case.operations > 2**25:
         return None
+    if case.what == "closure":
+
+        def squared(a: Any, b: Any) -> Any:
+            start = jnp.where(jnp.eye(case.contracted, dtype=bool), jnp.minimum(a[0], 0), a[0])
+            return lax.fori_loop(0, max(case.contracted - 2, 0).bit_length(), lambda _, x: (x[:, :, None] + x[None]).min(1), start)
+
+        return _jitted(squared, a, b)
 
     def step(a: Any, b: Any) -> Any:
         candidates = a[:, :, :, None] + b[:, None]
@@ -108,7 +127,7 @@ def _jitted(fn: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any] | None:
 def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """The Rust package of that name, without batches but for winners."""
     peer = _installed("tropical_gemm")
-    if peer is None or case.what == "gradient" or case.batch > 1:
+    if peer is None or case.what in ("gradient", "closure") or case.batch > 1:
         return None
     suffix = {"float32": "", "float64": "_f64", "int32": "_i32"}[case.dtype]
     fn = getattr(peer, "maxplus_matmul" + ("_with_argmax" if case.what == "winner" else "") + suffix, None)
@@ -119,13 +138,22 @@ def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """torch-semiring-einsum, on the same number of threads; minutes where the step is large."""
     peer, torch = _installed("torch_semiring_einsum"), _installed("torch")
-    if peer is None or torch is None or case.operations > 2**28 or case.what == "gradient" or case.dtype == "int32":
+    if peer is None or torch is None or case.operations > 2**28 or case.what in ("gradient", "closure") or case.dtype == "int32":
         return None
     equation = peer.compile_equation("bij,bjk->bik")
     lhs, rhs = (torch.from_numpy(np.array(x)) for x in (a, b))
     if case.what == "winner":
         return lambda: peer.log_viterbi_einsum_forward(equation, lhs, rhs)
     return lambda: peer.log_viterbi_einsum_forward(equation, lhs, rhs)[0]
+
+
+def floyd_warshall(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
+    """SciPy's, of closures: n^3 operations instead of the squarings' n^3 log n, on one core."""
+    peer = _installed("scipy.sparse.csgraph")
+    if peer is None or case.what != "closure":
+        return None
+    weights = np.asarray(a[0])
+    return lambda: peer.floyd_warshall(weights)
 
 
 def _installed(name: str) -> Any:
@@ -135,7 +163,7 @@ def _installed(name: str) -> Any:
         return None
 
 
-PEERS = {"naive jnp": naive, "tropical-gemm": tropical_gemm, "torch-semiring": semiring_einsum}
+PEERS = {"naive jnp": naive, "tropical-gemm": tropical_gemm, "torch-semiring": semiring_einsum, "SciPy": floyd_warshall}
 
 
 def bounds() -> dict[str, float]:
@@ -159,6 +187,8 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
     shapes = (case.batch, case.rows, case.contracted), (case.batch, case.contracted, case.columns)
     with jax.enable_x64(True):
         a, b = (jnp.asarray((rng.normal(size=shape) * 100).astype(case.dtype)) for shape in shapes)
+        if case.what == "closure":  # of lengths: no cycle gets better without end
+            a = jnp.abs(a)
         made: dict[str, Any] = {"native": ours(case, RouteKind.KERNEL, a, b), "xla": ours(case, RouteKind.LOWERING, a, b)}
         made |= {name: peer(case, a, b) for name, peer in PEERS.items()}
         runs = {name: run for name, run in made.items() if run is not None}
@@ -166,24 +196,32 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
 
 
 def rows(chosen: list[Case], repeats: int) -> Iterator[dict[str, Any]]:
-    """One row a case: seconds, ratios and the fraction of the bound."""
+    """One row a case: seconds, the fastest peer's time over each route's, and the fraction of the bound."""
     bound = bounds()
     for case in chosen:
         seconds = measured(case, repeats)
         best = min(seconds.get("native", np.inf), seconds["xla"])
         gops = case.operations / best / 1e9
-        of_bound = gops / bound[case.dtype] if case.dtype in bound and case.what != "gradient" else None
-        yield {"case": case._asdict(), "seconds": seconds, "gops": gops, "bound": of_bound}
+        of_bound = gops / bound[case.dtype] if case.dtype in bound and case.what not in ("gradient", "closure") else None
+        peer = min((seconds[name] for name in PEERS if name in seconds), default=None)
+        ratios = {route: peer / seconds[route] for route in ("native", "xla") if peer and route in seconds}
+        yield {"case": case._asdict(), "seconds": seconds, "ratios": ratios, "gops": gops, "bound": of_bound}
+
+
+HEAD = (
+    f"{'case':>11} {'dtype':>8} {'':>8} |"
+    + "".join(f"{name:>11.10}" for name in ("native", "xla", *PEERS))
+    + " ms | ratio: native, xla | 10^9 op/s, of bound"
+)
 
 
 def text(row: dict[str, Any]) -> str:
     """A row of the table."""
     case, seconds = Case(**row["case"]), row["seconds"]
-    cells = [f"{seconds[name] * 1e3:10.2f}" if name in seconds else f"{'-':>10}" for name in ("native", "xla", *PEERS)]
-    peer = seconds.get("tropical-gemm")
-    ratios = [f"{peer / seconds[name]:6.1f}" if peer and name in seconds else f"{'-':>6}" for name in ("native", "xla")]
+    cells = [f"{seconds[name] * 1e3:11.2f}" if name in seconds else f"{'-':>11}" for name in ("native", "xla", *PEERS)]
+    ratios = [f"{row['ratios'][name]:8.1f}" if name in row["ratios"] else f"{'-':>8}" for name in ("native", "xla")]
     of_bound = "-" if row["bound"] is None else f"{row['bound']:.0%}"
-    return f"{case.name:>11} {case.dtype:>8} {case.what:>8} |{' '.join(cells)} |{' '.join(ratios)} | {row['gops']:6.1f} {of_bound:>5}"
+    return f"{case.name:>11} {case.dtype:>8} {case.what:>8} |{''.join(cells)}    | {' '.join(ratios)}  | {row['gops']:10.1f} {of_bound:>8}"
 
 
 def geometric_means(table: list[dict[str, Any]]) -> dict[str, float]:
@@ -224,14 +262,14 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
     axes[0].set_ylabel("10^9 products and comparisons a second")
     axes[0].legend()
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main(chosen: list[Case], repeats: int = 5, json_path: str | None = None, plot_path: str | None = None) -> list[dict[str, Any]]:
     """Print the table, and write it as JSON and as a plot if asked."""
     print(header(__doc__.splitlines()[0]))
     print(native())
-    print(f"{'case':>11} {'dtype':>8} {'':>8} | " + " ".join(f"{name:>10.10}" for name in ("native", "xla", *PEERS)), end="")
-    print(" ms | gemm / native, xla | 10^9 op/s, of bound")
+    print(HEAD)
     table = []
     for row in rows(chosen, repeats):
         print(text(row), flush=True)

@@ -1,24 +1,27 @@
 """Each benchmark runs at toy size, so that none rots; no time is asserted."""
 
 import json
+import pathlib
+import sys
 
 import jax
 import pytest
 
 from benchmarks import (
-    call_overhead,
-    compile_time,
     donation,
     eval_all,
     extension_in_jit,
+    first_call,
     gradient_of_matmul,
     graph_building,
     graph_passes,
     growth,
+    overheads,
     training_step,
     tropical,
     tropical_gpu,
 )
+from benchmarks.__main__ import BENCHMARKS, FOLDER, replaced, run
 
 
 def test_gradient_of_matmul(capsys):
@@ -28,11 +31,14 @@ def test_gradient_of_matmul(capsys):
     assert "gradient" in capsys.readouterr().out
 
 
-def test_call_overhead(capsys):
+def test_overheads(capsys):
     with jax.enable_x64(False):
-        rows = call_overhead.main(calls=5)
-    assert set(rows) > {"jax.jit"}
-    assert all(v > 0 for v in rows.values())
+        calls, plans, imports = overheads.main(count=5, operands=20, repeats=1)
+    assert {"jax.jit", "Engine.eval", "ExecProgram", "tropical_einsum 3x3x3", "jnp.einsum 3x3x3"} <= calls.keys()
+    assert plans.keys() == {"path", "tree", "grid", "star"}
+    assert all({"plan_tropical", "opt_einsum", "jnp.einsum_path", "cotengra"} <= row.keys() for row in plans.values())
+    assert imports.keys() == {"jax", "tenferro_jax", "ext_tropical"}
+    assert min(*calls.values(), *imports.values(), *(ms for row in plans.values() for ms in row.values())) > 0
     assert "x jit" in capsys.readouterr().out
 
 
@@ -54,10 +60,15 @@ def test_training_step(capsys):
     assert "optimised HLO equal: True" in capsys.readouterr().out
 
 
-def test_compile_time(capsys):
-    ((ours, theirs),) = compile_time.main([8])
-    assert min(ours, theirs) > 0
-    assert "graph/jit" in capsys.readouterr().out
+def test_first_call(capsys):
+    ops, contracted, operands = first_call.main([8], [4, 40], [2, 4])
+    assert ops.keys() == {8}
+    assert {"xla", "xla, gradient", "naive jnp"} <= contracted.keys()
+    assert {"jnp.einsum", "value", "assignment", "log_sum_exp, gradient"} <= operands.keys()
+    assert all(min(stages) > 0 for row in (*ops.values(), *contracted.values(), *operands.values()) for stages in row)
+    out = capsys.readouterr().out
+    assert "graph/jit" in out
+    assert "k = 40: trace" in out
 
 
 def test_graph_passes(capsys):
@@ -89,19 +100,26 @@ def test_eval_all(capsys):
 
 def test_tropical(capsys, tmp_path):
     table = tropical.main(tropical.TOY, repeats=1, json_path=str(tmp_path / "t.json"), plot_path=str(tmp_path / "t.png"))
-    assert [row["case"]["what"] for row in table] == ["value", "winner", "gradient"]
+    assert [row["case"]["what"] for row in table] == ["value", "winner", "gradient", "closure"]
     assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
-    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 3
+    assert "SciPy" in table[-1]["seconds"]
+    for row in table:
+        peer = min(row["seconds"][name] for name in tropical.PEERS if name in row["seconds"])
+        assert row["ratios"]["xla"] == peer / row["seconds"]["xla"]
+    assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 4
     assert (tmp_path / "t.png").stat().st_size > 0
-    assert "winner" in capsys.readouterr().out
+    assert "ratio: native, xla" in capsys.readouterr().out
     assert len({case.name for case in tropical.cases()}) >= 15
 
 
 def test_growth(capsys, tmp_path):
-    fitted = growth.main(doublings=2, repeats=1, plot_path=str(tmp_path / "g.png"))
-    assert {"contracted, xla", "operands"} <= fitted.keys()
+    found = growth.main(doublings=2, repeats=1, json_path=str(tmp_path / "g.json"), plot_path=str(tmp_path / "g.png"))
+    assert {"contracted, xla", "batch, xla, gradient", "operands, plan"} <= found["time"].keys()
+    assert found["memory"].keys() == {"rows and columns", "contracted", "batch"}
+    assert all(have <= said for curve in found["memory"].values() for have, said in zip(curve.found, curve.expected, strict=True))
+    assert json.loads((tmp_path / "g.json").read_text())["memory"]["batch"]["sizes"] == [16, 32]
     assert (tmp_path / "g.png").stat().st_size > 0
-    assert "memory" in capsys.readouterr().out
+    assert "of the formula" in capsys.readouterr().out
 
 
 def test_tropical_gpu(capsys, monkeypatch, tmp_path):
@@ -113,3 +131,24 @@ def test_tropical_gpu(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(tropical_gpu, "cards", list)
     assert tropical_gpu.main(tropical_gpu.cases()) == []
     assert capsys.readouterr().out.splitlines()[-1].startswith("nothing was measured: ")
+
+
+def test_an_exponent_is_fitted_to_the_larger_half():
+    assert growth.Curve([1, 2, 4, 8], [5.0, 5.0, 16.0, 64.0], 2).exponent == pytest.approx(2)
+
+
+def test_every_benchmark_has_its_marks_in_the_page():
+    """`make bench` runs all there are, and finds where to write."""
+    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "__main__", "measure"} == BENCHMARKS.keys()
+    page = pathlib.Path(FOLDER, "README.md").read_text()
+    for name in BENCHMARKS:
+        page = replaced(page, name, f"figures of {name}")
+    assert page.count("```text") == len(BENCHMARKS)
+    assert all(f"```text\nfigures of {name}\n```\n<!-- end of {name} -->" in page for name in BENCHMARKS)
+    with pytest.raises(ValueError, match="no marks of speed"):
+        replaced(page, "speed", "")
+
+
+def test_what_a_benchmark_prints_is_shown_and_kept(capfd):
+    assert run([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
+    assert capfd.readouterr().out == "42\n"

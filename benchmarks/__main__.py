@@ -1,0 +1,80 @@
+"""Run the benchmarks, print what they print, and write it into README.md between their marks.
+
+python -m benchmarks [name ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+
+FOLDER = pathlib.Path(__file__).parent
+IMAGES = FOLDER.parent / "docs" / "images"
+BENCHMARKS: dict[str, tuple[str, ...]] = {
+    "gradient_of_matmul": (),
+    "overheads": (),
+    "first_call": (),
+    "extension_in_jit": (),
+    "training_step": (),
+    "graph_building": (),
+    "graph_passes": (),
+    "donation": (),
+    "eval_all": (),
+    "tropical_gpu": (),
+    "growth": ("--json", str(FOLDER / "growth.json"), "--plot", str(IMAGES / "tropical_growth.png")),
+    "tropical": ("--json", str(FOLDER / "tropical.json"), "--plot", str(IMAGES / "tropical_speed.png")),
+}
+"""Each with its arguments; the great table of cases, routes, peers, ratios and bounds comes last."""
+
+
+def replaced(page: str, name: str, output: str) -> str:
+    """The page with what stands between the marks of a benchmark replaced by its output.
+
+    Raises:
+      ValueError: the page has no such marks.
+    """
+    begin, end = f"<!-- {name}: written by make bench -->\n", f"<!-- end of {name} -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"no marks of {name}: {begin!r} and {end!r}")
+    return f"{before}{begin}```text\n{output.strip()}\n```\n{closed}{after}"
+
+
+def run(command: Sequence[str]) -> str:
+    """What a command prints, shown as it comes.
+
+    Raises:
+      subprocess.CalledProcessError: it failed.
+    """
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return "".join(lines)
+
+
+def main(names: Sequence[str], page: pathlib.Path = FOLDER / "README.md") -> None:
+    """Run some benchmarks and write their blocks of the page."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, capture_output=True, text=True, check=False).stdout.strip()
+    stamp = f"{datetime.date.today()}, commit {commit or 'unknown'}"
+    for name in names:
+        output = run([sys.executable, "-m", f"benchmarks.{name}", *BENCHMARKS[name]])
+        print()
+        page.write_text(replaced(page.read_text(), name, f"{stamp}\n{output}"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(BENCHMARKS):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    main(given.names or list(BENCHMARKS))
