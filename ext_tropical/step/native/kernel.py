@@ -14,7 +14,7 @@ from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, TensorMeta
 
 from ...algebra.selective import max_mul, max_plus, min_plus
 from ..einsum_op import TropicalEinsum, widened, work_dtype
-from ..kernels.choose import fits_one_reduction
+from ..kernels.choose import SMALL
 from ..layout import product
 from .library import TARGET, native
 
@@ -40,7 +40,7 @@ def declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     if 0 in sizes.values():
         return "there is nothing to search"
     batch, contracted, rows, columns = _sizes(op, sizes)
-    if fits_one_reduction(batch, contracted, rows, columns):
+    if contracted == 1 or batch * contracted * rows * columns <= SMALL:
         return "one reduction does it"
     return native().problem
 
@@ -58,7 +58,7 @@ def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any
       *operands: two arrays.
       instructions: those of the library to use; by default the widest of this machine.
 
-    Cost: time b m n k, once; memory of both operands, packed, and b (m + n) k entries more where winners are wanted.
+    Cost: time b m n k, once; memory of at most 1.2 MB a thread, which keeps it.
     """
     if native().problem:
         raise Unsupported(
