@@ -1,20 +1,19 @@
 // Operations a second, in billions, of the native kernel's register block alone on data that stays in the first cache, on one
-// thread: what no kernel of this form can exceed. Values, then values with winners' groups. An operation is one product and one
-// comparison.
+// thread: what no kernel of this form can exceed. An operation is one product and one comparison.
 #include <chrono>
 #include <cstdio>
 
 #include "../ext_tropical/step/native/problem.h"
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #endif
 #if defined(__AVX512F__)
 #define TROPICAL_BYTES 64
 #define TROPICAL_ROWS 8
 #define TROPICAL_VECTORS 3
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
 #define TROPICAL_BYTES 32
-#define TROPICAL_ROWS 6
+#define TROPICAL_ROWS 4
 #define TROPICAL_VECTORS 2
 #else
 #define TROPICAL_BYTES 16

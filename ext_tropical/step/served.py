@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax.export
 
@@ -10,10 +10,15 @@ from tenferro_jax.extension import TensorMeta
 
 from ..algebra.semiring import SelectiveSemiring
 from .einsum_op import TropicalEinsum, work_dtype
-from .kernels.choose import fits_one_reduction
 
 
-def not_served(op: TropicalEinsum, metas: Sequence[TensorMeta], semirings: Collection[SelectiveSemiring], dtypes: Collection[str]) -> str:
+def not_served(
+    op: TropicalEinsum,
+    metas: Sequence[TensorMeta],
+    semirings: Collection[SelectiveSemiring],
+    dtypes: Collection[str],
+    is_for_xla: Callable[[int, int, int, int], bool],
+) -> str:
     """Why XLA computes a step, or "" if a kernel for these semirings and dtypes may.
 
     Args:
@@ -21,6 +26,7 @@ def not_served(op: TropicalEinsum, metas: Sequence[TensorMeta], semirings: Colle
       metas: of its operands.
       semirings: what the kernel has.
       dtypes: names of what it computes in; 16-bit floats are computed in float32.
+      is_for_xla: of the sizes of batch, contracted, rows and columns, whether XLA's one reduction does as well.
     """
     work = work_dtype(metas[0].dtype).name
     if op.algebra not in semirings:
@@ -34,4 +40,4 @@ def not_served(op: TropicalEinsum, metas: Sequence[TensorMeta], semirings: Colle
     sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
     if 0 in sizes.values():
         return "there is nothing to search"
-    return "one reduction does it" if fits_one_reduction(*op.layout.extents(sizes)) else ""
+    return "one reduction does it" if is_for_xla(*op.layout.extents(sizes)) else ""

@@ -1,10 +1,12 @@
 // The native kernels against three plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
-// absorbing integers; on four threads.
+// absorbing integers; on four threads. Then four calls at once, again and again on the same threads.
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <thread>
@@ -39,7 +41,7 @@ T times(Algebra algebra, T a, T b) {
 
 template <class T>
 int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& random, const int64_t (&size)[4], bool special, bool own_first) {
-  const auto [batch, contracted, rows, columns] = size;
+  const int64_t batch = size[0], contracted = size[1], rows = size[2], columns = size[3];
   // Blocks of exactly the bytes that are needed, one entry after an aligned address: what is read or written outside is seen.
   const auto array = [](int64_t entries) { return std::vector<char>(static_cast<size_t>(entries + 1) * sizeof(T)); };
   std::vector<char> left = array(batch * contracted * rows), right = array(batch * contracted * columns), out = array(batch * rows * columns);
@@ -88,18 +90,27 @@ int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& rand
 }
 
 int main() {
+  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 4, 130, 70}};
+  std::atomic<int> wrong{0}, cases{0};
+  const auto check_forms = [&](const Kernels& k, Algebra algebra, const int64_t (&size)[4], std::mt19937& random) {
+    for (int form = 0; form < 4; ++form, cases += 3) {
+      wrong += check<float>(k, algebra, Type::kF32, random, size, form & 1, form & 2);
+      wrong += check<double>(k, algebra, Type::kF64, random, size, form & 1, form & 2);
+      wrong += check<int32_t>(k, algebra, Type::kI32, random, size, form & 1, form & 2);
+    }
+  };
   std::mt19937 random(1);
-  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}};
-  int wrong = 0, cases = 0;
   for (const Kernels& k : kernels())
     for (int algebra = 0; algebra < 3; ++algebra)
-      for (const auto& size : sizes)
-        for (int form = 0; form < 4; ++form, cases += 3) {
-          const Algebra a = static_cast<Algebra>(algebra);
-          wrong += check<float>(k, a, Type::kF32, random, size, form & 1, form & 2);
-          wrong += check<double>(k, a, Type::kF64, random, size, form & 1, form & 2);
-          wrong += check<int32_t>(k, a, Type::kI32, random, size, form & 1, form & 2);
-        }
-  std::printf("%d cases, %d wrong cells\n", cases, wrong);
+      for (const auto& size : sizes)  // on a thread of its own, whose scratch is no larger than is needed: what is read outside is seen
+        std::thread([&] { check_forms(k, static_cast<Algebra>(algebra), size, random); }).join();
+  std::vector<std::thread> callers;
+  for (unsigned seed = 0; seed < 4; ++seed)
+    callers.emplace_back([&, seed] {
+      std::mt19937 own(seed);
+      for (int call = 0; call < 8; ++call) check_forms(kernels().back(), static_cast<Algebra>(own() % 3), sizes[own() % std::size(sizes)], own);
+    });
+  for (std::thread& caller : callers) caller.join();
+  std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }

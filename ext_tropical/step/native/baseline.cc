@@ -8,5 +8,5 @@ namespace tropical {
 namespace {
 #include "tiles.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, resolve}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search}; }
 }  // namespace tropical

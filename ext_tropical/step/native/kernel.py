@@ -13,6 +13,7 @@ from tenferro_jax.extension import TensorMeta
 
 from ...algebra.selective import max_mul, max_plus, min_plus
 from ..einsum_op import TropicalEinsum, widened
+from ..kernels.choose import SMALL
 from ..served import not_served
 from .library import TARGET, native
 
@@ -25,7 +26,11 @@ DTYPES = ("float64", "float32", "int32")
 
 def declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    return not_served(op, metas, ALGEBRAS, DTYPES) or native().problem
+    return not_served(op, metas, ALGEBRAS, DTYPES, _is_for_xla) or native().problem
+
+
+def _is_for_xla(batch: int, contracted: int, rows: int, columns: int) -> bool:
+    return contracted == 1 or batch * contracted * rows * columns <= SMALL
 
 
 def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any, ...]:
@@ -36,7 +41,7 @@ def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any
       *operands: two arrays.
       instructions: those of the library to use; by default the widest of this machine.
 
-    Cost: time b m n k, once; memory of both operands, packed, and b (m + n) k entries more where winners are wanted.
+    Cost: time b m n k, once; memory of at most 1.2 MB a thread, which keeps it.
     """
     if native().problem:
         raise Unsupported(

@@ -22,17 +22,6 @@ struct Problem {
   int32_t* winner;  // the same shape, or nullptr
 };
 
-// Where winners are wanted the search keeps the first index of a group of candidates that holds the best one.
-constexpr int64_t kGroup = 32;
-
-// Then the winners are found span by span, in copies of the operands laid out as (batch, span, own, width): what a tile needs of a
-// span is one piece of memory for each side, which stays in the cache.
-constexpr int kSpanBits = 10;
-constexpr int64_t kSpan = int64_t{1} << kSpanBits;
-
-inline int64_t spans(int64_t contracted) { return (contracted + kSpan - 1) >> kSpanBits; }
-inline int64_t span_width(int64_t contracted) { return contracted < kSpan ? contracted : kSpan; }
-
 // Rows and columns of one task.
 struct Tile {
   int64_t batch, row, rows, column, columns;
@@ -44,10 +33,8 @@ struct Kernels {
   int64_t row_step, column_bytes;  // tiles are whole multiples of these, where they can be
   // Bytes of scratch that `search` needs for tiles of this size, aligned to 64 bytes.
   int64_t (*scratch)(const Problem&, int64_t rows, int64_t columns);
-  // Values of a tile, and the first index of each winner's group.
+  // Values of a tile, and winners where they are wanted.
   void (*search)(const Problem&, const Tile&, void* scratch);
-  // Winners of a tile from the first indices of their groups, and the operands' copies in spans.
-  void (*resolve)(const Problem&, const Tile&, const void* lhs, const void* rhs);
 };
 
 Kernels baseline();
