@@ -43,12 +43,17 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
 
 
 def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, float]]:
-    """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all."""
+    """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all.
+
+    A turn is a call that is not timed and one that is: what the others left in the caches, and their threads that still wait for
+    work, are nobody's.
+    """
     for run in runs:
         jax.block_until_ready(run())
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(repeats):
         for run, kept in zip(runs, seconds, strict=True):
+            jax.block_until_ready(run())
             start = time.perf_counter()
             jax.block_until_ready(run())
             kept.append(time.perf_counter() - start)

@@ -157,6 +157,7 @@ def floyd_warshall(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 
 
 def _installed(name: str) -> Any:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else threads of torch spin for a while on cores that the next one needs
     try:
         return importlib.import_module(name)
     except ImportError:

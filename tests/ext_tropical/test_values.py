@@ -129,7 +129,17 @@ def test_special_values(name, seed, contracted, few):
 
 @pytest.mark.parametrize("name", ["max_plus", "min_plus"])
 @pytest.mark.parametrize(
-    "shapes", [((16, 4), (4, 64)), ((64, 2), (2, 64)), ((8, 1), (1, 16)), ((64, 33), (33, 1)), ((16, 40), (40, 64))], ids=str
+    "shapes",
+    [
+        ((16, 4), (4, 64)),
+        ((64, 2), (2, 64)),
+        ((8, 1), (1, 16)),
+        ((64, 33), (33, 1)),
+        ((16, 40), (40, 64)),
+        ((2, 2050), (2050, 1)),
+        ((3, 2050), (2050, 2)),
+    ],
+    ids=str,
 )
 def test_nan_is_kept_where_xla_vectorises(name, shapes):
     """XLA CPU's maximum loses NaN for some of these shapes."""

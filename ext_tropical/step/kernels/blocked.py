@@ -21,6 +21,7 @@ from jax import lax
 
 from ...algebra.nan import are_finite
 from ...algebra.semiring import SelectiveSemiring
+from . import direct
 
 BLOCK = 16
 """Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it
@@ -32,6 +33,12 @@ TILE = 128
 FLAT = 8
 """Rows up to which columns are not cut: a cut copies them, and they are read but a few times."""
 
+CELLS = 1 << 15
+"""Cells, with their parts, up to which the contracted axis is cut into parts."""
+
+LONG = 1024
+"""Contracted entries of a part at least."""
+
 
 def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool) -> tuple[Any, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
@@ -40,6 +47,9 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
 
     Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
     """
+    parts = _parts(lhs, rhs)
+    if parts > 1:
+        return _by_parts(semiring, lhs, rhs, parts, with_winner)
     batch, count, columns = rhs.shape
     is_flat = isinstance(lhs.shape[2], int) and lhs.shape[2] <= FLAT
     tiles = max(1, -(-columns // TILE)) if isinstance(columns, int) and not is_flat else 1
@@ -49,6 +59,28 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     found = _searched(semiring, _Operands(jnp.swapaxes(lhs, 1, 2)[:, None], cut), with_winner)
     whole = (jnp.swapaxes(x, 1, 2).reshape(batch, lhs.shape[2], tiles * width) for x in found)
     return tuple(x if tiles == 1 else x[..., :columns] for x in whole)
+
+
+def _parts(lhs: Any, rhs: Any) -> int:
+    """Into how many parts of equal length the contracted axis is cut: a turn over few cells keeps one thread busy, and not for long."""
+    sizes = (*rhs.shape, lhs.shape[2])
+    if not all(isinstance(size, int) for size in sizes):
+        return 1
+    batch, count, columns, rows = sizes
+    return next((p for p in (8, 4, 2) if p * batch * rows * columns <= CELLS and count % p == 0 and count // p >= LONG), 1)
+
+
+def _by_parts(semiring: SelectiveSemiring, lhs: Any, rhs: Any, parts: int, with_winner: bool) -> tuple[Any, ...]:
+    """Each part as one more entry of the batch; then the best of the parts' values, which is the first part's of equal ones."""
+    batch, count, columns = rhs.shape
+    length, rows = count // parts, lhs.shape[2]
+    value, *winner = contract(semiring, *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)), with_winner=with_winner)
+    best, *part = direct.contract(semiring, [value.reshape(batch, parts, rows * columns)], with_winner=with_winner)
+    found = [best]
+    for x in winner:
+        inside = jnp.take_along_axis(x.reshape(batch, parts, rows * columns), part[0][:, None, :, 0], 1, mode="promise_in_bounds")[:, 0]
+        found.append(part[0] * length + inside[..., None])
+    return tuple(x.reshape(batch, rows, columns) for x in found)
 
 
 class _Operands(NamedTuple):
