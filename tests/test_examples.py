@@ -392,7 +392,7 @@ def judge_page(program, printed):
     assert shown in map(str.strip, printed)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "shortest_paths.py"])  # that one runs below
 def test_a_program_prints_what_the_page_says(program, capsys):
     with jax.enable_x64(False):  # a program that needs 64 bits says so
         runpy.run_path(str(EXAMPLES / program), run_name="__main__")

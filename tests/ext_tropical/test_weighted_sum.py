@@ -60,7 +60,7 @@ def check(op, sizes, seed=0):
 FACTORS = [(), (LHS,), (RHS,), (OUT,), (LHS, RHS, OUT), (OUT, OUT, LHS), (RHS, RHS)]
 
 
-@pytest.mark.parametrize(("semiring", "output"), some(list(itertools.product((log_sum_exp(0.7), max_mul, min_plus), Place)), 4), ids=str)
+@pytest.mark.parametrize(("semiring", "output"), some(list(itertools.product((log_sum_exp(0.7), max_mul, min_plus), Place)), 2), ids=str)
 def test_every_place_of_result_and_factors(semiring, output):
     for places, equation in itertools.product(FACTORS, ("ij,jk->ik", "bij,jbk->kib")):
         check(WeightedSum(semiring, equation, places, output), (2, 3, 19, 2) if "b" in equation else (3, 19, 2))
