@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import jax.export
 
@@ -10,6 +10,7 @@ from tenferro_jax.extension import TensorMeta
 
 from ..algebra.semiring import SelectiveSemiring
 from .einsum_op import TropicalEinsum, work_dtype
+from .kernels.choose import fits_one_reduction
 
 
 def not_served(
@@ -17,7 +18,7 @@ def not_served(
     metas: Sequence[TensorMeta],
     semirings: Collection[SelectiveSemiring],
     dtypes: Collection[str],
-    is_for_xla: Callable[[int, int, int, int], bool],
+    min_cells: int = 1,
 ) -> str:
     """Why XLA computes a step, or "" if a kernel for these semirings and dtypes may.
 
@@ -26,7 +27,7 @@ def not_served(
       metas: of its operands.
       semirings: what the kernel has.
       dtypes: names of what it computes in; 16-bit floats are computed in float32.
-      is_for_xla: of the sizes of batch, contracted, rows and columns, whether XLA's one reduction does as well.
+      min_cells: cells of a batch entry from which on the kernel is the faster route.
     """
     work = work_dtype(metas[0].dtype).name
     if op.algebra not in semirings:
@@ -40,4 +41,7 @@ def not_served(
     sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
     if 0 in sizes.values():
         return "there is nothing to search"
-    return "one reduction does it" if is_for_xla(*op.layout.extents(sizes)) else ""
+    batch, contracted, rows, columns = op.layout.extents(sizes)
+    if fits_one_reduction(batch, contracted, rows, columns):
+        return "one reduction does it"
+    return f"there are fewer than {min_cells} cells a batch entry" if rows * columns < min_cells else ""

@@ -13,7 +13,6 @@ from tenferro_jax.extension import TensorMeta
 
 from ...algebra.selective import max_mul, max_plus, min_plus
 from ..einsum_op import TropicalEinsum, widened
-from ..kernels.choose import SMALL
 from ..served import not_served
 from .library import TARGET, native
 
@@ -23,14 +22,13 @@ ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
 DTYPES = ("float64", "float32", "int32")
 """What the library computes in; 16-bit floats are computed in float32."""
 
+CELLS = 256
+"""Cells of a batch entry from which on the library is the faster route: fewer do not fill its blocks of registers."""
+
 
 def declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    return not_served(op, metas, ALGEBRAS, DTYPES, _is_for_xla) or native().problem
-
-
-def _is_for_xla(batch: int, contracted: int, rows: int, columns: int) -> bool:
-    return contracted == 1 or batch * contracted * rows * columns <= SMALL
+    return not_served(op, metas, ALGEBRAS, DTYPES, CELLS) or native().problem
 
 
 def run(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any, ...]:

@@ -22,6 +22,8 @@ struct Problem {
   int32_t* winner;  // the same shape, or nullptr
 };
 
+constexpr int64_t kMostRows = 256;  // of a tile
+
 // Rows and columns of one task.
 struct Tile {
   int64_t batch, row, rows, column, columns;

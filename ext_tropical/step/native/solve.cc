@@ -120,7 +120,7 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
 
 void solve(Pool& pool, const Problem& problem, const Kernels& kernels) {
   const int64_t item = problem.type == Type::kF64 ? 8 : 4, threads = std::max<int64_t>(pool.threads(), 1);
-  const auto tiles = tiles_of(problem, 256, 1920 / item, kernels.row_step, kernels.column_bytes / item, threads);
+  const auto tiles = tiles_of(problem, kMostRows, 1920 / item, kernels.row_step, kernels.column_bytes / item, threads);
   parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) {
     kernels.search(problem, tiles[i], kept_scratch(kernels.scratch(problem, tiles[i].rows, tiles[i].columns)));
   });

@@ -8,7 +8,6 @@ from tenferro_jax import Unsupported
 from tenferro_jax.extension import TensorMeta
 
 from ..einsum_op import TropicalEinsum, widened
-from ..kernels.choose import fits_one_reduction
 from ..served import not_served
 from .backend import backend, problem
 from .search import EXTREMES, contract
@@ -19,7 +18,7 @@ DTYPES = ("float32", "int32")
 
 def declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the kernel does."""
-    return not_served(op, metas, EXTREMES, DTYPES, fits_one_reduction) or problem()
+    return not_served(op, metas, EXTREMES, DTYPES) or problem()
 
 
 def run(op: TropicalEinsum, *operands: Any, interpret: Any = None) -> tuple[Any, ...]:
