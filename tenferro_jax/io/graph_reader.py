@@ -22,6 +22,7 @@ from ..graph.guards import Guard
 from ..graph.verify import verify
 from ..jax_seam import is_symbolic_dim
 from ..meta import TensorMeta, require_x64, x64_enabled
+from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from .container import Content, aligned, damaged
@@ -162,7 +163,10 @@ class GraphReader:
             raise ValueError(f"{name} with the fields {list(fields)}")
         self._inside = _Size(0, 0)
         values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
-        self._ops.append((cls(**values), self._inside))
+        op = cls(**values)
+        if wrong := wrong_field(op):
+            raise ValueError(f"{name} with {wrong[0]}, which needs {wrong[1]}")
+        self._ops.append((op, self._inside))
 
     def _numbered_tensor(self, number: Any) -> np.ndarray:
         return self._tensors[_index(number, self._tensors)]

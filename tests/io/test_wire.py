@@ -19,6 +19,7 @@ from ext_tropical import TROPICAL_RULES, tropical_einsum
 from tenferro_jax import ArtifactError, LimitExceeded, Limits, PayloadError, Unsupported, from_wire, load_graph, save_graph, to_wire, trace
 from tenferro_jax.extension import NO_RUNTIMES, ExtensionFactory, ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.graph.graph import Graph
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.ops.random import RandomWrap
 from tenferro_jax.ops.vocabulary import VOCABULARY
@@ -356,6 +357,43 @@ def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
 
 
 # --- what cannot be written, limits --------------------------------------------------------------------------------
+
+
+FIELDS = [
+    (op, inputs, field.name)
+    for op, inputs in {type(op): (op, inputs) for op, inputs in SINGLE}.values()
+    for field in dataclasses.fields(op)
+]
+
+
+@pytest.mark.parametrize("case", FIELDS, ids=[f"{type(op).__name__}.{field}" for op, _, field in FIELDS])
+def test_a_field_of_another_kind_is_refused_where_it_is_read(case):
+    op, inputs, field = case
+    graph = applied((op, inputs))
+    records, tensors = opened(to_wire(graph))
+    rest = b"".join(bytes(data) + bytes(-len(data) % 64) * (i + 1 < len(tensors)) for i, (_, _, data) in enumerate(tensors))
+    for wrong in ({"bytes": ""}, [[None]], {"float": "0x1.0000000000000p+0"}, "false", [{"float": "0x1.0000000000000p+0"}]):
+        if (wrong == "false" and field in ("kind", "name", "generator", "algorithm", "precision")) or (
+            isinstance(wrong, dict) and "float" in wrong and field in ("recall_target", "fill_value")
+        ):
+            continue
+        forged = [
+            ["op", name, fields[0] | {field: wrong}] if (kind, name) == ("op", type(op).__name__) else [kind, name, *fields]
+            for kind, name, *fields in records
+        ]
+        text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
+        with pytest.raises(ArtifactError, match=rf"{type(op).__name__} with {field}=.* which needs {field} of type"):
+            from_wire(sealed(text, rest))
+
+
+def test_verify_tells_of_a_field_of_another_kind():
+    graph = feature("control flow")
+    (i, node), *_ = [(i, node) for i, node in enumerate(graph.nodes) if type(node.op).__name__ == "Scan"]
+    nodes = list(graph.nodes)
+    nodes[i] = node._replace(op=dataclasses.replace(node.op, reverse="false"))
+    forged = Graph(graph.metas, graph.input_count, nodes, graph.outputs, graph.in_tree, graph.out_tree, graph.rules, (), graph.guards)
+    with pytest.raises(tj.MalformedGraph, match="Scan with reverse='false', which needs reverse of type bool"):
+        verify(forged)
 
 
 def test_what_has_no_bytes_is_refused():
