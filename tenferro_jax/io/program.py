@@ -17,6 +17,7 @@ from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
 from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
 from .footer import Manifest, with_footer
+from .replacing import replace_file
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -137,8 +138,8 @@ class ExportedProgram:
         return with_footer(body, self.manifest)
 
     def save(self, path: str | pathlib.Path) -> int:
-        """Write the file; returns its size in bytes."""
-        return pathlib.Path(path).write_bytes(self.to_bytes())
+        """Write the file; returns its size in bytes. One that is there is replaced when all is written."""
+        return replace_file(path, self.to_bytes())
 
 
 def described(exported: jax.export.Exported, modules: Sequence[Module], jax_version: str) -> Manifest:
