@@ -20,6 +20,8 @@ from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
 from tenferro_jax.extension import registry as registry_module
 
+from .io.plain_format import sealed
+
 ROOT = pathlib.Path(__file__).parent.parent
 EINSUM = "tenferro-ext-tropical.einsum.v1"
 FACTORY = ("--register", "ext_tropical:TropicalEinsumFactory")
@@ -209,6 +211,10 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("explain", "nowhere.bin"), "a file that is there, package.module:Op, or a family_id"),
         (("explain", "my-package.gone.v1"), "my-package.gone.v1: not registered"),
         (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
+        (
+            ("explain", "layer.bin", "--size", "n=0"),
+            "given float32[0,2], bfloat16[2]; needed float32[n,2], bfloat16[2], each symbol 1 or more",
+        ),
         (("explain", "layer.bin", "--size", "n"), "needed a name and an int from 0, such as n=32"),
         (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
         (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
@@ -220,6 +226,23 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_text_of_a_file_does_not_steer_the_terminal(tmp_path, capsys, monkeypatch):
+    payload = "\x1b[2J\u202e\nkind  forged\u2028\x85\r"
+    lines = [
+        '["type","float32",[2]]',
+        json.dumps(["extension", "my-package.gone.v1", payload, [], 1], separators=(",", ":")),
+        '["graph",[0],["tuple",0]]',
+    ]
+    lines += ['["node",0,[0],[0]]', '["return",[1],0,[],[]]', ""]
+    (tmp_path / "odd.graph").write_bytes(sealed("\n".join(lines)))
+    assert run(tmp_path, "inspect", "odd.graph", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert r"\x1b[2J\u202e\nkind  forged\u2028\x85\r" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert run(tmp_path, "inspect", "\x1b[2J\u202e", monkeypatch=monkeypatch) == 2
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
 
 
 def test_a_damaged_file_is_read_where_it_is_trusted(folder, capsys, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.export
 
-from ..errors import UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
+from ..errors import PlaceholderShapeMismatch, UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
@@ -101,6 +101,13 @@ class ExportedProgram:
         try:
             return self.exported.call(*args)
         except ValueError as error:
+            if "polymorphic shapes specification" in str(error):
+                raise PlaceholderShapeMismatch(
+                    where="exported program",
+                    given=", ".join(map(str, given)),
+                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or more and as its constraints say",
+                    fix="Pass arrays of such sizes, or export again for others.",
+                ) from error
             if "was exported for platforms" not in str(error):
                 raise
             raise Unsupported(

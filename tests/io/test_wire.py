@@ -420,6 +420,16 @@ def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_
 
 
 @pytest.mark.clause("X11.5")
+def test_a_batch_level_over_an_axis_that_is_not_there_names_its_node():
+    content = to_wire(trace(jax.vmap(lambda x: apply(ScaledSquare(2.0), x)), np.ones((2, 3))))
+    records, _ = opened(content)
+    assert [record[3] for record in records if record[0] == "extension"] == [[[[0], None, None]]]
+    forged = [[*record[:3], [[[5], None, None]], *record[4:]] if record[0] == "extension" else record for record in records]
+    text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
+    with pytest.raises(tj.MalformedGraph, match=r"node 0, .*axis 5 of float64\[2,3\]"):
+        from_wire(sealed(text))
+
+
 def test_payloads_are_validated_by_their_family():
     good = '{"factor":{"float":"0x1.8000000000000p+0"}}'
     family = ScaledSquare.family_id
