@@ -59,9 +59,34 @@ def float_bits(value: float) -> bytes:
 
 
 def array_bytes(array: np.ndarray | np.generic) -> Any:
-    """The elements of an array in row-major order, as bytes that are not copied where the array has them so."""
+    """The elements of an array in row-major order, as bytes that are not copied where the array has them so.
+
+    Bits of a byte that its element does not use are 0, and a boolean is 0 or 1: equal elements are equal bytes.
+    """
     flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(np.uint8).data if flat.nbytes else b""
+    if not flat.nbytes:
+        return b""
+    content: np.ndarray = flat.view(np.uint8)
+    if not is_normal(flat):
+        content = (content != 0).astype(np.uint8) if flat.dtype.kind == "b" else content & greatest_byte(flat.dtype)
+    return content.data
+
+
+def is_normal(array: np.ndarray) -> bool:
+    """Whether no byte has a bit that its element does not use."""
+    most = greatest_byte(array.dtype)
+    return most == 255 or not array.size or bool(array.view(np.uint8).max() <= most)
+
+
+@functools.lru_cache(maxsize=256)
+def greatest_byte(dtype: Any) -> int:
+    """The greatest byte that an element may have: 1 for booleans, 15 for elements of 4 bits."""
+    if dtype.kind == "b":
+        return 1
+    if dtype.itemsize != 1 or dtype.kind in "iu":
+        return 255
+    limits: Any = jax.numpy.iinfo if jax.dtypes.issubdtype(dtype, np.integer) else jax.numpy.finfo
+    return int(2 ** limits(dtype).bits - 1)
 
 
 def array_digest(array: np.ndarray | np.generic) -> bytes:

@@ -14,6 +14,7 @@ from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
 _LONGEST = 1000  # characters of an expression
 _CONSTRAINTS = 64  # in a scope
 _HIGHEST = 99  # power
+_GREATEST = 2**63 - 1  # number
 _FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b,
@@ -73,7 +74,9 @@ def _expression(text: str, scope: Any) -> Any:
 
 def _value(node: ast.AST, scope: Any) -> Any:
     match node:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool) and value < 2**63:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            if value > _GREATEST:
+                raise ValueError(f"the number {value} in a dimension, where 2**63 - 1 is the greatest")
             return value
         case ast.Name(id=name):
             (symbol,) = jax.export.symbolic_shape(name, scope=scope)
@@ -86,7 +89,9 @@ def _value(node: ast.AST, scope: Any) -> Any:
             return _value(left, scope) - _value(right, scope)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _term(_value(left, scope)) * _term(_value(right, scope))
-        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if power <= _HIGHEST:
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))):
+            if power > _HIGHEST:
+                raise ValueError(f"the power {power} in a dimension, where {_HIGHEST} is the highest")
             return _term(_value(left, scope), least=2) ** power
         case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](_value(left, scope), _value(right, scope))

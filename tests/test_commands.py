@@ -20,6 +20,8 @@ from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
 from tenferro_jax.extension import registry as registry_module
 
+from .io.plain_format import sealed
+
 ROOT = pathlib.Path(__file__).parent.parent
 EINSUM = "tenferro-ext-tropical.einsum.v1"
 FACTORY = ("--register", "ext_tropical:TropicalEinsumFactory")
@@ -56,7 +58,9 @@ def folder(tmp_path_factory):
     (folder / "damaged.bin").write_bytes(damaged)
     np.save(folder / "x.npy", X)
     np.save(folder / "b.npy", B)
-    np.savez(folder / "both.npz", **{"args[0]['x']": X, "args[1]": B})
+    np.savez(folder / "both.npz", **{"args[0]['x']": X, "args[1]": B, "args[1].dtype": "bfloat16"})
+    np.save(folder / "f8.npy", B.astype(ml_dtypes.float8_e5m2))
+    tj.export(lambda x: x, B).save(folder / "id.bin")
     np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     return folder
 
@@ -110,7 +114,15 @@ def test_inspect_prints_and_draws(file, folder, capsys, tmp_path, monkeypatch):
     assert EINSUM in names
 
 
-@pytest.mark.parametrize("inputs", [("x.npy", "b.npy"), ("both.npz",), ("args[1]=b.npy", "x.npy"), ("args[1]=b.npy", "args[0]['x']=x.npy")])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        ("x.npy", "bfloat16:b.npy"),
+        ("both.npz",),
+        ("args[1]=bfloat16:b.npy", "x.npy"),
+        ("args[1]=bfloat16:b.npy", "args[0]['x']=float32:x.npy"),
+    ],
+)
 @pytest.mark.parametrize("file", ["layer.graph", "layer.bin"])
 def test_run_writes_what_numpy_gives(file, inputs, folder, capsys, tmp_path, monkeypatch):
     given = [word for path in inputs for word in ("--input", path)]
@@ -122,6 +134,24 @@ def test_run_writes_what_numpy_gives(file, inputs, folder, capsys, tmp_path, mon
             np.testing.assert_array_equal(results[name], want)
     assert f"out['s']  float32[] = {S}" in done.out
     assert [line.split(":")[0].strip() for line in done.err.splitlines() if not line.startswith("  ")][:3] == ["read", "compile", "run"]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int4", "uint2", "float4_e2m1fn", "float8_e4m3fn", "float8_e5m2"])
+def test_results_keep_the_names_of_their_dtypes(name, capsys, tmp_path, monkeypatch):
+    value = np.array([0, 1, 0.5, 1.5]).astype(getattr(ml_dtypes, name))
+    tj.save_graph(tj.trace(lambda tree: tree, {"dtype": value, "y": np.float32([2])}), tmp_path / "id.graph")
+    np.save(tmp_path / "y.npy", np.float32([2]))
+    np.save(tmp_path / "raw.npy", value.view(f"V{value.itemsize}"))
+    first = ("--input", f"args[0]['dtype']={name}:raw.npy", "--input", "y.npy", "-o", "first.npz")
+    assert run(tmp_path, "run", "id.graph", *first, monkeypatch=monkeypatch) == 0
+    with np.load(tmp_path / "first.npz") as results:
+        assert str(results["out['dtype'].dtype"]) == name
+        np.testing.assert_array_equal(results["out['dtype']"].view(value.dtype), value)
+        assert set(results) == {"out['dtype']", "out['dtype'].dtype", "out['y']"}
+        np.savez(tmp_path / "again.npz", **{key.replace("out", "args[0]"): results[key] for key in results})
+    assert run(tmp_path, "run", "id.graph", "--input", "again.npz", "-o", "second.npz", monkeypatch=monkeypatch) == 0
+    with np.load(tmp_path / "first.npz") as one, np.load(tmp_path / "second.npz") as two:
+        assert {key: one[key].tobytes() for key in one} == {key: two[key].tobytes() for key in two}
 
 
 def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
@@ -162,9 +192,17 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("inspect", "."), "Is a directory"),
         (("run", "layer.graph", "--input", "both.npz"), f"{EINSUM}: not registered"),
         (("run", "layer.bin", "--input", "x.npy"), "nothing for args[1]"),
-        (("run", "layer.bin", "--input", "x.npy", "--input", "b.npy", "--input", "b.npy"), "one more"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "bfloat16:b.npy", "--input", "x.npy"), "one more"),
         (("run", "layer.bin", "--input", "z=x.npy", "--input", "both.npz"), "given z; needed args[0]['x'] float32[n,2]"),
-        (("run", "layer.bin", "--input", "b.npy", "--input", "x.npy"), "--input args[0]['x']: given"),
+        (("run", "layer.bin", "--input", "bfloat16:b.npy", "--input", "x.npy"), "given bfloat16[2]; needed float32[n,2]"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "b.npy"), "as in bfloat16:x.npy"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "int8:b.npy"), "named int8"),
+        (("run", "layer.bin", "--input", "float64:x.npy"), "float32, named float64"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "int16:b.npy"), "bfloat16"),
+        (("run", "layer.bin", "--input", "bfloat16:both.npz"), "one for one .npy"),
+        (("run", "layer.bin", "--input", "f8.npy"), "numpy.uint8"),
+        (("run", "layer.bin", "--input", "both.npz", "-o", "both.npz"), "both.npz, which is read"),
+        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "out.npy"), "out.npy for a result of bfloat16"),
         (("run", "layer.bin", "--input", "objects.npy"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "layer.bin"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npy"), "out.npy for 2 results"),
@@ -173,6 +211,10 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("explain", "nowhere.bin"), "a file that is there, package.module:Op, or a family_id"),
         (("explain", "my-package.gone.v1"), "my-package.gone.v1: not registered"),
         (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
+        (
+            ("explain", "layer.bin", "--size", "n=0"),
+            "given float32[0,2], bfloat16[2]; needed float32[n,2], bfloat16[2], each symbol 1 or more",
+        ),
         (("explain", "layer.bin", "--size", "n"), "needed a name and an int from 0, such as n=32"),
         (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
         (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
@@ -184,6 +226,23 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
+
+
+def test_text_of_a_file_does_not_steer_the_terminal(tmp_path, capsys, monkeypatch):
+    payload = "\x1b[2J\u202e\nkind  forged\u2028\x85\r"
+    lines = [
+        '["type","float32",[2]]',
+        json.dumps(["extension", "my-package.gone.v1", payload, [], 1], separators=(",", ":")),
+        '["graph",[0],["tuple",0]]',
+    ]
+    lines += ['["node",0,[0],[0]]', '["return",[1],0,[],[]]', ""]
+    (tmp_path / "odd.graph").write_bytes(sealed("\n".join(lines)))
+    assert run(tmp_path, "inspect", "odd.graph", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert r"\x1b[2J\u202e\nkind  forged\u2028\x85\r" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert run(tmp_path, "inspect", "\x1b[2J\u202e", monkeypatch=monkeypatch) == 2
+    assert capsys.readouterr().err.rstrip("\n").isprintable()
 
 
 def test_a_damaged_file_is_read_where_it_is_trusted(folder, capsys, monkeypatch):

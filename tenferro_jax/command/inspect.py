@@ -22,7 +22,7 @@ from ..jax_seam import read_module
 from ..payload_text import payload_json
 from .files import add_file, digest, inputs, outputs, read
 from .module_drawing import module_svg
-from .screen import OK, show
+from .screen import OK, plain, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -108,10 +108,10 @@ def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[
 
 
 def _page(facts: dict[str, Any]) -> str:
-    lines = [f"{facts['file']}: {facts['kind']}, {facts['bytes']:,} bytes"]
+    lines = [f"{plain(facts['file'])}: {facts['kind']}, {facts['bytes']:,} bytes"]
 
     def line(name: str, *texts: str) -> None:
-        lines.extend(f"  {label:<14}{text}" for label, text in zip([name, *[""] * len(texts)], texts or ("none",), strict=False))
+        lines.extend(f"  {label:<14}{plain(text)}" for label, text in zip([name, *[""] * len(texts)], texts or ("none",), strict=False))
 
     line("sha256", facts["sha256"])
     line("version", facts["version"])

@@ -17,6 +17,7 @@ from ..errors import InvalidConfig, UnboundPlaceholder, UnexpectedBinding
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, meta_of
+from .array_files import is_named_by_numpy, load, save
 from .files import add_file, arguments, inputs, named, outputs, read
 from .screen import OK, show, timed
 
@@ -29,8 +30,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--input",
         action="append",
         default=[],
-        metavar="[NAME=]x.npy",
-        help="an array, in the order of the inputs or by the name that inspect shows; or an .npz of several by name",
+        metavar="[NAME=][DTYPE:]x.npy",
+        help="an array, in the order of the inputs or by the name that inspect shows; or an .npz of several by name. "
+        "A dtype that NumPy does not know is named: bfloat16:x.npy",
     )
     parser.add_argument("-o", "--output", metavar="out.npz", help="where results go: .npz by name, or .npy where there is one")
     parser.set_defaults(run=run)
@@ -42,9 +44,9 @@ def run(chosen: argparse.Namespace) -> int:
         found = read(chosen)
     declared = inputs(found)
     if chosen.output:
-        _require_writable(pathlib.Path(chosen.output), len(outputs(found)))
+        _require_output(chosen, outputs(found))
     given = _bound(chosen.input, declared)
-    args = arguments(found, [as_operand(_as_declared(given[name], declared[name]), f"--input {name}") for name in declared])
+    args = arguments(found, [as_operand(given[name], f"--input {name}") for name in declared])
     with timed("compile"):
         compiled = _compiled(found, args)
     with timed("run"):
@@ -53,8 +55,7 @@ def run(chosen: argparse.Namespace) -> int:
     for name, array in results.items():
         show(f"{name}  {meta_of(array)}{f' = {array}' if array.size == 1 else ''}")
     if chosen.output:
-        save: Any = np.savez if chosen.output.endswith(".npz") else lambda path, **arrays: np.save(path, *arrays.values())
-        save(chosen.output, **results)
+        save(chosen.output, results)
         show(f"wrote {chosen.output}", sys.stderr)
     return OK
 
@@ -75,7 +76,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     unnamed: list[np.ndarray] = []
     for text in texts:
         name, equals, path = text.rpartition("=")
-        found = _loaded(path)
+        found = load(path)
         if isinstance(found, np.ndarray) and not equals:
             unnamed.append(found)
         else:
@@ -93,23 +94,16 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     return given
 
 
-def _loaded(path: str) -> np.ndarray | dict[str, np.ndarray]:
-    try:
-        found = np.load(path, allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else dict(found)
-    except ValueError as error:
-        raise InvalidConfig(
-            where="--input", given=f"{path}: {error}", needed=".npy or .npz of numbers", fix="Write it with numpy.save."
-        ) from error
-
-
-def _as_declared(array: np.ndarray, aval: Any) -> np.ndarray:
-    """The array; .npy files forget the names of the dtypes that NumPy does not know, such as bfloat16."""
-    forgotten = array.dtype.kind == "V" and array.dtype.itemsize == aval.dtype.itemsize
-    return array.view(aval.dtype) if forgotten else array
-
-
-def _require_writable(path: pathlib.Path, count: int) -> None:
-    """Before anything runs: results go to .npz, one alone to .npy too."""
-    if path.suffix not in (".npz", ".npy") or (path.suffix == ".npy" and count != 1):
-        raise InvalidConfig(where="--output", given=f"{path} for {count} results", needed=".npz, or .npy for one result", fix="Name it so.")
+def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> None:
+    """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype, and never over what was read."""
+    path, dtypes = pathlib.Path(chosen.output), [value.dtype for value in results.values()]
+    if path.suffix not in (".npz", ".npy") or (path.suffix == ".npy" and len(dtypes) != 1):
+        needed = ".npz, or .npy for one result"
+        raise InvalidConfig(where="--output", given=f"{path} for {len(dtypes)} results", needed=needed, fix="Name it so.")
+    if path.suffix == ".npy" and not is_named_by_numpy(dtypes[0]):
+        needed = ".npz, in which its name is written: .npy files forget it"
+        raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed, fix="Name it so.")
+    for text in (chosen.file, *chosen.input):
+        read_from = pathlib.Path(text.rpartition("=")[2])
+        if path.exists() and any(p.exists() and p.samefile(path) for p in (read_from, pathlib.Path(str(read_from).partition(":")[2]))):
+            raise InvalidConfig(where="--output", given=f"{path}, which is read", needed="another file", fix="Rename it.")

@@ -13,9 +13,14 @@ from typing import TextIO
 OK, FAILED, USAGE = 0, 1, 2
 
 
+def plain(text: str, kept: str = "") -> str:
+    """Text of unknown origin on one line: what steers a terminal, breaks a line or turns it round is escaped."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
 def show(text: str, stream: TextIO | None = None) -> None:
-    """Print, whatever the terminal can write; quietly where nobody reads on."""
-    stream = stream or sys.stdout
+    """Print, whatever the terminal can write, and nothing that steers it; quietly where nobody reads on."""
+    stream, text = stream or sys.stdout, plain(text, kept="\n\t")
     encoding = stream.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)

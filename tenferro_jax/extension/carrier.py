@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ArityError, InvalidConfig, MalformedFamilyId, TenferroError
+from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import TensorMeta, canonical_dtype, is_jax_dtype
 from ..ops.op import StdTensorOp
@@ -145,6 +145,14 @@ class Extension(StdTensorOp):
 
     def _infer(self, levels: Levels, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
         if levels:
+            for meta, axis in zip(metas, levels[0].in_axes, strict=True):
+                if axis is not None and axis >= len(meta.shape):
+                    raise ShapeError(
+                        where=f"extension, family_id={self.family_id}",
+                        given=f"a batch level over axis {axis} of {meta}",
+                        needed="an axis of the input",
+                        fix="Map an axis that is there.",
+                    )
             size = levels[0].size([m.shape for m in metas])
             return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
         derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta

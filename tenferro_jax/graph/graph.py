@@ -32,7 +32,7 @@ from ..meta import (
     x64_enabled,
 )
 from ..ops import direct
-from ..ops.op import StdTensorOp, call
+from ..ops.op import StdTensorOp, call, require_fields
 from ..ops.vocabulary import WITH_BODIES
 from ..payload import Sealed, map_leaves
 from .canonical import canonical_bytes
@@ -336,7 +336,9 @@ def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorM
         return op.infer_assuming(metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))), tuple(guards)
     if isinstance(op, WITH_BODIES):
         outputs = control_outputs(op, metas)
+        require_fields(op)
         return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
+    require_fields(op)
     return direct.infer(op, metas), ()
 
 

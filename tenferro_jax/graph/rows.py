@@ -308,7 +308,7 @@ def _clamp(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _split(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     shape, axis, start, parts = inputs[0].shape, eqn.params["axis"], 0, []
-    for size in eqn.params["sizes"]:
+    for size in payload(eqn.params["sizes"]):
         starts, limits = [0] * len(shape), list(shape)
         starts[axis], limits[axis] = start, start + size
         parts += reader.builder.add(structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape)), inputs[0])
@@ -429,8 +429,8 @@ def _convolution(p: dict[str, Any]) -> Any:
         payload(numbers.lhs_spec),
         payload(numbers.rhs_spec),
         payload(numbers.out_spec),
-        p["feature_group_count"],
-        p["batch_group_count"],
+        payload(p["feature_group_count"]),
+        payload(p["batch_group_count"]),
         _precision(p["precision"]),
         _accumulation(p),
     )
@@ -509,7 +509,7 @@ def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]
     op = sorting.ApproxTopK(
         payload(p["k"]),
         p["reduction_dimension"] % inputs[0].ndim,
-        p["recall_target"],
+        float(p["recall_target"]),
         p["is_max_k"],
         p["reduction_input_size_override"],
         p["aggregate_to_topk"],

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import jax
 
 from ..errors import MalformedGraph, TenferroError
+from ..extension import Extension
 from ..extension.missing import MissingExtension
 from ..meta import canonical_dtype
+from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import WITH_BODIES
 from .graph import Graph, Node, bodies, infer, require_graph
@@ -76,6 +78,10 @@ def _ops(graph: Graph) -> Iterator[str]:
     for i, node in enumerate(graph.nodes):
         if not isinstance(node.op, StdTensorOp):
             yield f"node {i}, {node.op!r}"
+        elif isinstance(node.op, Extension | MissingExtension):
+            continue
+        elif wrong := wrong_field(node.op):
+            yield f"node {i}, {type(node.op).__name__} with {wrong[0]}, which needs {wrong[1]}"
         elif isinstance(node.op, WITH_BODIES) and not bodies(node.op):
             yield f"node {i}, {type(node.op).__name__} without a graph"
 
@@ -207,7 +213,11 @@ def _wide(graph: Graph) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("ops", "every node holds an op of the vocabulary or an extension, and the bodies of control flow are graphs", _ops),
+    Rule(
+        "ops",
+        "every node holds an op of the vocabulary or an extension, fields are of their kinds, and the bodies of control flow are graphs",
+        _ops,
+    ),
     Rule("inputs first", "the inputs are the first values", _counts),
     Rule("dense numbering", "values are numbered without gaps: inputs, then the outputs of each node in turn", _dense),
     Rule("use after definition", "a node reads values that are inputs or outputs of earlier nodes", _precede),

@@ -61,7 +61,8 @@ def declared_length(head: bytes, where: str) -> int:
         raise damaged(where, f"{len(head)} bytes")
     magic, _, _, length = _HEADER.unpack_from(head)
     if magic != MAGIC:
-        raise damaged(where, f"bytes that begin with {magic!r}")
+        fix = "Read an exported program with load_exported; else write the graph again, or copy the file again."
+        raise damaged(where, f"bytes that begin with {magic!r}", fix)
     return int(length)
 
 
@@ -94,10 +95,10 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
     return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes))
 
 
-def damaged(where: str, given: str) -> ArtifactError:
+def damaged(where: str, given: str, fix: str = "Write the graph again, or copy the file again.") -> ArtifactError:
     """The error for bytes that are not what they should be."""
     needed = "bytes as to_wire and save_graph write them"
-    return ArtifactError(where=where, given=given, needed=needed, fix="Write the graph again, or copy the file again.")
+    return ArtifactError(where=where, given=given, needed=needed, fix=fix)
 
 
 def _digest(head: Any, parts: Sequence[Any]) -> bytes:

@@ -76,19 +76,14 @@ def export(
     def rewritten(portable: bytes) -> bytes:
         return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
 
-    lowered = None
+    lowered, jitted = None, jax.jit(fn)
     try:
-        lowered = jax.export.export(jax.jit(fn), platforms=tuple(platforms), disabled_checks=allowed)(*specs)
+        lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(*specs)
         exported = jax_seam.with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise
     except NotImplementedError as error:  # what JAX says of host callbacks
-        raise Unsupported(
-            where="export",
-            given=first_line(error),
-            needed="operations that JAX can write into a file for these platforms",
-            fix="Take host callbacks out, or export for one platform to see more.",
-        ) from error
+        raise _unwritable(first_line(error)) from error
     except Exception as error:
         if found := jax_seam.unguaranteed_calls(error):
             raise _unguaranteed(found) from error
@@ -99,6 +94,8 @@ def export(
                 needed="a function that reverse mode differentiates so often",
                 fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
             ) from error
+        if effects := _effects(jitted, specs):  # JAX fails on some of them before it can say so
+            raise _unwritable(f"what has effects: {effects}") from error
         if not guards:
             raise
         # JAX: a symbol that a guard took away is left in a constraint
@@ -120,6 +117,23 @@ def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_
         )
     if isinstance(custom_calls, str) or not all(isinstance(target, str) and target for target in custom_calls):
         raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names", fix="Name each target.")
+
+
+def _unwritable(given: str) -> Unsupported:
+    return Unsupported(
+        where="export",
+        given=given,
+        needed="operations that JAX can write into a file for these platforms",
+        fix="Take host callbacks and jax.debug.print out, or export for one platform to see more.",
+    )
+
+
+def _effects(jitted: Any, specs: Sequence[Any]) -> str:
+    """The effects of a function as text, none where it cannot be traced."""
+    try:
+        return ", ".join(sorted(map(str, jitted.trace(*specs).jaxpr.effects)))
+    except Exception:  # the function's own error is the one to show
+        return ""
 
 
 def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..closed_list import named_dtype
+from ..closed_list import is_normal, named_dtype
 from ..dimension_text import read_dimension, read_scope
 from ..errors import PayloadError, TenferroError, Unsupported
 from ..extension import NO_RULES, Extension, ExtensionOp
@@ -22,6 +22,7 @@ from ..graph.guards import Guard
 from ..graph.verify import verify
 from ..jax_seam import is_symbolic_dim
 from ..meta import TensorMeta, require_x64, x64_enabled
+from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from .container import Content, aligned, damaged
@@ -145,8 +146,8 @@ class GraphReader:
             raise ValueError(f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where it should")
         self._place = stop
         array: np.ndarray = np.ndarray(tuple(shape), dtype, everything, start)
-        if dtype.kind == "b" and count and array.view(np.uint8).max() > 1:
-            raise ValueError("a boolean that is neither 0 nor 1")
+        if not is_normal(array.reshape(-1)):
+            raise ValueError(f"a tensor with bytes that no {name} has")
         self._tensors.append(array)
 
     def _op(self, name: Any, fields: Any) -> None:
@@ -162,7 +163,10 @@ class GraphReader:
             raise ValueError(f"{name} with the fields {list(fields)}")
         self._inside = _Size(0, 0)
         values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
-        self._ops.append((cls(**values), self._inside))
+        op = cls(**values)
+        if wrong := wrong_field(op):
+            raise ValueError(f"{name} with {wrong[0]}, which needs {wrong[1]}")
+        self._ops.append((op, self._inside))
 
     def _numbered_tensor(self, number: Any) -> np.ndarray:
         return self._tensors[_index(number, self._tensors)]
@@ -225,7 +229,7 @@ class GraphReader:
     def _graph(self, inputs: Any, tree: Any) -> None:
         if self._open is not None:
             raise ValueError("a graph in a graph")
-        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree))
+        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree, self._word))
 
     def _node(self, op: Any, inputs: Any, outputs: Any) -> None:
         graph = self._opened()
@@ -251,7 +255,7 @@ class GraphReader:
             graph.nodes,
             outputs,
             graph.in_tree,
-            tree_of(tree),
+            tree_of(tree, self._word),
             NO_RULES,
             [self._word(name) for name in _list(lost_rules)],
             [Guard(self._size(lhs), self._size(rhs), "a graph that was read") for lhs, rhs in _list(guards)],

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..closed_list import array_bytes, array_digest, dtype_name
-from ..dimension_text import constraint_texts
+from ..dimension_text import constraint_texts, read_dimension, read_scope
 from ..errors import InvalidConfig, Unsupported
 from ..extension import Extension
 from ..extension.missing import MissingExtension
@@ -44,6 +44,7 @@ class GraphWriter:
         self._ops: dict[StdTensorOp, int] = {}
         self._graphs: dict[int, int] = {}
         self._scope: Any = None
+        self._dimensions: set[str] = set()
 
     def write(self, root: Graph) -> GraphWriter:
         """Record a graph: bodies first, whatever the depth.
@@ -66,6 +67,26 @@ class GraphWriter:
         if self._scope is not None and (constraints := constraint_texts(self._scope)):
             self.lines.insert(0, _text(["constraints", *constraints]))
         return self
+
+    def require_readable(self) -> None:
+        """Refuse symbols that no reader takes.
+
+        Raises:
+          Unsupported: the text says which dimension or constraint, and the bound.
+        """
+        if self._scope is None:
+            return
+        try:
+            scope = read_scope(constraint_texts(self._scope))
+            for text in self._dimensions:
+                read_dimension(text, scope)
+        except Exception as error:  # the reader's, and those of JAX and of Python's parser
+            raise Unsupported(
+                where="to_wire",
+                given=f"symbols that no reader takes: {type(error).__name__}: {error}",
+                needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
+                fix="Name large expressions by symbols of their own, or keep fewer constraints.",
+            ) from error
 
     @property
     def text(self) -> str:
@@ -120,6 +141,7 @@ class GraphWriter:
                     needed="symbols of one scope",
                     fix="Make all by one call of jax.export.symbolic_shape, or pass it scope=.",
                 )
+            self._dimensions.add(str(size))
         return _size(size)
 
     def _tensor(self, array: np.ndarray | np.generic) -> int:

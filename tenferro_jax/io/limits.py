@@ -53,6 +53,17 @@ class Limits:
                 given = f"{field.name}={value!r}"
                 raise InvalidConfig(where="Limits", given=given, needed="an integer from 0", fix="Leave it out for the default.")
 
+    @classmethod
+    def given(cls, limits: Any, where: str) -> Limits:
+        """The limits that a caller passed.
+
+        Raises:
+          InvalidConfig: they are none.
+        """
+        if not isinstance(limits, cls):
+            raise InvalidConfig(where=where, given=f"limits={limits!r}", needed="Limits", fix="Leave it out for the usual.")
+        return limits
+
     def require(self, name: str, size: Any, where: str) -> None:
         """Refuse a size above a limit.
 

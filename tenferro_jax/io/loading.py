@@ -11,6 +11,7 @@ import jax.export
 from .. import jax_seam
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line
 from ..extension.registry import require_extension_factory, require_known_version
+from .container import MAGIC as GRAPH_MAGIC
 from .footer import Manifest, damaged, read_footer
 from .limits import Limits
 from .program import ExportedProgram, described
@@ -52,9 +53,9 @@ def load_exported(
       >>> load_exported(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    if not isinstance(limits, Limits):
-        raise InvalidConfig(where="load_exported", given=f"limits={limits!r}", needed="Limits", fix="Leave it out for the usual.")
-    where, content = _content(source, limits)
+    where, content = _content(source, Limits.given(limits, "load_exported"))
+    if content.startswith(GRAPH_MAGIC):
+        raise damaged(where, "a graph", "Read it with load_graph or from_wire.")
     try:
         manifest = read_footer(content, where, limits)
     except TenferroError:

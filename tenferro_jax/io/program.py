@@ -11,12 +11,13 @@ from typing import Any
 import jax
 import jax.export
 
-from ..errors import UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
+from ..errors import PlaceholderShapeMismatch, UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
 from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
 from .footer import Manifest, with_footer
+from .replacing import replace_file
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -100,6 +101,13 @@ class ExportedProgram:
         try:
             return self.exported.call(*args)
         except ValueError as error:
+            if "polymorphic shapes specification" in str(error):
+                raise PlaceholderShapeMismatch(
+                    where="exported program",
+                    given=", ".join(map(str, given)),
+                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or more and as its constraints say",
+                    fix="Pass arrays of such sizes, or export again for others.",
+                ) from error
             if "was exported for platforms" not in str(error):
                 raise
             raise Unsupported(
@@ -137,8 +145,8 @@ class ExportedProgram:
         return with_footer(body, self.manifest)
 
     def save(self, path: str | pathlib.Path) -> int:
-        """Write the file; returns its size in bytes."""
-        return pathlib.Path(path).write_bytes(self.to_bytes())
+        """Write the file; returns its size in bytes. One that is there is replaced when all is written."""
+        return replace_file(path, self.to_bytes())
 
 
 def described(exported: jax.export.Exported, modules: Sequence[Module], jax_version: str) -> Manifest:

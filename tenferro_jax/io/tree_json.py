@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,21 +39,21 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def tree_of(plain: Any) -> Any:
-    """The PyTreeDef that `tree_json` wrote; ValueError for other JSON."""
-    return jax.tree.structure(_nested(plain))
+def tree_of(plain: Any, word: Callable[[str], str]) -> Any:
+    """The PyTreeDef that `tree_json` wrote, each text among its keys through `word`; ValueError for other JSON."""
+    return jax.tree.structure(_nested(plain, word))
 
 
-def _nested(plain: Any) -> Any:
+def _nested(plain: Any, word: Callable[[str], str]) -> Any:
     match plain:
         case None:
             return None
         case 0 if type(plain) is int:
             return 0
         case ["tuple", *items]:
-            return tuple(map(_nested, items))
+            return tuple(_nested(item, word) for item in items)
         case ["list", *items]:
-            return list(map(_nested, items))
+            return [_nested(item, word) for item in items]
         case ["dict", [*keys], *items] if len(keys) == len(items) and all(type(key) in (str, int) for key in keys):
-            return dict(zip(keys, map(_nested, items), strict=True))
+            return {word(key) if type(key) is str else key: _nested(item, word) for key, item in zip(keys, items, strict=True)}
     raise ValueError(f"{plain!r:.100} where a tree is needed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 
 from ..errors import InvalidConfig
 from ..graph.graph import Graph, require_graph
@@ -11,6 +10,7 @@ from .container import HEADER_BYTES, damaged, declared_length, pack, unpack
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
 from .limits import Limits
+from .replacing import replace_file
 
 _LIMITS = Limits()
 
@@ -18,15 +18,16 @@ _LIMITS = Limits()
 def to_wire(graph: Graph) -> bytes:
     """A graph as bytes that another process, on another machine, reads with `from_wire`.
 
-    Equal graphs give equal bytes. AD rules and kernels stay behind: they are code, to be given again with
-    `graph.with_rules(...)` and `graph.with_runtimes(...)`.
+    Equal graphs give equal bytes, but for the names of lost derivatives, which are written too. AD rules and kernels stay behind:
+    they are code, to be given again with `graph.with_rules(...)` and `graph.with_runtimes(...)`.
 
     Args:
       graph: any graph, of standard ops and extensions.
 
     Raises:
       InvalidConfig: no graph, or one in which two nodes differ in their runtimes alone.
-      Unsupported: a pytree node other than tuple, list, dict and None; symbols of two scopes.
+      Unsupported: a pytree node other than tuple, list, dict and None; symbols of two scopes, or dimensions or constraints
+        of them beyond what a reader takes.
       PayloadError: an extension's payload that has no text.
 
     Example:
@@ -37,6 +38,7 @@ def to_wire(graph: Graph) -> bytes:
       True
     """
     writer = GraphWriter().write(require_graph(graph, "to_wire"))
+    writer.require_readable()
     return pack(writer.text.encode(), writer.tensors)
 
 
@@ -47,7 +49,7 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
       source: the bytes.
       skip_missing_extensions: put a placeholder where an extension's family is not registered: the graph can be looked at
         and written again without loss, and running it is `Unsupported`.
-      limits: what the bytes may ask for.
+      limits: what the bytes may ask for; a graph beyond the defaults is written, and read where they are raised.
 
     Raises:
       ArtifactError: the bytes are truncated, changed, or not what `to_wire` writes.
@@ -58,7 +60,7 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
         format that a later release brought.
       PayloadError: a payload that is none of its family.
       X64Error: the graph has 64-bit values and 64-bit types are off.
-      InvalidConfig: no bytes.
+      InvalidConfig: no bytes, or no limits.
 
     Example:
       >>> import jax.numpy as jnp
@@ -68,6 +70,7 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
     """
     if not isinstance(source, bytes | bytearray | memoryview):
         raise InvalidConfig(where="from_wire", given=f"{source!r:.100}", needed="bytes", fix="Read a file with load_graph.")
+    Limits.given(limits, "from_wire")
     return _read(bytes(source), skip_missing_extensions, limits, "graph bytes")
 
 
@@ -76,7 +79,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
 
     Args:
       graph: any graph that `to_wire` takes.
-      path: the file, which is replaced.
+      path: the file; one that is there is replaced when all is written.
 
     Raises:
       InvalidConfig, Unsupported, PayloadError: as `to_wire`.
@@ -91,7 +94,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
       ...     load_graph(pathlib.Path(folder, "sine.tenferro")) == graph
       True
     """
-    return pathlib.Path(path).write_bytes(to_wire(graph))
+    return replace_file(path, to_wire(graph))
 
 
 def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, limits: Limits = _LIMITS) -> Graph:
@@ -105,6 +108,7 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
     Raises:
       ArtifactError, LimitExceeded, MalformedGraph, MalformedFamilyId, Unsupported, PayloadError, X64Error: as `from_wire`; the
         text names the file.
+      InvalidConfig: no path, or no limits.
       OSError: the file cannot be read.
 
     Example:
@@ -117,6 +121,9 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
       ...
       tenferro_jax.errors.ArtifactError: graph ...no.graph: given bytes that begin with ...
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidConfig(where="load_graph", given=f"{path!r:.100}", needed="a path", fix="Read bytes with from_wire.")
+    Limits.given(limits, "load_graph")
     where = f"graph {os.fspath(path)}"
     with open(path, "rb") as file:
         length = declared_length(file.peek(HEADER_BYTES)[:HEADER_BYTES], where)

@@ -7,6 +7,7 @@ from typing import Any
 from jax import lax
 
 from .. import jax_seam
+from .fields import Accuracy
 from .op import INEXACT, Binary, Unary, op
 
 
@@ -26,7 +27,7 @@ class Exp(_Accurate):
     Example: Exp().apply(0.0) = 1.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.exp)
 
 
@@ -39,7 +40,7 @@ class Exp2(_Accurate):
     Example: Exp2().apply(3.0) = 8.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.exp2)
 
 
@@ -52,7 +53,7 @@ class Expm1(_Accurate):
     Example: Expm1().apply(0.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.expm1)
 
 
@@ -65,7 +66,7 @@ class Log(_Accurate):
     Example: Log().apply(1.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.log)
 
 
@@ -78,7 +79,7 @@ class Log1p(_Accurate):
     Example: Log1p().apply(0.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.log1p)
 
 
@@ -91,7 +92,7 @@ class Sqrt(_Accurate):
     Example: Sqrt().apply(9.0) = 3.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.sqrt)
 
 
@@ -104,7 +105,7 @@ class Rsqrt(_Accurate):
     Example: Rsqrt().apply(4.0) = 0.5
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.rsqrt)
 
 
@@ -117,7 +118,7 @@ class Cbrt(_Accurate):
     Example: Cbrt().apply(-8.0) = -2.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.cbrt)
 
 
@@ -130,7 +131,7 @@ class Logistic(_Accurate):
     Example: Logistic().apply(0.0) = 0.5
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.logistic)
 
 
@@ -143,7 +144,7 @@ class Sin(_Accurate):
     Example: Sin().apply(0.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.sin)
 
 
@@ -156,7 +157,7 @@ class Cos(_Accurate):
     Example: Cos().apply(0.0) = 1.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.cos)
 
 
@@ -169,7 +170,7 @@ class Tan(_Accurate):
     Example: Tan().apply(0.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.tan)
 
 
@@ -242,7 +243,7 @@ class Tanh(_Accurate):
     Example: Tanh().apply(0.0) = 0.0
     """
 
-    accuracy: Any = None
+    accuracy: Accuracy = None
     _function = staticmethod(lax.tanh)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from jax import lax
 
 from ..errors import InvalidConfig
+from .fields import DType, Precision, Size
 from .op import StdTensorOp, op
 
 
@@ -35,8 +36,8 @@ class DotGeneral(StdTensorOp):
     rhs_contracting: tuple[int, ...]
     lhs_batch: tuple[int, ...] = ()
     rhs_batch: tuple[int, ...] = ()
-    precision: Any = None
-    accumulation_dtype: Any = None
+    precision: Precision = None
+    accumulation_dtype: DType | None = None
 
     def apply(self, lhs: Any, rhs: Any) -> Any:
         return lax.dot_general(
@@ -62,7 +63,7 @@ class Convolution(StdTensorOp):
 
     input_count = 2
     strides: tuple[int, ...]
-    padding: tuple[tuple[Any, Any], ...]
+    padding: tuple[tuple[Size, Size], ...]
     lhs_dilation: tuple[int, ...]
     rhs_dilation: tuple[int, ...]
     lhs_spec: tuple[int, ...]
@@ -70,8 +71,8 @@ class Convolution(StdTensorOp):
     out_spec: tuple[int, ...]
     feature_group_count: int = 1
     batch_group_count: int = 1
-    precision: Any = None
-    accumulation_dtype: Any = None
+    precision: Precision = None
+    accumulation_dtype: DType | None = None
 
     def check(self, *operands: Any) -> None:
         """C1."""

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from .fields import Body, Size
 from .op import StdTensorOp, op
 
 
@@ -35,8 +36,8 @@ class Scan(_Carrying):
     Example: Scan(graph(lambda k, x: k * x), 3, 1, 1).apply(2.0, 1.0) = [8.0]
     """
 
-    body: Any
-    length: Any
+    body: Body
+    length: Size
     constant_count: int = 0
     carry_count: int = 0
     reverse: bool = False
@@ -65,8 +66,8 @@ class While(_Carrying):
     Example: While(graph(lambda x: x < 100.0), graph(lambda x: x * 2.0)).apply(3.0) = [192.0]
     """
 
-    condition: Any
-    body: Any
+    condition: Body
+    body: Body
     condition_constant_count: int = 0
     body_constant_count: int = 0
 
@@ -88,7 +89,7 @@ class Cond(StdTensorOp):
     """
 
     input_count = None
-    branches: tuple[Any, ...]
+    branches: tuple[Body, ...]
 
     @property
     def output_count(self) -> int:
@@ -115,9 +116,9 @@ class LinearSolve(StdTensorOp):
     """
 
     input_count = None
-    matvec: Any
-    solve: Any
-    transpose_solve: Any
+    matvec: Body
+    solve: Body
+    transpose_solve: Body | None
     constant_counts: tuple[int, int, int]
     symmetric: bool = False
 
@@ -130,11 +131,11 @@ class LinearSolve(StdTensorOp):
         first, second, third = self.constant_counts
         parts = inputs[:first], inputs[first : first + second], inputs[first + second : first + second + third]
         b = tuple(inputs[sum(self.constant_counts) :])
-        transposed = None
-        if self.transpose_solve is not None:
+        transposed, transpose_solve = None, self.transpose_solve
+        if transpose_solve is not None:
 
             def transposed(_: Any, x: Any) -> Any:
-                return tuple(self.transpose_solve(*parts[2], *x))
+                return tuple(transpose_solve(*parts[2], *x))
 
         return tuple(
             lax.custom_linear_solve(
@@ -187,8 +188,8 @@ class CustomJvp(_Custom):
     """
 
     name: str
-    body: Any
-    jvp: Any
+    body: Body
+    jvp: Body
 
     def apply(self, *inputs: Any) -> tuple[Any, ...]:
         count = len(self.body.outputs)
@@ -216,9 +217,9 @@ class CustomVjp(_Custom):
     """
 
     name: str
-    body: Any
-    forward: Any
-    backward: Any
+    body: Body
+    forward: Body
+    backward: Body
 
     def apply(self, *inputs: Any) -> tuple[Any, ...]:
         count = len(self.body.outputs)

@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from .fields import DType
 from .op import INEXACT, Binary, Unary, op
 
 
@@ -18,7 +19,7 @@ class Convert(Unary):
     Example: Convert(np.dtype("int32")).apply(2.7) = 2
     """
 
-    dtype: Any
+    dtype: DType
 
     def apply(self, x: Any) -> Any:
         if jnp.iscomplexobj(x) and not jnp.issubdtype(self.dtype, jnp.complexfloating):
@@ -35,7 +36,7 @@ class BitcastConvert(Unary):
     Example: BitcastConvert(np.dtype("int32")).apply(np.float32(1.0)) = 0x3F800000
     """
 
-    dtype: Any
+    dtype: DType
 
     def apply(self, x: Any) -> Any:
         return lax.bitcast_convert_type(x, self.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from .fields import Scalar, Size
 from .op import StdTensorOp, op
 
 
@@ -38,13 +39,13 @@ class Gather(StdTensorOp):
     offset_dims: tuple[int, ...]
     collapsed_slice_dims: tuple[int, ...]
     start_index_map: tuple[int, ...]
-    slice_sizes: tuple[Any, ...]
+    slice_sizes: tuple[Size, ...]
     operand_batching_dims: tuple[int, ...] = ()
     start_indices_batching_dims: tuple[int, ...] = ()
     out_of_bounds: OutOfBounds = OutOfBounds.Promised
     indices_are_sorted: bool = False
     unique_indices: bool = False
-    fill_value: Any = None
+    fill_value: Scalar = None
 
     def apply(self, operand: Any, indices: Any) -> Any:
         numbers = lax.GatherDimensionNumbers(
@@ -181,7 +182,7 @@ class DynamicSlice(StdTensorOp):
     """
 
     input_count = None
-    sizes: tuple[Any, ...]
+    sizes: tuple[Size, ...]
 
     def apply(self, x: Any, *starts: Any) -> Any:
         return lax.dynamic_slice(x, _clamped(starts), self.sizes, allow_negative_indices=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
@@ -15,6 +14,7 @@ import numpy as np
 from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError, UndecidedDimensionError
 from ..meta import TensorMeta, meta_of, require_equal, require_x64, struct, x64_enabled
 from ..payload import Sealed
+from .fields import wrong_field
 
 Op = TypeVar("Op", bound="StdTensorOp")
 
@@ -118,22 +118,23 @@ INTEGER = frozenset({"int4", "int8", "int16", "int32", "int64", "uint4", "uint8"
 FLOATING = frozenset({"bfloat16", "float16", "float32", "float64"})
 INEXACT = FLOATING | {"complex64", "complex128"}
 
-_PAYLOAD_TYPES = {"int": int, "bool": bool, "str": str, "float": float, "Direction": enum.Enum, "OutOfBounds": enum.Enum}
+
+def require_fields(op: StdTensorOp) -> None:
+    """Refuse a field that holds something else than its annotation says.
+
+    Raises:
+      InvalidConfig: the text names the field.
+    """
+    if wrong := wrong_field(op):
+        raise InvalidConfig(where=type(op).__name__, given=wrong[0], needed=wrong[1], fix="See docs/spec/ops.md.")
 
 
 def _require_payload(op: Any, x64: bool) -> None:
-    """Fields of the types that their annotations name; no 64-bit dtypes or arrays while JAX would narrow them."""
-    for name, field in getattr(op, "__dataclass_fields__", {}).items():
-        value, kind = getattr(op, name), field.type
-        wanted = _PAYLOAD_TYPES.get(kind)
-        wrong = wanted is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)))
-        if kind.startswith("tuple["):
-            wrong = not isinstance(value, tuple)
-            if kind == "tuple[int, ...]" and not wrong:
-                wrong = any(not isinstance(item, int) or isinstance(item, bool) for item in value)
-        if wrong:
-            raise InvalidConfig(where=str(op), given=f"{name}={value!r}", needed=f"{name} of type {kind}", fix="See docs/spec/ops.md.")
-        if not x64 and isinstance(value, np.dtype | np.ndarray):
+    """Fields as their annotations say; no 64-bit dtypes or arrays while JAX would narrow them."""
+    require_fields(op)
+    for name in getattr(op, "__dataclass_fields__", {}) if not x64 else ():
+        value = getattr(op, name)
+        if isinstance(value, np.dtype | np.ndarray):
             require_x64(np.empty(0, value) if isinstance(value, np.dtype) else value, f"{type(op).__name__}, field {name}")
 
 

@@ -11,6 +11,7 @@ from jax import lax
 
 from ..errors import InvalidConfig, X64Error
 from ..meta import x64_enabled
+from .fields import DType, Size
 from .op import INTEGER, Binary, StdTensorOp, op
 
 
@@ -79,7 +80,7 @@ class RandomBits(StdTensorOp):
     """
 
     bit_width: int
-    shape: tuple[Any, ...]
+    shape: tuple[Size, ...]
 
     def check(self, *operands: Any) -> None:
         """C1."""
@@ -106,7 +107,7 @@ class RandomSplit(StdTensorOp):
     Example: RandomUnwrap().apply(RandomSplit((2,)).apply(jax.random.key(0))) = jax.random.key_data(jax.random.split(jax.random.key(0)))
     """
 
-    shape: tuple[Any, ...]
+    shape: tuple[Size, ...]
 
     def check(self, *operands: Any) -> None:
         """Sizes that are none."""
@@ -173,7 +174,7 @@ class RngBitGenerator(StdTensorOp):
 
     output_count = 2
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: DType
     algorithm: str
 
     def check(self, *operands: Any) -> None:

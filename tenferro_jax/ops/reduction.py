@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..errors import DTypeError
+from .fields import Body, DType
 from .op import StdTensorOp, op
 
 
@@ -148,7 +149,7 @@ class Reduce(StdTensorOp):
     """
 
     input_count = None
-    body: Any
+    body: Body
     axes: tuple[int, ...]
 
     @property
@@ -171,7 +172,7 @@ class ArgMax(StdTensorOp):
     """
 
     axis: int
-    index_dtype: Any
+    index_dtype: DType
     check = _fits
 
     def apply(self, x: Any) -> Any:
@@ -188,7 +189,7 @@ class ArgMin(StdTensorOp):
     """
 
     axis: int
-    index_dtype: Any
+    index_dtype: DType
     check = _fits
 
     def apply(self, x: Any) -> Any:

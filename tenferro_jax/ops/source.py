@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..errors import ArityError, DTypeError
+from .fields import Array, DType, Size
 from .op import StdTensorOp, op
 
 
@@ -20,7 +21,7 @@ class Constant(StdTensorOp):
     """
 
     input_count = 0
-    value: Any
+    value: Array
 
     def apply(self) -> Any:
         return jnp.asarray(self.value)
@@ -36,8 +37,8 @@ class Iota(StdTensorOp):
     """
 
     input_count = 0
-    dtype: Any
-    shape: tuple[Any, ...]
+    dtype: DType
+    shape: tuple[Size, ...]
     axis: int
 
     def apply(self) -> Any:
@@ -54,8 +55,8 @@ class DimensionValue(StdTensorOp):
     """
 
     input_count = 0
-    dim: Any
-    dtype: Any
+    dim: Size
+    dtype: DType
 
     def check(self, *operands: Any) -> None:
         """C1."""

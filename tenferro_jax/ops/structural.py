@@ -8,6 +8,7 @@ from typing import Any
 from jax import lax
 
 from ..errors import ShapeError
+from .fields import Size
 from .op import StdTensorOp, op
 
 
@@ -35,7 +36,7 @@ class Reshape(StdTensorOp):
     Example: Reshape((2, 2)).apply(np.arange(4)) = [[0, 1], [2, 3]]
     """
 
-    shape: tuple[Any, ...]
+    shape: tuple[Size, ...]
 
     def check(self, *operands: Any) -> None:
         """C1, where sizes are numbers; JAX compares symbolic ones."""
@@ -58,7 +59,7 @@ class BroadcastInDim(StdTensorOp):
     Example: BroadcastInDim((2, 3), (0,)).apply(np.array([1, 2])) = [[1, 1, 1], [2, 2, 2]]
     """
 
-    shape: tuple[Any, ...]
+    shape: tuple[Size, ...]
     dims: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
@@ -79,8 +80,8 @@ class Slice(StdTensorOp):
     Example: Slice((1,), (4,), (2,)).apply(np.arange(5)) = [1, 3]
     """
 
-    starts: tuple[Any, ...]
-    limits: tuple[Any, ...]
+    starts: tuple[Size, ...]
+    limits: tuple[Size, ...]
     strides: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
@@ -97,8 +98,8 @@ class Pad(StdTensorOp):
     """
 
     input_count = 2
-    low: tuple[Any, ...]
-    high: tuple[Any, ...]
+    low: tuple[Size, ...]
+    high: tuple[Size, ...]
     interior: tuple[int, ...]
 
     def apply(self, x: Any, fill: Any) -> Any:

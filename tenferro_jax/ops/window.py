@@ -10,6 +10,7 @@ from jax import lax
 
 from ..errors import InvalidConfig, ShapeError
 from ..meta import meta_of
+from .fields import Body
 from .op import FLOATING, StdTensorOp, op
 
 _FLOATS = frozenset(map(np.dtype, FLOATING))
@@ -101,7 +102,7 @@ class ReduceWindow(_Window):
     """
 
     input_count = None
-    body: Any
+    body: Body
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]

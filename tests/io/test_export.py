@@ -11,6 +11,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, TropicalEinsumFactory, min_plus, tropical_einsum
@@ -320,3 +321,25 @@ def test_no_source_path_is_in_a_derivative_either():
 
 def test_text_of_the_program():
     assert 'call @"test-package.scaled_square.v1"' in tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).stablehlo()
+
+
+@pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")])
+@pytest.mark.parametrize("effect", ["print", "pure", "io"])
+def test_host_code_of_jax_is_refused_for_any_platforms(effect, platforms):
+    def with_effect(x):
+        if effect == "print":
+            jax.debug.print("{}", x)
+            return x
+        return jax.pure_callback(np.sin, x, x) if effect == "pure" else io_callback(np.sin, x, x)
+
+    with pytest.raises(tj.Unsupported, match=r"needed operations that JAX can write .*jax\.debug\.print"):
+        tj.export(with_effect, jnp.zeros(2), platforms=platforms)
+
+
+def test_an_error_of_the_function_itself_is_shown():
+    def mistaken(x):
+        jax.debug.print("{}", x)
+        raise TypeError("the author's own")
+
+    with pytest.raises(TypeError, match="the author's own"):
+        tj.export(mistaken, jnp.zeros(2))

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 
@@ -19,16 +21,18 @@ from ext_tropical import TROPICAL_RULES, tropical_einsum
 from tenferro_jax import ArtifactError, LimitExceeded, Limits, PayloadError, Unsupported, from_wire, load_graph, save_graph, to_wire, trace
 from tenferro_jax.extension import NO_RUNTIMES, ExtensionFactory, ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.graph.graph import Graph
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.ops.random import RandomWrap
 from tenferro_jax.ops.vocabulary import VOCABULARY
+from tenferro_jax.payload_text import payload_json
 
 from ..cases import CASES as EXTENSION_CASES
 from ..cases import ids
 from ..extension_ops import ALL_RUNTIMES, KernelSine, ScaledSquare
 from ..sweep import times
 from .graph_bank import DTYPES, FEATURES, SINGLE, Pair, all_bits, applied, constants, families_known, feature, graphs, nested
-from .plain_format import opened, sealed
+from .plain_format import opened, resealed, sealed
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +219,98 @@ def test_files(tmp_path):
         save_graph(graph, path), load_graph(path, limits=Limits(file_bytes=100))
 
 
+@pytest.mark.parametrize("kind", ["graph", "program"])
+def test_a_file_is_replaced_whole_or_not_at_all(kind, tmp_path):
+    path = tmp_path / "a.file"
+    save = {"graph": save_graph, "program": lambda graph, path: tj.export(graph).save(path)}[kind]
+    save(trace(jnp.sin, np.ones(2)), path)
+    before = path.read_bytes()
+    large = trace(lambda x: x + np.arange(20000.0), np.ones(20000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # as a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save(large, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.file"]
+    (tmp_path / "link").symlink_to(path)
+    assert save(large, tmp_path / "link") == path.stat().st_size > len(before)
+    assert (tmp_path / "link").is_symlink()
+    with pytest.raises(IsADirectoryError):
+        save(large, tmp_path)
+
+
+def test_each_reader_names_the_other(tmp_path):
+    graph = trace(jnp.sin, np.ones(2))
+    save_graph(graph, tmp_path / "a.graph")
+    tj.export(graph).save(tmp_path / "a.bin")
+    with pytest.raises(ArtifactError, match="Read an exported program with load_exported"):
+        load_graph(tmp_path / "a.bin")
+    for trusted in (False, True):
+        with pytest.raises(ArtifactError, match=r"given a graph; .*Read it with load_graph"):
+            tj.load_exported(tmp_path / "a.graph", trusted=trusted)
+
+
+@pytest.mark.parametrize("wrong", [None, {}, 3])
+def test_what_is_no_path_and_no_limits_is_refused(wrong, tmp_path):
+    with pytest.raises(tj.InvalidConfig, match=r"load_graph: given .*needed a path"):
+        load_graph(wrong)
+    with pytest.raises(tj.InvalidConfig, match="load_graph: given limits="):
+        load_graph(tmp_path, limits=wrong)
+    with pytest.raises(tj.InvalidConfig, match="from_wire: given limits="):
+        from_wire(to_wire(trace(jnp.sin, np.ones(2))), limits=wrong)
+
+
+SPARE = {"bool": (1, 2), "int4": (0x0F, 0x7F), "uint4": (0x0A, 0xFA), "int2": (3, 0xFF), "uint2": (2, 6), "float4_e2m1fn": (9, 0x19)}
+
+
+@pytest.mark.parametrize("name", SPARE)
+def test_elements_have_one_spelling(name):
+    clean, odd = (np.array([0, byte], np.uint8).view(np.dtype(name)) for byte in SPARE[name])
+    graph = constants(odd)
+    assert graph == constants(clean)
+    assert graph.digest == constants(clean).digest
+    content = to_wire(graph)
+    assert content == to_wire(constants(clean))
+    assert content[-2:] == clean.tobytes()
+    np.testing.assert_array_equal(from_wire(content)()[0].astype(np.float32), clean.astype(np.float32))
+    with pytest.raises(ArtifactError, match=f"bytes that no {name} has"):
+        from_wire(resealed(content[:-2] + odd.tobytes()))
+    assert payload_json((odd,)) == payload_json((clean,))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "size", "message"),
+    [
+        ((), lambda b, c: 2**63 * b, r"9223372036854775808 .* 2\*\*63 - 1 is the greatest"),
+        ((), lambda b, c: b**100, "power 100 .* 99 is the highest"),
+        ((), lambda b, c: sum((1000 * c**i * b for i in range(1, 99)), b), "1000 are the most"),
+        ([f"b + {i}*c >= {i * i}" for i in range(2, 70)], lambda b, c: b, "64 are the most"),
+    ],
+    ids=["number", "power", "characters", "constraints"],
+)
+def test_symbols_that_no_reader_takes_are_not_written(constraints, size, message):
+    b, c = jax.export.symbolic_shape("b, c", constraints=constraints)
+    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((b, c), (size(b, c),))]
+    with pytest.raises(Unsupported, match=message):
+        to_wire(trace(lambda x, y: y, *specs))
+
+
+def test_the_greatest_symbols_are_written_and_read():
+    b, c = jax.export.symbolic_shape("b, c", constraints=[f"b + {i}*c >= {i * i}" for i in range(2, 60)])
+    round_trip(trace(lambda x, y: y, *[jax.ShapeDtypeStruct((d,), np.float32) for d in (b, (2**63 - 1) * b * c**99)]))
+
+
+def test_keys_of_dicts_are_text_within_the_limit():
+    content = to_wire(trace(lambda tree: tree["k" * 200], {"k" * 200: np.ones(2)}))
+    with pytest.raises(LimitExceeded, match="200 for text_bytes"):
+        from_wire(content, limits=Limits(text_bytes=100))
+
+
 # --- extensions that this process does not know --------------------------------------------------------------------
 
 
@@ -324,6 +420,16 @@ def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_
 
 
 @pytest.mark.clause("X11.5")
+def test_a_batch_level_over_an_axis_that_is_not_there_names_its_node():
+    content = to_wire(trace(jax.vmap(lambda x: apply(ScaledSquare(2.0), x)), np.ones((2, 3))))
+    records, _ = opened(content)
+    assert [record[3] for record in records if record[0] == "extension"] == [[[[0], None, None]]]
+    forged = [[*record[:3], [[[5], None, None]], *record[4:]] if record[0] == "extension" else record for record in records]
+    text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
+    with pytest.raises(tj.MalformedGraph, match=r"node 0, .*axis 5 of float64\[2,3\]"):
+        from_wire(sealed(text))
+
+
 def test_payloads_are_validated_by_their_family():
     good = '{"factor":{"float":"0x1.8000000000000p+0"}}'
     family = ScaledSquare.family_id
@@ -356,6 +462,43 @@ def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
 
 
 # --- what cannot be written, limits --------------------------------------------------------------------------------
+
+
+FIELDS = [
+    (op, inputs, field.name)
+    for op, inputs in {type(op): (op, inputs) for op, inputs in SINGLE}.values()
+    for field in dataclasses.fields(op)
+]
+
+
+@pytest.mark.parametrize("case", FIELDS, ids=[f"{type(op).__name__}.{field}" for op, _, field in FIELDS])
+def test_a_field_of_another_kind_is_refused_where_it_is_read(case):
+    op, inputs, field = case
+    graph = applied((op, inputs))
+    records, tensors = opened(to_wire(graph))
+    rest = b"".join(bytes(data) + bytes(-len(data) % 64) * (i + 1 < len(tensors)) for i, (_, _, data) in enumerate(tensors))
+    for wrong in ({"bytes": ""}, [[None]], {"float": "0x1.0000000000000p+0"}, "false", [{"float": "0x1.0000000000000p+0"}]):
+        if (wrong == "false" and field in ("kind", "name", "generator", "algorithm", "precision")) or (
+            isinstance(wrong, dict) and "float" in wrong and field in ("recall_target", "fill_value")
+        ):
+            continue
+        forged = [
+            ["op", name, fields[0] | {field: wrong}] if (kind, name) == ("op", type(op).__name__) else [kind, name, *fields]
+            for kind, name, *fields in records
+        ]
+        text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
+        with pytest.raises(ArtifactError, match=rf"{type(op).__name__} with {field}=.* which needs {field} of type"):
+            from_wire(sealed(text, rest))
+
+
+def test_verify_tells_of_a_field_of_another_kind():
+    graph = feature("control flow")
+    (i, node), *_ = [(i, node) for i, node in enumerate(graph.nodes) if type(node.op).__name__ == "Scan"]
+    nodes = list(graph.nodes)
+    nodes[i] = node._replace(op=dataclasses.replace(node.op, reverse="false"))
+    forged = Graph(graph.metas, graph.input_count, nodes, graph.outputs, graph.in_tree, graph.out_tree, graph.rules, (), graph.guards)
+    with pytest.raises(tj.MalformedGraph, match="Scan with reverse='false', which needs reverse of type bool"):
+        verify(forged)
 
 
 def test_what_has_no_bytes_is_refused():

@@ -1,0 +1,98 @@
+"""What the fields of standard ops may hold: a closed list of kinds, each named by an annotation, and the check of an op against its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..closed_list import ARRAYS
+from ..jax_seam import is_symbolic_dim
+
+Admits = Callable[[Any], bool]
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int or is_symbolic_dim(value)
+
+
+def _is_precision(value: Any) -> bool:
+    names = (value,) if type(value) is str else value
+    return value is None or (type(names) is tuple and all(type(name) is str for name in names))
+
+
+def _is_scalar(value: Any) -> bool:
+    return type(value) in (types.NoneType, bool, int, float, complex) or (isinstance(value, ARRAYS) and value.shape == ())
+
+
+Size = Annotated[Any, _is_size]
+"""An int, or a symbolic dimension."""
+DType = Annotated[Any, lambda value: isinstance(value, np.dtype)]
+Array = Annotated[Any, lambda value: isinstance(value, ARRAYS)]
+Scalar = Annotated[Any, _is_scalar]
+"""A number, an array of shape (), or None."""
+Precision = Annotated[Any, _is_precision]
+"""Names of lax.Precision, the name of a lax.DotAlgorithmPreset, or None."""
+Accuracy = Annotated[Any, lambda value: value is None or isinstance(value, jax.lax.AccuracyMode)]
+Body = Annotated[Any, lambda value: callable(value) and hasattr(value, "outputs")]
+"""A graph, which this floor does not know: what can be called on arrays and has outputs."""
+
+
+class _Kind(NamedTuple):
+    field: str
+    annotation: str
+    admits: Admits
+
+
+def wrong_field(op: Any) -> tuple[str, str] | None:
+    """What a field of an op holds, and what its annotation needs, where they differ.
+
+    Example:
+      >>> from tenferro_jax.ops.cumulative import CumSum
+      >>> wrong_field(CumSum(0, reverse="false"))
+      ("reverse='false'", 'reverse of type bool')
+    """
+    cls: Any = type(op)
+    for kind in _kinds_of(cls):
+        value = getattr(op, kind.field)
+        if not kind.admits(value):
+            return f"{kind.field}={value!r:.200}", f"{kind.field} of type {kind.annotation}"
+    return None
+
+
+@functools.cache
+def _kinds_of(cls: Any) -> tuple[_Kind, ...]:
+    if not dataclasses.is_dataclass(cls):
+        return ()
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple(_Kind(f.name, str(f.type), _admits(hints[f.name])) for f in dataclasses.fields(cls))
+
+
+def _admits(hint: Any) -> Admits:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        admits: Admits = args[1]
+        return admits
+    if origin in (typing.Union, types.UnionType):
+        choices = tuple(map(_admits, args))
+        return lambda value: any(admits(value) for admits in choices)
+    if origin is tuple and args[1:] == (...,):
+        item = _admits(args[0])
+        return lambda value: type(value) is tuple and all(map(item, value))
+    if origin is tuple:
+        items = tuple(map(_admits, args))
+        return lambda value: (
+            type(value) is tuple and len(value) == len(items) and all(admits(v) for admits, v in zip(items, value, strict=True))
+        )
+    if issubclass(hint, enum.Enum):
+        return lambda value: isinstance(value, hint)
+    if hint not in (bool, int, float, str, types.NoneType):
+        raise TypeError(f"{hint} is no kind of field")
+    return lambda value: type(value) is hint
