@@ -13,7 +13,7 @@ import argparse
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from ext_tropical.step.pallas.kernel import run
 from tenferro_jax.extension import apply
 
 from .measure import alternating, header
+from .tropical import Case
 
 BOUND = 16e12
 """Candidates a second of an H200 in float32."""
@@ -33,23 +34,6 @@ MOST_MEMORY = 2**34
 """Bytes of temporary arrays above which a form is left out: where XLA does not fuse the naive one, all candidates are an array."""
 
 FORMS = ("pallas", "xla", "naive jnp")
-
-
-class Case(NamedTuple):
-    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns)."""
-
-    name: str
-    batch: int
-    rows: int
-    contracted: int
-    columns: int
-    dtype: str = "float32"
-    what: str = "value"
-
-    @property
-    def candidates(self) -> int:
-        """How many there are."""
-        return self.batch * self.rows * self.contracted * self.columns
 
 
 def cases() -> list[Case]:
@@ -109,7 +93,7 @@ def fixed_cost(repeats: int, interpret: Any) -> float | None:
 def text(case: Case, seconds: dict[str, float]) -> str:
     """A row of the table."""
     cells = [f"{seconds[name] * 1e3:10.3f}" if name in seconds else f"{'-':>10}" for name in FORMS]
-    rate = case.candidates / seconds.get("pallas", np.inf)
+    rate = case.operations / seconds.get("pallas", np.inf)
     others = [seconds[name] / seconds["pallas"] if {name, "pallas"} <= seconds.keys() else np.nan for name in ("xla", "naive jnp")]
     ratios = " ".join(f"{ratio:6.1f}" for ratio in others)
     return f"{case.name:>11} {case.dtype:>8} {case.what:>7} |{' '.join(cells)} | {ratios} | {rate / 1e12:7.3f} {rate / BOUND:5.0%}"

@@ -106,8 +106,6 @@ def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: boo
 
     finite = are_finite(*operands)
 
-    finite = are_finite(*operands)
-
     def fast(*operands: Any) -> tuple[Any, ...]:
         found = _fast(semiring, _Operands(*operands), with_winner)
         return lax.cond(finite, lambda _, found: found, _with_operand_nans, _Operands(*operands), found)
