@@ -58,6 +58,7 @@ from .io.export import export
 from .io.limits import Limits
 from .io.loading import load_exported
 from .io.program import ExportedProgram
+from .io.pytree_names import register_pytree_name
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .limitation import Limitation
 from .meta import TensorMeta
@@ -139,6 +140,7 @@ __all__ = [
     "parse_equation",
     "parse_interleaved",
     "plan_einsum",
+    "register_pytree_name",
     "routes",
     "save_graph",
     "to_wire",

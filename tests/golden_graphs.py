@@ -1,4 +1,4 @@
-"""Writes the golden files of graph bytes that are not there yet; a file that is there is never written again.
+"""Writes the golden files of a version of graph bytes that are not there yet; a file that is there is never written again.
 
 JAX_ENABLE_X64=1 python -m tests.golden_graphs VERSION
 
@@ -20,11 +20,11 @@ from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ROOMS
 
 from .cases import CASES as EXTENSION_CASES
-from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of
+from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of, register_families
 from .ops.test_vocabulary import CASES as OP_CASES
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
-NAMED = ("pytrees", "control flow", "gradient of control flow", "symbolic", "guarded", "batched by hand", "every leaf")
+NAMED = ("pytrees", "classes", "control flow", "gradient of control flow", "symbolic", "guarded", "batched by hand", "every leaf")
 
 
 def graph_of(applications):
@@ -82,13 +82,17 @@ def plain(array):
 
 
 def main(version):
+    register_families()
     folder = FOLDER / f"graph_v{version}"
     folder.mkdir(parents=True, exist_ok=True)
     for name, graph, inputs, wanted in items():
+        content = to_wire(graph)
+        if int.from_bytes(content[16:20], "little") != version:
+            continue
         path = folder / f"{name.lower().replace(' ', '_').replace(',', '')}.graph"
         try:
             with open(path, "xb") as file:  # refuses a file that exists
-                file.write(to_wire(graph))
+                file.write(content)
         except FileExistsError:
             print(f"kept    {path.name}")
             continue

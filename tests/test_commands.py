@@ -87,6 +87,7 @@ def test_inspect_as_json_tells_what_is_in_the_file(file, kind, folder, capsys, m
         graph = tj.load_graph(folder / file)
         assert sum(facts["ops"].values()) == len(graph.nodes)
         assert facts["ops"][EINSUM] == 1
+        assert facts["version"] == "format 1"
     else:
         assert (facts["platforms"], facts["vjp_order"]) == (["cpu", "cuda", "tpu"], 1)
         assert facts["version"].startswith(f"JAX {jax.__version__}")

@@ -5,6 +5,7 @@ In an .npz such an array `x` is written as bytes without a type, with its dtype'
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..closed_list import dtype_name, named_dtype
 from ..errors import InvalidConfig
+from ..io.replacing import replace_file
 
 
 def is_named_by_numpy(dtype: Any) -> bool:
@@ -53,10 +55,12 @@ def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name to an .npz, or one to an .npy."""
+    """Write arrays by name to an .npz, or one to an .npy; a file that is there is replaced when all is written."""
+    content = io.BytesIO()
     if not path.endswith(".npz"):
         (array,) = arrays.values()
-        np.save(path, array)
+        np.save(content, array)
+        replace_file(path, content.getbuffer())
         return
     written: dict[str, Any] = {}
     for name, array in arrays.items():
@@ -64,7 +68,8 @@ def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
             written[name] = array
         else:
             written[name], written[f"{name}.dtype"] = array.view(f"V{array.dtype.itemsize}"), np.array(dtype_name(array.dtype))
-    np.savez(path, **written)
+    np.savez(content, **written)
+    replace_file(path, content.getbuffer())
 
 
 def _named(text: str) -> tuple[bool, Any, str]:

@@ -16,13 +16,15 @@ from ..extension import Extension, lookup_extension_factory
 from ..extension.family import parse_family_id
 from ..extension.missing import MissingExtension
 from ..graph.graph import Graph, Node, bodies
-from ..io.container import VERSION
+from ..graph.printing import plain
+from ..io.container import HEADER_BYTES, declared
 from ..io.program import ExportedProgram
+from ..io.replacing import replace_file
 from ..jax_seam import read_module
 from ..payload_text import payload_json
 from .files import add_file, digest, inputs, outputs, read
 from .module_drawing import module_svg
-from .screen import OK, plain, show
+from .screen import OK, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,23 +45,24 @@ def inspect(chosen: argparse.Namespace) -> int:
         "sha256": digest(chosen.file),
         "inputs": {name: str(value) for name, value in inputs(found).items()},
         "outputs": {name: str(value) for name, value in outputs(found).items()},
-        **(_of_graph(found) if isinstance(found, Graph) else _of_program(found)),
+        **(_of_graph(found, chosen.file) if isinstance(found, Graph) else _of_program(found)),
     }
     if chosen.graph:
-        pathlib.Path(chosen.graph).write_text(
-            found.svg() if isinstance(found, Graph) else module_svg(found.exported.mlir_module_serialized), encoding="utf-8"
-        )
+        drawn = found.svg() if isinstance(found, Graph) else module_svg(found.exported.mlir_module_serialized)
+        replace_file(chosen.graph, drawn.encode())
     show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
     return OK
 
 
-def _of_graph(graph: Graph) -> dict[str, Any]:
+def _of_graph(graph: Graph, path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        version, _ = declared(file.read(HEADER_BYTES), path)
     ops = collections.Counter(_names(graph))
     calls = [(node.op.family_id, node.op.payload) for node in _nodes(graph) if isinstance(node.op, MissingExtension)]
     calls += [(extension.family_id, payload_json(extension.op)) for extension in graph.extensions]
     return {
         "kind": "graph",
-        "version": f"format {VERSION}",
+        "version": f"format {version}",
         "guards": list(map(str, graph.guards)),
         "extensions": _families(calls, calls),
         "ops": dict(ops.most_common()),

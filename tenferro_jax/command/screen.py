@@ -10,12 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from ..graph.printing import plain
+
 OK, FAILED, USAGE = 0, 1, 2
-
-
-def plain(text: str, kept: str = "") -> str:
-    """Text of unknown origin on one line: what steers a terminal, breaks a line or turns it round is escaped."""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
 
 
 def show(text: str, stream: TextIO | None = None) -> None:

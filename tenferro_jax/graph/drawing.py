@@ -35,7 +35,7 @@ from ..ops.vocabulary import (
     WINDOW,
 )
 from .layout import Arrow, Placement, place
-from .printing import named_bodies, op_text, value_text
+from .printing import named_bodies, op_text, plain, value_text
 
 
 class _Look(NamedTuple):
@@ -166,7 +166,7 @@ def _document(picture: _Picture, count: int) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
         'font-family="Inter, Helvetica Neue, Helvetica, Arial, sans-serif" role="img">',
-        f"<title>graph of {html.escape(caption)}</title>",
+        f"<title>graph of {_escaped(caption)}</title>",
         f'<g transform="translate({(width - placement.width) / 2:.1f} {_MARGIN:.1f})">',
         *_drawn(picture),
         "</g>",
@@ -406,13 +406,13 @@ def _drawn_box(box: _Box, x: float, y: float) -> list[str]:
     dash = ' stroke-dasharray="5 3"' if box.kind == "folded" else ""
     radius = height / 2 if box.kind in ("input", "output") and height < 30 else 7
     rect = f'x="{x - width / 2:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.0f}"'
-    parts = ["<g>", f"<title>{html.escape(box.tooltip)}</title>"]
+    parts = ["<g>", f"<title>{_escaped(box.tooltip)}</title>"]
     parts.append(f'<rect {rect} y="{y:.1f}" fill="{look.fill}" stroke="{look.border}" stroke-width="{stroke}"{dash}/>')
     baseline = y + (2.0 if box.kind == "constant" else 5.0)
     for line, size, weight in box.lines:
         baseline += size * 1.35
         style = f'font-size="{size}" font-weight="{weight}" fill="{look.text}" text-anchor="middle"'
-        parts.append(f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{html.escape(line)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{_escaped(line)}</text>')
     if box.inner:
         total = sum(p.placement.width + 2 * _PADDING for _, p in box.inner) + _PADDING * (len(box.inner) - 1)
         left, top, tall = x - total / 2, y + box.text_height + 2, max(p.placement.height for _, p in box.inner)
@@ -421,7 +421,7 @@ def _drawn_box(box: _Box, x: float, y: float) -> list[str]:
             frame = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall + 18 + 2 * _PADDING - 10:.1f}" rx="5"'
             parts.append(f'<rect {frame} fill="#ffffff" stroke="{look.border}" stroke-width="0.8"/>')
             label = f'font-size="{_CHIP_SIZE}" fill="{look.border}" font-weight="600"'
-            parts.append(f'<text x="{left + 7:.1f}" y="{top + 13:.1f}" {label}>{html.escape(name)}</text>')
+            parts.append(f'<text x="{left + 7:.1f}" y="{top + 13:.1f}" {label}>{_escaped(name)}</text>')
             parts.append(f'<g transform="translate({left + _PADDING:.1f} {top + 20:.1f})">')
             parts += [*_drawn(picture), "</g>"]
             left += wide + _PADDING
@@ -445,3 +445,8 @@ def _curve(route: Sequence[tuple[float, float]]) -> str:
 
 def _head(x: float, y: float) -> str:
     return f"M{x:.1f} {y - 0.5:.1f}l-3.6 -7h7.2z"
+
+
+def _escaped(text: str) -> str:
+    """As XML, which has no control characters."""
+    return html.escape(plain(text, kept="\n"))

@@ -90,3 +90,8 @@ def value_text(value: Any) -> str:
     if type(value) is tuple:
         return "(" + ", ".join(map(value_text, value)) + ("," if len(value) == 1 else "") + ")"
     return str(value) if not isinstance(value, str) else repr(value)
+
+
+def plain(text: str, kept: str = "") -> str:
+    """Text of unknown origin on one line: what steers a terminal, breaks a line or turns it round is escaped."""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

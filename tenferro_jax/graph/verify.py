@@ -13,12 +13,12 @@ import jax
 from ..errors import MalformedGraph, TenferroError
 from ..extension import Extension
 from ..extension.missing import MissingExtension
-from ..meta import canonical_dtype
+from ..meta import TensorMeta, canonical_dtype
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import WITH_BODIES
 from .graph import Graph, Node, bodies, infer, require_graph
-from .guards import canonical_guards
+from .guards import Guard, canonical_guards
 from .printing import op_text
 from .signature import control_outputs
 
@@ -181,29 +181,22 @@ def _signatures(graph: Graph) -> Iterator[str]:
             yield f"{_name(i, node)}: {error}"
 
 
-def _metas(graph: Graph) -> Iterator[str]:
+def _inference(graph: Graph) -> Iterator[str]:
+    guards = set(map(str, graph.guards))
+    known: dict[tuple[StdTensorOp, tuple[TensorMeta, ...]], tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]] = {}
     for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
         if isinstance(node.op, MissingExtension):  # nobody here knows its metas; nobody here can run it either
             continue
-        stored = graph.metas[node.first_output : end]
+        application = node.op, tuple(graph.metas[value] for value in node.inputs)
         try:
-            inferred, _ = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
+            inferred, assumed = known[application] if application in known else known.setdefault(application, infer(*application))
         except TenferroError as error:
             yield f"{_name(i, node)}: {error}"
             continue
+        stored = graph.metas[node.first_output : end]
         if stored != inferred:
             yield f"{_name(i, node)} with outputs {', '.join(map(str, stored))}; inference says {', '.join(map(str, inferred))}"
-
-
-def _guards(graph: Graph) -> Iterator[str]:
-    known = set(map(str, graph.guards))
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, MissingExtension):
-            continue
-        _, assumed = infer(node.op, tuple(graph.metas[value] for value in node.inputs))
-        for guard in canonical_guards(assumed):
-            if str(guard) not in known:
-                yield f"{_name(i, node)} assumes {guard}"
+        yield from (f"{_name(i, node)} assumes {guard}" for guard in canonical_guards(assumed) if str(guard) not in guards)
 
 
 def _wide(graph: Graph) -> Iterator[str]:
@@ -229,7 +222,10 @@ RULES: tuple[Rule, ...] = (
     Rule("canonical order", "nodes are in depth-first order from the outputs", _canonical),
     Rule("64-bit types", "64-bit values are there only while JAX keeps them", _wide),
     Rule("signatures", "the bodies of control flow take and give what their place asks", _signatures),
-    Rule("metas", "dtype and shape of every value are those that inference gives", _metas),
-    Rule("guards", "what inference assumes of symbolic sizes is a guard of the graph", _guards),
+    Rule(
+        "inference",
+        "dtype and shape of every value are those that inference gives, and what it assumes of symbolic sizes is a guard",
+        _inference,
+    ),
 )
 """Every rule, in the order in which they are checked."""

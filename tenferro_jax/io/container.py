@@ -15,7 +15,8 @@ from ..errors import ArtifactError, Unsupported
 from .limits import Limits
 
 MAGIC = b"tenferro-graph\r\n"
-VERSION = 1
+VERSION = 2
+"""The last version of the format; a file has the first one that can say what is in it."""
 ALIGNMENT = 64
 _HEADER = struct.Struct(f"<{len(MAGIC)}sIIQ")
 _DIGEST_BYTES = 32
@@ -28,10 +29,12 @@ class Content(NamedTuple):
     Attributes:
       everything: all bytes.
       text: the place of the text.
+      version: of the format.
     """
 
     everything: memoryview
     text: slice
+    version: int
 
 
 def aligned(place: int) -> int:
@@ -39,31 +42,31 @@ def aligned(place: int) -> int:
     return -(-place // ALIGNMENT) * ALIGNMENT
 
 
-def pack(text: bytes, tensors: Sequence[Any]) -> bytes:
-    """The bytes of a text and of buffers."""
+def pack(version: int, text: bytes, tensors: Sequence[Any]) -> bytes:
+    """The bytes of a text and of buffers, under a version of the format."""
     place = HEADER_BYTES + len(text)
     parts: list[Any] = [text]
     for tensor in tensors:
         start = aligned(place)
         parts += [bytes(start - place), tensor]
         place = start + len(tensor)
-    head = _HEADER.pack(MAGIC, VERSION, len(text), place)
+    head = _HEADER.pack(MAGIC, version, len(text), place)
     return b"".join((head, _digest(head, parts), *parts))
 
 
-def declared_length(head: bytes, where: str) -> int:
-    """How long a file says it is in its first bytes.
+def declared(head: bytes, where: str) -> tuple[int, int]:
+    """Of which version of the format, and how long, a file says it is in its first bytes.
 
     Raises:
       ArtifactError: these bytes begin no graph.
     """
     if len(head) < HEADER_BYTES:
         raise damaged(where, f"{len(head)} bytes")
-    magic, _, _, length = _HEADER.unpack_from(head)
+    magic, version, _, length = _HEADER.unpack_from(head)
     if magic != MAGIC:
         fix = "Read an exported program with load_exported; else write the graph again, or copy the file again."
         raise damaged(where, f"bytes that begin with {magic!r}", fix)
-    return int(length)
+    return version, length
 
 
 def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
@@ -75,24 +78,24 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
       Unsupported: a later release wrote them.
     """
     everything = memoryview(content)
-    length = declared_length(bytes(everything[:HEADER_BYTES]), where)
+    version, length = declared(bytes(everything[:HEADER_BYTES]), where)
     if length != len(everything):
         raise damaged(where, f"{len(everything)} bytes of {length}")
     limits.require("file_bytes", length, where)
     head, body = everything[: _HEADER.size], everything[HEADER_BYTES:]
     if _digest(head, [body]) != everything[_HEADER.size : HEADER_BYTES]:
         raise damaged(where, "content that does not match its digest")
-    _, version, text_bytes, _ = _HEADER.unpack(head)
-    if version != VERSION:
+    _, _, text_bytes, _ = _HEADER.unpack(head)
+    if not 1 <= version <= VERSION:
         raise Unsupported(
             where=where,
             given=f"format version {version}",
-            needed=f"version {VERSION}, which this release reads",
+            needed=f"version 1 to {VERSION}, which this release reads",
             fix="Read it with the release that wrote it, or a later one.",
         )
     if text_bytes > len(body):
         raise damaged(where, f"a text of {text_bytes} bytes among {len(body)}")
-    return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes))
+    return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes), version)
 
 
 def damaged(where: str, given: str, fix: str = "Write the graph again, or copy the file again.") -> ArtifactError:

@@ -272,7 +272,11 @@ class GraphReader:
 
     def _require_canonical(self, graph: Graph) -> None:
         """Refuse what says the same as a writer would and says it in another way: equal graphs have equal bytes."""
-        written = GraphWriter(self._payloads).write(graph).text.encode()
+        writer = GraphWriter(self._payloads).write(graph)
+        if writer.version != self._content.version:
+            given_version = f"version {self._content.version} where a writer writes {writer.version}"
+            raise damaged(self._where, given_version)
+        written = writer.text.encode()
         given = self._content.everything[self._content.text]
         if written != given:
             lines = zip(written.split(b"\n"), bytes(given).split(b"\n"), strict=False)

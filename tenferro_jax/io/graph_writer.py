@@ -20,7 +20,7 @@ from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from ..payload_text import payload_json
 from .field_json import OPS, field_json, value_dtype_name
-from .tree_json import tree_json
+from .tree_json import has_classes, tree_json
 
 
 class GraphWriter:
@@ -32,11 +32,13 @@ class GraphWriter:
     Attributes:
       lines: the records as text.
       tensors: the elements of each tensor, in the order of their records.
+      version: the first version of the format that can say all this.
     """
 
     def __init__(self, payloads: Mapping[int, str] | None = None) -> None:
         self.lines: list[str] = []
         self.tensors: list[Any] = []
+        self.version = 1
         self._payloads = payloads or {}
         self._numbers: dict[Any, int] = {}  # of a record's text (and digest), by kind
         self._counts: dict[str, int] = {}
@@ -50,9 +52,9 @@ class GraphWriter:
         """Record a graph: bodies first, whatever the depth.
 
         Raises:
-          Unsupported: what no record can say: symbols of two scopes, a pytree node or a batch axis without a plain name.
+          Unsupported: what no record can say: symbols of two scopes, a pytree class or a batch axis without a plain name.
           InvalidConfig: two nodes that differ in their runtimes alone.
-          PayloadError: an extension's payload that has no text.
+          PayloadError: an extension's payload or a pytree class's static data that has no text.
         """
         pending = [root]
         while pending:
@@ -94,7 +96,7 @@ class GraphWriter:
         return "".join(f"{line}\n" for line in self.lines)
 
     def _graph(self, graph: Graph) -> int:
-        lines = [_text(["graph", [self._type(meta) for meta in graph.input_metas], tree_json(graph.in_tree, "arguments")])]
+        lines = [_text(["graph", [self._type(meta) for meta in graph.input_metas], self._tree(graph.in_tree, "arguments")])]
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for node, outputs in graph.steps():
             op = self._op(node.op)
@@ -110,8 +112,14 @@ class GraphWriter:
         for guard in graph.guards:
             self._dimension(guard.lhs), self._dimension(guard.rhs)
         guards = [[_size(guard.lhs), _size(guard.rhs)] for guard in graph.guards]
-        lines.append(_text(["return", list(graph.outputs), tree_json(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
+        lines.append(_text(["return", list(graph.outputs), self._tree(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
         return self._define("graph", "\n".join(lines))
+
+    def _tree(self, tree: Any, where: str) -> Any:
+        plain = tree_json(tree, where)
+        if has_classes(plain):
+            self.version = 2
+        return plain
 
     def _define(self, kind: str, text: str, digest: bytes = b"") -> int:
         """The number of a record among those of its kind; it is written where it is new."""

@@ -140,7 +140,7 @@ class ExportedProgram:
                 needed="inputs and outputs that jax.export writes",
                 fix="Install tenferro-jax[export]."
                 if isinstance(error, ImportError)
-                else "Use dicts, lists, tuples and arrays, or register the class with jax.export.register_pytree_node_serialization.",
+                else "Use dicts, lists, tuples and arrays, or call register_pytree_name(cls, name).",
             ) from error
         return with_footer(body, self.manifest)
 

@@ -7,7 +7,7 @@ import pathlib
 import secrets
 
 
-def replace_file(path: str | os.PathLike[str], content: bytes) -> int:
+def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> int:
     """Write a file under another name in its folder, then give it its name; returns its size in bytes.
 
     Whoever reads meanwhile, and whoever comes after a full disk, finds the file that was there before.

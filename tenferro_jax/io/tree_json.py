@@ -1,4 +1,5 @@
-"""How arguments and results are nested, as JSON: 0 for a value, null for None, ["tuple", ...], ["list", ...], ["dict", [key, ...], ...]."""
+"""How arguments and results are nested, as JSON: 0 for a value, null for None, ["tuple", ...], ["list", ...], ["dict", [key, ...], ...],
+["class", name, static data, ...]."""
 
 from __future__ import annotations
 
@@ -7,40 +8,44 @@ from typing import Any
 
 import jax
 
-from ..errors import Unsupported
-
-_LEAF = object()
+from .pytree_names import named_node, node_of
 
 
 def tree_json(tree: Any, where: str) -> Any:
     """A PyTreeDef as JSON.
 
     Raises:
-      Unsupported: a node other than tuple, list, None and dict with keys that are text or integers.
+      Unsupported: a node other than tuple, list, None, dict with keys that are text or integers, and classes with a name.
+      PayloadError: static data of a class outside the closed list.
     """
-    return _plain(jax.tree.unflatten(tree, [_LEAF] * tree.num_leaves), where)
-
-
-def _plain(value: Any, where: str) -> Any:
-    kind = type(value)
-    if value is _LEAF:
+    if tree.node_data() is None:
         return 0
-    if value is None:
+    kind, aux = tree.node_data()
+    items = [tree_json(child, where) for child in tree.children()]
+    if kind is type(None):
         return None
     if kind in (tuple, list):
-        return [kind.__name__, *(_plain(item, where) for item in value)]
-    if kind is dict and all(type(key) in (str, int) for key in value):
-        return ["dict", list(value), *(_plain(item, where) for item in value.values())]
-    raise Unsupported(
-        where=f"to_wire, {where}",
-        given=f"a pytree node of type {kind.__module__}.{kind.__qualname__}",
-        needed="tuples, lists, None and dicts with text or integers as keys",
-        fix="Trace a function that takes and returns those.",
-    )
+        return [kind.__name__, *items]
+    if kind is dict and all(type(key) in (str, int) for key in aux):
+        return ["dict", list(aux), *items]
+    return ["class", *named_node(kind, aux, where), *items]
+
+
+def has_classes(plain: Any) -> bool:
+    """Whether a tree as JSON has a class in it, which version 1 of the format does not know."""
+    if not isinstance(plain, list):
+        return False
+    first, *items = plain
+    return first == "class" or any(map(has_classes, items[1:] if first == "dict" else items))
 
 
 def tree_of(plain: Any, word: Callable[[str], str]) -> Any:
-    """The PyTreeDef that `tree_json` wrote, each text among its keys through `word`; ValueError for other JSON."""
+    """The PyTreeDef that `tree_json` wrote, each text among its keys through `word`.
+
+    Raises:
+      Unsupported: a class of which the name is not registered.
+      ValueError: other JSON.
+    """
     return jax.tree.structure(_nested(plain, word))
 
 
@@ -56,4 +61,6 @@ def _nested(plain: Any, word: Callable[[str], str]) -> Any:
             return [_nested(item, word) for item in items]
         case ["dict", [*keys], *items] if len(keys) == len(items) and all(type(key) in (str, int) for key in keys):
             return {word(key) if type(key) is str else key: _nested(item, word) for key, item in zip(keys, items, strict=True)}
+        case ["class", str(name), aux, *items]:
+            return node_of(word(name), aux, [_nested(item, word) for item in items])
     raise ValueError(f"{plain!r:.100} where a tree is needed")

@@ -6,7 +6,7 @@ import os
 
 from ..errors import InvalidConfig
 from ..graph.graph import Graph, require_graph
-from .container import HEADER_BYTES, damaged, declared_length, pack, unpack
+from .container import HEADER_BYTES, damaged, declared, pack, unpack
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
 from .limits import Limits
@@ -26,9 +26,9 @@ def to_wire(graph: Graph) -> bytes:
 
     Raises:
       InvalidConfig: no graph, or one in which two nodes differ in their runtimes alone.
-      Unsupported: a pytree node other than tuple, list, dict and None; symbols of two scopes, or dimensions or constraints
-        of them beyond what a reader takes.
-      PayloadError: an extension's payload that has no text.
+      Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or dimensions or constraints of
+        them beyond what a reader takes.
+      PayloadError: an extension's payload, or static data of a pytree class, that has no text.
 
     Example:
       >>> import jax.numpy as jnp
@@ -39,7 +39,7 @@ def to_wire(graph: Graph) -> bytes:
     """
     writer = GraphWriter().write(require_graph(graph, "to_wire"))
     writer.require_readable()
-    return pack(writer.text.encode(), writer.tensors)
+    return pack(writer.version, writer.text.encode(), writer.tensors)
 
 
 def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, limits: Limits = _LIMITS) -> Graph:
@@ -56,8 +56,8 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
       LimitExceeded: they ask for more than the limits allow.
       MalformedGraph: they hold a graph that breaks a rule.
       MalformedFamilyId: an extension's family_id cannot be read.
-      Unsupported: an extension's family is not registered here, or under another major version; an op or a version of the
-        format that a later release brought.
+      Unsupported: an extension's family is not registered here, or under another major version; a pytree class is not
+        registered; an op or a version of the format that a later release brought.
       PayloadError: a payload that is none of its family.
       X64Error: the graph has 64-bit values and 64-bit types are off.
       InvalidConfig: no bytes, or no limits.
@@ -126,7 +126,7 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
     Limits.given(limits, "load_graph")
     where = f"graph {os.fspath(path)}"
     with open(path, "rb") as file:
-        length = declared_length(file.peek(HEADER_BYTES)[:HEADER_BYTES], where)
+        _, length = declared(file.peek(HEADER_BYTES)[:HEADER_BYTES], where)
         limits.require("file_bytes", length, where)
         size = os.fstat(file.fileno()).st_size
         if size != length:

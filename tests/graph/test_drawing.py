@@ -107,6 +107,12 @@ def test_text_is_escaped():
     assert any(nasty in tooltip for tooltip, _, _ in drawn(graph.svg()))
 
 
+def test_what_xml_cannot_hold_is_escaped():
+    key = "\x00\x1b[31m\ufffe\u202e"
+    graph = trace(lambda tree: {key: jnp.sin(tree[key])}, {key: SPEC})
+    assert any(r"\x00\x1b[31m\ufffe\u202e" in tooltip for tooltip, _, _ in drawn(graph.svg()))
+
+
 def test_odd_graphs_are_drawn():
     builder = GraphBuilder()
     x = builder.input(TensorMeta(F32, ()))

@@ -69,20 +69,18 @@ BROKEN = {
         graph(Node(While(SAME, SAME), (0,), 1)),
         graph(Node(Cond((SAME,)), (0,), 1)),
     ],
-    "metas": [
+    "inference": [
         graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(F64, (4,)))),
         graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(np.dtype("float32"), (3,)))),
         graph(Node(Add(), (0, 1), 2), metas=(X, TensorMeta(F64, (4,)), X), inputs=2, outputs=(2,), in_tree=jax.tree.structure((0, 0))),
         graph(Node(Extension.of(TropicalEinsum(max_plus, "i,i->")), (0, 0), 1)),
-    ],
-    "guards": [
         graph(
             Node(Extension.of(Together()), (0, 1), 2),
             metas=(TensorMeta(F64, (B,)), TensorMeta(F64, (C,)), TensorMeta(F64, ())),
             inputs=2,
             outputs=(2,),
             in_tree=jax.tree.structure((0, 0)),
-        )
+        ),
     ],
 }
 CASES = [(name, broken) for name, several in BROKEN.items() for broken in several]

@@ -1,6 +1,8 @@
 """Graphs to be written as bytes: one of each op, one of each feature of graphs, and generated ones."""
 
+import dataclasses
 import functools
+import typing
 from collections import namedtuple
 
 import jax
@@ -39,6 +41,39 @@ DTYPES = [
 ]  # fmt: skip
 
 
+class Moments(typing.NamedTuple):
+    mean: typing.Any
+    square: typing.Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Layer:
+    weight: typing.Any
+    bias: typing.Any = None
+    name: typing.Any = dataclasses.field(default="layer", metadata={"static": True})
+
+
+@jax.tree_util.register_pytree_node_class
+class Scaled:
+    """Not a dataclass; its own code flattens it, and refuses what it does not like."""
+
+    def __init__(self, value, by):
+        if not isinstance(by, int):
+            raise TypeError(f"scaled by {by!r}")
+        self.value, self.by = value, by
+
+    def tree_flatten(self):
+        return (self.value,), self.by
+
+    @classmethod
+    def tree_unflatten(cls, by, children):
+        return cls(*children, by)
+
+
+NAMES = {Moments: "test-package.Moments", Layer: "test-package.Layer", Scaled: "test-package.Scaled"}
+
+
 def op_of(case):
     """The extension op of a case, without its carrier."""
     return case.op.op if isinstance(case.op, Extension) else case.op
@@ -50,6 +85,8 @@ def register_families():
     for cls in (Holder, Together, *(type(op_of(case)) for case in EXTENSION_CASES)):
         if lookup_extension_factory(cls.family_id) is None:
             register_extension(ExtensionFactory(cls))
+    for cls, name in NAMES.items():
+        tj.register_pytree_name(cls, name)
 
 
 def families_known(monkeypatch):
@@ -179,12 +216,19 @@ def payload_graph(value):
     return builder.build(builder.add(Holder(value), builder.input(np.ones(2))))
 
 
+def used(layer, pair):
+    return {"out": Moments(layer.weight * pair[0].value, [layer.bias]), "again": Scaled(pair[1], 7)}
+
+
+LAYERS = (Layer(np.arange(3.0), np.ones(3), ("first", 0.5, True, None, b"z", 2j)), (Scaled(np.arange(3.0), 3), np.ones(3)))
+
 MLP = {"w": np.ones((3, 2)), "b": [np.zeros(2), None]}
 FEATURES = {
     "no node": lambda: trace(lambda x: x, np.ones(2)),
     "no output": lambda: trace(lambda x: (), np.ones(2)),
     "no input": lambda: trace(lambda: jnp.ones(2)),
     "pytrees": lambda: trace(dense, MLP, np.ones((4, 3)), k=np.ones(2)),
+    "classes": lambda: trace(used, *LAYERS),
     "integer keys": lambda: trace(lambda d: {1: d[0], -2: d[5]}, {0: np.ones(2), 5: np.ones(3)}),
     "control flow": lambda: trace(flow, np.ones(2), np.float64(1)),
     "gradient of control flow": lambda: tj.grad(trace(lambda x: jax.lax.fori_loop(0, 4, lambda i, x: jnp.sin(x), x).sum(), np.ones(2))),

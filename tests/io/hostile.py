@@ -14,6 +14,7 @@ import jax
 
 from tenferro_jax import TenferroError, from_wire, to_wire
 
+from ..extension.test_identity import Holder
 from ..sweep import times
 from .graph_bank import register_families
 from .plain_format import resealed, sealed
@@ -309,6 +310,8 @@ def hostile():
         '{"factor":{"array":["float64",[9999999999],""]}}',
     ):
         yield f"payload {payload[:40]!r}", extension(family, payload)
+    for array in ('["bool",[1],"Ag=="]', '["int4",[1],"/w=="]', '["float64",[1],"AA=="]', '["bool",[-1],""]'):
+        yield f"array {array} in a payload", extension(Holder.family_id, f'{{"value":{{"array":{array}}}}}')
     good_payload = '{"factor":{"float":"0x1.8000000000000p+0"}}'
     for levels in (
         "[[]]",

@@ -20,10 +20,11 @@ def sealed(text, tensors=b"", version=1, text_bytes=None, length=None, magic=MAG
     return head + hashlib.sha256(head + body).digest() + body
 
 
-def opened(content):
+def opened(content, versions=(1, 2)):
     """(records, tensors) of bytes: each record a list, each tensor (dtype name, shape, bytes)."""
     magic, (version, text_bytes, length) = content[:16], struct.unpack("<IIQ", content[16:32])
-    assert (magic, version, length) == (MAGIC, 1, len(content))
+    assert (magic, length) == (MAGIC, len(content))
+    assert version in versions
     assert hashlib.sha256(content[:32] + content[64:]).digest() == content[32:64]
     records = [json.loads(line) for line in content[64 : 64 + text_bytes].decode("ascii").splitlines()]
     place, tensors = 64 + text_bytes, []
