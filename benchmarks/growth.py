@@ -161,18 +161,18 @@ def plot(times: dict[str, Curve], memory: dict[str, Curve], path: str) -> None:
     """A panel a size, and one of memory."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
 
-    figure, axes = plt.subplots(1, len(SWEEPS) + 1, figsize=(3.2 * (len(SWEEPS) + 1), 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, len(SWEEPS) + 1, figsize=(3.2 * (len(SWEEPS) + 1), 4.0), layout="constrained")
     for axis, name in zip(axes, SWEEPS, strict=False):
         for label, curve in times.items():
             if label.split(", ")[0] == name:
                 axis.loglog(curve.sizes, curve.found, "o-", label=f"{label.partition(', ')[2]}: size^{curve.exponent:.2f}")
         axis.set(title=f"{name}, size^{SWEEPS[name].power}", xlabel="size", ylabel="seconds")
-        axis.legend(fontsize="small")
     for name, curve in memory.items():
         (line,) = axes[-1].loglog(curve.sizes, curve.found, "o-", label=name)
         axes[-1].loglog(curve.sizes, curve.expected, "--", color=line.get_color())
-    axes[-1].set(title="memory, and the formula (dashed)", xlabel="size", ylabel="bytes")
-    axes[-1].legend(fontsize="small")
+    axes[-1].set(title="memory; dashed: the formula", xlabel="size", ylabel="bytes")
+    for axis in axes:
+        axis.legend(fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))  # below: it hides no point
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
