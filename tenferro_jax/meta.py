@@ -17,11 +17,12 @@ from .errors import (
     PlaceholderDtypeMismatch,
     PlaceholderRankMismatch,
     PlaceholderShapeMismatch,
+    ShapeConstraintViolation,
     ShapeError,
     UndecidedDimensionError,
     X64Error,
 )
-from .jax_seam import is_symbolic_dim, max_dim, min_dim
+from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
 
 SymDim: TypeAlias = Any
 """An int or a symbolic dimension of `jax.export.symbolic_shape`."""
@@ -224,6 +225,7 @@ _OPERATORS: Mapping[type, Any] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
+_COMPARISONS: Mapping[type[ast.cmpop], Any] = {ast.Eq: operator.eq, ast.GtE: operator.ge, ast.LtE: operator.le}
 _FUNCTIONS: Mapping[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max_dim, "min": min_dim}
 
 
@@ -268,7 +270,8 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
 
     Raises:
       PlaceholderRankMismatch, PlaceholderDtypeMismatch: a rank or a dtype differs.
-      PlaceholderShapeMismatch: a size differs, or one symbol would need two sizes.
+      PlaceholderShapeMismatch: a size differs, one symbol would need two sizes, or has the size 0, which JAX's shape rules exclude.
+      ShapeConstraintViolation: a constraint of the symbols does not hold.
       UndecidedDimensionError: the sizes given are symbolic and JAX cannot tell.
     """
     sizes: dict[str, SymDim] = {}
@@ -292,4 +295,35 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
                 needed=f"size {size}",
                 fix="Pass arrays whose sizes agree, as the graph declares them.",
             )
+    _require_constraints(declared, {name: size for name, size in sizes.items() if not is_symbolic_dim(size)})
     return sizes
+
+
+def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
+    """The constraints of the symbols in shapes, as `jax.export.symbolic_shape` takes them."""
+    scope = next((size.scope for meta in metas for size in meta.shape if is_symbolic_dim(size)), None)
+    return () if scope is None else scope_constraints(scope)
+
+
+def _require_constraints(declared: Sequence[TensorMeta], sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that the shapes were not made for."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise PlaceholderShapeMismatch(
+                where=f"symbol {name}",
+                given=f"size {size}",
+                needed="1 or more, which JAX assumes of every symbol",
+                fix="Trace the function for that size by itself.",
+            )
+    for constraint in symbol_constraints(declared) if sizes else ():
+        tree = ast.parse(constraint.replace("^", "**"), mode="eval").body
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
+        if isinstance(tree, ast.Compare) and names <= sizes.keys():
+            lhs, rhs = _evaluate(tree.left, sizes), _evaluate(tree.comparators[0], sizes)
+            if not _COMPARISONS[type(tree.ops[0])](lhs, rhs):
+                raise ShapeConstraintViolation(
+                    where="symbols of the input shapes",
+                    given=", ".join(f"{name} = {sizes[name]}" for name in sorted(names)),
+                    needed=f"{constraint}, a constraint of the symbols",
+                    fix="Pass arrays whose sizes fulfil it.",
+                )

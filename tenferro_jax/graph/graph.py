@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
+from ..errors import ArityError, InvalidConfig, PayloadError, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension import Extension, ExtensionRuleSet, ExtensionRuntimeSet, apply
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import (
@@ -34,7 +34,7 @@ from ..meta import (
 from ..ops import direct
 from ..ops.op import StdTensorOp, call, require_fields
 from ..ops.vocabulary import WITH_BODIES
-from ..payload import Sealed, map_leaves
+from ..payload import Sealed, map_leaves, typed_key
 from .canonical import canonical_bytes
 from .drawing import graph_svg
 from .guards import Guard, bound_guards, canonical_guards
@@ -101,7 +101,8 @@ class Graph(Sealed):
             ("guards", canonical_guards(guards)),
         ]:
             object.__setattr__(self, name, value)
-        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, tuple(map(str, self.guards))))
+        trees = _tree_key(in_tree), _tree_key(out_tree)
+        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, *trees, tuple(map(str, self.guards))))
 
     @property
     def input_metas(self) -> tuple[TensorMeta, ...]:
@@ -323,6 +324,18 @@ def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
     return (*args, kwargs) if kwargs else args
+
+
+def _tree_key(tree: Any) -> Any:
+    """What is equal for two trees whose keys and static data have equal types and bits: JAX finds 1 equal to True."""
+    if tree.node_data() is None:
+        return None
+    kind, static = tree.node_data()
+    try:
+        key = None if static is None else typed_key(tuple(static) if kind is dict else static)
+    except PayloadError:  # beyond the closed list: as JAX compares it
+        return tree
+    return kind, key, tuple(map(_tree_key, tree.children()))
 
 
 def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:

@@ -167,15 +167,26 @@ def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequenc
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
 
 
+def _of_moving(fn: Any, xs: Sequence[Any], moving: Sequence[int]) -> Any:
+    """The function of those of its inputs that have tangents."""
+
+    def of_moving(*parts: Any) -> Any:
+        full = list(xs)
+        for i, part in zip(moving, parts, strict=True):
+            full[i] = part
+        return fn(*full)
+
+    return of_moving
+
+
 def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
     metas = [v.meta for v in inputs]
     moving = [i for i, m in enumerate(metas) if _inexact(m.dtype)]
 
     def run(*both: Any) -> Any:
-        primals, given = both[: len(metas)], dict(zip(moving, both[len(metas) :], strict=True))
-        tangents_in = tuple(given.get(i, np.zeros(m.shape, jax.dtypes.float0)) for i, m in enumerate(metas))
-        outs, tangents = jax.jvp(fn, primals, tangents_in)
+        primals, given = both[: len(metas)], both[len(metas) :]
+        outs, tangents = jax.jvp(_of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
         return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if _inexact(out.dtype))]
 
     return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
@@ -188,13 +199,7 @@ def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     found: dict[str, Any] = {}
 
     def forward(*xs: Any) -> Any:
-        def of_moving(*parts: Any) -> Any:
-            full = list(xs)
-            for i, part in zip(moving, parts, strict=True):
-                full[i] = part
-            return fn(*full)
-
-        outs, pullback = jax.vjp(of_moving, *(xs[i] for i in moving))
+        outs, pullback = jax.vjp(_of_moving(fn, xs, moving), *(xs[i] for i in moving))
         residuals, found["tree"] = jax.tree.flatten(pullback)
         found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
         return [*outs, *residuals]

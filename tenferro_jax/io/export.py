@@ -15,6 +15,7 @@ from ..graph.graph import Graph
 from ..graph.guards import Guard
 from ..meta import as_operand, require_x64_leaves, undecided
 from .program import ExportedProgram, described
+from .tree_json import require_lasting
 
 
 def export(
@@ -68,6 +69,7 @@ def export(
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)
     require_x64_leaves(specs, "export")
+    require_lasting(jax.tree.structure(specs), "export, arguments")
     for leaf in jax.tree.leaves(specs):
         if not hasattr(leaf, "dtype"):
             as_operand(leaf, "export")
@@ -79,6 +81,7 @@ def export(
     lowered, jitted = None, jax.jit(fn)
     try:
         lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(*specs)
+        require_lasting(lowered.out_tree, "export, results")
         exported = jax_seam.with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise

@@ -229,7 +229,7 @@ class GraphReader:
     def _graph(self, inputs: Any, tree: Any) -> None:
         if self._open is not None:
             raise ValueError("a graph in a graph")
-        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree, self._word))
+        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree, self._word, self._skip_missing))
 
     def _node(self, op: Any, inputs: Any, outputs: Any) -> None:
         graph = self._opened()
@@ -255,7 +255,7 @@ class GraphReader:
             graph.nodes,
             outputs,
             graph.in_tree,
-            tree_of(tree, self._word),
+            tree_of(tree, self._word, self._skip_missing),
             NO_RULES,
             [self._word(name) for name in _list(lost_rules)],
             [Guard(self._size(lhs), self._size(rhs), "a graph that was read") for lhs, rhs in _list(guards)],

@@ -20,7 +20,7 @@ from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from ..payload_text import payload_json
 from .field_json import OPS, field_json, value_dtype_name
-from .tree_json import has_classes, tree_json
+from .tree_json import has_classes, require_lasting, tree_json
 
 
 class GraphWriter:
@@ -116,9 +116,10 @@ class GraphWriter:
         return self._define("graph", "\n".join(lines))
 
     def _tree(self, tree: Any, where: str) -> Any:
-        plain = tree_json(tree, where)
+        plain = tree_json(tree, f"to_wire, {where}")
         if has_classes(plain):
             self.version = 2
+            require_lasting(tree, f"to_wire, {where}")
         return plain
 
     def _define(self, kind: str, text: str, digest: bytes = b"") -> int:

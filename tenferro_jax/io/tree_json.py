@@ -1,5 +1,5 @@
 """How arguments and results are nested, as JSON: 0 for a value, null for None, ["tuple", ...], ["list", ...], ["dict", [key, ...], ...],
-["class", name, static data, ...]."""
+["class", name, fields, static data, ...]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from ..errors import Unsupported
 from .pytree_names import named_node, node_of
 
 
@@ -28,7 +29,32 @@ def tree_json(tree: Any, where: str) -> Any:
         return [kind.__name__, *items]
     if kind is dict and all(type(key) in (str, int) for key in aux):
         return ["dict", list(aux), *items]
-    return ["class", *named_node(kind, aux, where), *items]
+    if kind is dict:
+        needed, fix = "text and integers as keys", "Name the keys with text."
+        raise Unsupported(where=where, given=f"a dict with the keys {list(aux)!r:.100}", needed=needed, fix=fix)
+    return ["class", *named_node(kind, aux, len(items), where), *items]
+
+
+def require_lasting(tree: Any, where: str) -> None:
+    """Refuse a tree whose classes flatten what they were given back in another way: no reader could use it.
+
+    Raises:
+      Unsupported: the text has both trees.
+    """
+    cause: Exception | None = None
+    try:
+        back = jax.tree.structure(jax.tree.unflatten(tree, range(tree.num_leaves)))
+        if back == tree:
+            return
+        became = f"becomes {back}"
+    except Exception as error:  # the author's code
+        became, cause = f"cannot be made again: {type(error).__name__}: {error}", error
+    raise Unsupported(
+        where=where,
+        given=f"{tree}, which {became}",
+        needed="pytree classes that flatten what they unflatten as it was",
+        fix="Let tree_unflatten take any leaves, and change nothing.",
+    ) from cause
 
 
 def has_classes(plain: Any) -> bool:
@@ -39,28 +65,30 @@ def has_classes(plain: Any) -> bool:
     return first == "class" or any(map(has_classes, items[1:] if first == "dict" else items))
 
 
-def tree_of(plain: Any, word: Callable[[str], str]) -> Any:
-    """The PyTreeDef that `tree_json` wrote, each text among its keys through `word`.
+def tree_of(plain: Any, word: Callable[[str], str], skip_missing: bool = False) -> Any:
+    """The PyTreeDef that `tree_json` wrote, each text among its keys through `word`; unknown classes as placeholders if wanted.
 
     Raises:
       Unsupported: a class of which the name is not registered.
       ValueError: other JSON.
     """
-    return jax.tree.structure(_nested(plain, word))
+    return jax.tree.structure(_nested(plain, word, skip_missing))
 
 
-def _nested(plain: Any, word: Callable[[str], str]) -> Any:
+def _nested(plain: Any, word: Callable[[str], str], skip_missing: bool) -> Any:
     match plain:
         case None:
             return None
         case 0 if type(plain) is int:
             return 0
         case ["tuple", *items]:
-            return tuple(_nested(item, word) for item in items)
+            return tuple(_nested(item, word, skip_missing) for item in items)
         case ["list", *items]:
-            return [_nested(item, word) for item in items]
+            return [_nested(item, word, skip_missing) for item in items]
         case ["dict", [*keys], *items] if len(keys) == len(items) and all(type(key) in (str, int) for key in keys):
-            return {word(key) if type(key) is str else key: _nested(item, word) for key, item in zip(keys, items, strict=True)}
-        case ["class", str(name), aux, *items]:
-            return node_of(word(name), aux, [_nested(item, word) for item in items])
+            return {
+                word(key) if type(key) is str else key: _nested(item, word, skip_missing) for key, item in zip(keys, items, strict=True)
+            }
+        case ["class", str(name), fields, static, *items]:
+            return node_of(word(name), fields, static, [_nested(item, word, skip_missing) for item in items], skip_missing)
     raise ValueError(f"{plain!r:.100} where a tree is needed")
