@@ -234,6 +234,9 @@ def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., An
 # --- exported modules ----------------------------------------------------------------------------------------------
 
 
+_CONSTRAINT = re.compile(r"the symbolic shape constraint (.*?)\. Expected ")  # in the message of a shape assertion
+
+
 class Module(NamedTuple):
     """What a StableHLO module holds.
 
@@ -241,11 +244,13 @@ class Module(NamedTuple):
       extensions: the `tenferro.ext` attributes of every call, in order.
       custom_calls: the targets of custom calls, sorted, each once.
       ops: how often each op appears, by name.
+      constraints: what the sizes of its inputs must fulfil beside being 1 or more, such as "b <= c".
     """
 
     extensions: tuple[dict[str, str], ...]
     custom_calls: tuple[str, ...]
     ops: dict[str, int]
+    constraints: tuple[str, ...]
 
 
 def read_module(portable: bytes) -> Module:
@@ -253,6 +258,7 @@ def read_module(portable: bytes) -> Module:
     extensions: list[dict[str, str]] = []
     targets: set[str] = set()
     ops: collections.Counter[str] = collections.Counter()
+    constraints: dict[str, None] = {}  # read back, the scope of the symbols has none
     with mlir.make_ir_context() as context:
         module = deserialize_portable_artifact(portable, context)  # a name of its own: it owns what is walked
         pending = [module.operation]
@@ -264,9 +270,12 @@ def read_module(portable: bytes) -> Module:
                 extensions.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
             if op.name == "stablehlo.custom_call":
                 targets.add(ir.StringAttr(op.attributes["call_target_name"]).value)
+                if "error_message" in op.attributes:
+                    said = _CONSTRAINT.search(ir.StringAttr(op.attributes["error_message"]).value)
+                    constraints.update({said[1]: None} if said else {})
             children = [child.operation for region in op.regions for block in region for child in block]
             pending.extend(reversed(children))
-    return Module(tuple(extensions), tuple(sorted(targets)), dict(ops))
+    return Module(tuple(extensions), tuple(sorted(targets)), dict(ops), tuple(constraints))
 
 
 class ModuleOp(NamedTuple):

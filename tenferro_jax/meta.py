@@ -295,7 +295,7 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
                 needed=f"size {size}",
                 fix="Pass arrays whose sizes agree, as the graph declares them.",
             )
-    _require_constraints(declared, {name: size for name, size in sizes.items() if not is_symbolic_dim(size)})
+    require_constraints(symbol_constraints(declared), sizes)
     return sizes
 
 
@@ -305,8 +305,14 @@ def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
     return () if scope is None else scope_constraints(scope)
 
 
-def _require_constraints(declared: Sequence[TensorMeta], sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that the shapes were not made for."""
+def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim]) -> None:
+    """Refuse sizes of symbols, as far as they are known, that the shapes were not made for.
+
+    Raises:
+      PlaceholderShapeMismatch: a size below 1.
+      ShapeConstraintViolation: a constraint does not hold.
+    """
+    sizes = {name: size for name, size in sizes.items() if not is_symbolic_dim(size)}
     for name, size in sizes.items():
         if size < 1:
             raise PlaceholderShapeMismatch(
@@ -315,7 +321,7 @@ def _require_constraints(declared: Sequence[TensorMeta], sizes: Mapping[str, int
                 needed="1 or more, which JAX assumes of every symbol",
                 fix="Trace the function for that size by itself.",
             )
-    for constraint in symbol_constraints(declared) if sizes else ():
+    for constraint in constraints if sizes else ():
         tree = ast.parse(constraint.replace("^", "**"), mode="eval").body
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
         if isinstance(tree, ast.Compare) and names <= sizes.keys():

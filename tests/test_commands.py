@@ -61,6 +61,10 @@ def folder(tmp_path_factory):
     np.savez(folder / "both.npz", **{"args[0]['x']": X, "args[1]": B, "args[1].dtype": "bfloat16"})
     np.save(folder / "f8.npy", B.astype(ml_dtypes.float8_e5m2))
     tj.export(lambda x: x, B).save(folder / "id.bin")
+    (folder / "cut.npz").write_bytes((folder / "both.npz").read_bytes()[:100])
+    (n,) = jax.export.symbolic_shape("n", constraints=["n >= 2"])
+    tj.save_graph(tj.trace(lambda x: x[::2], jax.ShapeDtypeStruct((n,), np.float32)), folder / "half.graph")
+    tj.save_graph(tj.trace(jax.random.key, np.int32(0)), folder / "key.graph")
     np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     return folder
 
@@ -212,11 +216,17 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("explain", "nowhere.bin"), "a file that is there, package.module:Op, or a family_id"),
         (("explain", "my-package.gone.v1"), "my-package.gone.v1: not registered"),
         (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
-        (
-            ("explain", "layer.bin", "--size", "n=0"),
-            "given float32[0,2], bfloat16[2]; needed float32[n,2], bfloat16[2], each symbol 1 or more",
-        ),
-        (("explain", "layer.bin", "--size", "n"), "needed a name and an int from 0, such as n=32"),
+        (("explain", "layer.bin", "--size", "n=0"), "symbol n: given size 0; needed 1 or more"),
+        (("explain", "layer.graph", "--size", "n=0", *FACTORY), "symbol n: given size 0; needed 1 or more"),
+        (("explain", "layer.bin", "--size", "n"), "needed a name and an int of up to 9 digits, such as n=32"),
+        (("explain", "layer.bin", "--size", "n=4", "--size", "n=5"), "n twice"),
+        (("explain", "layer.bin", "--size", "n=99999999999999"), "up to 9 digits"),
+        (("explain", "half.graph"), "given n = 1; needed n >= 2, a constraint of the symbols"),
+        (("run", "layer.bin", "--input", "both.npz", "--input", "args[1]=bfloat16:b.npy"), "args[1] twice; needed one array each"),
+        (("run", "layer.bin", "--input", "both.npz", "-o", "out.npz/"), "out.npz/ for 2 results"),
+        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "nowhere/out.npz"), "needed a file in a folder that is there"),
+        (("run", "id.bin", "--input", "cut.npz"), "cut.npz: File is not a zip file"),
+        (("inspect", "layer.graph", "--graph", "nowhere/out.svg"), "'nowhere/out.svg'"),
         (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
         (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
         (("inspect", "layer.bin", "--register", "nowhere:f"), "No module named 'nowhere'"),
@@ -244,6 +254,17 @@ def test_text_of_a_file_does_not_steer_the_terminal(tmp_path, capsys, monkeypatc
     assert all(line.isprintable() for line in out.split("\n"))
     assert run(tmp_path, "inspect", "\x1b[2J\u202e", monkeypatch=monkeypatch) == 2
     assert capsys.readouterr().err.rstrip("\n").isprintable()
+
+
+def test_constraints_of_sizes_are_shown(folder, capsys, monkeypatch):
+    assert run(folder, "inspect", "half.graph", "--json", monkeypatch=monkeypatch) == 0
+    assert json.loads(capsys.readouterr().out)["constraints"] == ["n >= 2"]
+
+
+def test_a_random_key_comes_out_as_its_data(folder, capsys, monkeypatch):
+    np.save(folder / "seven.npy", np.int32(7))
+    assert run(folder, "run", "key.graph", "--input", "seven.npy", "-o", "key.npy", monkeypatch=monkeypatch) == 0
+    np.testing.assert_array_equal(np.load(folder / "key.npy"), jax.random.key_data(jax.random.key(7)))
 
 
 def test_a_damaged_file_is_read_where_it_is_trusted(folder, capsys, monkeypatch):

@@ -6,6 +6,7 @@ In an .npz such an array `x` is written as bytes without a type, with its dtype'
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,9 +34,10 @@ def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
     """
     named, dtype, path = _named(path)
     try:
-        found = np.load(path, allow_pickle=False)
-        held = found if isinstance(found, np.ndarray) else dict(found)
-    except ValueError as error:
+        with open(path, "rb") as file:
+            found = np.load(file, allow_pickle=False)
+            held = found if isinstance(found, np.ndarray) else dict(found)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidConfig(
             where="--input",
             given=f"{path}: {error}",

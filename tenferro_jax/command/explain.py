@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..engine.compiler import compile_std_to_exec
-from ..errors import InvalidConfig, Unsupported
+from ..errors import DuplicateBinding, InvalidConfig, Unsupported
 from ..extension import NO_RUNTIMES, ExtensionOp, apply, lookup_extension_factory
 from ..extension.registry import require_extension_factory
 from ..extension.routes import routes
@@ -94,8 +94,11 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     sizes = {}
     for text in texts:
         name, _, size = text.partition("=")
-        if not name.isidentifier() or not size.isdecimal():
-            raise InvalidConfig(where="--size", given=repr(text), needed="a name and an int from 0, such as n=32", fix="Write it so.")
+        if not name.isidentifier() or not size.isdecimal() or len(size) > 9:
+            needed = "a name and an int of up to 9 digits, such as n=32"
+            raise InvalidConfig(where="--size", given=repr(text), needed=needed, fix="Write it so.")
+        if name in sizes:
+            raise DuplicateBinding(where="--size", given=f"{name} twice", needed="one size each", fix="Leave one out.")
         sizes[name] = int(size)
     return sizes
 
@@ -112,7 +115,11 @@ def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
     args = arguments(found, structs)
     if bound:
         show(f"at {', '.join(f'{name}={size}' for name, size in sorted(bound.items()))}")
-    return _explain_graph(found, args) if isinstance(found, Graph) else _explain_program(found, args)
+    try:
+        return _explain_graph(found, args) if isinstance(found, Graph) else _explain_program(found, args)
+    except OverflowError as error:
+        given = f"{', '.join(map(str, structs))}: {error}"
+        raise InvalidConfig(where="--size", given=given, needed="sizes of which the numbers fit", fix="Choose smaller ones.") from error
 
 
 def _explain_graph(graph: Graph, args: tuple[Any, ...]) -> int:

@@ -21,6 +21,7 @@ from ..io.container import HEADER_BYTES, declared
 from ..io.program import ExportedProgram
 from ..io.replacing import replace_file
 from ..jax_seam import read_module
+from ..meta import symbol_constraints
 from ..payload_text import payload_json
 from .files import add_file, digest, inputs, outputs, read
 from .module_drawing import module_svg
@@ -45,6 +46,7 @@ def inspect(chosen: argparse.Namespace) -> int:
         "sha256": digest(chosen.file),
         "inputs": {name: str(value) for name, value in inputs(found).items()},
         "outputs": {name: str(value) for name, value in outputs(found).items()},
+        "constraints": list(symbol_constraints(found.metas) if isinstance(found, Graph) else found.constraints),
         **(_of_graph(found, chosen.file) if isinstance(found, Graph) else _of_program(found)),
     }
     if chosen.graph:
@@ -120,6 +122,7 @@ def _page(facts: dict[str, Any]) -> str:
     line("version", facts["version"])
     line("inputs", *(f"{name}  {text}" for name, text in facts["inputs"].items()))
     line("outputs", *(f"{name}  {text}" for name, text in facts["outputs"].items()))
+    line("constraints", *facts["constraints"])
     if facts["kind"] == "graph":
         line("guards", *facts["guards"])
     else:

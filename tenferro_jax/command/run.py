@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..engine.progress import Progress
-from ..errors import InvalidConfig, UnboundPlaceholder, UnexpectedBinding
+from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, meta_of
@@ -24,7 +24,7 @@ from .screen import OK, show, timed
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.description = "Run a file on arrays; stdout says what came out, stderr how long it took."
+    parser.description = "Run a file on arrays; stdout says what came out, stderr how long it took. Random keys come out as their data."
     add_file(parser)
     parser.add_argument(
         "--input",
@@ -51,7 +51,8 @@ def run(chosen: argparse.Namespace) -> int:
         compiled = _compiled(found, args)
     with timed("run"):
         result = jax.block_until_ready(compiled(*args))
-    results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), jax.tree.leaves(result), "out").items()}
+    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(result)]
+    results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), leaves, "out").items()}
     for name, array in results.items():
         show(f"{name}  {meta_of(array)}{f' = {array}' if array.size == 1 else ''}")
     if chosen.output:
@@ -64,6 +65,11 @@ def _compiled(found: Graph | ExportedProgram, args: tuple[Any, ...]) -> Callable
     if isinstance(found, Graph):
         return Engine(progress=_tell).compile(found.bound_to(*args))
     return jax.jit(found.call).lower(*args).compile()
+
+
+def _is_key(value: Any) -> bool:
+    """Whether an array, or what stands for one, holds random keys."""
+    return bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
 def _tell(event: Progress) -> None:
@@ -79,8 +85,12 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
         found = load(path)
         if isinstance(found, np.ndarray) and not equals:
             unnamed.append(found)
-        else:
-            given.update({name: found} if isinstance(found, np.ndarray) else found)
+            continue
+        arrays = {name: found} if isinstance(found, np.ndarray) else found
+        if twice := given.keys() & arrays.keys():
+            fix = "Leave one out."
+            raise DuplicateBinding(where="--input", given=f"{', '.join(sorted(twice))} twice", needed="one array each", fix=fix)
+        given.update(arrays)
     free = [name for name in declared if name not in given]
     given.update(zip(free, unnamed, strict=False))
     unknown = [name for name in given if name not in declared] + ["one more"] * (len(unnamed) - len(free))
@@ -96,10 +106,12 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
 
 def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> None:
     """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype, and never over what was read."""
-    path, dtypes = pathlib.Path(chosen.output), [value.dtype for value in results.values()]
-    if path.suffix not in (".npz", ".npy") or (path.suffix == ".npy" and len(dtypes) != 1):
+    path, dtypes = pathlib.Path(chosen.output), [np.dtype("uint32") if _is_key(value) else value.dtype for value in results.values()]
+    if not path.parent.is_dir():
+        raise InvalidConfig(where="--output", given=f"{path}", needed="a file in a folder that is there", fix="Make the folder first.")
+    if not chosen.output.endswith((".npz", ".npy")) or (path.suffix == ".npy" and len(dtypes) != 1):
         needed = ".npz, or .npy for one result"
-        raise InvalidConfig(where="--output", given=f"{path} for {len(dtypes)} results", needed=needed, fix="Name it so.")
+        raise InvalidConfig(where="--output", given=f"{chosen.output} for {len(dtypes)} results", needed=needed, fix="Name it so.")
     if path.suffix == ".npy" and not is_named_by_numpy(dtypes[0]):
         needed = ".npz, in which its name is written: .npy files forget it"
         raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed, fix="Name it so.")

@@ -104,7 +104,7 @@ def export(
         # JAX: a symbol that a guard took away is left in a constraint
         raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
     modules = [jax_seam.read_module(program.mlir_module_serialized) for program in jax_seam.orders(exported)]
-    return ExportedProgram(exported, described(exported, modules, jax.__version__))
+    return ExportedProgram(exported, described(exported, modules, jax.__version__), modules[0].constraints)
 
 
 def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_calls: Any) -> None:

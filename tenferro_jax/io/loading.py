@@ -102,6 +102,13 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     except Exception as error:  # JAX's readers raise as many kinds as there are ways to be unreadable
         if manifest is None:
             raise damaged(where, f"what JAX {jax.__version__} cannot read ({type(error).__name__}: {first_line(error)})") from error
+        if "unregistered type" in str(error):
+            raise Unsupported(
+                where=where,
+                given=first_line(error),
+                needed="a class of this name in this process",
+                fix="Import the package that defines it and call register_pytree_name(cls, name).",
+            ) from error
         raise Unsupported(
             where=where,
             given=f"a program that JAX {manifest.jax} wrote ({type(error).__name__}: {first_line(error)})",
@@ -111,4 +118,4 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
         raise damaged(where, "a manifest that tells of another program than the file holds")
-    return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), held)
+    return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)

@@ -15,7 +15,7 @@ from ..errors import PlaceholderShapeMismatch, UnboundPlaceholder, UnexpectedBin
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
-from ..meta import as_operand, meta_of, require_x64_leaves, solve_sizes
+from ..meta import as_operand, meta_of, require_constraints, require_x64_leaves, solve_sizes
 from .footer import Manifest, with_footer
 from .replacing import replace_file
 
@@ -27,10 +27,12 @@ class ExportedProgram:
     Attributes:
       exported: the jax.export.Exported, derivatives included.
       manifest: what the file says of it.
+      constraints: what the symbols of its inputs must fulfil beside being 1 or more.
     """
 
     exported: Any
     manifest: Manifest
+    constraints: tuple[str, ...] = ()
 
     @property
     def extensions(self) -> tuple[dict[str, str], ...]:
@@ -80,6 +82,7 @@ class ExportedProgram:
           X64Error: a 64-bit array while 64-bit types are off.
           UnboundPlaceholder, UnexpectedBinding: the arguments are nested in another way.
           PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument is not what was exported.
+          ShapeConstraintViolation: a constraint of the symbols does not hold.
           Unsupported: differentiated more often than `vjp_order` says, or run on a platform that it is not for.
 
         Example:
@@ -97,7 +100,8 @@ class ExportedProgram:
             raise kind(where="exported program", given=f"arguments {tree}", needed=needed, fix="Pass them nested as they were exported.")
         declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
         if declared != given:
-            solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
+            sizes = solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
+            require_constraints(self.constraints, sizes)
         try:
             return self.exported.call(*args)
         except ValueError as error:

@@ -19,6 +19,8 @@ def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> i
     try:
         part.write_bytes(content)
         os.replace(part, place)
+    except OSError as error:  # of a name that nobody gave
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
     finally:
         part.unlink(missing_ok=True)
     return len(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ..errors import InvalidConfig
 from ..graph.graph import Graph, require_graph
@@ -48,7 +49,7 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
     Args:
       source: the bytes.
       skip_missing_extensions: put a placeholder where an extension's family is not registered: the graph can be looked at
-        and written again without loss, and running it is `Unsupported`.
+        and written again without loss, and running it is `Unsupported`. Pytree classes without a name here get one too.
       limits: what the bytes may ask for; a graph beyond the defaults is written, and read where they are raised.
 
     Raises:
@@ -82,7 +83,8 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
       path: the file; one that is there is replaced when all is written.
 
     Raises:
-      InvalidConfig, Unsupported, PayloadError: as `to_wire`.
+      InvalidConfig, Unsupported, PayloadError: as `to_wire`; no path.
+      OSError: the file cannot be written.
 
     Example:
       >>> import pathlib, tempfile
@@ -94,7 +96,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
       ...     load_graph(pathlib.Path(folder, "sine.tenferro")) == graph
       True
     """
-    return replace_file(path, to_wire(graph))
+    return replace_file(_path(path, "save_graph", "Take the bytes from to_wire."), to_wire(graph))
 
 
 def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, limits: Limits = _LIMITS) -> Graph:
@@ -121,8 +123,7 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
       ...
       tenferro_jax.errors.ArtifactError: graph ...no.graph: given bytes that begin with ...
     """
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidConfig(where="load_graph", given=f"{path!r:.100}", needed="a path", fix="Read bytes with from_wire.")
+    path = _path(path, "load_graph", "Read bytes with from_wire.")
     Limits.given(limits, "load_graph")
     where = f"graph {os.fspath(path)}"
     with open(path, "rb") as file:
@@ -133,6 +134,12 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
             raise damaged(where, f"{size} bytes of {length}")
         content = file.read(length)
     return _read(content, skip_missing_extensions, limits, where)
+
+
+def _path(path: Any, where: str, fix: str) -> str | os.PathLike[str]:
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidConfig(where=where, given=f"{path!r:.100}", needed="a path", fix=fix)
+    return path
 
 
 def _read(content: bytes, skip_missing: bool, limits: Limits, where: str) -> Graph:

@@ -72,3 +72,42 @@ def test_an_input_has_sizes(shape):
     builder.input(TensorMeta(F32, (np.int64(3), B, 0)))
     with pytest.raises(tj.ShapeError, match="graph input 1"):
         builder.input(TensorMeta(F32, shape))
+
+
+def ways(graph, *args):
+    """Every way to give a graph its sizes."""
+    exported = tj.load_exported(tj.export(graph).to_bytes())
+    return [
+        lambda: graph.to_jax()(*args),
+        lambda: graph.bound_to(*args),
+        lambda: tj.Engine().eval(graph, *args),
+        lambda: jax.jit(graph.to_jax())(*args),
+        lambda: exported.call(*args),
+        lambda: jax.jit(exported.call)(*args),
+    ]
+
+
+@pytest.mark.parametrize("way", range(6))
+def test_no_symbol_is_zero(way):
+    """Tracing folded max(b, 1) into b: at size 0 a graph would compute another function."""
+    (b,) = jax.export.symbolic_shape("b")
+    graph = tj.trace(lambda x: x.sum() / jax.core.max_dim(x.shape[0], 1), jax.ShapeDtypeStruct((b,), np.float64))
+    assert float(ways(graph, np.ones(3))[0]()) == 1
+    with pytest.raises(tj.PlaceholderShapeMismatch, match=r"symbol b: given size 0; needed 1 or more"):
+        ways(graph, np.ones(0))[way]()
+
+
+CONSTRAINTS = [("c <= d", (6, 2)), ("c >= 4", (3, 9)), ("mod(d, 2) == 0", (1, 3)), ("2*c + 1 <= d^2", (5, 3)), ("max(c, 5) == d", (2, 6))]
+
+
+@pytest.mark.parametrize("way", range(6))
+@pytest.mark.parametrize(("constraint", "sizes"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
+def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):
+    c, d = jax.export.symbolic_shape("c, d", constraints=[constraint])
+    specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (c, d)]
+    graph = tj.trace(lambda x, y: x.sum() + y.sum(), *specs)
+    with pytest.raises(tj.ShapeConstraintViolation) as error:
+        ways(graph, *map(np.ones, sizes))[way]()
+    assert error.value.where == "symbols of the input shapes"
+    assert all(f"{name} = {size}" in error.value.given or name not in constraint for name, size in zip("cd", sizes))
+    assert "a constraint of the symbols" in error.value.needed

@@ -219,6 +219,17 @@ def test_custom_derivatives_stay_with_their_functions():
     np.testing.assert_array_equal(count, n)
 
 
+@pytest.mark.parametrize("fn", [jax.nn.relu, jax.nn.relu6, jax.nn.softplus, jax.nn.silu, jax.nn.logsumexp], ids=lambda f: f.__name__)
+def test_custom_derivatives_stay_where_sizes_are_symbols(fn):
+    (b,) = jax.export.symbolic_shape("b")
+    graph = trace(lambda x: fn(x).sum(), jax.ShapeDtypeStruct((b, 2), np.float64))
+    assert not graph.lost_rules
+    x = np.array([[0.0, 1.0], [-2.0, 3.0], [0.5, 0.0]])
+    want = jax.grad(lambda x: fn(x).sum())(x)
+    for gradient in (tj.grad(graph).to_jax(), jax.grad(graph.to_jax()), jax.grad(tj.export(graph, vjp_order=1).call)):
+        np.testing.assert_allclose(gradient(x), want, rtol=1e-12)
+
+
 def test_a_custom_derivative_that_cannot_be_kept_is_refused_not_replaced():
     x = np.array([-1.0, 0.0, 1.0])
 
