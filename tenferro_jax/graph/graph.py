@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -101,8 +102,9 @@ class Graph(Sealed):
             ("guards", canonical_guards(guards)),
         ]:
             object.__setattr__(self, name, value)
-        trees = _tree_key(in_tree), _tree_key(out_tree)
-        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, *trees, tuple(map(str, self.guards))))
+        static = itertools.chain(_static_keys(in_tree), _static_keys(out_tree))
+        guarded = tuple(map(str, self.guards))
+        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, guarded, *static))
 
     @property
     def input_metas(self) -> tuple[TensorMeta, ...]:
@@ -326,16 +328,18 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*args, kwargs) if kwargs else args
 
 
-def _tree_key(tree: Any) -> Any:
-    """What is equal for two trees whose keys and static data have equal types and bits: JAX finds 1 equal to True."""
-    if tree.node_data() is None:
-        return None
-    kind, static = tree.node_data()
-    try:
-        key = None if static is None else typed_key(tuple(static) if kind is dict else static)
-    except PayloadError:  # beyond the closed list: as JAX compares it
-        return tree
-    return kind, key, tuple(map(_tree_key, tree.children()))
+def _static_keys(tree: Any) -> Iterator[Any]:
+    """Of a tree's keys and static data what is equal where types and bits are: JAX finds 1 equal to True."""
+    kind, static = tree.node_data() or (None, None)
+    if kind is dict:
+        static = tuple(key for key in (static or ()) if type(key) not in (str, int)) or None
+    if static is not None:
+        try:
+            yield typed_key(static)
+        except PayloadError:  # beyond the closed list: as JAX compares it
+            yield type(static)
+    for child in tree.children():
+        yield from _static_keys(child)
 
 
 def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:
