@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from ..errors import Unsupported
-from .pytree_names import named_node, node_of
+from .pytree_nodes import named_node, node_of
 
 
 def tree_json(tree: Any, where: str) -> Any:

@@ -155,12 +155,15 @@ def scaled(static, rest=",0"):
 
 
 HOSTILE = {
-    "no children": (layer('["first"]'), 0, ArtifactError, "0 children and 1 static values"),
+    "no children": (layer('["first"]'), 0, ArtifactError, "0 children and the static data"),
     "too many children": (layer('["first"],0,0,0'), 3, ArtifactError, "3 children"),
-    "no static data": (layer("null,0,0"), 2, ArtifactError, "0 static values"),
-    "empty static data": (layer("[],0,0"), 2, ArtifactError, "0 static values"),
-    "too much static data": (layer('["a","b"],0,0'), 2, ArtifactError, "2 static values"),
-    "static data of another form": (layer('"a",0,0'), 2, ArtifactError, "where a writer writes"),
+    "no static data": (layer("null,0,0"), 2, ArtifactError, "2 children and the static data"),
+    "empty static data": (layer("[],0,0"), 2, ArtifactError, "2 children and the static data"),
+    "too much static data": (layer('["a","b"],0,0'), 2, ArtifactError, "2 children and the static data"),
+    "static data of another form": (layer('"a",0,0'), 2, ArtifactError, "the static data 'a'"),
+    "no text as static data": (layer('"",0,0'), 2, ArtifactError, "the static data ''"),
+    "a number as static data": (layer("1,0,0"), 2, ArtifactError, "the static data 1 "),
+    "static data of a namedtuple": (f'["class","test-package.Moments",{MOMENTS_FIELDS},[],0,0]', 2, ArtifactError, "the static data"),
     "other fields": (layer('["first"],0,0', '[["bias","weight"],["name"]]'), 2, Unsupported, "fields .*bias.*needed .*weight"),
     "fewer fields": (layer('["first"],0', '[["weight"],["name"]]'), 1, Unsupported, "fields "),
     "no fields": (layer('["first"],0,0', "null"), 2, Unsupported, "fields None"),
@@ -263,7 +266,7 @@ def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkey
     content = to_wire(trace(lambda x: old(x), X))
     monkeypatch.setattr(pytree_names, "_classes", {"test-package.State": new})
     for forged in (content, of_tree('["class","test-package.State",[["a"],["n","k"]],[5],0]')):
-        with pytest.raises((Unsupported, ArtifactError), match=r"fields|1 static values"):
+        with pytest.raises((Unsupported, ArtifactError), match=r"fields|the static data"):
             from_wire(forged)
 
 
