@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -13,6 +13,12 @@ ALL = os.environ.get("TENFERRO_SWEEP") == "all"
 def times(sample: int) -> int:
     """The number of cases to run where the fixed sample has `sample`."""
     return 10 * sample if ALL else sample
+
+
+def in_turn(first: Sequence[T], second: Sequence[Any], sample: int) -> list[tuple[T, Any]]:
+    """Each of `second` with all of `first`, or with so many of them, in turn."""
+    count = len(first) if ALL else sample
+    return [(first[(i + k) % len(first)], case) for i, case in enumerate(second) for k in range(count)]
 
 
 def some(cases: Sequence[T], sample: int) -> list[T]:

@@ -79,7 +79,7 @@ def test_random_networks(name, case):
     check(name, case)
 
 
-@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 160)))
+@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80)))
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)
 

@@ -19,7 +19,7 @@ from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_mul, max_plus, 
 from ext_tropical.step.kernels import blocked, direct
 
 from ..oracles import brute_force, object_einsum
-from ..sweep import some, times
+from ..sweep import in_turn, some, times
 
 NAMES = ("max_plus", "min_plus", "max_mul", "min_max")
 EQUATIONS = (
@@ -64,8 +64,7 @@ def check(name, equation, lhs, rhs, kernels=False):
     np.testing.assert_array_equal(tropical_einsum(equation, lhs, rhs, semiring=semiring(name)), want[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("equation", EQUATIONS)
+@pytest.mark.parametrize(("name", "equation"), in_turn(NAMES, EQUATIONS, 2))
 def test_equations(name, equation):
     """Small integers, so that ties are many and sums exact; the two oracles agree on values too."""
     rng = np.random.default_rng(len(equation))
@@ -146,8 +145,7 @@ def test_nan_is_kept_where_xla_vectorises(name, shapes):
         check(name, "ij,jk->ik", lhs.astype(np.float32), rhs.astype(np.float32), kernels=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("contracted", [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100])
+@pytest.mark.parametrize(("name", "contracted"), in_turn(NAMES, [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100], 2))
 def test_every_block_boundary(name, contracted):
     rng = np.random.default_rng(contracted)
     check(name, "ij,jk->ik", rng.normal(size=(3, contracted)), rng.normal(size=(contracted, 2)), kernels=True)
