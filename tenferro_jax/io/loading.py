@@ -99,6 +99,8 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
             if not low <= program.calling_convention_version <= high:
                 raise ValueError(f"calling convention {program.calling_convention_version}, of which this JAX reads {low} to {high}")
         modules = [jax_seam.read_module(program.mlir_module_serialized) for program in found]
+    except TenferroError:  # of a pytree class
+        raise
     except Exception as error:  # JAX's readers raise as many kinds as there are ways to be unreadable
         if manifest is None:
             raise damaged(where, f"what JAX {jax.__version__} cannot read ({type(error).__name__}: {first_line(error)})") from error

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from jax.tree_util import default_registry
 
-from ..errors import PayloadError
+from ..errors import PayloadError, Unsupported
 from .field_json import field_json, field_value
 
 
@@ -31,6 +31,21 @@ def known_fields(cls: Any) -> list[list[str]] | None:
         return None
     named = [list(children), list(static) if isinstance(static, tuple) else [None]]
     return named if all(isinstance(name, str) for names in named for name in names) else None
+
+
+def require_fields(cls: type, name: str, fields: Any) -> None:
+    """Refuse a class whose fields are not those that a file names.
+
+    Raises:
+      Unsupported: the text has both.
+    """
+    if fields != known_fields(cls):
+        raise Unsupported(
+            where=f"pytree class {name}",
+            given=f"fields {fields!r:.500}",
+            needed=f"{known_fields(cls)}: children, then static data, as the class has them here",
+            fix="Read it with the release of the class's package that wrote it.",
+        )
 
 
 def fields_of(cls: type, static: Any, count: int) -> list[list[str]] | None:

@@ -12,7 +12,7 @@ import jax.export
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, first_line
-from .pytree_fields import is_namedtuple, known_fields, static_json, static_value
+from .pytree_fields import is_namedtuple, known_fields, require_fields, static_json, static_value
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _names: dict[type, str] = {}
@@ -103,8 +103,7 @@ def _register_with_jax(cls: type, name: str) -> None:
     def read(content: bytes) -> Any:
         said = json.loads(content)
         fields, plain = ([said, []], None) if named else said
-        if fields != known_fields(cls):
-            raise ValueError(f"the fields {fields} of {name}, which has {known_fields(cls)} here")
+        require_fields(cls, name, fields)
         return static_value(plain)
 
     made: Any = (lambda _, children: cls(*children)) if named else None  # JAX has none for namedtuples

@@ -10,7 +10,7 @@ import jax
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Unsupported
-from .pytree_fields import fields_of, known_fields, static_json, static_value
+from .pytree_fields import fields_of, require_fields, static_json, static_value
 from .pytree_names import class_named, name_of
 
 _LEAF = jax.tree.structure(0)
@@ -64,14 +64,7 @@ def node_of(name: str, fields: Any, plain: Any, children: Sequence[Any], skip_mi
             fix="Import the package that defines it and call register_pytree_name(cls, name).",
         )
     static = static_value(plain)
-    known = known_fields(cls)
-    if fields != known:
-        raise Unsupported(
-            where=f"pytree class {name}",
-            given=f"fields {fields!r:.500}",
-            needed=f"{known}: children, then static data, as the class has them here",
-            fix="Read it with the release of the class's package that wrote it.",
-        )
+    require_fields(cls, name, fields)
     fields_of(cls, static, len(children))
     tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), [_LEAF] * len(children))
     return jax.tree.unflatten(tree, children)

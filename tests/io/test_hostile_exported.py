@@ -134,12 +134,12 @@ peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[
 tj.load_exported(small)
 before = peak()
 tj.load_exported(large)
-print((peak() - before) / pathlib.Path(large).stat().st_size)
+print((peak() - before - 2**20) / pathlib.Path(large).stat().st_size)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_memory_while_reading_is_at_most_four_times_the_file(tmp_path):
+def test_memory_while_reading_is_at_most_four_times_the_file_and_a_megabyte(tmp_path):
     weights = np.random.default_rng(0).normal(size=(2048, 4096)).astype(np.float32)
     tj.export(lambda x: x @ weights, np.zeros((1, 2048), np.float32), platforms=("cpu",)).save(tmp_path / "large")
     (tmp_path / "small").write_bytes(SMALL)

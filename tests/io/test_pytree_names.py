@@ -257,6 +257,33 @@ def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
                 from_wire(content)
 
 
+OTHER_FIELDS = """
+import sys
+from tests.io.test_pytree_names import classes_of
+from tenferro_jax import Unsupported, load_exported, register_pytree_name
+for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "var", "mean")):
+    register_pytree_name(cls, f"test-package.other.{kind}")
+    try:
+        load_exported(f"{sys.argv[1]}/{kind}")
+    except Unsupported as error:
+        print(error)
+"""
+
+
+def test_nor_are_they_in_exported_programs(tmp_path):
+    """In a process of its own, since JAX keeps a name for good."""
+    for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "mean", "var"), strict=True):
+        register_pytree_name(cls, f"test-package.other.{kind}")
+        tj.export(lambda x, cls=cls: cls(x, 2 * x), X).save(tmp_path / kind)
+    root, environment = pathlib.Path(__file__).parents[2], os.environ | {"JAX_ENABLE_X64": "1"}
+    command = [sys.executable, "-c", OTHER_FIELDS, tmp_path]
+    child = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert child.returncode == 0, child.stderr
+    for kind, line in zip(("namedtuple", "dataclass"), child.stdout.splitlines(), strict=True):
+        assert line.startswith(f"pytree class test-package.other.{kind}: given fields [['mean', 'var'], [")
+        assert "needed [['var', 'mean'], [" in line
+
+
 def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkeypatch):
     (_, old), (_, new) = classes_of("State", "a"), classes_of("State", "a")
     new = jax.tree_util.register_dataclass(
