@@ -30,7 +30,8 @@ def known_fields(cls: Any) -> list[list[str]] | None:
     except Exception:  # the author's code
         return None
     named = [list(children), list(static) if isinstance(static, tuple) else [None]]
-    return named if all(isinstance(name, str) for names in named for name in names) else None
+    found, own = [*named[0], *named[1]], [field.name for field in dataclasses.fields(cls)]
+    return named if all(name in own and found.count(name) == 1 for name in found) else None
 
 
 def require_fields(cls: type, name: str, fields: Any) -> None:

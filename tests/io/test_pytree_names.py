@@ -325,3 +325,30 @@ def test_graphs_differ_where_static_data_does(one, other):
     assert to_wire(first) != to_wire(second)
     engine = tj.Engine()
     assert [repr(engine.eval(graph, X).name) for graph in (first, second)] == [repr(one), repr(other)]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass
+class Own:
+    """A dataclass that flattens itself, with fewer children where there is nothing."""
+
+    x: typing.Any
+    y: typing.Any = None
+    n: int = 3
+
+    def tree_flatten(self):
+        return ((self.x,), (self.n, "noy")) if self.y is None else ((self.x, self.y), (self.n, "y"))
+
+    @classmethod
+    def tree_unflatten(cls, static, children):
+        return cls(*children, n=static[0])
+
+
+def test_a_dataclass_that_flattens_itself_is_written_as_it_does():
+    register_pytree_name(Own, "test-package.Own")
+    for value in (Own(X), Own(X, 2 * X, 4)):
+        graph = trace(lambda own: Own(own.x + 1, own.y, own.n), value)
+        back = from_wire(to_wire(graph))
+        assert back == graph
+        assert b'"test-package.Own",null,[' in to_wire(graph)
+        assert jax.tree.structure(back.to_jax()(value)) == jax.tree.structure(value)
