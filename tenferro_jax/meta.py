@@ -242,7 +242,17 @@ def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
     """
     if not is_symbolic_dim(dim):
         return dim
-    return _evaluate(ast.parse(str(dim).replace("^", "**"), mode="eval").body, sizes)
+    return _evaluate(_parsed(str(dim)), sizes)
+
+
+def _parsed(text: str) -> ast.expr:
+    """A dimension or a constraint as JAX prints it."""
+    return ast.parse(text.replace("^", "**"), mode="eval").body
+
+
+def _symbols(text: str) -> set[str]:
+    """The symbols in a dimension or a constraint."""
+    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
 
 
 def _evaluate(node: ast.AST, sizes: Mapping[str, SymDim]) -> SymDim:
@@ -268,6 +278,8 @@ def _evaluate(node: ast.AST, sizes: Mapping[str, SymDim]) -> SymDim:
 def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]) -> dict[str, SymDim]:
     """Sizes of the symbols in `declared` input shapes, read off the `given` shapes; `names` are what errors call the inputs.
 
+    A symbol has the size of the dimension where it stands by itself; dimensions of other symbols are left to whoever can solve them.
+
     Raises:
       PlaceholderRankMismatch, PlaceholderDtypeMismatch: a rank or a dtype differs.
       PlaceholderShapeMismatch: a size differs, one symbol would need two sizes, or has the size 0, which JAX's shape rules exclude.
@@ -278,15 +290,15 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
     for want, have, name in zip(declared, given, names, strict=True):
         if want.ndim != have.ndim or want.dtype != have.dtype:
             kind = PlaceholderRankMismatch if want.ndim != have.ndim else PlaceholderDtypeMismatch
-            raise kind(where=f"graph input {name}", given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
+            raise kind(where=name, given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
         for w, h in zip(want.shape, have.shape, strict=True):
             if is_symbolic_dim(w) and str(w).isidentifier():
                 sizes.setdefault(str(w), h)
     for want, have, name in zip(declared, given, names, strict=True):
         for axis, (w, h) in enumerate(zip(want.shape, have.shape, strict=True)):
-            if w is h or (size := bind_dim(w, sizes)) == h:
+            if w is h or not _is_known(w, sizes) or (size := bind_dim(w, sizes)) == h:
                 continue
-            where = f"graph input {name}, axis {axis} (declared {w})"
+            where = f"{name}, axis {axis} (declared {w})"
             if are_equal(size, h) is None:
                 raise undecided(size, h, where)
             raise PlaceholderShapeMismatch(
@@ -297,6 +309,15 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
             )
     require_constraints(symbol_constraints(declared), sizes)
     return sizes
+
+
+def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
+    return not is_symbolic_dim(dim) or str(dim) in sizes or _symbols(str(dim)) <= sizes.keys()
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a dtype is that of random keys."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
@@ -322,8 +343,7 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
                 fix="Trace the function for that size by itself.",
             )
     for constraint in constraints if sizes else ():
-        tree = ast.parse(constraint.replace("^", "**"), mode="eval").body
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
+        tree, names = _parsed(constraint), _symbols(constraint)
         if isinstance(tree, ast.Compare) and names <= sizes.keys():
             lhs, rhs = _evaluate(tree.left, sizes), _evaluate(tree.comparators[0], sizes)
             if not _COMPARISONS[type(tree.ops[0])](lhs, rhs):

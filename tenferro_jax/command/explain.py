@@ -115,11 +115,7 @@ def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
     args = arguments(found, structs)
     if bound:
         show(f"at {', '.join(f'{name}={size}' for name, size in sorted(bound.items()))}")
-    try:
-        return _explain_graph(found, args) if isinstance(found, Graph) else _explain_program(found, args)
-    except OverflowError as error:
-        given = f"{', '.join(map(str, structs))}: {error}"
-        raise InvalidConfig(where="--size", given=given, needed="sizes of which the numbers fit", fix="Choose smaller ones.") from error
+    return _explain_graph(found, args) if isinstance(found, Graph) else _explain_program(found, args)
 
 
 def _explain_graph(graph: Graph, args: tuple[Any, ...]) -> int:

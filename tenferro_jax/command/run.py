@@ -16,7 +16,7 @@ from ..engine.progress import Progress
 from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
-from ..meta import as_operand, meta_of
+from ..meta import as_operand, is_key, meta_of
 from .array_files import is_named_by_numpy, load, save
 from .files import add_file, arguments, inputs, named, outputs, read
 from .screen import OK, show, timed
@@ -51,7 +51,7 @@ def run(chosen: argparse.Namespace) -> int:
         compiled = _compiled(found, args)
     with timed("run"):
         result = jax.block_until_ready(compiled(*args))
-    leaves = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(result)]
+    leaves = [jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf for leaf in jax.tree.leaves(result)]
     results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), leaves, "out").items()}
     for name, array in results.items():
         show(f"{name}  {meta_of(array)}{f' = {array}' if array.size == 1 else ''}")
@@ -65,11 +65,6 @@ def _compiled(found: Graph | ExportedProgram, args: tuple[Any, ...]) -> Callable
     if isinstance(found, Graph):
         return Engine(progress=_tell).compile(found.bound_to(*args))
     return jax.jit(found.call).lower(*args).compile()
-
-
-def _is_key(value: Any) -> bool:
-    """Whether an array, or what stands for one, holds random keys."""
-    return bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
 def _tell(event: Progress) -> None:
@@ -106,7 +101,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
 
 def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> None:
     """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype, and never over what was read."""
-    path, dtypes = pathlib.Path(chosen.output), [np.dtype("uint32") if _is_key(value) else value.dtype for value in results.values()]
+    path, dtypes = pathlib.Path(chosen.output), [np.dtype("uint32") if is_key(value.dtype) else value.dtype for value in results.values()]
     if not path.parent.is_dir():
         raise InvalidConfig(where="--output", given=f"{path}", needed="a file in a folder that is there", fix="Make the folder first.")
     if not chosen.output.endswith((".npz", ".npy")) or (path.suffix == ".npy" and len(dtypes) != 1):

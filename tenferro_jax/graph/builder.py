@@ -13,7 +13,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
-from ..meta import Described, TensorMeta, as_operand, meta_of, require_x64, struct
+from ..meta import Described, TensorMeta, as_operand, is_key, meta_of, require_x64, struct
 from ..ops.op import StdTensorOp
 from ..ops.random import RandomWrap
 from ..ops.source import Constant
@@ -88,7 +88,7 @@ class GraphBuilder:
     def constant(self, array: Any) -> Value:
         """A concrete array as a value; equal arrays become one. Keys are wrapped where they are used: what is held is their data."""
         operand = as_operand(array, "graph constant")
-        if jax.dtypes.issubdtype(operand.dtype, jax.dtypes.prng_key):
+        if is_key(operand.dtype):
             return self.add(RandomWrap(str(jax.random.key_impl(operand))), np.asarray(jax.random.key_data(operand)))[0]
         return self.add(Constant(np.asarray(operand)))[0]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import ArityError, InvalidConfig, PayloadError, UnboundPlaceholder, UnexpectedBinding, Unsupported
+from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension import Extension, ExtensionRuleSet, ExtensionRuntimeSet, apply
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import (
@@ -35,12 +35,13 @@ from ..meta import (
 from ..ops import direct
 from ..ops.op import StdTensorOp, call, require_fields
 from ..ops.vocabulary import WITH_BODIES
-from ..payload import Sealed, map_leaves, typed_key
+from ..payload import Sealed, map_leaves
 from .canonical import canonical_bytes
 from .drawing import graph_svg
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
+from .static_data import static_keys
 
 
 class Node(NamedTuple):
@@ -102,7 +103,7 @@ class Graph(Sealed):
             ("guards", canonical_guards(guards)),
         ]:
             object.__setattr__(self, name, value)
-        static = itertools.chain(_static_keys(in_tree), _static_keys(out_tree))
+        static = itertools.chain(static_keys(in_tree), static_keys(out_tree))
         guarded = tuple(map(str, self.guards))
         self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, guarded, *static))
 
@@ -262,7 +263,7 @@ class Graph(Sealed):
         """The graph with its symbols replaced by the sizes in `given`, which are checked against the declared inputs."""
         if self.input_metas == tuple(given):
             return self
-        sizes = solve_sizes(self.input_metas, given, self.input_names)
+        sizes = solve_sizes(self.input_metas, given, [f"graph input {name}" for name in self.input_names])
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
     def _restate_guards(self) -> None:
@@ -326,20 +327,6 @@ def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
     return (*args, kwargs) if kwargs else args
-
-
-def _static_keys(tree: Any) -> Iterator[Any]:
-    """Of a tree's keys and static data what is equal where types and bits are: JAX finds 1 equal to True."""
-    kind, static = tree.node_data() or (None, None)
-    if kind is dict:
-        static = tuple(key for key in (static or ()) if type(key) not in (str, int)) or None
-    if static is not None:
-        try:
-            yield typed_key(static)
-        except PayloadError:  # beyond the closed list: as JAX compares it
-            yield type(static)
-    for child in tree.children():
-        yield from _static_keys(child)
 
 
 def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:

@@ -105,11 +105,11 @@ class ExportedProgram:
         try:
             return self.exported.call(*args)
         except ValueError as error:
-            if "polymorphic shapes specification" in str(error):
+            if "polymorphic shapes specification" in str(error) or "Error refining shapes" in str(error):  # of symbols that JAX solves for
                 raise PlaceholderShapeMismatch(
                     where="exported program",
                     given=", ".join(map(str, given)),
-                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or more and as its constraints say",
+                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or more{''.join(f', {text}' for text in self.constraints)}",
                     fix="Pass arrays of such sizes, or export again for others.",
                 ) from error
             if "was exported for platforms" not in str(error):

@@ -12,7 +12,7 @@ import jax.export
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, first_line
-from .pytree_fields import is_namedtuple, known_fields, require_fields, static_json, static_value
+from .pytree_fields import fields_of, is_namedtuple, known_fields, require_fields, static_json, static_value
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _names: dict[type, str] = {}
@@ -104,7 +104,9 @@ def _register_with_jax(cls: type, name: str) -> None:
         said = json.loads(content)
         fields, plain = ([said, []], None) if named else said
         require_fields(cls, name, fields)
-        return static_value(plain)
+        static = static_value(plain)
+        fields_of(cls, static, len(fields[0]) if fields else 0)
+        return static
 
     made: Any = (lambda _, children: cls(*children)) if named else None  # JAX has none for namedtuples
     try:

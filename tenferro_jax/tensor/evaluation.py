@@ -91,7 +91,7 @@ def _bound(leaves: Sequence[Leaf], bindings: Any) -> list[Any]:
         given = f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}"
         raise UnboundPlaceholder(where="eval", given=given, needed="an array for each input", fix="Pass bindings={name: array}.")
     arrays = [found[leaf] for leaf in leaves]
-    solve_sizes([leaf.meta for leaf in leaves], [meta_of(a) for a in arrays], [leaf.label for leaf in leaves])
+    solve_sizes([leaf.meta for leaf in leaves], [meta_of(a) for a in arrays], [f"graph input {leaf.label}" for leaf in leaves])
     return arrays
 
 

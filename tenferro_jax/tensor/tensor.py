@@ -106,7 +106,7 @@ class TracedTensor(Handle):
         held, meta = array_meta(array, where)
         if shape is not None:
             declared = TensorMeta(meta.dtype, _shape(shape, where))
-            solve_sizes([declared], [meta], ["an unnamed array" if name is None else repr(name)])
+            solve_sizes([declared], [meta], ["graph input an unnamed array" if name is None else f"graph input {name!r}"])
             meta = declared
         return _leaf(name, meta, held)
 

@@ -111,3 +111,18 @@ def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):
     assert error.value.where == "symbols of the input shapes"
     assert all(f"{name} = {size}" in error.value.given or name not in constraint for name, size in zip("cd", sizes))
     assert "a constraint of the symbols" in error.value.needed
+
+
+@pytest.mark.parametrize("size", [0, 3, 7])
+def test_an_exported_program_whose_symbols_jax_solves_for(size):
+    """No input has the symbol by itself: 2*b == 4 gives b."""
+    (b,) = jax.export.symbolic_shape("b", constraints=["b <= 2"])
+    made = tj.export(lambda x: x.sum() * x.shape[0], jax.ShapeDtypeStruct((2 * b,), np.float64))
+    for program in (made, tj.load_exported(made.to_bytes())):
+        assert float(program.call(np.ones(4))) == 16
+        with pytest.raises(
+            tj.PlaceholderShapeMismatch, match=rf"given float64\[{size}\]; needed float64\[2\*b\], each symbol 1 or more, b <= 2"
+        ):
+            program.call(np.ones(size))
+        with pytest.raises(tj.PlaceholderShapeMismatch, match="each symbol 1 or more, b <= 2"):
+            program.call(np.ones(6))

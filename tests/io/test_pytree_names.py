@@ -352,3 +352,14 @@ def test_a_dataclass_that_flattens_itself_is_written_as_it_does():
         assert back == graph
         assert b'"test-package.Own",null,[' in to_wire(graph)
         assert jax.tree.structure(back.to_jax()(value)) == jax.tree.structure(value)
+
+
+def test_a_program_with_other_static_data_than_the_class_has_is_refused():
+    short = dataclasses.make_dataclass("Short", ["a", ("n", int, dataclasses.field(default=3, metadata={"static": True}))])
+    cls = jax.tree_util.register_dataclass(short)
+    register_pytree_name(cls, "test-package.Short")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pytree_names, "static_json", lambda static, where: [])
+        content = tj.export(lambda s: s.a, cls(X)).to_bytes()
+    with pytest.raises(Unsupported, match=r"1 children and the static data \(\)"):
+        tj.load_exported(content)
