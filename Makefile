@@ -7,20 +7,23 @@ PYTHON ?= $(call find,python3 python3.13 python3.12 python3.11 python,(3$(comma)
 comma := ,
 NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3.12),(3$(comma)12))
 
-.PHONY: demo test test-all test-newest lint sanitize bench docs clean
+.PHONY: demo test test-slow test-all test-newest lint sanitize bench docs clean
 
 demo: .venv/.demo
 	.venv/bin/python -m ext_tropical.demo
 
-test: .venv/.test lint
-	.venv/bin/python -m pytest -n 2
+test: .venv/.test
+	.venv/bin/python -m pytest -n auto -m "not slow"
 
-test-all: .venv/.test lint
-	TENFERRO_SWEEP=all .venv/bin/python -m pytest -n 2
+test-slow: .venv/.test
+	.venv/bin/python -m pytest -n auto -m slow
+
+test-all: .venv/.test
+	TENFERRO_SWEEP=all .venv/bin/python -m pytest -n auto
 
 test-newest: .venv-newest/.test
 	.venv-newest/bin/python -c "import jax; print('JAX', jax.__version__)"
-	.venv-newest/bin/python -m pytest -n 2
+	.venv-newest/bin/python -m pytest -n auto
 
 lint: .venv/.test
 	.venv/bin/ruff check .

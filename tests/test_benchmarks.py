@@ -23,6 +23,8 @@ from benchmarks import (
 )
 from benchmarks.__main__ import BENCHMARKS, FOLDER, replaced, run
 
+pytestmark = pytest.mark.slow
+
 
 def test_gradient_of_matmul(capsys):
     with jax.enable_x64(False):

@@ -19,6 +19,7 @@ FREE_OF_CONSTRAINTS = {"Neg", "Sign", "Convert", "StopGradient", "Log2", "OneMin
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_every_example_runs_and_prints_what_is_written():
     done = subprocess.run([sys.executable, "-m", "tests.run_docs"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -29,6 +29,8 @@ from ext_tropical import closure, min_plus
 
 from .sweep import times
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs/examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if "def main()" in path.read_text())

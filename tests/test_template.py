@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_template_installs_and_passes_its_tests(tmp_path):
     package, site = tmp_path / "package", tmp_path / "site"
     shutil.copytree(ROOT / "templates/extension_package", package)

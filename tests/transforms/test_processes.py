@@ -9,6 +9,7 @@ import time
 
 import jax
 import numpy as np
+import pytest
 
 from . import two_processes
 
@@ -45,6 +46,7 @@ def run_both(folder):
     return [process.returncode for process in running], said
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     codes, said = run_both(tmp_path)
     if "address already in use" in said.lower():  # another program took the port between asking for it and using it
