@@ -239,6 +239,35 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
     assert message in error
 
 
+@pytest.mark.parametrize("alias", ["itself", "./itself", "symbolic", "hard"])
+@pytest.mark.parametrize(
+    ("source", "itself", "words", "option"),
+    [
+        ("layer.graph", "f.graph", ("inspect", "{itself}", "--graph", "{alias}"), "--graph"),
+        ("layer.bin", "f.bin", ("inspect", "{itself}", "--graph", "{alias}"), "--graph"),
+        ("layer.bin", "n=f.npz", ("run", "{itself}", "--input", "both.npz", "-o", "{alias}"), "--output"),
+        ("both.npz", "in.npz", ("run", "layer.bin", "--input", "{itself}", "-o", "{alias}"), "--output"),
+        ("b.npy", "b.npy", ("run", "id.bin", "--input", "args[0]=bfloat16:{itself}", "-o", "{alias}"), "--output"),
+    ],
+)
+def test_no_command_writes_over_what_it_reads(source, itself, words, option, alias, folder, tmp_path, capsys, monkeypatch):
+    for name in {"layer.bin", "id.bin", "both.npz"} - {itself}:
+        (tmp_path / name).symlink_to(folder / name)
+    content = (folder / source).read_bytes()
+    (tmp_path / itself).write_bytes(content)
+    ending = pathlib.Path(itself).suffix
+    names = {"itself": itself, "./itself": f"../{tmp_path.name}/{itself}", "symbolic": f"link{ending}", "hard": f"other{ending}"}
+    (tmp_path / names["symbolic"]).symlink_to(itself)
+    (tmp_path / names["hard"]).hardlink_to(tmp_path / itself)
+    monkeypatch.setattr("tenferro_jax.command.run.is_named_by_numpy", lambda dtype: True)  # a later refusal would hide this one
+    typed = [word.format(itself=itself, alias=names[alias]) for word in words]
+    assert run(tmp_path, *typed, monkeypatch=monkeypatch) == 2
+    said = f"error: {option}: given {names[alias]}, which is read"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+    assert (tmp_path / itself).read_bytes() == content
+    assert (tmp_path / names[alias]).read_bytes() == content
+
+
 def test_text_of_a_file_does_not_steer_the_terminal(tmp_path, capsys, monkeypatch):
     payload = "\x1b[2J\u202e\nkind  forged\u2028\x85\r"
     lines = [

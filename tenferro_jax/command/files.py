@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from ..errors import InvalidConfig
 from ..graph.graph import Graph
 from ..io.container import MAGIC
 from ..io.loading import load_exported
@@ -50,6 +52,19 @@ def register_all(chosen: argparse.Namespace) -> None:
     """Make the families known that the command line names."""
     for target in chosen.register:
         register(target)
+
+
+def require_unread(option: str, path: str, *read: str) -> None:
+    """Refuse to write over a file that the command reads, under whatever name: another path, a symbolic or a hard link.
+
+    Raises:
+      InvalidConfig: the two are one file.
+    """
+    target = pathlib.Path(path)
+    for other in map(pathlib.Path, read):
+        if target.exists() and other.exists() and target.samefile(other):
+            given = f"{path}, which is read" + ("" if os.fspath(other) == path else f" as {other}")
+            raise InvalidConfig(where=option, given=given, needed="another file", fix="Write to a path of its own.")
 
 
 def digest(path: str) -> str:

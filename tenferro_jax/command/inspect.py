@@ -23,7 +23,7 @@ from ..io.replacing import replace_file
 from ..jax_seam import read_module
 from ..meta import symbol_constraints
 from ..payload_text import payload_json
-from .files import add_file, digest, inputs, outputs, read
+from .files import add_file, digest, inputs, outputs, read, require_unread
 from .module_drawing import module_svg
 from .screen import OK, show
 
@@ -39,6 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def inspect(chosen: argparse.Namespace) -> int:
     """Print what a file holds."""
+    if chosen.graph:
+        require_unread("--graph", chosen.graph, chosen.file)
     found = read(chosen, skip_missing_extensions=True)
     facts = {
         "file": chosen.file,

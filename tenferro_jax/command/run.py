@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, is_key, meta_of
 from .array_files import is_named_by_numpy, load, save
-from .files import add_file, arguments, inputs, named, outputs, read
+from .files import add_file, arguments, inputs, named, outputs, read, require_unread
 from .screen import OK, show, timed
 
 
@@ -110,7 +110,5 @@ def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> N
     if path.suffix == ".npy" and not is_named_by_numpy(dtypes[0]):
         needed = ".npz, in which its name is written: .npy files forget it"
         raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed, fix="Name it so.")
-    for text in (chosen.file, *chosen.input):
-        read_from = pathlib.Path(text.rpartition("=")[2])
-        if path.exists() and any(p.exists() and p.samefile(path) for p in (read_from, pathlib.Path(str(read_from).partition(":")[2]))):
-            raise InvalidConfig(where="--output", given=f"{path}, which is read", needed="another file", fix="Rename it.")
+    given = [text.rpartition("=")[2] for text in chosen.input]
+    require_unread("--output", chosen.output, chosen.file, *given, *(text.partition(":")[2] for text in given))
