@@ -130,6 +130,9 @@ def _explain_program(program: ExportedProgram, args: tuple[Any, ...]) -> int:
     show(repr(program))
     for family in program.families:
         show(f"  {family}: standard ops since it was exported; no kernel takes part, and no factory is needed")
+    if (devices := program.exported.nr_devices) > 1:
+        show(f"  does not run here: it is for {devices} devices, and a command runs on 1")
+        return FAILED
     try:
         compiled = jax.jit(program.call).lower(*args).compile()
     except ValueError as error:

@@ -92,6 +92,7 @@ def _of_program(program: ExportedProgram) -> dict[str, Any]:
         "kind": "exported program",
         "version": f"JAX {manifest.jax}, calling convention {program.exported.calling_convention_version}; here is JAX {jax.__version__}",
         "platforms": list(program.platforms),
+        "devices": program.exported.nr_devices,
         "vjp_order": program.vjp_order,
         "extensions": _families(calls[0], list(itertools.chain(*calls))),
         "custom_calls": {target: "stable" if target not in manifest.unguaranteed else "no promise" for target in manifest.custom_calls},
@@ -129,6 +130,7 @@ def _page(facts: dict[str, Any]) -> str:
         line("guards", *facts["guards"])
     else:
         line("platforms", ", ".join(facts["platforms"]))
+        line("devices", str(facts["devices"]))
         line("gradients", f"of order {facts['vjp_order']}" if facts["vjp_order"] else "none")
         line("custom calls", *(f"{target}  {promise}" for target, promise in facts["custom_calls"].items()))
     for family in facts["extensions"]:

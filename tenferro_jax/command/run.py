@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..engine.progress import Progress
-from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding
+from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, is_key, meta_of
@@ -42,6 +42,13 @@ def run(chosen: argparse.Namespace) -> int:
     """Run a file and write its results."""
     with timed("read"):
         found = read(chosen)
+    if isinstance(found, ExportedProgram) and found.exported.nr_devices > 1:
+        raise Unsupported(
+            where="run",
+            given=f"a program for {found.exported.nr_devices} devices",
+            needed="one for 1 device, where a command runs",
+            fix="Call it in Python, on arrays that lie on so many.",
+        )
     declared = inputs(found)
     if chosen.output:
         _require_output(chosen, outputs(found))

@@ -8,6 +8,7 @@ nodes of that level follow it. What depends on no input (constants) is made anew
 from __future__ import annotations
 
 import collections
+import copyreg
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -78,6 +79,9 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
         if progress is not None:
             progress(Progress("compile", number, len(segments), time.perf_counter() - middle))
     return ExecProgram(graph, steps, graph.outputs, graph.metas, routes, progress)
+
+
+copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled anew where the pickle is read
 
 
 class _Scheduled(NamedTuple):

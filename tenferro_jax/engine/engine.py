@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -22,7 +23,8 @@ from .progress import ProgressCallback
 class Engine:
     """Owns a bounded cache of compiled programs; any equal graph hits, one symbolic graph serves many sizes.
 
-    Threads may share an engine; two that ask for one program compile it once.
+    Threads may share an engine; two that ask for one program compile it once. A copy, or what a pickle gives back, has the
+    settings and no programs yet.
 
     Args:
       capacity: how many programs are kept; the least recently used goes first.
@@ -114,6 +116,10 @@ class Engine:
     def clear(self) -> None:
         """Forget all programs."""
         self._cache.clear()
+
+    def __reduce__(self) -> Any:
+        made = functools.partial(type(self), capacity=self.capacity, rules=self._rules, runtimes=self._runtimes, progress=self._progress)
+        return made, ()
 
     def __repr__(self) -> str:
         stats = self.stats()

@@ -50,7 +50,8 @@ class ExecProgram:
     """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a host call.
 
     A graph without host-only ops is one segment. Intermediates are given back as soon as nothing needs them. Under a
-    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped.
+    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped. In a
+    pickle a program is its graph, which is compiled where the pickle is read, as `compile_std_to_exec` does by default.
 
     Attributes:
       graph: what was compiled.

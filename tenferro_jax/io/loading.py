@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import pathlib
 
@@ -121,3 +122,6 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     if manifest not in (None, held):
         raise damaged(where, "a manifest that tells of another program than the file holds")
     return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
+
+
+copyreg.pickle(ExportedProgram, lambda program: (load_exported, (program.to_bytes(),)))  # in a pickle it is its file's content

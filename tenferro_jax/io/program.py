@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from .replacing import replace_file
 @dataclasses.dataclass(frozen=True, repr=False)
 class ExportedProgram:
     """A lowered program for one or more platforms, its derivatives, and the extensions that they came from.
+
+    It is immutable: a copy is the object itself. In a pickle it is its bytes, which `load_exported` reads.
 
     Attributes:
       exported: the jax.export.Exported, derivatives included.
@@ -83,7 +86,7 @@ class ExportedProgram:
           UnboundPlaceholder, UnexpectedBinding: the arguments are nested in another way.
           PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument is not what was exported.
           ShapeConstraintViolation: a constraint of the symbols does not hold.
-          Unsupported: differentiated more often than `vjp_order` says, or run on a platform that it is not for.
+          Unsupported: differentiated more often than `vjp_order` says, or run on a platform or a number of devices that it is not for.
 
         Example:
           >>> import jax, jax.numpy as jnp
@@ -112,6 +115,10 @@ class ExportedProgram:
                     needed=f"{', '.join(map(str, declared))}, each symbol 1 or more{''.join(f', {text}' for text in self.constraints)}",
                     fix="Pass arrays of such sizes, or export again for others.",
                 ) from error
+            if there := _DEVICES.search(str(error)):
+                needed = f"{_devices(self.exported.nr_devices)}, as it was exported for"
+                fix = "Put the arguments on a mesh of so many, with jax.device_put(x, jax.NamedSharding(mesh, spec))."
+                raise Unsupported(where="exported program", given=f"a call on {_devices(int(there[1]))}", needed=needed, fix=fix) from error
             if "was exported for platforms" not in str(error):
                 raise
             raise Unsupported(
@@ -126,7 +133,14 @@ class ExportedProgram:
         outs = ", ".join(map(str, self.exported.out_avals))
         families = ", ".join(self.families) or "none"
         gradients = f"; gradients of order {self.vjp_order}" if self.vjp_order else ""
-        return f"ExportedProgram(({inputs}) -> ({outs}); platforms {', '.join(self.platforms)}; extensions {families}{gradients})"
+        devices = f"; {_devices(self.exported.nr_devices)}" if self.exported.nr_devices > 1 else ""
+        return f"ExportedProgram(({inputs}) -> ({outs}); platforms {', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
+
+    def __copy__(self) -> ExportedProgram:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ExportedProgram:
+        return self
 
     def to_bytes(self) -> bytes:
         """The file content.
@@ -151,6 +165,13 @@ class ExportedProgram:
     def save(self, path: str | pathlib.Path) -> int:
         """Write the file; returns its size in bytes. One that is there is replaced when all is written."""
         return replace_file(path, self.to_bytes())
+
+
+_DEVICES = re.compile(r"(?:in a context with|device assignment) (\d+)")  # how many a call is on, in what JAX says of another number
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"
 
 
 def described(exported: jax.export.Exported, modules: Sequence[Module], jax_version: str) -> Manifest:

@@ -1,5 +1,11 @@
 """The engine: one compilation for equal graphs, a bounded cache that threads share, cheap and checked calls."""
 
+import copy
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
 import threading
 import time
 
@@ -20,13 +26,15 @@ from tenferro_jax import (
     Progress,
     ShapeError,
     X64Error,
+    export,
     grad,
     trace,
 )
-from tenferro_jax.extension import NO_RULES, ExtensionRuleSet, apply
+from tenferro_jax.extension import NO_RULES, NO_RUNTIMES, ExtensionRuleSet, RouteKind, apply
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
 
+ROOT = pathlib.Path(__file__).parent.parent.parent
 F64 = np.dtype("float64")
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -234,3 +242,43 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
         for call in (lambda x: engine.eval(wide, x), program):
             with pytest.raises(X64Error):
                 call(np.ones(2, np.int32))
+
+
+def told(event):
+    raise AssertionError(event)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copied_engine_has_the_settings_and_compiles_anew(copied):
+    graph = trace(lambda x: apply(ScaledSquare(2.0), x)[0], jax.ShapeDtypeStruct((), F64))
+    engine = Engine(capacity=3, rules=RULES, runtimes=NO_RUNTIMES.only(RouteKind.LOWERING))
+    program = engine.compile(graph)
+    again = copied(engine)
+    assert repr(again) == "Engine(0 of 3 programs, 0 hits, 0 misses)"
+    assert float(jax.grad(lambda x: again.eval(graph, x))(3.0)) == 12.0  # the engine's rules, which the graph has not
+    assert again.compile(graph).graph == program.graph  # under the engine's runtimes
+    assert repr(engine).startswith("Engine(1 of 3 programs")
+    back = copied(program)
+    assert (back.graph, back.routes, float(back(3.0))) == (program.graph, program.routes, float(program(3.0)))
+    assert copied(Engine(progress=told))._progress is told
+
+
+@pytest.mark.slow
+def test_another_process_reads_a_pickle(tmp_path):
+    graph = trace(lambda x: apply(ScaledSquare(2.0), x, rules=RULES)[0], jax.ShapeDtypeStruct((), F64))
+    engine = Engine(rules=RULES)
+    held = {"graph": graph, "engine": engine, "program": engine.compile(graph), "export": export(graph, vjp_order=1)}
+    (tmp_path / "held.pickle").write_bytes(pickle.dumps(held))
+    code = """
+import pickle, sys, jax, numpy as np
+jax.config.update("jax_enable_x64", True)
+held = pickle.load(open(sys.argv[1], "rb"))
+graph, engine, x = held["graph"], held["engine"], np.float64(3)
+made = __import__("tenferro_jax").trace(graph.to_jax(), *graph.input_specs)
+print(held["program"](x), engine.eval(graph, x), engine.eval(made, x))
+print(jax.grad(lambda x: engine.eval(graph, x))(x), jax.grad(held["export"].call)(x))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", code, str(tmp_path / "held.pickle")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.split() == ["18.0", "18.0", "18.0", "12.0", "12.0"], done.stderr

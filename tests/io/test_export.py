@@ -1,6 +1,8 @@
 """Exported programs: identity inside, a clean consumer, damage, versions."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,11 +17,16 @@ from jax.experimental import io_callback
 
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, TropicalEinsumFactory, min_plus, tropical_einsum
+from tenferro_jax.cli import main
 from tenferro_jax.extension import ExtensionFactory, ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
 
 from ..extension_ops import ScaledSquare
 from ..oracles import brute_force
+
+
+class Unnamed(NamedTuple):
+    x: np.ndarray
 
 
 @pytest.fixture(autouse=True)
@@ -293,6 +300,39 @@ def test_a_platform_that_is_not_here():
     program = tj.export(jnp.sin, np.ones(2), platforms=("tpu",))
     with pytest.raises(tj.Unsupported, match=r"exported for platforms.*tpu.*needed one of its platforms"):
         tj.load_exported(program.to_bytes()).call(np.ones(2))
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_a_program_for_two_devices(kind, tmp_path, capsys):
+    mesh = jax.make_mesh((2,), ("d",), (kind,), devices=jax.devices()[:2])
+    place = jax.NamedSharding(mesh, jax.P("d"))
+    made = tj.export(lambda x: jnp.sin(x).sum(), jax.ShapeDtypeStruct((4,), np.float64, sharding=place), vjp_order=1)
+    assert "; platforms cpu, cuda, tpu; 2 devices; extensions none" in repr(made)
+    made.save(tmp_path / "two.bin")
+    loaded = tj.load_exported(tmp_path / "two.bin")
+    x = np.arange(4.0)
+    with jax.set_mesh(mesh):
+        np.testing.assert_allclose(loaded.call(jax.device_put(x, place)), np.sin(x).sum(), rtol=1e-14)
+    for call in (loaded.call, jax.grad(loaded.call)):
+        with pytest.raises(tj.Unsupported, match="given a call on 1 device; needed 2 devices, as it was exported for"):
+            call(x)
+    np.save(tmp_path / "x.npy", x)
+    assert main(["explain", str(tmp_path / "two.bin")]) == 1
+    assert "does not run here: it is for 2 devices, and a command runs on 1" in capsys.readouterr().out
+    assert main(["run", str(tmp_path / "two.bin"), "--input", str(tmp_path / "x.npy")]) == 2
+    assert "error: run: given a program for 2 devices; needed one for 1 device" in capsys.readouterr().err
+    assert main(["inspect", "--json", str(tmp_path / "two.bin")]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"] == 2
+
+
+def test_a_pickled_program_is_its_bytes():
+    made = tj.export(lambda x: x**2, np.ones(()), vjp_order=1)
+    assert copy.copy(made) is copy.deepcopy(made) is made
+    back = pickle.loads(pickle.dumps(made))
+    assert back.to_bytes() == made.to_bytes()
+    assert (float(back.call(3.0)), float(jax.grad(back.call)(3.0))) == (9.0, 6.0)
+    with pytest.raises(tj.Unsupported, match="register_pytree_name"):
+        pickle.dumps(tj.export(lambda x: Unnamed(x), np.ones(2)))
 
 
 def test_extensions_are_checked_when_asked():
