@@ -330,13 +330,17 @@ def _values_read(op: Any) -> Iterator[Any]:
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:
-    """A portable StableHLO artifact without source locations, written for older consumers (requirement "WEEK_12")."""
+    """A portable StableHLO artifact without source locations, written for older consumers (requirement "WEEK_12").
+
+    Written as JAX writes it, "mixed": meshes and shard_map bodies stay in their own dialect, and composites may have regions
+    (cumsum for GPUs, from JAX 0.11 on).
+    """
     level = getattr(stablehlo.StablehloCompatibilityRequirement, requirement)
     target = stablehlo.get_version_from_compatibility_requirement(level)
     with mlir.make_ir_context() as context:
         module = deserialize_portable_artifact(portable, context)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target))
+        return bytes(serialize_portable_artifact(mlir.module_to_bytecode(module), target, True))
 
 
 def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:

@@ -74,17 +74,15 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
         return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
     if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
-    narrowed = len(selected) < len(RouteKind)
-    raise Unsupported(
-        where=f"extension {op.family_id}",
-        given=f"platform {site.platform}" + (" in an export" if site.exporting else "") + passed_over,
-        needed=f"{carrier.runtimes}"
-        if narrowed
-        else "a kernel, a lowering to standard ops" + ("" if site.exporting else ", or eager_execute"),
-        fix="Select more routes."
-        if narrowed
-        else "Override lower_to_standard_ops" + (": host code and kernels cannot be exported." if site.exporting else " or eager_execute."),
-    )
+    if len(selected) < len(RouteKind):
+        needed, fix = f"{carrier.runtimes}", "Select more routes."
+    elif site.exporting:
+        needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", "Override lower_to_standard_ops."
+    else:
+        needed = "a kernel, a lowering to standard ops, or eager_execute"
+        fix = "Override lower_to_standard_ops or eager_execute."
+    given = f"platform {site.platform}" + (" in an export" if site.exporting else "") + passed_over
+    raise Unsupported(where=f"extension {op.family_id}", given=given, needed=needed, fix=fix)
 
 
 def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:

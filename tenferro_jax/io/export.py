@@ -76,7 +76,10 @@ def export(
     allowed = [jax.export.DisabledSafetyCheck.custom_call(target) for target in custom_calls]
 
     def rewritten(portable: bytes) -> bytes:
-        return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
+        try:
+            return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
+        except Exception as error:  # whatever JAX's serialiser raises
+            raise _too_new(str(compatibility), error) from error
 
     lowered, jitted = None, jax.jit(fn)
     try:
@@ -128,6 +131,15 @@ def _unwritable(given: str) -> Unsupported:
         given=given,
         needed="operations that JAX can write into a file for these platforms",
         fix="Take host callbacks and jax.debug.print out, or export for one platform to see more.",
+    )
+
+
+def _too_new(compatibility: str, error: Exception) -> Unsupported:
+    return Unsupported(
+        where=f"export with compatibility={compatibility!r}",
+        given=f"a program that this JAX cannot write for readers so old: {first_line(error)}",
+        needed="operations that such readers have",
+        fix="Pass a later level, or compatibility=None for the level that this JAX writes.",
     )
 
 

@@ -383,3 +383,19 @@ def test_an_error_of_the_function_itself_is_shown():
 
     with pytest.raises(TypeError, match="the author's own"):
         tj.export(mistaken, jnp.zeros(2))
+
+
+def test_what_jax_writes_is_written():
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    summed = jax.shard_map(lambda x: jnp.cumsum(x, 1) + jax.lax.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+    x = jax.device_put(np.arange(8.0).reshape(4, 2), jax.NamedSharding(mesh, jax.P("i")))
+    program = tj.export(summed, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding))
+    want = np.cumsum(x, 1) + np.tile(np.asarray(x).reshape(2, 2, 2).sum(0), (2, 1))
+    np.testing.assert_array_equal(tj.load_exported(program.to_bytes()).call(x), want)
+
+
+def test_a_program_that_older_readers_cannot_have():
+    narrow = lambda x: x.astype(jnp.float8_e3m4)  # noqa: E731
+    with pytest.raises(tj.Unsupported, match=r"compatibility='MAX': given .* readers so old.*compatibility=None"):
+        tj.export(narrow, np.ones(2), compatibility="MAX")
+    assert tj.export(narrow, np.ones(2)).call(np.ones(2)).dtype == jnp.float8_e3m4

@@ -22,6 +22,9 @@ DIGESTS = {
     "cholesky-jax0.10.2.bin": "abc43f5476993125",
     "cholesky-jax0.11.2.bin": "8a69a2dde89bc9aa",
     "cholesky-jax0.12.0.1.bin": "5746d4aa5dda9c5f",
+    "cumulative-jax0.10.2.bin": "e0138bcd77b8d843",
+    "cumulative-jax0.11.2.bin": "e11606e7ca570928",
+    "cumulative-jax0.12.0.1.bin": "3beb705d0fa3ddb4",
     "layer-jax0.10.2-week4.bin": "3c207c5f30949b64",
     "layer-jax0.10.2.bin": "47a50a5459f226df",
     "layer-jax0.11.2-week4.bin": "263482f59b63bf88",
@@ -55,6 +58,8 @@ def judge(name, args):
         return carry, np.stack(seen)
     if name == "cholesky":
         return np.linalg.cholesky(args[0])
+    if name == "cumulative":
+        return np.cumsum(args[0], 0), np.cumsum(args[0], 1), np.cumprod(args[0], 0)
     return args[0] @ args[0], args[0].astype(np.int64)
 
 
@@ -116,7 +121,7 @@ def test_the_writer_refuses_to_overwrite(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "FOLDER", tmp_path)
     write.main()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert len(before) == 5
+    assert len(before) == 6
     with pytest.raises(SystemExit, match="golden files are never written again"):
         write.main()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
