@@ -1,5 +1,7 @@
 """Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients. Re-exports only."""
 
+from tenferro_jax import __version__ as __version__
+
 from .algebra.laws import broken_laws
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and

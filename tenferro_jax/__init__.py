@@ -66,6 +66,7 @@ from .tensor.einsum import einsum
 from .tensor.evaluation import eval_all
 from .tensor.tensor import TracedTensor
 from .trace.trace import trace
+from .version import __version__ as __version__
 
 __all__ = [
     "ADRuleError",

@@ -1,8 +1,14 @@
-"""python -m tenferro_jax"""
+"""python -m tenferro_jax, and the command tenferro-jax."""
 
 import sys
 
 from .cli import main
+
+
+def command() -> int:
+    """The command tenferro-jax, as an installation puts it on the path; returns its exit code."""
+    return main(sys.argv[1:], "tenferro-jax")
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The command line: `python -m tenferro_jax inspect FILE`, run, explain, check, doctor."""
+"""The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, run, explain, check, doctor."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import jax
 from .command import check, doctor, explain, inspect, run
 from .command.screen import refused
 from .errors import TenferroError
+from .version import __version__
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     """Run one subcommand; returns the exit code: 0 all is well, 1 a check failed, 2 the command cannot be carried out.
 
     Args:
       arguments: the command line without the program's name.
+      prog: that name, for the usage.
 
     Example:
       >>> main(["check", "no_such_package:Op"])
       2
     """
-    parser = argparse.ArgumentParser(prog="python -m tenferro_jax", description="Extension ops for JAX.")
+    parser = argparse.ArgumentParser(prog=prog, description="Extension ops for JAX.")
+    parser.add_argument("--version", action="version", version=f"tenferro_jax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     inspect.add(commands.add_parser("inspect", help="what is in a file"))
     run.add(commands.add_parser("run", help="run a file on arrays"))

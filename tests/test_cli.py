@@ -1,14 +1,19 @@
 """python -m tenferro_jax, as a user types it: another directory, a package of their own."""
 
+import importlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import tomllib
 
 import jax
 import pytest
 
+import ext_tropical
+import tenferro_jax
 from tenferro_jax.cli import main
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -168,6 +173,28 @@ def test_a_seed_that_cannot_be(folder):
     done = run(folder, "check", "outside:Soft", "--seed", "-1")
     assert done.returncode == 2
     assert "-1 is not an int from 0" in done.stderr
+
+
+def test_the_version_and_the_console_script(capsys, monkeypatch):
+    """One source, without metadata of an installation: a checkout on the path says it too."""
+    monkeypatch.setattr("importlib.metadata.Distribution.from_name", None)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    module, _, name = project["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
+    version = getattr(importlib.import_module(module), name)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert tenferro_jax.__version__ == ext_tropical.__version__ == version
+    assert project["project"]["dynamic"] == ["version"]
+    assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
+    module, _, name = project["project"]["scripts"]["tenferro-jax"].partition(":")
+    command = getattr(importlib.import_module(module), name)
+    monkeypatch.setattr("sys.argv", ["/somewhere/tenferro-jax", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command()
+    assert capsys.readouterr().out == f"tenferro_jax {version}\n"
+    monkeypatch.setattr("sys.argv", ["/somewhere/tenferro-jax", "chekc"])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        command()
+    assert "usage: tenferro-jax" in capsys.readouterr().err
 
 
 def test_doctor(folder):

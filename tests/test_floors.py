@@ -6,6 +6,7 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
+    "version": 0,
     "errors": 0,
     "jax_seam": 0,
     "annotation": 0,

@@ -9,6 +9,7 @@ import platform
 
 import jax
 
+from ..version import __version__
 from .screen import OK, show
 
 _OPTIONAL = {
@@ -22,7 +23,7 @@ _OPTIONAL = {
 def doctor(chosen: argparse.Namespace) -> int:
     """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
     del chosen
-    show(f"Python {platform.python_version()}, tenferro_jax {importlib.metadata.version('tenferro-jax')}, JAX {jax.__version__}")
+    show(f"Python {platform.python_version()}, tenferro_jax {__version__}, JAX {jax.__version__}")
     show(f"devices: {', '.join(str(device) for device in jax.devices())}")
     show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
     set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"

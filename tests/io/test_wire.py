@@ -160,6 +160,9 @@ def test_equal_graphs_have_equal_bytes():
             assert (contents[i] == contents[j]) == (a == many[j])
 
 
+CONSTANT, TYPE, ADD = '["op","Constant",{"value":{"tensor":0}}]', '["type","float32",[]]', '["op","Add",{}]'
+
+
 def test_runtimes_stay_behind():
     x = np.ones(2)
     graph = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0], x)
@@ -167,6 +170,22 @@ def test_runtimes_stay_behind():
     two = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x)
     with pytest.raises(tj.InvalidConfig, match="under two runtime sets"):
         to_wire(two)
+
+
+@pytest.mark.parametrize(
+    ("records", "numbers", "kind", "message"),
+    [
+        ([CONSTANT, TYPE, ADD], (0, 0, 1), tj.MalformedGraph, r"node 1, Constant\[value=2\.0\] repeats node 0"),
+        ([CONSTANT, TYPE, CONSTANT, ADD], (0, 1, 2), ArtifactError, "line 4: given .*Constant.* where a writer writes .*Add"),
+        ([CONSTANT, CONSTANT, TYPE, ADD], (0, 1, 2), ArtifactError, "line 3: given .*Constant.* where a writer writes .*type"),
+    ],
+)
+def test_a_forger_who_writes_a_constant_twice_is_told_so(records, numbers, kind, message):
+    first, second, add = numbers
+    nodes = ['["graph",[],["tuple"]]', f'["node",{first},[],[0]]', f'["node",{second},[],[0]]', f'["node",{add},[0,1],[0]]']
+    text = "".join(f"{line}\n" for line in ['["tensor","float32",[]]', *records, *nodes, '["return",[2],0,[],[]]'])
+    with pytest.raises(kind, match=message):
+        from_wire(sealed(text, np.float32(2).tobytes()))
 
 
 def test_bytes_are_those_of_other_processes(tmp_path):
