@@ -17,6 +17,7 @@ from .errors import PayloadError
 CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
 PLAIN_TYPES = frozenset({type(None), bool, int, str, bytes})
 ARRAYS = (np.ndarray, np.generic)
+_NAN = struct.pack("<d", math.nan)
 PLAIN_ARRAYS = "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
 
 
@@ -54,8 +55,26 @@ def named_dtype(name: Any) -> Any:
 
 
 def float_bits(value: float) -> bytes:
-    """The IEEE bytes; every NaN is one."""
-    return struct.pack("<d", value if value == value else math.nan)
+    """The IEEE bytes."""
+    return struct.pack("<d", value)
+
+
+def float_text(value: float) -> str:
+    """The bits of a float as C99 hexadecimal text; a NaN that is not Python's own with all 64 of them.
+
+    Example:
+      >>> float_text(0.5), float_text(math.nan), float_text(-math.nan)
+      ('0x1.0000000000000p-1', 'nan', 'nan(0xfff8000000000000)')
+    """
+    return value.hex() if value == value or float_bits(value) == _NAN else f"nan(0x{float_bits(value)[::-1].hex()})"
+
+
+def read_float(text: str) -> float:
+    """The float that `float_text` wrote."""
+    if not text.startswith("nan("):
+        return float.fromhex(text)
+    value: float = struct.unpack(">d", bytes.fromhex(text[6:-1]))[0]
+    return value
 
 
 def array_bytes(array: np.ndarray | np.generic) -> Any:

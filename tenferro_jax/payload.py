@@ -1,8 +1,8 @@
 """Typed identity of payloads.
 
 Python says `1 == 1.0 == True` and `0.0 == -0.0`; a cache keyed by such values runs the wrong program. Here every value
-that can be part of an op's payload gets a key that differs whenever type or bits differ, and equals itself even for
-NaN. The leaves are a closed list: None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
+that can be part of an op's payload gets a key that differs whenever type or bits differ, and equals itself, also
+for NaN. The leaves are a closed list: None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
 dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused, and so is what
 could not be read back from text: an enum member or a dataclass that the annotation of its field does not name.
 """
@@ -166,10 +166,15 @@ def _require_frozen(cls: Any, where: str) -> None:
 
 
 def _read_only(leaf: Any) -> Any:
-    """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are."""
+    """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are.
+
+    A number of NumPy's becomes an array without axes, as it is read back from text.
+    """
     if type(leaf) in PLAIN_TYPES or isinstance(leaf, enum.Enum):  # most leaves; to ask for jax.Array takes longer
         return leaf
-    if not (type(leaf) is np.ndarray or isinstance(leaf, jax.Array)) or isinstance(leaf, jax.core.Tracer):
+    kind = type(leaf)
+    of_numpy = kind is np.ndarray or (isinstance(leaf, np.generic) and kind is leaf.dtype.type)
+    if not (of_numpy or isinstance(leaf, jax.Array)) or isinstance(leaf, jax.core.Tracer):
         return leaf
     try:
         array = np.asarray(leaf)
@@ -227,10 +232,18 @@ class Sealed:
     A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays in
     the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made. A subclass
     that writes its own `__post_init__` calls `super().__post_init__()` last.
+
+    Two values are equal when class, types and bits are, whatever `__eq__` a subclass, its decorator or a mixin writes. A copy is
+    the value itself; one that was pickled is sealed anew.
     """
 
     _key: Hashable = None
     _hash: int = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
+            setattr(cls, name, vars(Sealed)[name])
 
     def __post_init__(self) -> None:
         self._seal()
@@ -241,6 +254,7 @@ class Sealed:
         object.__setattr__(self, name, value)
 
     def _seal(self) -> None:
+        """Make the identity from the attributes. Classes that hold more than fields override it."""
         cls: Any = type(self)
         fields, allowed, is_read_back = layout(cls)
         state = vars(self)
@@ -279,6 +293,26 @@ class Sealed:
         if self._key is None:
             self._seal()
         return self._hash
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        cls: Any = type(self)
+        state = vars(self) | {field.name: getattr(self, field.name) for field in layout(cls).fields}
+        return _unpickled, (cls, {name: value for name, value in state.items() if name not in CACHED})
+
+
+def _unpickled(cls: type[Sealed], state: dict[str, Any]) -> Sealed:
+    """A value with the attributes of one that was pickled; the hash of a text is another one in each process."""
+    made = object.__new__(cls)
+    for name, value in state.items():
+        object.__setattr__(made, name, value)
+    made._seal()
+    return made
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = True) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import jax.export
 import numpy as np
 
-from .closed_list import ARRAYS, array_bytes, dtype_name, enum_label, is_plain_dtype, named_dtype, refusal
+from .closed_list import ARRAYS, array_bytes, dtype_name, enum_label, float_text, is_plain_dtype, named_dtype, read_float, refusal
 from .dimension_text import read_dimension
 from .errors import PayloadError, TenferroError
 from .jax_seam import is_symbolic_dim
@@ -65,9 +65,9 @@ def leaf_json(value: Any, where: str) -> Any:
     if kind in (type(None), bool, str):
         return value
     if kind is float:
-        return {"float": value.hex()}
+        return {"float": float_text(value)}
     if kind is complex:
-        return {"complex": [value.real.hex(), value.imag.hex()]}
+        return {"complex": [float_text(value.real), float_text(value.imag)]}
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.dtype) and is_plain_dtype(value):
@@ -180,8 +180,8 @@ def _array(parts: Any) -> Any:
 
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
-    "float": float.fromhex,
-    "complex": lambda parts: complex(*map(float.fromhex, parts)),
+    "float": read_float,
+    "complex": lambda parts: complex(*map(read_float, parts)),
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "dtype": named_dtype,
     "array": _array,

@@ -90,8 +90,11 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
-        levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in batching)
-        self._set_key((Extension, op.family_id, op.typed_key, levels, self.runtimes))
+        self._seal()
+
+    def _seal(self) -> None:
+        levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in self.batching)
+        self._set_key((Extension, self.op.family_id, self.op.typed_key, levels, self.runtimes))
 
     @staticmethod
     def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:

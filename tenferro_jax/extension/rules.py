@@ -163,9 +163,12 @@ class ExtensionRuleSet(Sealed):
                 )
             by_family[rule.family_id] = rule
         object.__setattr__(self, "_by_family", by_family)
-        self._set_key((ExtensionRuleSet, frozenset((f, r.typed_key) for f, r in by_family.items())))
+        self._seal()
 
     _by_family: dict[str, ExtensionAdRule]
+
+    def _seal(self) -> None:
+        self._set_key((ExtensionRuleSet, frozenset((f, r.typed_key) for f, r in self._by_family.items())))
 
     def lookup_rule(self, family_id: str) -> ExtensionAdRule | None:
         """The rule of a family, or None."""

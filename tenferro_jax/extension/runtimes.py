@@ -82,7 +82,11 @@ class ExtensionRuntimeSet(Sealed):
             by_place[place] = kernel
         object.__setattr__(self, "_by_place", by_place)
         object.__setattr__(self, "routes", routes)
-        self._set_key((ExtensionRuntimeSet, tuple(sorted(by_place)), tuple(by_place[p][2:] for p in sorted(by_place)), routes))
+        self._seal()
+
+    def _seal(self) -> None:
+        places = tuple(sorted(self._by_place))
+        self._set_key((ExtensionRuntimeSet, places, tuple(self._by_place[place][2:] for place in places), self.routes))
 
     def _with(self, kernels: Iterator[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
         made = object.__new__(ExtensionRuntimeSet)

@@ -103,9 +103,12 @@ class Graph(Sealed):
             ("guards", canonical_guards(guards)),
         ]:
             object.__setattr__(self, name, value)
-        static = itertools.chain(static_keys(in_tree), static_keys(out_tree))
+        self._seal()
+
+    def _seal(self) -> None:
+        static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))
         guarded = tuple(map(str, self.guards))
-        self._set_key((Graph, self.metas[:input_count], self.nodes, self.outputs, in_tree, out_tree, guarded, *static))
+        self._set_key((Graph, self.input_metas, self.nodes, self.outputs, self.in_tree, self.out_tree, guarded, *static))
 
     @property
     def input_metas(self) -> tuple[TensorMeta, ...]:

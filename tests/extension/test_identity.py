@@ -414,11 +414,20 @@ def test_slots_that_are_the_fields_are_taken():
 
 
 @pytest.mark.clause("X5.6")
-def test_every_nan_is_one():
-    negative, quiet = struct.unpack("<dd", struct.pack("<QQ", 0xFFF8000000000000, 0x7FF8000000000001))
-    assert typed_key(negative) == typed_key(quiet) == typed_key(float("nan"))
-    assert typed_key(complex(negative, 0.0)) == typed_key(complex(quiet, 0.0)) != typed_key(complex(quiet, -0.0))
-    assert payload_json((negative, quiet)) == payload_json((quiet, negative))
+def test_nan_is_told_apart_by_its_bits():
+    patterns = (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001)
+    nans = struct.unpack("<4d", struct.pack("<4Q", *patterns))
+    for values in (nans, [complex(nan, 0.0) for nan in nans], [complex(0.0, nan) for nan in nans]):
+        assert len(set(map(typed_key, values))) == len(nans)
+        for value in values:
+            text = payload_json(Holder(value))
+            assert typed_key(from_payload_json(text, Holder).value) == typed_key(value), text
+    texts = [payload_json(nan) for nan in nans]
+    assert texts == ['{"float":"nan"}', *(f'{{"float":"nan(0x{bits:016x})"}}' for bits in patterns[1:])]
+    bits = ("0x7ff8000000000000", "0x3ff0000000000000", "0xFFF8000000000000", "0xfff8", "", "fff8000000000000")
+    for wrong in ("-nan", *(f"nan({text})" for text in bits)):
+        with pytest.raises(PayloadError):
+            from_payload_json(f'{{"value":{{"float":"{wrong}"}}}}', Holder)
 
 
 @pytest.mark.clause("X4.2")
