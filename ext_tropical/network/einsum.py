@@ -228,8 +228,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, tuple(steps), layout.output
     shapes = tuple(tuple(x.shape) for x in operands)
-    winners = isinstance(mode.semiring, SelectiveSemiring)  # a derivative needs them
-    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, winners)
+    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, mode.semiring)
     if plan.slices == 1:
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,13 +15,15 @@ from opt_einsum import get_symbol
 from tenferro_jax import Plan
 from tenferro_jax.extension import apply
 
+from ..algebra.selective import max_mul, min_max
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.smooth import LogSumExp
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
 from ..step.rules import TROPICAL_RULES
 from ..step.runtimes import TROPICAL_RUNTIMES
-from .result import TropicalStep
+from .ends import by_least
+from .result import TropicalStep, walked_back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +51,27 @@ def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tupl
     Returns:
       The value, and the winners of each step that contracts where the mode asks for them.
     """
-    values, labels = reshaped(operands, plan.terms, dict(plan.sizes)), list(plan.terms)
+    operands = reshaped(operands, plan.terms, dict(plan.sizes))
+    value, steps = _run(plan, operands, mode, ())
+    for least in by_least(plan, dict(plan.sizes), mode.semiring):
+        other, found = _run(plan, operands, mode, least)
+        wins = max_mul.better(other, value) | ((other != other) & (value == value))
+        pairs = zip(*(walked_back(x, plan.equation.output, value.shape) for x in (steps, found)), strict=True)
+        steps = tuple(dataclasses.replace(old, winner=jnp.where(wins, new.winner, old.winner)) for old, new in pairs)
+        value = jnp.where(wins, other, value)
+    return value, steps
+
+
+def _run(plan: Plan, operands: Sequence[Any], mode: Mode, least: Collection[int]) -> tuple[Any, tuple[TropicalStep, ...]]:
+    """The steps in their order; the reductions of the operands numbered in `least` take the least entry."""
+    values, labels = list(operands), list(plan.terms)
     found: list[TropicalStep] = []
     for step in plan.steps:
         inputs = [values[j] for j in step.operands]
         for j in step.operands:
             values[j] = None  # read once
-        value, winners = _step(inputs, step.terms, step.result, mode)
+        turned = len(inputs) == 1 and step.operands[0] in least
+        value, winners = _step(inputs, step.terms, step.result, dataclasses.replace(mode, semiring=min_max) if turned else mode)
         values.append(value)
         labels.append(step.result)
         found += winners

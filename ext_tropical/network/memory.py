@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tenferro_jax import Plan, Step
 
+from ..algebra.semiring import SelectiveSemiring, Semiring
+from .ends import by_least
+
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""
 
@@ -25,13 +28,18 @@ class Memory:
       plan: the steps.
       itemsize: bytes of an entry of the operands.
       work: bytes of an entry of the dtype that steps compute in.
-      is_selective: whether there are winners, which a derivative needs; otherwise log_sum_exp is meant, which takes two passes.
+      semiring: a selective one has winners, which a derivative needs; log_sum_exp takes two passes.
     """
 
     plan: Plan
     itemsize: int
     work: int
-    is_selective: bool
+    semiring: Semiring
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether there are winners."""
+        return isinstance(self.semiring, SelectiveSemiring)
 
     def peak(self, lengths: Mapping[str, int]) -> int:
         """Bytes at once at most: the result and its coordinates, slices of operands, results that wait, a step's scratch."""
@@ -53,17 +61,18 @@ class Memory:
             held += sum(self.itemsize * entries(lengths, term) for term in plan.terms if sliced & set(term))
             if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
                 held += sum(self.work * entries(whole, term) for term in plan.terms)
+        runs = 1 + len(by_least(plan, lengths, self.semiring))
         if self.is_selective:  # the walk back
-            held += 8 * contracted * entries(lengths, plan.equation.output)
+            held += runs * 8 * contracted * entries(lengths, plan.equation.output)
         yield held, "".join(plan.terms)
         values = dict.fromkeys(range(len(plan.terms)), 0)
         for number, step in enumerate(plan.steps, len(plan.terms)):
             labels = "".join(dict.fromkeys("".join(step.terms)))
             out = entries(lengths, step.result)
-            values[number] = self.itemsize * out
+            values[number] = runs * self.itemsize * out
             contracts = any(label not in step.result for label in labels)
-            held += values[number] + 4 * out * (self.is_selective and contracts)
-            yield held + self.work * self._scratch(lengths, step, out, contracts), labels
+            held += values[number] + runs * 4 * out * (self.is_selective and contracts)
+            yield held + runs * self.work * self._scratch(lengths, step, out, contracts), labels
             held -= sum(values[i] for i in step.operands)
 
     def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:

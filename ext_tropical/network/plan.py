@@ -21,7 +21,7 @@ import numpy as np
 from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, parse_interleaved, plan_einsum
 
 from ..algebra.selective import max_plus
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
+from ..algebra.semiring import Semiring, as_semiring
 from ..step.einsum_op import work_dtype
 from .memory import SCRATCH, Memory, entries
 
@@ -123,8 +123,8 @@ def plan_tropical_einsum(
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
-    is_selective = isinstance(as_semiring(semiring), SelectiveSemiring)
-    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), is_selective)
+    algebra = as_semiring(semiring)
+    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), algebra)
 
 
 def _shape(x: Any, where: str) -> tuple[Any, ...]:
@@ -172,7 +172,7 @@ def hashable(optimize: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def cached_plan(
-    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, is_selective: bool
+    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, semiring: Semiring
 ) -> TropicalPlan:
     """`plan_tropical_einsum`, remembered."""
     cut: Sequence[str] = ()
@@ -190,7 +190,7 @@ def cached_plan(
             )
         return TropicalPlan(plan, plan.sizes, None)
     _require_addressable(equation, plan)
-    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
+    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, semiring)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
         lengths |= dict.fromkeys(cut, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -33,26 +33,12 @@ class TropicalStep:
 
     def coordinates(self) -> Mapping[str, Any]:
         """For each contracted label its index at the winner: int32, shape of the winner; -1 where a contracted size is 0."""
-        return self._unravelled(self.winner)
-
-    def _unravelled(self, winner: Any) -> dict[str, Any]:
-        rest, found = winner, {}
+        rest, found = self.winner, {}
         for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
             extent = jnp.maximum(jnp.asarray(size, jnp.int32), 1)
-            found[label] = jnp.where(winner < 0, -1, rest % extent)
+            found[label] = jnp.where(self.winner < 0, -1, rest % extent)
             rest = rest // extent
         return {label: found[label] for label in self.labels}
-
-    def at(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """The contracted labels' indices at given cells.
-
-        Args:
-          known: for each label of `cells` an int32 array of indices, all of one shape.
-
-        Returns:
-          int32 arrays of that shape; -1 where a cell's winner is -1.
-        """
-        return self._unravelled(self.winner.at[tuple(known[label] for label in self.cells)].get(mode="promise_in_bounds"))
 
 
 @jax.tree_util.register_dataclass
@@ -101,10 +87,26 @@ class TropicalResult:
         if any(_is_empty(step) for step in self.steps):
             nowhere = jnp.full(shape, -1, jnp.int32)
             return dict.fromkeys(sorted("".join(step.labels for step in self.steps)), nowhere)
-        known = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(self.output)}
-        for step in reversed(self.steps):
-            known |= step.at(known)
-        return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known) if label not in self.output}
+        steps = walked_back(self.steps, self.output, shape)
+        known = {label: index for step in steps for label, index in step.coordinates().items()}
+        return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known)}
+
+
+def walked_back(steps: Sequence[TropicalStep], output: str, shape: Sequence[Any]) -> tuple[TropicalStep, ...]:
+    """The steps with the winners that make one assignment: that of the last step, of the one before at its winner, and so on.
+
+    Args:
+      steps: of an einsum, in their order.
+      output: the labels of the value's axes, which all these winners have.
+      shape: of the value.
+    """
+    known = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(output)}
+    found: list[TropicalStep] = []
+    for step in reversed(steps):
+        winner = step.winner.at[tuple(known[label] for label in step.cells)].get(mode="promise_in_bounds")
+        found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
+        known |= found[0].coordinates()
+    return tuple(found)
 
 
 def _is_empty(step: TropicalStep) -> bool:
