@@ -18,6 +18,7 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
+from tenferro_jax.extension import installed
 from tenferro_jax.extension import registry as registry_module
 
 from .io.plain_format import sealed
@@ -43,6 +44,7 @@ WANT = {"out['y']": Y, "out['s']": S}
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch):
     monkeypatch.setattr(registry_module, "_factories", {})
+    monkeypatch.setattr(installed, "GROUP", "nobody")  # whatever is installed where the tests run
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +198,7 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("inspect", "damaged.bin"), "trusted=True"),
         (("inspect", "."), "Is a directory"),
         (("run", "layer.graph", "--input", "both.npz"), f"{EINSUM}: not registered"),
+        (("run", "layer.graph", "--input", "both.npz"), "--register ext_tropical:register"),
         (("run", "layer.bin", "--input", "x.npy"), "nothing for args[1]"),
         (("run", "layer.bin", "--input", "x.npy", "--input", "bfloat16:b.npy", "--input", "x.npy"), "one more"),
         (("run", "layer.bin", "--input", "z=x.npy", "--input", "both.npz"), "given z; needed args[0]['x'] float32[n,2]"),

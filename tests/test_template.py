@@ -36,6 +36,12 @@ def test_the_template_installs_and_passes_its_tests(tmp_path):
     done = subprocess.run(tests, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+    code = "import my_extension, numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32); np.save('x.npy', x); "
+    code += "tj.save_graph(tj.trace(my_extension.soft_plus, x), 'soft.graph')"
+    subprocess.run([sys.executable, "-c", code], cwd=package, env=environment, check=True, timeout=300)
+    command = [sys.executable, "-m", "tenferro_jax", "run", "soft.graph", "--input", "x.npy"]  # by the entry point, unregistered
+    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "out  float32[2]\n"), done.stderr
     check = [sys.executable, "-m", "tenferro_jax", "check", "my_extension:SoftPlus", "--rules", "my_extension:RULES"]
     done = subprocess.run(check, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,13 +13,14 @@ import numpy as np
 from ..engine.compiler import compile_std_to_exec
 from ..errors import DuplicateBinding, InvalidConfig, Unsupported
 from ..extension import NO_RUNTIMES, ExtensionOp, apply, lookup_extension_factory
+from ..extension.installed import register_installed
 from ..extension.registry import require_extension_factory
 from ..extension.routes import routes
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..jax_seam import PLATFORMS
 from ..meta import bind_dim, is_symbolic_dim, meta_of
-from .files import add_register, arguments, inputs, read, register_all
+from .files import TRUSTED, add_register, arguments, inputs, read, register_all
 from .naming import imported, named_op, random_array
 from .screen import FAILED, OK, show
 
@@ -33,7 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "nothing is run. Exit code 1 if it cannot run here."
     )
     parser.add_argument("file", metavar="TARGET", help="FILE, package.module:Op, or the family_id of a registered op")
-    parser.add_argument("--trusted", action="store_true", help="read a file without a footer or with a damaged one too")
+    parser.add_argument("--trusted", action="store_true", help=TRUSTED)
     add_register(parser)
     parser.add_argument("--input", action="append", default=[], metavar="float64[3,4]", help="shape of an input of an op")
     parser.add_argument("--runtimes", metavar="package.module:name", help="an ExtensionRuntimeSet, for an op")
@@ -55,6 +56,7 @@ def _op(target: str) -> ExtensionOp:
     if _FAMILY.fullmatch(target) is None:
         needed = "a file that is there, package.module:Op, or a family_id such as my-package.soft_sort.v1"
         raise InvalidConfig(where="explain", given=repr(target), needed=needed, fix="Correct the name.")
+    register_installed(target)
     op = require_extension_factory(target).instantiate_default()
     if op is None:
         fix = "Name an op instead, as package.module:name."

@@ -19,11 +19,16 @@ from ..io.program import ExportedProgram
 from ..io.wire import load_graph
 from .naming import register
 
+TRUSTED = (
+    "read an exported program without a footer or with a damaged one too; have installed packages register the extensions "
+    "of a graph, as run and explain always do"
+)
+
 
 def add_file(parser: argparse.ArgumentParser) -> None:
     """The file, and what reading it may need."""
     parser.add_argument("file", metavar="FILE", help="a graph or an exported program")
-    parser.add_argument("--trusted", action="store_true", help="read an exported program without a footer or with a damaged one too")
+    parser.add_argument("--trusted", action="store_true", help=TRUSTED)
     add_register(parser)
 
 
@@ -34,17 +39,22 @@ def add_register(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="package.module:name",
-        help="an op class, a factory, or a function that registers families, to read extensions back with",
+        help="an op class, a factory, or a function that registers families, to read extensions back with where no installed "
+        "package publishes them",
     )
 
 
 def read(chosen: argparse.Namespace, *, skip_missing_extensions: bool = False) -> Graph | ExportedProgram:
-    """What is in the file that was chosen, told by its first bytes: a graph, or else an exported program."""
+    """What is in the file that was chosen, told by its first bytes: a graph, or else an exported program.
+
+    Installed packages register the families of a graph; where placeholders do, only if the file is trusted.
+    """
     register_all(chosen)
     with open(chosen.file, "rb") as file:
         is_graph = file.read(len(MAGIC)) == MAGIC
     if is_graph:
-        return load_graph(chosen.file, skip_missing_extensions=skip_missing_extensions)
+        trusted = chosen.trusted or not skip_missing_extensions
+        return load_graph(chosen.file, skip_missing_extensions=skip_missing_extensions, trusted=trusted)
     return load_exported(pathlib.Path(chosen.file), trusted=chosen.trusted)
 
 

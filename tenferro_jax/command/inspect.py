@@ -14,6 +14,7 @@ import jax
 
 from ..extension import Extension, lookup_extension_factory
 from ..extension.family import parse_family_id
+from ..extension.installed import is_installed
 from ..extension.missing import MissingExtension
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import plain
@@ -108,7 +109,7 @@ def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[
             "family_id": family,
             "version": parse_family_id(family).version,
             "calls": counts[family],
-            "here": "registered" if lookup_extension_factory(family) else "not registered",
+            "here": "registered" if lookup_extension_factory(family) else "installed" if is_installed(family) else "not registered",
             "payloads": list(dict.fromkeys(payload for name, payload in own if name == family)),
         }
         for family in sorted(counts)

@@ -113,7 +113,8 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
             where="extension",
             given=f"{family_id}: not registered",
             needed="the factory of its family in this process",
-            fix="Import the package that publishes it and call register_extension(ExtensionFactory(...)).",
+            fix="Have its package register it, as ext_tropical.register() does, at a shell --register ext_tropical:register; "
+            "load_graph(..., trusted=True) finds packages that are installed.",
         )
     return factory
 

@@ -15,6 +15,7 @@ from ..errors import PayloadError, TenferroError, Unsupported
 from ..extension import NO_RULES, Extension, ExtensionOp
 from ..extension.batching import BatchLevel, Levels
 from ..extension.family import parse_family_id
+from ..extension.installed import register_installed
 from ..extension.missing import MissingExtension
 from ..extension.registry import lookup_extension_factory, require_extension_factory, require_known_version
 from ..graph.graph import Graph, Node
@@ -55,11 +56,12 @@ class GraphReader:
       content: what passed the checks of the header.
       limits: what it may ask for.
       skip_missing: whether extensions of unknown families become placeholders.
+      trusted: whether installed packages are asked to register their families.
       where: what errors say first.
     """
 
-    def __init__(self, content: Content, limits: Limits, skip_missing: bool, where: str):
-        self._content, self._limits, self._skip_missing, self._where = content, limits, skip_missing, where
+    def __init__(self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str):
+        self._content, self._limits, self._skip_missing, self._trusted, self._where = content, limits, skip_missing, trusted, where
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
@@ -72,6 +74,8 @@ class GraphReader:
         self._payloads: dict[int, str] = {}
         self._nodes = self._values = self._records = 0
         self._inside = _Size(0, 0)
+        self._rules = NO_RULES
+        self._asked: set[str] = set()  # packages that were asked to register their families
 
     def read(self) -> Graph:
         """The graph, verified.
@@ -89,7 +93,8 @@ class GraphReader:
             self._line = 0
             graph = self._root()
             self._require_canonical(graph)
-            return verify(graph)
+            verify(graph)
+            return graph.with_rules(self._rules) if self._rules else graph
         except TenferroError:
             raise
         except Exception as error:  # whatever bytes may lead to
@@ -177,7 +182,10 @@ class GraphReader:
         return graph
 
     def _extension(self, family_id: Any, payload: Any, levels: Any, outputs: Any) -> None:
-        parse_family_id(self._word(family_id))
+        package = parse_family_id(self._word(family_id)).package
+        if self._trusted and package not in self._asked:
+            self._asked.add(package)
+            self._rules = self._rules.united(register_installed(family_id))
         if not isinstance(payload, str):
             raise ValueError(f"a payload of type {type(payload).__name__}")
         self._require("payload_bytes", len(payload))

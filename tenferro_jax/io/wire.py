@@ -43,13 +43,18 @@ def to_wire(graph: Graph) -> bytes:
     return pack(writer.version, writer.text.encode(), writer.tensors)
 
 
-def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, limits: Limits = _LIMITS) -> Graph:
+def from_wire(
+    source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = _LIMITS
+) -> Graph:
     """The graph that `to_wire` wrote; length and digest are checked first, then every record, then the graph by `verify`.
 
     Args:
       source: the bytes.
       skip_missing_extensions: put a placeholder where an extension's family is not registered: the graph can be looked at
         and written again without loss, and running it is `Unsupported`. Pytree classes without a name here get one too.
+      trusted: have installed packages register the extensions that are inside, and take their AD rules. A package is imported
+        where it has an entry point in the group "tenferro_jax.extensions" under the name that a family_id begins with. Without it
+        nothing is imported, whatever the bytes name.
       limits: what the bytes may ask for; a graph beyond the defaults is written, and read where they are raised.
 
     Raises:
@@ -72,7 +77,7 @@ def from_wire(source: bytes | bytearray | memoryview, *, skip_missing_extensions
     if not isinstance(source, bytes | bytearray | memoryview):
         raise InvalidConfig(where="from_wire", given=f"{source!r:.100}", needed="bytes", fix="Read a file with load_graph.")
     Limits.given(limits, "from_wire")
-    return _read(bytes(source), skip_missing_extensions, limits, "graph bytes")
+    return _read(bytes(source), skip_missing_extensions, trusted, limits, "graph bytes")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
@@ -99,12 +104,14 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
     return replace_file(_path(path, "save_graph", "Take the bytes from to_wire."), to_wire(graph))
 
 
-def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, limits: Limits = _LIMITS) -> Graph:
+def load_graph(
+    path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = _LIMITS
+) -> Graph:
     """The graph in a file that `save_graph` wrote; no more is read of a file than its first bytes promise.
 
     Args:
       path: the file.
-      skip_missing_extensions: as for `from_wire`.
+      skip_missing_extensions, trusted: as for `from_wire`.
       limits: as for `from_wire`.
 
     Raises:
@@ -133,7 +140,7 @@ def load_graph(path: str | os.PathLike[str], *, skip_missing_extensions: bool = 
         if size != length:
             raise damaged(where, f"{size} bytes of {length}")
         content = file.read(length)
-    return _read(content, skip_missing_extensions, limits, where)
+    return _read(content, skip_missing_extensions, trusted, limits, where)
 
 
 def _path(path: Any, where: str, fix: str) -> str | os.PathLike[str]:
@@ -142,5 +149,5 @@ def _path(path: Any, where: str, fix: str) -> str | os.PathLike[str]:
     return path
 
 
-def _read(content: bytes, skip_missing: bool, limits: Limits, where: str) -> Graph:
-    return GraphReader(unpack(content, limits, where), limits, skip_missing, where).read()
+def _read(content: bytes, skip_missing: bool, trusted: bool, limits: Limits, where: str) -> Graph:
+    return GraphReader(unpack(content, limits, where), limits, skip_missing, trusted, where).read()

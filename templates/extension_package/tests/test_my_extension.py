@@ -23,6 +23,5 @@ def test_derivative():
 
 
 def test_registration():
-    register()
-    register()
+    assert register() is register() is RULES
     assert lookup_extension_factory(SoftPlus.family_id).op_class is SoftPlus
