@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from tenferro_jax.extension import Builder
 
-from .einsum_op import Outputs, TropicalEinsum, widened, work_dtype
+from .einsum_op import TropicalEinsum, widened, work_dtype
 from .weighted_sum import Place, WeightedSum
 
 
@@ -28,8 +28,7 @@ def split_tangent(op: TropicalEinsum, builder: Builder, operands: Sequence[Any],
     Returns:
       The tangent, in the dtype of the value; None, a zero, where nothing is contracted.
 
-    Cost: two sums over all candidates for one active operand, one more for another; 16-bit steps are taken once more, because
-      a rounded value does not tell its winners.
+    Cost: two sums over all candidates for one active operand, one more for another, each with a search for the best.
     """
     sizes = dict(zip(op.layout.equation.inputs[0], operands[0].shape, strict=True))
     if any(isinstance(sizes[label], int) and sizes[label] == 0 for label in op.layout.contracted):
@@ -37,7 +36,7 @@ def split_tangent(op: TropicalEinsum, builder: Builder, operands: Sequence[Any],
     dtype, work = value.dtype, work_dtype(value.dtype)
     if dtype != work:
         operands, tangents = ([None if x is None else builder.inline(widened, x) for x in xs] for xs in (operands, tangents))
-        (value,) = builder.add(dataclasses.replace(op, outputs=Outputs.VALUE), *operands)
+        value = builder.inline(widened, value)
     count = WeightedSum(op.semiring, op.equation)
     sums = [builder.add(count, *operands, value)[0]]
     for place, tangent in zip(Place, tangents, strict=False):

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError
 from tenferro_jax.extension import (
@@ -33,8 +34,7 @@ from tenferro_jax.extension import (
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.smooth import LogSumExp
-from .kernels import weighted
-from .kernels.stored import on_stored
+from .kernels import choose, reference, weighted
 from .layout import MatmulLayout, matmul_layout, product
 
 
@@ -51,7 +51,8 @@ class WeightedSum(ExtensionOp):
     """result[labels of output] = sum over all other labels of  weight x derivative of times x product of factors.
 
     Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in a cell of value v is
-    exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective semiring it is 1 if p equals v or is NaN, else 0.
+    exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective semiring it is 1 if p is best in its cell or NaN, else 0.
+    Which are best is found anew among the operands: v may have been rounded elsewhere, and equal none of them.
     What has a weight of 0 by definition is left out, whatever its factors are.
 
     Attributes:
@@ -113,15 +114,33 @@ class WeightedSum(ExtensionOp):
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
 
     def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
-        summed = functools.partial(self._summed, weighted.blocked, jnp)
-        if isinstance(self.algebra, SelectiveSemiring):  # a candidate must equal the value that was found elsewhere
-            return (builder.inline(functools.partial(on_stored, summed), *inputs),)
-        return (builder.inline(summed, *inputs),)
+        summed = functools.partial(self._summed, jnp, weighted.blocked)
+        if not isinstance(self.algebra, SelectiveSemiring):
+            return (builder.inline(summed, *inputs),)
+        search = functools.partial(choose.contract, with_winner=False, contracted_last=self.layout.contracted_last)
+
+        def shared(may_be_nan: bool, *inputs: Any) -> Any:
+            return summed(*self._with_best(search, inputs), may_be_nan=may_be_nan)
+
+        def one_of_two(*inputs: Any) -> Any:
+            """The operands of a branch are arrays that were stored: each candidate made of them has the same bits everywhere."""
+            value = inputs[self.operand_count]
+            return lax.cond(jnp.any(value != value), functools.partial(shared, True), functools.partial(shared, False), *inputs)
+
+        return (builder.inline(one_of_two, *inputs),)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
-        return (np.asarray(self._summed(weighted.reference, np, *arrays)),)
+        if isinstance(self.algebra, SelectiveSemiring):
+            arrays = tuple(map(np.asarray, self._with_best(reference.contract, arrays)))
+        return (np.asarray(self._summed(np, weighted.reference, *arrays)),)
 
-    def _summed(self, kernel: Callable[..., Any], xp: Any, *inputs: Any) -> Any:
+    def _with_best(self, search: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The inputs, their value found anew among the operands."""
+        operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
+        best, *_ = search(self.algebra, self.layout.matrices(*operands))
+        return (*operands, self.layout.tensor(best, self._sizes([x.shape for x in inputs])), *factors)
+
+    def _summed(self, xp: Any, kernel: Callable[..., Any], *inputs: Any, may_be_nan: bool = True) -> Any:
         sizes = self._sizes([x.shape for x in inputs])
         operands, value, factors = inputs[: self.operand_count], inputs[self.operand_count], inputs[self.operand_count + 1 :]
         known = {**dict(zip(Place, operands, strict=False)), Place.OUT: value}
@@ -139,7 +158,8 @@ class WeightedSum(ExtensionOp):
         def term(*sides: Sequence[Any]) -> Any:
             at = dict(zip((*order, self.output), sides, strict=True))
             entries = [at[place][0] for place in known]
-            return self._term(xp, entries[:-1], entries[-1], [x for place, side in at.items() for x in side[place in known :]])
+            factors = [x for place, side in at.items() for x in side[place in known :]]
+            return self._term(xp, entries[:-1], entries[-1], factors, may_be_nan)
 
         sides = [matrices(p, batch, *own) for p, own in zip((*order, self.output), ((summed, first), (summed, second), (first, second)))]
         total = kernel(term, *sides, [product(sizes, group) for group in (batch, summed, first, second)], value.dtype)
@@ -148,7 +168,7 @@ class WeightedSum(ExtensionOp):
         result = xp.transpose(result, [labels.index(label) for label in self._labels(self.output)])
         return result if after is None else result * after
 
-    def _term(self, xp: Any, operands: Sequence[Any], value: Any, factors: Sequence[Any]) -> Any:
+    def _term(self, xp: Any, operands: Sequence[Any], value: Any, factors: Sequence[Any], may_be_nan: bool) -> Any:
         """One weighted candidate."""
         semiring = self.algebra
         candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
@@ -157,7 +177,7 @@ class WeightedSum(ExtensionOp):
             counts = candidate != semiring.zero(value.dtype)
             amount = amount * xp.exp((candidate - value) / semiring.temperature)
         else:
-            counts = (candidate == value) | (candidate != candidate)
+            counts = (candidate == value) | (candidate != candidate) if may_be_nan else candidate == value
         return xp.where(counts, xp.asarray(amount, value.dtype), xp.zeros((), value.dtype))
 
     def _labels(self, place: Place) -> str:

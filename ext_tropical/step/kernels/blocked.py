@@ -118,6 +118,9 @@ def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: boo
 
 def _fast(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
     """Value and winner among the candidates that are no NaN."""
+    blocks, width = _steps(operands)
+    if with_winner and isinstance(blocks, int) and blocks == 1:  # XLA makes no loop of one turn: see `direct`
+        return direct.one_by_one(semiring, _candidates(semiring, operands, jnp.int32(0), width)[1])
     value = _values(semiring, operands)
     return (value, _first_equal(semiring, operands, value)) if with_winner else (value,)
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from ...algebra.semiring import SelectiveSemiring
 from . import blocked, direct
-from .stored import on_stored, rounded
 
 SMALL = 1 << 13
 """Candidates in all up to which one reduction does it: 64 KiB at most."""
@@ -45,14 +44,8 @@ def contract(
         cells = (batch, rows, columns)
         return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[: 1 + with_winner]
     if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
-
-        def directly(*operands: Any) -> tuple[Any, ...]:
-            return direct.contract(semiring, operands, with_winner=with_winner, contracted_last=contracted_last)
-
         laid = [jnp.swapaxes(x, 1, 2) if last else x for x, last in zip(operands, contracted_last, strict=False)]
-        if with_winner:
-            return on_stored(directly, *laid)
-        return directly(*(laid if len(laid) == 1 else rounded(*laid)))
+        return direct.contract(semiring, laid, with_winner=with_winner, contracted_last=contracted_last)
     return blocked.contract(semiring, *operands, with_winner=with_winner)
 
 

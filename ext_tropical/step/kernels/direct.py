@@ -49,18 +49,14 @@ def _is_narrower(columns: Any, rows: Any) -> bool:
 def _reduced(semiring: SelectiveSemiring, candidates: Any, axis: int, with_winner: bool) -> tuple[Any, ...]:
     count = candidates.shape[axis]
     if isinstance(count, int) and count <= FEW:
-        return _one_by_one(semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)])[: 1 + with_winner]
-    index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
-    if with_winner and type(semiring).best is SelectiveSemiring.best:
-        return _together(semiring, candidates, index, axis)
-    value = semiring.best(candidates, axis)
-    if not with_winner:
-        return (value,)
-    wins = (candidates == jnp.expand_dims(value, axis)) | ((candidates != candidates) & jnp.expand_dims(value != value, axis))
-    return value, jnp.min(jnp.where(wins, index, jnp.asarray(count, jnp.int32)), axis=axis)
+        return one_by_one(semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)])[: 1 + with_winner]
+    if with_winner:
+        return _together(semiring, candidates, axis)
+    return (semiring.best(candidates, axis),)
 
 
-def _one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[Any, Any]:
+def one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[Any, Any]:
+    """Value and winner among arrays of candidates, each taken once."""
     value, *rest = candidates
     winner = jnp.zeros(value.shape, jnp.int32)
     for t, candidate in enumerate(rest, 1):
@@ -69,15 +65,15 @@ def _one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple
     return value, winner
 
 
-def _together(semiring: SelectiveSemiring, candidates: Any, index: Any, axis: int) -> tuple[Any, Any]:
-    """Value and winner in one reduction: a candidate that is made twice may be rounded twice, where times has several operations."""
+def _together(semiring: SelectiveSemiring, candidates: Any, axis: int) -> tuple[Any, Any]:
+    """Value and winner in one reduction: XLA may round a candidate that is made twice in two ways, and then neither equals the other."""
 
-    def better_one(x: Any, y: Any) -> Any:
-        takes = semiring.better(y[0], x[0]) | (y[0] != y[0])
+    def first_best(x: Any, y: Any) -> Any:
         equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
-        takes = jnp.where(equal, y[1] < x[1], takes & (x[0] == x[0]))
+        takes = jnp.where(equal, y[1] < x[1], semiring.better(y[0], x[0]) | (y[0] != y[0]))
         return jnp.where(takes, y[0], x[0]), jnp.where(takes, y[1], x[1])
 
     start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
-    value, winner = lax.reduce((candidates, index), start, better_one, (axis,))
+    index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
+    value, winner = lax.reduce((candidates, index), start, first_best, (axis,))
     return value, winner

@@ -1,0 +1,337 @@
+"""The law of origins: a result does not depend on where an operand comes from, nor on what surrounds the call.
+
+Entries are small integers, so every sum and product is exact, ties are many, and NumPy says what is right to the bit.
+"""
+
+import dataclasses
+import functools
+import itertools
+import random
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import (
+    TROPICAL_RULES,
+    Outputs,
+    Ties,
+    TropicalEinsum,
+    log_sum_exp,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from ext_tropical.step.log_einsum import LogEinsum
+from tenferro_jax.extension import apply
+
+from ..sweep import ALL
+
+FORMS = {  # rows, contracted, columns: each shape takes another way through the lowering
+    "tiny": (1, 2, 3),
+    "small": (4, 6, 5),
+    "few contracted": (50, 3, 60),
+    "matrix and vector": (60, 150, 1),
+    "vector and matrix": (1, 150, 60),
+    "one block": (24, 12, 40),
+    "blocks": (20, 33, 24),
+    "tiles": (9, 18, 140),
+    "parts": (3, 2048, 3),
+    "one operand": (6, 9, 0),
+    "one long operand": (3, 4000, 0),
+}
+SEMIRINGS = (max_plus, min_plus, max_mul, min_max, log_sum_exp(1.0))
+DTYPES = ("float32", "float64", "bfloat16", "int32")
+PARTS = ("value", "winner", "first", "split")
+ROUTES = ("door", "xla")  # with native kernels where they serve; what every platform and exported program runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One program: what is computed, of which operands, and how it is called."""
+
+    form: str
+    batch: int
+    semiring: object
+    dtype: str
+    part: str
+    route: str
+    origin: str
+    level: int
+    seed: int
+
+    @property
+    def makes_sense(self):
+        smooth = self.semiring == SEMIRINGS[-1]
+        if (self.dtype == "int32" and (self.part in ("first", "split") or smooth)) or (
+            smooth and self.part != "value" and self.part != "first"
+        ):
+            return False
+        return not (FORMS[self.form][2] == 0 and self.semiring == max_mul and self.part == "split")
+
+    @property
+    def equation(self):
+        b = "b" if self.batch else ""
+        return f"{b}ij->{b}i" if FORMS[self.form][2] == 0 else f"{b}ij,{b}jk->{b}ik"
+
+    def operands(self):
+        rows, contracted, columns = FORMS[self.form]
+        batch = (self.batch,) if self.batch else ()
+        shapes = [(*batch, rows, contracted)] + ([(*batch, contracted, columns)] if columns else [])
+        return [np.array(integers(np, shape, self.seed + i), self.dtype) for i, shape in enumerate(shapes)]
+
+
+def integers(xp, shape, seed):
+    """-4 to 4 in no order, the same in NumPy and inside a program."""
+    count = int(np.prod(shape))
+    return ((xp.arange(count, dtype="int32") * 7919 + seed * 31) % 104729 % 9 - 4).reshape(shape)
+
+
+# --- what is right, in NumPy -------------------------------------------------------------------------------------------
+
+
+def expected(case):
+    """The case's part: value, winner, or the derivative of the sum of the value in the first operand."""
+    lhs, *rest = (x.astype(np.float64) for x in case.operands())
+    rhs = rest[0] if rest else None
+    candidates = lhs[..., None] if rhs is None else times(case.semiring, lhs[..., None], rhs[..., None, :, :])  # batch, i, j, k
+    axis = -2
+    slope = 1.0
+    if rhs is not None and case.semiring in (max_mul, min_max):
+        x, y = np.broadcast_arrays(lhs[..., None], rhs[..., None, :, :])
+        slope = y if case.semiring == max_mul else ~(y > x) * 1.0
+    if case.semiring == SEMIRINGS[-1]:
+        top = candidates.max(axis, keepdims=True)
+        weights = np.exp(candidates - top)
+        value = (top + np.log(weights.sum(axis, keepdims=True))).squeeze(axis)
+        shares = weights / weights.sum(axis, keepdims=True)
+    else:
+        minimum = case.semiring in (min_plus, min_max)
+        value = candidates.min(axis) if minimum else candidates.max(axis)
+        best = candidates == np.expand_dims(value, axis)
+        winner = best.argmax(axis)
+        if case.part == "winner":
+            return winner if rhs is not None else winner[..., 0]
+        chosen = np.arange(candidates.shape[axis])[:, None] == np.expand_dims(winner, axis)
+        shares = chosen if case.part == "first" else best / best.sum(axis, keepdims=True)
+    if case.part == "value":
+        return value if rhs is not None else value[..., 0]
+    return (shares * slope).sum(-1)
+
+
+def times(semiring, x, y):
+    return {max_mul: np.multiply, min_max: np.maximum}.get(semiring, np.add)(x, y)
+
+
+# --- what is called ----------------------------------------------------------------------------------------------------
+
+
+def solve(case, *operands):
+    """The case's part, as a user would write it."""
+    outputs = Outputs.VALUE_AND_WINNER if case.part == "winner" else Outputs.VALUE
+    ties = Ties.SPLIT if case.part == "split" else Ties.FIRST
+
+    def value(*operands):
+        smooth = case.semiring == SEMIRINGS[-1]
+        if case.route == "door":
+            return tropical_einsum(case.equation, *operands, semiring=case.semiring, **({} if smooth else {"ties": ties.value}))
+        op = LogEinsum(1.0, case.equation) if smooth else TropicalEinsum(case.semiring, case.equation, outputs, ties)
+        if smooth:
+            operands = [x.astype("float32") if x.dtype == jnp.bfloat16 else x for x in operands]
+        return apply(op, *operands, rules=TROPICAL_RULES)[0]
+
+    if case.part == "winner":
+        if case.route == "door":
+            return tropical_einsum_with_argmax(case.equation, *operands, semiring=case.semiring).winner
+        return apply(TropicalEinsum(case.semiring, case.equation, outputs), *operands, rules=TROPICAL_RULES)[1]
+    if case.part == "value":
+        return value(*operands)
+    return jax.grad(lambda first, *rest: value(first, *rest).astype("float32").sum())(operands[0], *operands[1:])
+
+
+# --- where operands come from ------------------------------------------------------------------------------------------
+
+keep = jax.jit(lambda x: jnp.maximum(x, jnp.asarray(-9, x.dtype)))  # leaves every entry as it is, by arithmetic
+double = jax.jit(lambda x: x + x)
+
+
+def swapped(x):
+    return jnp.swapaxes(keep(np.swapaxes(x, -1, -2)), -1, -2)
+
+
+def reshaped(x):
+    return jnp.reshape(keep(jnp.asarray(x.reshape(-1))), x.shape)
+
+
+def cast(x):
+    return jax.jit(lambda x, dtype: x.astype(dtype), static_argnums=1)(jnp.asarray(x.astype(np.int8)), x.dtype)
+
+
+def halved(x):
+    return double(jnp.asarray(x.astype(np.float32) / 2)).astype(x.dtype)
+
+
+def picked(x):
+    return jnp.stack([jnp.asarray(-x), jnp.asarray(x)])[keep(np.int32(1))]
+
+
+def turned(x):
+    return jnp.flip(keep(jnp.asarray(np.flip(x, -1).copy())), -1)
+
+
+def nested(x):
+    return jax.jit(lambda x: jnp.moveaxis(jax.jit(lambda x: keep(keep(x)))(x), 0, -1))(jnp.asarray(np.moveaxis(x, -1, 0)))
+
+
+MADE = {"swapped": swapped, "reshaped": reshaped, "cast": cast, "halved": halved, "picked": picked, "turned": turned, "nested": nested}
+"""Constants that went through jitted functions, transposes, reshapes and casts. Each gives back the array that it was given."""
+
+
+def with_constants(case, make):
+    """A function of the first operand alone: the others are made of constants inside it; of an only operand, that one is."""
+    first, *rest = case.operands()
+    if rest:
+        return (lambda x: solve(case, x, *(make(y) for y in rest))), first
+    return (lambda x: solve(case, jnp.where(x > 0, make(first), jnp.asarray(0, first.dtype)))), np.float32(1)
+
+
+def argument(case, jit):
+    return jit(functools.partial(solve, case))(*case.operands())
+
+
+def eager(case, jit):
+    return solve(case, *map(jnp.asarray, case.operands()))
+
+
+def closed_over(make, case, jit):
+    fn, x = with_constants(case, make)
+    return jit(fn)(x)
+
+
+def both_constant(case, jit):
+    rng = random.Random(case.seed)
+    return jit(lambda: solve(case, *(rng.choice(list(MADE.values()))(x) for x in case.operands())))()
+
+
+def made_inside(case, jit):
+    arrays = case.operands()
+    return jit(lambda: solve(case, *(integers(jnp, x.shape, case.seed + i).astype(x.dtype) for i, x in enumerate(arrays))))()
+
+
+def carried(case, jit):
+    """The operands are a loop's carry: first a loop that leaves them as they are, then the turn of a scan."""
+    arrays = tuple(map(jnp.asarray, case.operands()))
+
+    def program():
+        state = jax.lax.fori_loop(0, 3, lambda _, state: tuple(keep(x) for x in state), arrays)
+        return jax.lax.scan(lambda state, _: (state, solve(case, *state)), state, jnp.arange(2))[1][1]
+
+    return jit(program)()
+
+
+def chosen(case, jit):
+    fn, x = with_constants(case, jnp.asarray)
+    other = np.zeros_like(x)
+    return jit(lambda p, x: jax.lax.cond(p, fn, fn, jnp.where(p, x, other)))(True, x)
+
+
+def mapped(case, jit):
+    fn, x = with_constants(case, swapped)
+    return jit(lambda x: jax.vmap(fn, out_axes=-1)(jnp.stack([x, x]))[..., 1])(x)
+
+
+def checkpointed(case, jit):
+    fn, x = with_constants(case, reshaped)
+    return jit(jax.checkpoint(fn))(x)
+
+
+def exported(case, jit):
+    fn, x = with_constants(case, random.Random(case.seed).choice(list(MADE.values())))
+    program = jax.export.export(jax.jit(fn))(jax.ShapeDtypeStruct(np.shape(x), x.dtype))
+    return jit(jax.export.deserialize(program.serialize()).call)(x)
+
+
+def tj_exported(case, jit):
+    fn, x = with_constants(case, random.Random(case.seed).choice(list(MADE.values())))
+    return jit(tj.load_exported(tj.export(fn, jax.ShapeDtypeStruct(np.shape(x), x.dtype)).to_bytes()).call)(x)
+
+
+def in_a_graph(case, jit):
+    fn, x = with_constants(case, random.Random(case.seed).choice(list(MADE.values())))
+    return jit(tj.trace(fn, jax.ShapeDtypeStruct(np.shape(x), x.dtype)).to_jax())(x)
+
+
+ORIGINS = {
+    "argument": argument,
+    "eager": eager,
+    "constant": functools.partial(closed_over, jnp.asarray),
+    **{name: functools.partial(closed_over, make) for name, make in MADE.items()},
+    "all constant": both_constant,
+    "made inside": made_inside,
+    "carried": carried,
+    "a branch": chosen,
+    "vmap": mapped,
+    "checkpoint": checkpointed,
+    "jax.export": exported,
+    "tj.export": tj_exported,
+    "graph": in_a_graph,
+}
+
+
+def cases(count, seed):
+    """A seeded choice of all combinations, every origin as often as every other."""
+    rng = random.Random(seed)
+    axes = (tuple(FORMS), (0, 0, 1, 2, 3), SEMIRINGS, DTYPES, PARTS, ROUTES)
+    origins = itertools.cycle(ORIGINS)
+    found = []
+    while len(found) < count:
+        form, batch, semiring, dtype, part, route = (rng.choice(axis) for axis in axes)
+        case = Case(form, batch, semiring, dtype, part, route, "", rng.choice((0, -1)), rng.randrange(99))
+        if case.makes_sense:
+            found.append(dataclasses.replace(case, origin=next(origins)))
+    return found
+
+
+def wrong(case):
+    """What is wrong with a case's result, or ""."""
+    options = {} if case.level < 0 else {"compiler_options": {"xla_backend_optimization_level": case.level}}
+    got = np.asarray(ORIGINS[case.origin](case, functools.partial(jax.jit, **options))).astype(np.float64)
+    want = expected(case)
+    if got.shape != np.shape(want):
+        return f"{case}: shape {got.shape}, not {np.shape(want)}"
+    # Sums of shares are rounded in their own order; all else is exact.
+    tolerance = 2e-2 if case.dtype == "bfloat16" else 1e-5
+    exact = case.part in ("value", "winner") and case.semiring != SEMIRINGS[-1]
+    right = np.array_equal(got, want) if exact else np.allclose(got, want, rtol=tolerance, atol=tolerance)
+    return (
+        ""
+        if right
+        else f"{case}: {np.sum(got != want)} of {got.size} entries differ, as {got[got != want][:3]} from {want[got != want][:3]}"
+    )
+
+
+def test_a_constant_that_went_through_a_jitted_function_and_a_transpose():
+    """As reported: a predictor with its weights closed over."""
+    weights = jnp.arange(6.0).reshape(1, 2, 3) - 2
+
+    def predict(x):
+        return tropical_einsum("bij,bjk->bik", x, jnp.swapaxes(jax.nn.relu(weights), 1, 2))
+
+    x = jnp.zeros((1, 1, 3))
+    assert jax.jit(predict)(x).tolist() == predict(x).tolist() == [[[0.0, 3.0]]]
+
+
+def test_a_sample_of_origins():
+    assert not [text for case in cases(2 * len(ORIGINS), 1) if (text := wrong(case))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_origins(part):
+    assert not [text for case in cases(2000 if ALL else 1000, 0)[part::20] if (text := wrong(case))]
