@@ -430,7 +430,7 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 def spreads(value: Any) -> bool:
     """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation says that a program is for several devices."""
-    if hasattr(value, "params"):
+    if hasattr(value, "primitive"):
         return any(spreads(x) for p in value.params.values() for x in (p if isinstance(p, tuple) else (p,)))
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return value.size > 1

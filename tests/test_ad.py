@@ -138,3 +138,31 @@ def test_complex_gradients_are_those_of_jax():
     np.testing.assert_allclose(tj.grad(graph).to_jax()(z), 2 * z.conj() + 1, rtol=1e-15)
     with pytest.raises(NonScalarGrad, match=r"outputs complex128\[\]; needed one floating output"):
         tj.grad(trace(lambda z: z.sum(), z))
+
+
+AT_KINKS = [  # (function, where, the derivative that docs/spec/autodiff.md says; None where only JAX is asked)
+    (jnp.abs, 0.0, 1.0),
+    (jnp.abs, -0.0, 1.0),
+    (jnp.abs, -1.0, -1.0),
+    (lambda x: jnp.abs(jax.lax.complex(x, jnp.zeros_like(x))), 0.0, 0.0),
+    (jnp.sign, 0.0, 0.0),
+    (jnp.floor, 1.0, 0.0),
+    (lambda x: jnp.maximum(x, 2.0), 2.0, 0.5),
+    (lambda x: jnp.minimum(x, 2.0), 2.0, 0.5),
+    (lambda x: jax.lax.cummax(jnp.stack([x, x]))[1], 2.0, 1.0),
+    (lambda x: jnp.max(jnp.stack([x, jnp.full_like(x, 2.0), x])), 2.0, 2 / 3),
+    (lambda x: jax.lax.clamp(0.0, x, 2.0), 2.0, 0.0),
+    (jax.grad(jax.scipy.special.i0), 0.0, None),
+    (jax.grad(jax.scipy.special.i1), 0.0, None),
+    (jax.grad(jax.scipy.special.i0e), 0.0, None),
+]
+
+
+def test_derivatives_at_ties_and_kinks_are_those_of_the_page_and_of_jax():
+    x = np.float64(0)
+    ours = [tj.grad(tj.trace(fn, x)).to_jax() for fn, *_ in AT_KINKS]
+    at = [np.float64(where) for _, where, _ in AT_KINKS]
+    got, want = jax.jit(lambda at: [[f(x) for f, x in zip(fs, at)] for fs in (ours, [jax.grad(fn) for fn, *_ in AT_KINKS])])(at)
+    np.testing.assert_array_equal(got, want)
+    page = [(g, said) for g, (_, _, said) in zip(got, AT_KINKS) if said is not None]
+    np.testing.assert_allclose(*zip(*page), rtol=1e-15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import traceback as traceback_module
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,14 +96,21 @@ class Reader:
         self.builder.absorb_rules(graph)  # what is lost here is refused when this order is differentiated, not before
         return graph
 
-    def source(self, *eqns: Any) -> str:
+    def recorded_line(self, *eqns: Any) -> str:
         """The user's line that made the first of the equations, or of those that call them, that has one."""
         for eqn in (*eqns, *reversed(self.callers)):
             traceback = None if eqn is None else eqn.source_info.traceback
             for frame in [] if traceback is None else traceback.frames:
                 if not frame.file_name.startswith((*_LIBRARIES, "<")):
                     return f"{frame.file_name}:{frame.line_num}"
-        return "an unknown line"
+        return _UNKNOWN
+
+    def source(self, *eqns: Any) -> str:
+        """The recorded line, or else the user's line that traces: of a function that is JAX's own, JAX records none."""
+        line = self.recorded_line(*eqns)
+        outside = traceback_module.walk_stack(None) if line == _UNKNOWN else ()
+        found = ((frame.f_code.co_filename, number) for frame, number in outside)
+        return next((f"{name}:{number}" for name, number in found if not name.startswith((*_LIBRARIES, "<frozen "))), line)
 
     def _row(self, eqn: Any) -> Row:
         if isinstance(eqn.params.get("op"), Extension):
@@ -125,6 +133,7 @@ class Reader:
         return row
 
 
+_UNKNOWN = "an unknown line"
 _LIBRARIES = tuple(str(pathlib.Path(str(module.__file__)).parent) for module in (jax, jax_seam))
 
 

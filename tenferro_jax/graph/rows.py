@@ -147,7 +147,7 @@ def _custom(extract: Callable[..., Any], cls: Any) -> Row:
         if op is None:
             op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
         if isinstance(op, str):  # why the rule is lost
-            reader.builder.lose_rules([f"{name} at {reader.source(eqn)} ({op})"])
+            reader.builder.lose_rules([f"{name} at {reader.recorded_line(eqn)} ({op})"])
             return reader.read(inner, inputs, eqn)
         for graph in bodies_of(op):
             reader.builder.absorb_rules(graph)
@@ -260,7 +260,20 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return builder.add(control.While(*graphs, tested, tested + used), *inputs[:tested], *inputs)
 
 
+def _platform_index(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The index for a `cond` that chooses by platform, which does without: outside Pallas kernels JAX's own have one branch alone."""
+    named = [name for names in eqn.params["platforms"] for name in names or () if name != "mosaic"]
+    if named:
+        given = f"lax.platform_dependent with a branch for {', '.join(named)} at {reader.source(eqn)}"
+        fix = "Keep it outside the graph, or write an extension op, whose lowering may call it."
+        raise refuse("platform_index", given, "one computation, whatever the platform", fix)
+    return (reader.builder.constant(np.int32(0)),)
+
+
 def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    platforms = eqn.params.get("branches_platforms")
+    if platforms is not None:
+        return reader.read(eqn.params["branches"][platforms.index(None)], inputs[1:], eqn)
     branches = tuple(reader.sub_graph(branch) for branch in eqn.params["branches"])
     return reader.builder.add(control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:])
 
@@ -513,10 +526,10 @@ def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]
     p = eqn.params
     op = sorting.ApproxTopK(
         payload(p["k"]),
-        p["reduction_dimension"] % inputs[0].ndim,
+        payload(p["reduction_dimension"]) % inputs[0].ndim,
         float(p["recall_target"]),
         p["is_max_k"],
-        p["reduction_input_size_override"],
+        payload(p["reduction_input_size_override"]),
         p["aggregate_to_topk"],
     )
     return reader.builder.add(op, *inputs)
@@ -650,8 +663,8 @@ ROWS: dict[str, Row] = {
     "reduce_or": _fields(reduction.ReduceOr),
     "reduce_xor": _fields(reduction.ReduceXor),
     "reduce": _reduce,
-    "argmax": _op(lambda p: reduction.ArgMax(p["axes"][0], np.dtype(p["index_dtype"]))),
-    "argmin": _op(lambda p: reduction.ArgMin(p["axes"][0], np.dtype(p["index_dtype"]))),
+    "argmax": _op(lambda p: reduction.ArgMax(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
+    "argmin": _op(lambda p: reduction.ArgMin(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
     "cumsum": _fields(cumulative.CumSum),
     "cumprod": _fields(cumulative.CumProd),
     "cummax": _fields(cumulative.CumMax),
@@ -703,6 +716,8 @@ ROWS: dict[str, Row] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
+    "platform_index": _platform_index,
+    "debug_print": lambda reader, eqn, inputs: (),  # a graph has no effects
     "custom_linear_solve": _linear_solve,
     "call_hi_primitive": _expanded_primitive,
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),

@@ -81,7 +81,7 @@ class Abs(Unary):
     """|x|, real for complex x; the most negative integer stays itself.
 
     C1: signed integer, floating or complex.
-    Gradient: sign(x) t; Re(conj(sign(x)) t) for complex x; 0 at zero.
+    Gradient: t where x >= 0, -t elsewhere, so t at zero; Re(conj(x) t) / |x| for complex x, 0 at zero.
     Example: Abs().apply(-2.0) = 2.0
     """
 

@@ -112,7 +112,7 @@ LIMITATIONS = (
         "`Unsupported`; use add, subtract, multiply, min, max or set",
     ),
     Limitation(
-        "schur, hessenberg, tridiagonal, ormqr, cholesky_update, symmetric_product",
+        "schur, hessenberg, tridiagonal, geqrf, geqp3, ormqr, cholesky_update, symmetric_product",
         "no upstream op and no derivative in JAX",
         "`Unsupported`",
     ),
@@ -124,10 +124,11 @@ LIMITATIONS = (
     ),
     Limitation("callbacks, ffi_call, pallas_call", "no identity and no way to other platforms", "`Unsupported`; write an extension op"),
     Limitation(
-        "platform_index: lax.platform_dependent, and with it slogdet and random.orthogonal",
+        "platform_index: lax.platform_dependent with branches for cpu, cuda, rocm or tpu",
         "a graph does not know how it runs",
-        "`Unsupported`; put it outside the graph",
+        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's own choices, for Pallas kernels, are made",
     ),
+    Limitation("`jax.debug.print` inside a traced function", "a graph has no effects", "the print is dropped; print outside the graph"),
     Limitation("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
     Limitation("explicit shardings inside a traced function", "a graph does not know how it runs", "`Unsupported`; shard the arguments"),
     Limitation(

@@ -73,6 +73,15 @@ def test_routes_of_a_function_in_program_order():
     assert [r.kind for r in routes(jax.jit(f), X, exporting=True)] == [RouteKind.LOWERING] * 2
 
 
+@pytest.mark.clause("X8.2")
+def test_routes_of_functions_with_rules_of_their_own():
+    squared = jax.custom_vjp(lambda x: apply(ScaledSquare(), x, rules=RULES)[0])
+    squared.defvjp(lambda x: (squared(x), x), lambda x, c: (apply(KernelSine(), c, rules=RULES)[0],))
+    call = lambda x: jax.nn.relu(squared(jax.nn.softplus(x))).sum()  # noqa: E731
+    assert [route.family_id for route in routes(call, X)] == [ScaledSquare.family_id]
+    assert [route.family_id for route in routes(jax.grad(call), X)] == [ScaledSquare.family_id, KernelSine.family_id]
+
+
 @pytest.mark.clause("X8.1", "X8.2")
 def test_the_route_that_is_told_is_the_route_that_runs():
     call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731

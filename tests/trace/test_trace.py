@@ -55,9 +55,93 @@ def test_every_primitive_that_is_refused_names_itself_its_line_and_a_way_out():
     def with_schur(x):
         return jax.jit(lambda a: jax.lax.linalg.schur(a @ a.T))(x)
 
-    for fn, name in ((with_callback, "pure_callback"), (with_schur, "schur")):
+    for fn, name in ((with_callback, "pure_callback"), (with_schur, "schur"), (jax.scipy.linalg.hessenberg, "hessenberg")):
         with pytest.raises(Unsupported, match=rf"primitive '{name}'.*test_trace\.py:\d+; needed .*docs/spec/ops\.md.*keep it outside"):
-            trace(fn, X)
+            trace(fn, X.T @ X)
+
+
+def test_a_function_of_jax_alone_is_refused_at_the_line_that_traces_it():
+    with pytest.raises(Unsupported) as refused:
+        trace(jax.scipy.linalg.hessenberg, X.T @ X)
+    assert f"hessenberg at {__file__}:{refused.traceback[0].lineno + 1};" in str(refused.value)
+
+
+def test_branches_for_pallas_kernels_are_left_out():
+    """jnp.diagonal has one, and with it diag, det, slogdet and every Gaussian likelihood."""
+
+    def likelihood(a):
+        steps = jax.lax.scan(lambda c, x: (c + jnp.diag(a) * x, jnp.trace(a)), jnp.zeros(3), a[0])[0]
+        sign, size = jnp.linalg.slogdet(a)
+        return jnp.log(jnp.diagonal(jnp.linalg.cholesky(a), 0)).sum() - size / 2 + sign - 1 + (steps**2).sum() - jnp.linalg.det(a)
+
+    a = X.T @ X + 3 * np.eye(3)
+    graph = trace(likelihood, a)
+    want = (np.diag(a) ** 2).sum() * a[0].sum() ** 2 - np.linalg.det(a)
+    np.testing.assert_allclose(jax.jit(graph.to_jax())(a), want, rtol=1e-12)
+    np.testing.assert_allclose(tj.load_exported(tj.export(graph, platforms=("cpu",)).to_bytes()).call(a), want, rtol=1e-12)
+    both = jax.jit(jax.vmap(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a))))(a[None])
+    np.testing.assert_allclose(*both, rtol=1e-12)
+    assert "Cond" not in {type(node.op).__name__ for node in graph.nodes}
+
+
+def chosen(x):
+    return jax.lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.cos, default=jnp.tan)
+
+
+@tj.extension.extension_op(package="test-package", name="chosen", version=1)
+class Chosen(tj.extension.ExtensionOp):
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(chosen, x),)
+
+
+def test_branches_for_platforms_belong_into_an_extension():
+    with pytest.raises(Unsupported, match=r"a branch for cpu, cuda at .*test_trace\.py:\d+; needed one computation.*an extension op"):
+        trace(chosen, X)
+    graph = trace(lambda x: tj.extension.apply(Chosen(), x)[0], X)
+    program = tj.export(graph)
+    assert {"stablehlo.sine", "stablehlo.cosine", "stablehlo.tan"} <= set(program.stablehlo().split())
+    for run in (graph.to_jax(), jax.jit(graph.to_jax()), program.call):
+        np.testing.assert_allclose(run(X), np.sin(X), rtol=1e-12)
+
+
+def test_what_jax_prints_is_left_out(capsys):
+    def printing(x):
+        jax.debug.print("x is {}", x)
+        return jax.lax.scan(lambda c, r: (c + r, jax.debug.print("r is {}", r)), x[0], x)[0]
+
+    graph = trace(printing, X)
+    np.testing.assert_array_equal(graph.to_jax()(X), X[0] + X.sum(0))
+    np.testing.assert_array_equal(tj.export(graph, platforms=("cpu",)).call(X), X[0] + X.sum(0))
+    jax.effects_barrier()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, i: jax.lax.argmax(x, i(1), np.int32),
+        lambda x, i: jax.lax.argmin(x, i(1), np.int32),
+        lambda x, i: jax.lax.cumsum(x, i(1)),
+        lambda x, i: jax.lax.sort(x, dimension=i(1)),
+        lambda x, i: jax.lax.concatenate([x, x], i(1)),
+        lambda x, i: jax.lax.broadcasted_iota(np.int32, (i(2), i(3)), i(1)),
+        lambda x, i: jax.lax.rev(x, (i(0),)),
+        lambda x, i: jax.lax.top_k(x, i(2)),
+        lambda x, i: jax.lax.approx_max_k(x, i(2), reduction_dimension=i(1)),
+        lambda x, i: jax.lax.reduce_sum(x, (i(0),)),
+        lambda x, i: jax.lax.transpose(x, (i(1), i(0))),
+        lambda x, i: jax.lax.slice_in_dim(x, i(0), i(2), i(1), i(1)),
+        lambda x, i: jax.lax.pad(x, 0.0, [(i(0), i(1), i(2)), (i(0), i(0), i(0))]),
+        lambda x, i: jax.lax.split(x, (i(1), i(2)), axis=i(1)),
+        lambda x, i: jax.lax.reduce_window(x, 0.0, jax.lax.add, (i(1), i(2)), (i(1), i(1)), "VALID"),
+        lambda x, i: jax.lax.integer_pow(x, i(2)),
+        lambda x, i: jax.lax.reduce_precision(x, i(8), i(7)),
+        lambda x, i: jax.lax.scan(lambda c, _: (c + x, None), x, length=i(3), unroll=int(i(1)))[0],
+    ],
+)
+def test_numpy_integers_are_integers(fn):
+    """Whatever of them jnp or a user hands to lax."""
+    assert trace(lambda x: fn(x, np.int64), X) == trace(lambda x: fn(x, int), X)
 
 
 def everything(x, key):
