@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from ..payload import map_leaves
 from ..payload_text import payload_json
 from .batching import BatchLevel, Levels
 from .family import parse_family_id
-from .op import Assume, ExtensionOp, ShapeContext, checked_sequence
+from .op import Assume, ExtensionOp, ShapeContext, checked_sequence, require_own_family
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 
 
@@ -43,12 +44,17 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     return meta
 
 
+_require_own_family = functools.lru_cache(maxsize=1024)(require_own_family)
+
+
 def _require_constants(op: ExtensionOp) -> None:
     """Refuse a family_id that is not the class's, and counts that are no counts."""
-    family_id = getattr(type(op), "family_id", None)
+    cls: Any = type(op)
+    family_id = getattr(cls, "family_id", None)
     parse_family_id(family_id)
+    _require_own_family(cls)
     if op.family_id != family_id:
-        raise MalformedFamilyId(op.family_id, problem=f"its class {type(op).__name__} says {family_id!r}")
+        raise MalformedFamilyId(op.family_id, problem=f"its class {cls.__name__} says {family_id!r}")
     for name in ("input_count", "output_count"):
         count = getattr(op, name)
         if type(count) is not int or count < 0:

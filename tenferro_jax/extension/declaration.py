@@ -8,7 +8,7 @@ from typing import TypeVar, dataclass_transform
 
 from ..errors import InvalidConfig, MalformedFamilyId
 from .family import parse_family_id
-from .op import ExtensionOp
+from .op import DECLARING, ExtensionOp, require_own_family
 
 Op = TypeVar("Op", bound=ExtensionOp)
 
@@ -26,7 +26,8 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
 
     Raises:
       MalformedFamilyId: the parts make no family_id, or one that reads as other parts.
-      InvalidConfig: the class is no ExtensionOp, states another family_id itself, or is a dataclass that is not frozen.
+      InvalidConfig: the class is no ExtensionOp, states another family_id itself, is a dataclass that is not frozen, or
+        overrides something of an op class that it derives from and whose family_id it states.
 
     Example:
       >>> @extension_op(package="docs-example", name="shift", version=1)
@@ -42,18 +43,21 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
         raise MalformedFamilyId(family_id, problem=f"it does not read back as package={package!r}, name={name!r}, version={version!r}")
 
     def declare(cls: type[Op]) -> type[Op]:
+        DECLARING.discard(declare)
         if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
             raise _refusal(family_id, repr(cls), "a subclass of ExtensionOp", "Derive it from tenferro_jax.extension.ExtensionOp.")
         stated = vars(cls).get("family_id", family_id)
         if stated != family_id:
             raise _refusal(family_id, f"family_id = {stated!r} in the class", "one family_id", "Leave the line out.")
         cls.family_id = family_id
+        require_own_family(cls)
         if "__dataclass_params__" not in vars(cls):
             return dataclasses.dataclass(frozen=True)(cls)
         if not vars(cls)["__dataclass_params__"].frozen:
             raise _refusal(family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out.")
         return cls
 
+    DECLARING.add(declare)
     return declare
 
 

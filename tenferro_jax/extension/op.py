@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -62,6 +63,11 @@ class ExtensionOp(Sealed):
     family_id: ClassVar[str]
     input_count: Any = 1
     output_count: Any = 1
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not DECLARING:
+            require_own_family(cls)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.
@@ -130,6 +136,33 @@ class ExtensionOp(Sealed):
     def example_inputs(self) -> Sequence[Sequence[Any]]:
         """Inputs that show the op at work, a sequence of arrays each: what `check_extension` takes when none are given."""
         return ()
+
+
+DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Decorators `@extension_op(...)` that still wait for their class: they are made before it, and give it its family_id after."""
+
+
+def require_own_family(cls: Any) -> None:
+    """Refuse an op class that has the family_id of a base and is another op: something of the base overridden, other fields.
+
+    Raises:
+      InvalidConfig: the text names both classes.
+    """
+    family_id = getattr(cls, "family_id", None)
+    bases = [base for base in cls.__mro__[1:] if issubclass(base, ExtensionOp) and getattr(base, "family_id", None) == family_id]
+    if family_id is None or not bases:
+        return
+    owner = bases[-1]
+    fields, known = (set(getattr(kind, "__dataclass_fields__", ())) for kind in (cls, owner))
+    own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base) if not name.startswith("__")}
+    changed = sorted((own & set(dir(owner))) - known - {"family_id", "example_inputs", "_abc_impl"} | fields ^ known)
+    if changed:
+        raise InvalidConfig(
+            where=f"class {cls.__qualname__}",
+            given=f"family_id {family_id}, which is that of its base {owner.__qualname__}, with another {', '.join(changed)}",
+            needed="a family_id of its own: AD rules, kernels and files know an op by it",
+            fix=f"State one in {cls.__name__}, or declare it with @extension_op.",
+        )
 
 
 def has_host_form(op: ExtensionOp) -> bool:

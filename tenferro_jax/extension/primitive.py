@@ -221,8 +221,11 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
         form = rule.differentiable_form(op.op)
     if form is op.op:
         return op
-    if not isinstance(form, ExtensionOp):
-        raise InvalidConfig(where=where, given=repr(form), needed="an extension op", fix="Return op itself, or an op that computes more.")
+    if not isinstance(form, ExtensionOp) or form.family_id != op.family_id:
+        needed = f"an op of family {op.family_id}"
+        raise InvalidConfig(
+            where=where, given=repr(form), needed=needed, fix="Return op itself, or an op of its family that computes more."
+        )
     carrier = op.with_op(form)
     have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)
     if have != want:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import Duplicate, InvalidConfig, Unsupported
 from ..payload_text import from_payload_json
 from .family import parse_family_id
-from .op import ExtensionOp
+from .op import ExtensionOp, require_own_family
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,10 @@ class ExtensionFactory:
 
     @property
     def family_id(self) -> str:
-        """The family of the ops; MalformedFamilyId where the class has none."""
+        """The family of the ops; MalformedFamilyId where the class has none, InvalidConfig where it is that of another op."""
         family_id: str = getattr(self.op_class, "family_id", None)  # type: ignore[assignment]
         parse_family_id(family_id)
+        require_own_family(self.op_class)
         return family_id
 
     @property

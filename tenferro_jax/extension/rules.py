@@ -81,7 +81,7 @@ class ExtensionAdRule(Sealed):
     family_id: ClassVar[str]
 
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
-        """The op to run in place of `op` when it is differentiated.
+        """The op of the same family to run in place of `op` when it is differentiated.
 
         Its first outputs are those of `op`; the further ones are residuals for `linearize`, which then receives this
         op and all its outputs. By default `op` itself.

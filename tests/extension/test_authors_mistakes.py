@@ -55,13 +55,13 @@ class Formed(ExtensionOp):
 
 
 @pytest.mark.clause("X10.12")
-@pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number"])
+@pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number", "family"])
 def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
     class Rule(ExtensionAdRule):
         family_id = Formed.family_id
 
         def differentiable_form(self, op):
-            return 3 if form == "number" else Formed(form)
+            return {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
 
         def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
             return builder.inline(lambda r, t: (r * t, 2 * t), primal_out[1], tangent_in[0])
@@ -72,7 +72,7 @@ def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
         return
     for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum())):
         with pytest.raises(
-            InvalidConfig if form == "number" else MetaMismatchError,
+            InvalidConfig if form in ("number", "family") else MetaMismatchError,
             match=r"differentiable_form of extension test-package\.formed_square\.v1",
         ):
             run(X)

@@ -55,7 +55,8 @@ def _kernel(op, x):
     return (x + 1.0,)
 
 
-KERNEL = ExtensionRuntimeSet(Kernel(Telling.family_id, "cpu", _kernel))
+LESS = "test-package.telling_less.v1"
+KERNEL = ExtensionRuntimeSet(Kernel(Telling.family_id, "cpu", _kernel), Kernel(LESS, "cpu", _kernel))
 NUMBER = {RouteKind.KERNEL: 1.0, RouteKind.LOWERING: 2.0, RouteKind.HOST: 3.0}
 
 
@@ -93,11 +94,11 @@ def test_calls_are_merged_repeated_and_dropped():
     ],
 )
 def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
-    op = type("Less", (Telling,), {name: getattr(ExtensionOp, name) for name in left_out})()
+    op = type("Less", (Telling,), {"family_id": LESS} | {name: getattr(ExtensionOp, name) for name in left_out})()
     call = lambda x: apply(op, x, runtimes=runtimes)[0]  # noqa: E731
     for _, run in (*ways(call, X), ("vmap", lambda: jax.vmap(call)(X)), ("scan", lambda: jax.lax.scan(lambda c, x: (c, call(x)), 0, X)[1])):
         if kind is None:
-            with pytest.raises(Unsupported, match=r"test-package\.telling\.v1"):
+            with pytest.raises(Unsupported, match=r"test-package\.telling_less\.v1"):
                 run()
         else:
             np.testing.assert_array_equal(run(), X + NUMBER[kind])
@@ -310,8 +311,6 @@ def test_kernels_travel_with_the_call_and_key_what_runs():
 class Wrong(ExtensionOp):
     """Says float64[2,3] and returns something else."""
 
-    family_id = "test-package.wrong.v1"
-
     def infer_output_meta(self, inputs, context):
         return [inputs[0]]
 
@@ -332,7 +331,7 @@ def test_what_disagrees_with_infer_output_meta_is_caught(kind, how):
         RouteKind.LOWERING: {"lower_to_standard_ops": lambda op, builder, x: returned(how, x)},
         RouteKind.HOST: {"eager_execute": lambda op, x: returned(how, x)},
     }[kind]
-    op = type("WrongOp", (Wrong,), members)()
+    op = type("WrongOp", (Wrong,), {"family_id": "test-package.wrong.v1", **members})()
     kernel = Kernel(op.family_id, "cpu", lambda op, x: returned(how, x))
     runtimes = ExtensionRuntimeSet(kernel) if kind is RouteKind.KERNEL else NO_RUNTIMES
     for name, run in runners(op, X, runtimes=runtimes):

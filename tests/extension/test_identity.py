@@ -655,3 +655,99 @@ def test_families_and_batch_levels_tell_carriers_apart():
     assert mapped[0] == mapped[2] != mapped[1]
     assert hash(mapped[0]) == hash(mapped[2])
     assert Extension.of(Holder(1)) not in mapped
+
+
+class Times(ExtensionOp):
+    """k x; its parts by methods of its own, as a base for others."""
+
+    k = 1.0
+
+    def factor(self):
+        return self.k
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: self.factor() * x, x),)
+
+
+HAND, DECLARED = "test-package.times.v1", "test-package.times_declared.v1"
+BASES = {
+    HAND: dataclasses.dataclass(frozen=True)(type("ByHand", (Times,), {"family_id": HAND, "__annotations__": {"k": float}})),
+    DECLARED: extension_op(package="test-package", name="times_declared", version=1)(
+        type("Declared", (Times,), {"__annotations__": {"k": float}})
+    ),
+}
+PARTS = {
+    "lower_to_standard_ops": lambda self, builder, x: (-x,),
+    "infer_output_meta": lambda self, inputs, context: inputs,
+    "eager_execute": lambda self, x: (-x,),
+    "batched": lambda self, in_axes: None,
+    "prune_outputs": lambda self, live: None,
+    "infer_output_sharding": lambda self, inputs: None,
+    "output_count": 2,
+    "factor": lambda self: -self.k,
+}
+
+
+@pytest.mark.clause("X5.12")
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("family_id", BASES)
+def test_another_op_under_the_family_of_its_base_is_refused(family_id, part):
+    base, body = BASES[family_id], {part: PARTS[part]}
+    refused = pytest.raises(
+        InvalidConfig, match=rf"class .*Minus: given family_id {family_id}, .*its base {base.__name__}, with another {part};"
+    )
+    with refused:
+        type("Minus", (base,), body)
+    with refused:
+        type("Minus", (type("Mixin", (), body), base), {})
+    with refused:
+        type("Minus", (type("Between", (base,), {}),), body)
+    with refused:
+        type("Minus", (base,), {"family_id": family_id, **body})
+    parts = parse_family_id(family_id)
+    with refused:
+        extension_op(package=parts.package, name=parts.op, version=parts.version)(type("Minus", (base,), body))
+
+
+@pytest.mark.clause("X5.12")
+@pytest.mark.parametrize("base", [*BASES.values()], ids=[*BASES])
+def test_a_class_below_an_op_may_be_another_family_or_the_same_op(base):
+    @extension_op(package="test-package", name="minus", version=1)
+    class Minus(base):
+        def factor(self):
+            return -self.k
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Further(Minus):
+        family_id = "test-package.further.v1"
+        more: int = 0
+
+        def factor(self):
+            return self.more
+
+    class Same(base):
+        """The same op, with something to help."""
+
+        def doubled(self):
+            return type(self)(2 * self.k)
+
+        def example_inputs(self):
+            return [(np.ones(3),)]
+
+    for op, value in ((Minus(2.0), -2.0), (Further(2.0, 5), 5.0), (Same(2.0), 2.0), (Same(2.0).doubled(), 4.0)):
+        assert apply(op, np.float64(1.0))[0] == value
+
+
+@pytest.mark.clause("X5.12")
+def test_what_is_seen_only_when_the_class_is_complete_is_refused_where_the_op_is_used():
+    @dataclasses.dataclass(frozen=True)
+    class More(BASES[HAND]):
+        more: int = 0
+
+    kept = extension_op(package="test-package", name="kept", version=1)  # a decorator that waits: the class below may be its own
+    late = type("Late", (BASES[HAND],), {"factor": PARTS["factor"]})
+    for op, other in ((More(1.0), "more"), (late(1.0), "factor")):
+        for use in (lambda op=op: apply(op, 1.0), lambda op=op: ExtensionFactory(type(op)).family_id):
+            with pytest.raises(InvalidConfig, match=rf"with another {other}; needed a family_id of its own"):
+                use()
+    assert apply(kept(late)(1.0), 1.0)[0] == -1.0
