@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
 import os
+import resource
+import shutil
+import sys
+import tempfile
 
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # What one run compiles it compiles once: pytest's workers and the processes that tests start share a folder, empty at first.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tenferro_jax_tests_")
+    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import hypothesis
 import jax
 import pytest
 
-from .sweep import ALL
+from .sweep import ALL, few
 
 hypothesis.settings.register_profile("fixed sample", derandomize=True, deadline=None, database=None)
 hypothesis.settings.register_profile("all", deadline=None, database=None)
@@ -21,8 +32,36 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+MOST_MEMORY = 2 * 1024**3
+
+
+def memory() -> int:
+    """The most bytes that this process has held; on Linux what it holds now."""
+    try:
+        with open("/proc/self/statm") as pages:
+            return int(pages.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs():
-    """What a file compiled is of no use to the next one; kept, it comes to gigabytes."""
+    """Programs serve the files after this one too, until they take too much memory."""
     yield
-    jax.clear_caches()
+    if memory() > MOST_MEMORY:
+        jax.clear_caches()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of a test marked few(n), `make test` has n cases; the others are slow."""
+    by_function = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few") and not ALL:
+            by_function[item.nodeid.split("[")[0]].append(item)
+    for cases in by_function.values():
+        (count,) = cases[0].get_closest_marker("few").args
+        quick = set(map(id, few(cases, count)))
+        for item in cases:
+            if id(item) not in quick:
+                item.add_marker("slow")

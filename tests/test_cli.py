@@ -1,5 +1,6 @@
 """python -m tenferro_jax, as a user types it: another directory, a package of their own."""
 
+import functools
 import importlib
 import json
 import os
@@ -77,29 +78,46 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(folder, *arguments, **further):
+def typed(folder, *arguments, **further):
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "tenferro_jax", *arguments]
     environment = os.environ | {"PYTHONPATH": path} | further
     return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_an_op_that_conforms(folder):
+@pytest.fixture(params=["main", pytest.param("typed", marks=pytest.mark.slow)])
+def run(request, folder, capsys, monkeypatch):
+    """Carries out a command, in this process or as a user types it."""
+    if request.param == "typed":
+        return functools.partial(typed, folder)
+
+    def run(*arguments):
+        monkeypatch.syspath_prepend(folder)
+        try:
+            code = main(arguments)
+        except SystemExit as left:
+            code = left.code
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return run
+
+
+def test_an_op_that_conforms(run):
     options = ("--rules", "outside:RULES", "--runtimes", "outside:RUNTIMES", "--oracle", "outside:oracle")
-    done = run(folder, "check", "outside:Soft", *options)
+    done = run("check", "outside:Soft", *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.soft.v1 Soft()\n")
     assert "L3  second_order         X10.14                  2  passed" in done.stdout
 
 
-def test_a_class_with_a_registered_factory(folder):
-    done = run(folder, "check", "outside:Power", "--input", "float32[3]", "--order", "1", "--seed", "7", "--tolerance", "1e-9")
+def test_a_class_with_a_registered_factory(run):
+    done = run("check", "outside:Power", "--input", "float32[3]", "--order", "1", "--seed", "7", "--tolerance", "1e-9")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.power.v1 Power(exponent=3)\n")
 
 
-def test_an_op_that_does_not_as_json(folder):
-    done = run(folder, "check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]", "--json")
+def test_an_op_that_does_not_as_json(run):
+    done = run("check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]", "--json")
     assert (done.returncode, done.stderr) == (1, "")
     report = json.loads(done.stdout)
     assert [f["clause"] for f in report["findings"] if f["verdict"] == "failed"] == ["X10.6"]
@@ -147,19 +165,21 @@ def test_a_factory_stands_for_its_default_op(capsys):
     assert "needed 2, one for each input" in capsys.readouterr().err
 
 
-def test_a_wrong_command_line(folder):
-    done = run(folder, "chekc")
+def test_a_wrong_command_line(run):
+    done = run("chekc")
     assert done.returncode == 2
     assert "usage: python -m tenferro_jax" in done.stderr
-    assert "Traceback" not in run(folder, "check", "nowhere:Soft").stderr
+    assert "Traceback" not in run("check", "nowhere:Soft").stderr
 
 
+@pytest.mark.slow
 def test_a_terminal_that_writes_ascii_alone(folder):
-    done = run(folder, "check", "outside:Named", PYTHONIOENCODING="ascii")
+    done = typed(folder, "check", "outside:Named", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.named.v1 ??()\n")
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves(folder):
     """The pipe is closed before the report comes; the exit code still tells what the check found."""
     command = [sys.executable, "-m", "tenferro_jax", "check", "outside:Soft"]
@@ -169,8 +189,8 @@ def test_a_reader_that_leaves(folder):
         assert (running.stderr.read(), running.wait(300)) == (b"", 0)
 
 
-def test_a_seed_that_cannot_be(folder):
-    done = run(folder, "check", "outside:Soft", "--seed", "-1")
+def test_a_seed_that_cannot_be(run):
+    done = run("check", "outside:Soft", "--seed", "-1")
     assert done.returncode == 2
     assert "-1 is not an int from 0" in done.stderr
 
@@ -197,8 +217,8 @@ def test_the_version_and_the_console_script(capsys, monkeypatch):
     assert "usage: tenferro-jax" in capsys.readouterr().err
 
 
-def test_doctor(folder):
-    done = run(folder, "doctor")
+def test_doctor(run):
+    done = run("doctor")
     assert done.returncode == 0
     first, devices, *packages = done.stdout.splitlines()
     assert first.endswith(f"JAX {jax.__version__}")

@@ -304,6 +304,7 @@ def test_a_damaged_file_is_read_where_it_is_trusted(folder, capsys, monkeypatch)
     assert "JAX unknown" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_as_a_user_types_it(folder):
     """Another process in another directory: a file made here gives the same there."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -67,6 +67,7 @@ EXPECTED = {
 OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", OURS, ids=ids(OURS))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
@@ -102,6 +103,7 @@ FURTHER = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FURTHER)
 def test_further_kinds(name):
     op, inputs, oracle, expected = FURTHER[name]

@@ -28,6 +28,7 @@ test_cube = conformance_tests(Cube(), np.array([0.5, 2.0]), rules=ExtensionRuleS
 """
 
 
+@pytest.mark.slow
 def test_a_suite_of_a_user(tmp_path):
     (tmp_path / "test_cube.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", "--import-mode=importlib", str(tmp_path)]

@@ -66,6 +66,7 @@ def integers(shapes, dtype=np.float64):
     return [rng.integers(-3, 4, size=shape).astype(dtype) for shape in shapes]
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("equation", "shapes"), HAND, ids=[f"{e}|{s}" for e, s in HAND])
 def test_hand_list_for_arrays_and_for_lazy_tensors(equation, shapes):
     xs = integers(shapes)

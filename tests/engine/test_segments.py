@@ -50,6 +50,7 @@ ONE_SEGMENT = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("fn", "args"), ONE_SEGMENT.values(), ids=ONE_SEGMENT)
 def test_without_host_ops_xla_sees_what_jit_would_show_it(fn, args):
     program = compile_std_to_exec(trace(fn, *args))

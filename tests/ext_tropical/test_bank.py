@@ -69,16 +69,19 @@ def named(pairs):
     return {"argvalues": pairs, "ids": [f"{name}:{case.equation}" for name, case in pairs]}
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM))))
 def test_the_list_of_opt_einsum(name, case):
     check(name, case)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "case"), **named(chosen(random_cases(30), 15)))
 def test_random_networks(name, case):
     check(name, case)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80)))
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)
@@ -87,6 +90,7 @@ def test_every_pattern_of_repeated_labels(name, case):
 SMOOTH = [sized(equation) for equation in (*OPT_EINSUM, *PATTERNS)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", SMOOTH if ALL else SMOOTH[:69:6] + SMOOTH[69::600], ids=lambda case: case.equation)
 def test_log_sum_exp(case):
     operands = data("max_plus", case)
@@ -120,6 +124,7 @@ def canonical(equation):
     return inputs, frozenset(output)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["max_plus", "min_plus"])
 @pytest.mark.parametrize("equation", ["ab,cd,de->be", "dcc,fce,ea,dbf->ab", "aab,ccb->ac"])
 def test_the_gradient_is_one_at_the_coordinates(name, equation):

@@ -33,6 +33,7 @@ def sparse(weights):
 # --- powers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", ALGEBRAS)
 @pytest.mark.parametrize("n", [1, 2, 7])
 def test_power_is_the_product_of_so_many_factors(name, n):
@@ -42,6 +43,7 @@ def test_power_is_the_product_of_so_many_factors(name, n):
     np.testing.assert_array_equal(matrix_power(a, n, semiring=name), want)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ALGEBRAS)
 def test_power_zero_is_the_identity(name):
     a = np.zeros((2, 3, 3), bool if name == "or_and" else float)
@@ -102,6 +104,7 @@ def check_walks(result, weights, name="min_plus"):
         assert product == value[s, t]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 30])
 def test_shortest_paths_agree_with_scipy(n):
     rng = np.random.default_rng(n)
@@ -147,6 +150,7 @@ def test_a_path_through_every_node_is_found():
         assert result.value[0, n - 1] == n - 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_predecessors_lead_back_to_the_source(n):
     rng = np.random.default_rng(n)
@@ -164,6 +168,7 @@ def test_predecessors_lead_back_to_the_source(n):
             assert steps < n
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
 def test_converged_is_false_where_walks_get_better_without_end(n, name):
@@ -194,6 +199,7 @@ def test_walks_end_where_nothing_converges():
     assert [node for node in walk if node >= 0][-1] == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["min_plus", "max_plus"])
 def test_gradient_follows_the_walk(name):
     rng = np.random.default_rng(5)
@@ -268,6 +274,7 @@ def test_the_result_is_a_pytree_for_jit_and_vmap():
         np.testing.assert_array_equal(befores[i], one.predecessors())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("with_gradient", [False, True])
 def test_memory_is_that_of_a_few_matrices_for_each_squaring(with_gradient):
     n, squarings = 128, 7

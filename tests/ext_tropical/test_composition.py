@@ -43,6 +43,7 @@ def test_published_small_examples(form):
     np.testing.assert_array_equal(form(np.array([[1.0, 3, 5], [2, 4, 6]]), np.array([[10.0], [20], [28]])), [[33], [34]])
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", ALGEBRAS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_min_plus_has_a_name_of_its_own():
 REDUCE = {"max_plus": np.max, "max_mul": np.max, "min_plus": np.min, "min_max": np.min, "or_and": np.any}
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", ALGEBRAS)
 @pytest.mark.parametrize("form", REDUCTIONS.values(), ids=REDUCTIONS)
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (2, -2), ()])
@@ -97,6 +99,7 @@ def test_reduce_sum_of_nan_of_nothing_and_of_a_scalar(form):
     assert form([1.0, 5.0, 2.0, 3.0]).shape == ()
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", ALGEBRAS)
 @pytest.mark.parametrize(
     "equation",
@@ -120,6 +123,7 @@ def test_the_composed_einsum_reads_every_notation():
 SPECIAL = np.array([0.0, 1.0, -2.0, np.inf, -np.inf, np.nan])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul", "min_max"])
 def test_both_forms_show_nan_and_infinities_alike(name):
     rng = np.random.default_rng(0)
@@ -130,6 +134,7 @@ def test_both_forms_show_nan_and_infinities_alike(name):
             np.testing.assert_array_equal(form(lhs, rhs, semiring=name), want)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "int32", "int64"])
 def test_dtypes_of_both_forms(dtype):
     rng = np.random.default_rng(0)
@@ -139,6 +144,7 @@ def test_dtypes_of_both_forms(dtype):
     np.testing.assert_array_equal(fused, composed)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", ALGEBRAS)
 @pytest.mark.parametrize("shapes", [((2, 0), (0, 3)), ((0, 2), (2, 3)), ((0, 0), (0, 0))])
 def test_empty_contractions_of_both_forms(name, shapes):
@@ -154,6 +160,7 @@ def gradients(einsum, equation, operands):
     return jax.grad(lambda *xs: (jnp.sin(einsum(equation, *xs)) * 3).sum(), argnums=tuple(range(len(operands))))(*operands)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("equation", ["ij,jk->ik", "iij,jk->k", "ij,jk,kl->il"])
 def test_gradients_agree_where_no_candidates_tie(equation):
     rng = np.random.default_rng(0)
@@ -183,6 +190,7 @@ def test_total_mass_of_a_composed_gradient():
         assert (gradient == np.round(gradient)).all()
 
 
+@pytest.mark.slow
 def test_a_program_for_all_sizes():
     """One exported program at 2 x 2, and at 2 x 3 times 3 x 1; the same for the gradient."""
     m, k, n = jax.export.symbolic_shape("m, k, n")
@@ -258,6 +266,7 @@ def test_a_semiring_that_jax_has_no_reduction_for():
         composition.tropical_einsum("ij->i", np.zeros((2, 2)), semiring=Nearest())
 
 
+@pytest.mark.slow
 def test_the_composed_form_holds_all_candidates_and_the_fused_one_does_not():
     n = 128
     specs = [jax.ShapeDtypeStruct((n, n), np.float32)] * 2

@@ -49,6 +49,7 @@ def step(equation, temperature=1.0):
     return lambda *xs: log_einsum_step(equation, *xs, semiring=log_sum_exp(temperature))
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("temperature", [0.05, 1.0, 40.0])
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_values_on_both_routes(equation, temperature):
@@ -58,6 +59,7 @@ def test_values_on_both_routes(equation, temperature):
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_special_values(equation):
     for seed in range(8):
@@ -80,6 +82,7 @@ def test_an_empty_contraction_is_the_zero():
     assert gradient.shape == (2, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.clause("X10.6")
 @pytest.mark.parametrize("equation", ["bij,bjk->kbi", "i,i->", "ijk->ki"])
 def test_derivatives(equation):
@@ -95,6 +98,7 @@ def test_derivatives(equation):
     check_grads(jax.jit(lambda *xs: jnp.sin(f(*xs))), xs, order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.clause("X10.14")
 @pytest.mark.parametrize("sizes", [(2, 20, 3), (20, 2, 1)])
 def test_third_derivatives_are_those_of_jax_nn_logsumexp(sizes):
@@ -144,6 +148,7 @@ def test_it_tends_to_max_plus_as_the_temperature_falls():
     assert soft[-1] < 1e-14
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_narrow_dtypes_are_computed_in_float32(dtype):
     a, b = (jnp.asarray(x, dtype) for x in operands("ij,jk->ik", normal()))
@@ -184,6 +189,7 @@ def test_a_gradient_exported_with_symbolic_sizes():
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_no_order_of_derivative_holds_all_candidates(order):
     m, k, n = 400, 420, 440
@@ -221,6 +227,7 @@ def test_plus_of_the_semiring(x, y):
     np.testing.assert_allclose(log_sum_exp(0.5).plus(x, y), want, rtol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equation", some(["ij,jk->ik", "ij->j"], 1))
 def test_the_family_conforms(equation):
     report = check_extension(LogEinsum(0.7, equation), rules=LOG_RULES)

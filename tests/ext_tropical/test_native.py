@@ -41,6 +41,7 @@ def check(op, *operands):
             np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.few(3)
 @BUILT
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32], ids=lambda t: t.__name__)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
@@ -64,6 +65,7 @@ def test_every_kernel_is_the_definition(semiring, dtype):
             check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
 
 
+@pytest.mark.few(7)
 @BUILT
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 @pytest.mark.parametrize(
@@ -184,6 +186,7 @@ def test_malformed_calls_are_refused_by_the_handler():
             call(**changed)
 
 
+@pytest.mark.slow
 @BUILT
 @pytest.mark.parametrize("equation", some(["ij,jk->ik", "bij,bjk->bik"], 1))
 def test_the_route_conforms(equation):
@@ -200,6 +203,7 @@ def test_with_a_compiler_the_library_is_there():
         assert native().problem == ""
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
     for name in ("ext_tropical", "tenferro_jax"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.shared"))

@@ -51,6 +51,7 @@ def at(equation, operands, labels, shape, combine):
     return total
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("seed", range(times(2)))
 def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
@@ -82,6 +83,7 @@ def test_min_max_sends_the_gradient_to_the_bottleneck():
     assert [g.tolist() for g in gradients] == [[[0, 0]], [[0, 0], [0, 0]], [[1], [0]]]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("how", ["jit", "vmap", "vmap of jit", "trace"])
 def test_assignments_under_transforms(how):
     equation, operands = network(3)
@@ -106,6 +108,7 @@ def test_assignments_under_transforms(how):
     assert result.winner.shape == result.value.shape
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("optimize", ["auto", "optimal", "dp", "greedy", "random-greedy", "cotengra", [(0, 1), (0, 1), (0, 1), (0, 1)]])
 def test_paths_agree_on_integers(optimize):
     rng = np.random.default_rng(0)
@@ -116,6 +119,7 @@ def test_paths_agree_on_integers(optimize):
     assert at(FIVE, operands, best.labels, (), np.add) == want
 
 
+@pytest.mark.slow
 def test_more_than_fifty_two_labels():
     """A chain of eighty matrices, in opt_einsum's symbols and interleaved: what a matrix product of two halves gives."""
     rng = np.random.default_rng(0)
@@ -137,6 +141,7 @@ def test_more_than_fifty_two_labels():
 # --- slices --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("seed", range(times(2)))
 def test_slices_are_exact(name, seed):
@@ -156,6 +161,7 @@ def test_slices_are_exact(name, seed):
     np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring=name, memory_limit=limit), whole.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(["max_plus", "max_mul"], 1))
 def test_derivatives_of_slices(name):
     """Generic reals have one optimum: gradient, jvp, second order and vmap are those of the unsliced einsum."""
@@ -241,6 +247,7 @@ def test_sliced_einsums_are_exported():
     assert program.call(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("semiring", [max_plus, min_plus, max_mul, min_max, log_sum_exp()], ids=repr)
 @pytest.mark.parametrize("size", [8, 64])
 def test_contracted_labels_split_over_an_automatic_mesh(semiring, size):
@@ -270,6 +277,7 @@ def test_nan_and_infeasible_cells_in_slices():
     assert best.feasible[4].all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("equation", "shapes", "dtype", "semiring"),
     [
@@ -290,6 +298,7 @@ def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(equation, s
         assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= plan.peak <= limit
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2))
 def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
@@ -305,6 +314,7 @@ def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
         assert used <= plan.peak <= limit
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [

@@ -50,6 +50,7 @@ def check(op, *operands):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.few(2)
 @HERE
 @pytest.mark.parametrize(
     ("semiring", "outputs"),
@@ -63,6 +64,7 @@ def test_values_and_winners_by_brute_force(semiring, outputs):
     check(op, *(rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32) for shape in ((2, 5, 37), (2, 37, 35))))
 
 
+@pytest.mark.few(1)
 @HERE
 @pytest.mark.parametrize(
     ("equation", "shapes"),
@@ -79,6 +81,7 @@ def test_sizes_and_orders_of_axes(equation, shapes):
     check(op, *(rng.integers(-9, 10, shape).astype(np.float32) for shape in shapes))
 
 
+@pytest.mark.few(1)
 @HERE
 @pytest.mark.parametrize("with_winner", [False, True])
 def test_the_large_tiles(with_winner, monkeypatch):
@@ -125,6 +128,7 @@ def test_the_first_of_equals_the_first_nan_and_cells_without_a_candidate():
     np.testing.assert_array_equal(winner[:, 0], [0, 20, 0, 17])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 def test_the_winner_inside_a_block(semiring):
     """Plain JAX, so it is judged on every version: of the block that has the first best candidate, the winner."""
@@ -142,6 +146,7 @@ def lowered(fn, *operands):
     return jax.jit(fn).trace(*operands).lower(lowering_platforms=("cuda",)).as_text()
 
 
+@pytest.mark.few(2)
 @HERE
 @pytest.mark.parametrize("outputs", Outputs)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
@@ -202,6 +207,7 @@ def test_what_is_missing_is_told(monkeypatch):
         run(TropicalEinsum(max_plus, "ij,jk->ik"), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
+@pytest.mark.slow
 def test_the_switch_is_read_at_import():
     """And loading the package loads no backend."""
     program = """

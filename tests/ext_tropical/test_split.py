@@ -25,6 +25,7 @@ def ties(seed, *shapes, dtype=np.float64):
     return [rng.integers(-2, 3, shape).astype(dtype) for shape in shapes]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "count"), [("max_plus", 20), ("min_plus", 3), ("max_mul", 20), ("max_mul", 1)])
 def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
     a, b, u, v = ties(count, *[(3, count), (count, 4)] * 2)

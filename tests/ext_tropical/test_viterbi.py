@@ -44,6 +44,7 @@ def model(rng, values, states, length):
     return [rng.choice(values, shape) for shape in ((states,), (states, states), (length, states))]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 5), (3, 4)])
 def test_brute_force(name, states, length):

@@ -367,6 +367,7 @@ def test_numbers_where_arrays_are_needed():
         jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum())(X)
 
 
+@pytest.mark.few(7)
 @pytest.mark.clause("X13.2")
 @pytest.mark.parametrize(
     ("form", "error"),

@@ -76,6 +76,7 @@ def test_a_second_rule_for_a_family_changes_nothing():
     assert both.lookup_rule(New.family_id) == New()
 
 
+@pytest.mark.few(12)
 @pytest.mark.clause("X10.2")
 @pytest.mark.parametrize("kind", ["grad", "jvp", "vjp", "linearize", "hessian", "jacfwd"])
 @pytest.mark.parametrize("wrap", ["plain", "jit", "scan", "cond", "while", "checkpoint", "vmap", "shard_map"])

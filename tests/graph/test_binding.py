@@ -100,6 +100,7 @@ def test_no_symbol_is_zero(way):
 CONSTRAINTS = [("c <= d", (6, 2)), ("c >= 4", (3, 9)), ("mod(d, 2) == 0", (1, 3)), ("2*c + 1 <= d^2", (5, 3)), ("max(c, 5) == d", (2, 6))]
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("way", range(6))
 @pytest.mark.parametrize(("constraint", "sizes"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
 def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):

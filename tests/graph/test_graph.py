@@ -119,6 +119,7 @@ def test_control_flow_becomes_ops_with_graphs_inside():
         np.testing.assert_array_equal(jax.jit(graph.to_jax())(x, np.float64(n)), want)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("outputs", ["VALUE", "VALUE_AND_WINNER"])
 def test_the_tropical_lowering_is_recorded_by_the_same_method_that_runs_it(outputs):
     op = TropicalEinsum(max_plus, "bij,jk->kbi", Outputs[outputs])
@@ -219,6 +220,7 @@ def test_custom_derivatives_stay_with_their_functions():
     np.testing.assert_array_equal(count, n)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fn", [jax.nn.relu, jax.nn.relu6, jax.nn.softplus, jax.nn.silu, jax.nn.logsumexp], ids=lambda f: f.__name__)
 def test_custom_derivatives_stay_where_sizes_are_symbols(fn):
     (b,) = jax.export.symbolic_shape("b")

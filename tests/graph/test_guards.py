@@ -79,6 +79,7 @@ FORMS = [  # reverse mode of loops and branches is no graph
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.clause("X7.4")
 @pytest.mark.parametrize(("fn", "form"), FORMS)
 def test_a_guard_survives(fn, form):

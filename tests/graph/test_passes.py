@@ -17,6 +17,7 @@ RNG = np.random.default_rng(5)
 LHS, RHS = RNG.integers(-9, 9, (2, 3, 4, 5)).astype(float), RNG.integers(-9, 9, (5, 4, 3, 2)).astype(float)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("order", [*itertools.permutations(((1, 2), (2, 1), (3, 0)))], ids=str)
 def test_contracted_axes_ascend_where_one_order_suits_both(order):
     for pairs in (order, order[:2], order[:1], ()):

@@ -10,6 +10,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.ops import analytic, arithmetic, logic, source, structural
@@ -82,6 +83,7 @@ print(graph.text(expand=True))
 """
 
 
+@pytest.mark.slow
 def test_every_process_writes_the_same():
     mine = rich()
     for seed in ("1", "77"):

@@ -57,6 +57,7 @@ def test_no_source_path_of_this_machine_is_inside(tmp_path):
     assert b".py" not in program().to_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.clause("X13.7")
 def test_a_process_with_jax_alone_runs_the_file(tmp_path):
     path = tmp_path / "program.bin"

@@ -68,6 +68,7 @@ def test_golden_files_are_those_that_were_written():
     assert {re.search(r"jax([\d.]+?)(?:-|\.bin)", path.name)[1] for path in FILES} == set(WRITERS)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_runs_as_when_it_was_written_or_names_both_versions(path):
     name, writer, week4 = re.fullmatch(r"(\w+)-jax([\d.]+?)(-week4)?\.bin", path.name).groups()
@@ -117,6 +118,7 @@ def total_at(name, args):
     return sum(float(np.sum(leaf)) for leaf in jax.tree.leaves(judge(name, args)))
 
 
+@pytest.mark.slow
 def test_the_writer_refuses_to_overwrite(tmp_path, monkeypatch):
     monkeypatch.setattr(write, "FOLDER", tmp_path)
     write.main()

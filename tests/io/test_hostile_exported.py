@@ -138,6 +138,7 @@ print((peak() - before - 2**20) / pathlib.Path(large).stat().st_size)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_memory_while_reading_is_at_most_four_times_the_file_and_a_megabyte(tmp_path):
     weights = np.random.default_rng(0).normal(size=(2048, 4096)).astype(np.float32)

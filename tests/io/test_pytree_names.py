@@ -97,6 +97,7 @@ print(type(out["out"]).__name__, out["out"].mean.tolist(), out["again"].by)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reader", ["ours", "jax"])
 def test_an_exported_program_keeps_them_in_another_process(tmp_path, reader):
     x = X.astype(np.float32)
@@ -270,6 +271,7 @@ for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "var", "mean")
 """
 
 
+@pytest.mark.slow
 def test_nor_are_they_in_exported_programs(tmp_path):
     """In a process of its own, since JAX keeps a name for good."""
     for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "mean", "var"), strict=True):

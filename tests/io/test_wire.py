@@ -188,6 +188,7 @@ def test_a_forger_who_writes_a_constant_twice_is_told_so(records, numbers, kind,
         from_wire(sealed(text, np.float32(2).tobytes()))
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_other_processes(tmp_path):
     names = ["pytrees", "control flow", "symbolic", "tropical", "keys", "every leaf"]
     code = (

@@ -98,11 +98,15 @@ def applications(draw, cls):
 
 
 @pytest.mark.parametrize("cls", RULES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("x64", [True, False], ids=["64-bit", "32-bit"])
-def test_a_rule_says_what_jax_says_or_nothing(cls, x64):
+@pytest.mark.parametrize(
+    ("x64", "examples"),
+    [(True, 20), pytest.param(True, 100, marks=pytest.mark.slow), pytest.param(False, 100, marks=pytest.mark.slow)],
+    ids=["64-bit, few", "64-bit", "32-bit"],
+)
+def test_a_rule_says_what_jax_says_or_nothing(cls, x64, examples):
     answers = collections.Counter()
 
-    @settings(max_examples=100)
+    @settings(max_examples=examples)
     @given(applications(cls))
     def check(application):
         op, metas = application
@@ -114,7 +118,7 @@ def test_a_rule_says_what_jax_says_or_nothing(cls, x64):
 
     with jax.enable_x64(x64):
         check()
-    assert answers[True] > 10, "a rule that hardly ever answers tests nothing"
+    assert answers[True] > examples // 10, "a rule that hardly ever answers tests nothing"
 
 
 def test_what_a_rule_is_not_sure_of_is_left_to_jax():

@@ -65,6 +65,7 @@ DIFFERENTIABLE = [
 ids = [f"{i} {type(c[0]).__name__}" for i, c in enumerate(DIFFERENTIABLE)]
 
 
+@pytest.mark.few(46)
 @pytest.mark.parametrize(("op", "inputs"), DIFFERENTIABLE, ids=ids)
 def test_first_order(op, inputs):
     rng = np.random.default_rng(0)
@@ -108,6 +109,7 @@ SECOND = [c for c in DIFFERENTIABLE if type(c[0]).__name__ not in FORWARD_ONLY |
 SECOND = SECOND if ALL else random.Random(0).sample(SECOND, 40)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("op", "inputs"), SECOND, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(SECOND)])
 def test_second_order(op, inputs):
     rng = np.random.default_rng(1)

@@ -360,6 +360,7 @@ def test_value_and_inference(op, inputs, oracle):
         np.testing.assert_allclose(g, w, rtol=1e-7 if type(op) in BY_DIFFERENCES else 1e-12, atol=1e-12)
 
 
+@pytest.mark.few(60)
 @sweep
 def test_round_trip_through_a_graph_is_exact(op, inputs, oracle):
     graph = trace(lambda *xs: op.apply(*xs), *inputs)

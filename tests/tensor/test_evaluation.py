@@ -168,6 +168,7 @@ def test_equal_programs_are_one_whatever_made_them():
     assert [type(n.op).__name__ for n in build().graph().nodes] == ["Constant", "BroadcastInDim", "Mul", "Exp", "Add"]
 
 
+@pytest.mark.slow
 def test_long_chains_are_made_shown_run_and_forgotten(engine):
     x = TracedTensor.input("x", np.float64, ())
     one = TracedTensor.constant(1.0)
@@ -179,6 +180,7 @@ def test_long_chains_are_made_shown_run_and_forgotten(engine):
     assert [type(n.op).__name__ for n in y.grad(x).graph().nodes] == ["Constant"]
 
 
+@pytest.mark.slow
 def test_a_chain_of_any_length_is_forgotten_without_recursion():
     y = TracedTensor.from_array(np.zeros(2))
     data, one = weakref.ref(y.array), TracedTensor.constant(1.0)

@@ -69,6 +69,7 @@ def ours(fn, *operands):
     return out.dtype, out.shape
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("left", DTYPES, ids=NAMES)
 def test_every_pair_of_dtypes_promotes_as_in_jax_numpy(name, left):
@@ -79,6 +80,7 @@ def test_every_pair_of_dtypes_promotes_as_in_jax_numpy(name, left):
         assert ours(BINARY[name], leaf(left, (2,)), leaf(right, (2,), "y")) == want, right
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("number", [True, 2, 2.5, 1j], ids=lambda n: type(n).__name__)
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 def test_python_numbers_are_weak(dtype, number):
@@ -92,6 +94,7 @@ def test_python_numbers_are_weak(dtype, number):
 UNARY = {"exp": jnp.exp, "log1p": jnp.log1p, "sqrt": jnp.sqrt, "tanh": jnp.tanh, "floor": jnp.floor, "abs": jnp.abs, "conj": jnp.conj}
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("name", UNARY)
 @pytest.mark.parametrize("dtype", DTYPES, ids=NAMES)
 def test_functions_take_a_dtype_as_in_jax_numpy(name, dtype):

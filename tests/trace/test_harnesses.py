@@ -68,6 +68,7 @@ def test_every_primitive_has_a_row(capsys):
     assert read >= 1200
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_round_trip(group):
     harnesses = GROUPS[group]

@@ -192,6 +192,7 @@ SAME_PROGRAM = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", SAME_PROGRAM)
 def test_the_optimised_program_is_that_of_jit(name):
     fn, x = SAME_PROGRAM[name]

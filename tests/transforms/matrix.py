@@ -137,9 +137,17 @@ REFUSALS = (
     ),
 )
 SWEPT: set[str] = set()
-
-
 """The transforms that a test sweeps; test_matrix.py holds it equal to TRANSFORMS."""
+
+
+CARRIED_OUT = ("two inputs", "batch level", "kernel and lowering", "host only", "tropical einsum")
+"""A kind for every way that a call is carried out."""
+
+
+def quick_kinds(transform: str) -> set[str]:
+    """The kinds that `make test` sweeps: two ways to carry out a call, others for the next transform, and every refusal."""
+    i = TRANSFORMS.index(transform)
+    return {CARRIED_OUT[(i + turn) % 5] for turn in (0, 2)} | {kind for kind in KINDS if refusal_of(transform, kind)}
 
 
 def refusal_of(transform: str, kind: str) -> Refusal | None:
@@ -161,7 +169,9 @@ def sweep(transform: str) -> Callable[[Callable[..., None]], Any]:
                 with pytest.raises(refusal.error, match=refusal.message):
                     check(case, **arguments)
 
-        return pytest.mark.parametrize("case", CASES, ids=ids(CASES))(test)
+        quick = {case.kind: case for case in reversed(CASES) if case.kind in quick_kinds(transform)}.values()
+        cases = [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+        return pytest.mark.parametrize("case", cases, ids=ids(CASES))(test)
 
     return decorate
 

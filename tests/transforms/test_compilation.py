@@ -73,6 +73,7 @@ def test_jax_finds_nothing_to_complain_about(case):
         check_value_vmap_and_grad(case)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", CASES, ids=ids(CASES))
 def test_equal_ops_are_traced_once(case):
     traces = []

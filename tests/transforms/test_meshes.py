@@ -134,6 +134,7 @@ def test_vmap_over_several_mesh_axes_at_once():
 TWICE = tuple(case for case in CASES if case.kind in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", TWICE, ids=ids(TWICE))
 def test_second_derivatives_on_an_explicit_mesh(case):
     """Against the same on one device, which test_derivatives.py holds against finite differences."""

@@ -13,7 +13,7 @@ from .matrix import agree, agree_numerically, sweep
 P = jax.P
 DEVICES = 8
 SPLIT = P("d")
-check_vma = pytest.mark.parametrize("check_vma", [True, False], ids=["checked", "unchecked"])
+check_vma = pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["checked", "unchecked"])
 
 
 def sharded(fn, check_vma=True, in_specs=SPLIT, out_specs=SPLIT):
