@@ -16,7 +16,7 @@ from ..oracles import brute_force, central_difference
 
 NAMES = ("max_plus", "min_plus", "max_mul")
 EQUATIONS = ("ij,jk->ik", "bij,jk->kbi", "ijk,kjl->li", "i,i->", "ij,ij->ij")
-everywhere = pytest.mark.parametrize(("name", "equation"), itertools.product(NAMES, EQUATIONS))
+everywhere = pytest.mark.parametrize(("name", "equation"), list(itertools.product(NAMES, EQUATIONS)))
 
 
 def contraction(name, equation):
