@@ -26,7 +26,7 @@ def characters() -> tuple[list[str], np.ndarray]:
 
 def path(paths: ClosureResult, source: int, target: int) -> list[int]:
     """The nodes of a shortest path."""
-    return [node for node in paths.walk(source, target).tolist() if node >= 0]
+    return paths.walk(source, target).tolist()
 
 
 def uses(lengths: Any) -> Any:

@@ -16,9 +16,12 @@ from tenferro_jax import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import as_operand
 
 from ..algebra.selective import max_mul, max_plus, min_plus
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest
 from ..network.einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
+
+_LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
+"""What the values of walks that get better without end tend to, by dtype; of other semirings it is not known."""
 
 
 def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
@@ -89,8 +92,10 @@ class ClosureResult:
     Attributes:
       value: (n, n); [i, j] is the best over walks from i to j, the empty walk from i to i included; the semiring's zero
         where there is none.
-      converged: boolean (n, n); False where walks get better without end, through a cycle that improves on the empty
-        walk (under min_plus one of negative weight). There the value is only the best over some of the walks.
+      converged: boolean (n, n); False where walks get better without end: from i to j some walk passes a cycle that improves
+        on the empty walk (under min_plus one of negative weight). There the value is what they tend to, -inf under min_plus
+        and inf under max_plus and max_mul (in integers the type's extreme value); under another semiring it is the best
+        over some of the walks.
       winners: int32 (s, n, n); the middle nodes of the s squarings.
       semiring: the algebra.
     """
@@ -105,6 +110,19 @@ class ClosureResult:
         """Boolean (n, n): whether there is a walk."""
         return self.value != self.semiring.zero(self.value.dtype)
 
+    @property
+    def on_cycle(self) -> Any:
+        """Boolean (n,): whether a closed walk through the node improves on the empty one, as one of negative weight under min_plus.
+
+        Example:
+          >>> import jax.numpy as jnp
+          >>> inf = jnp.inf
+          >>> result = closure(jnp.array([[inf, 5.0, inf], [inf, inf, 1.0], [inf, -2.0, inf]]))
+          >>> result.on_cycle.tolist(), result.value[0].tolist()
+          ([False, True, True], [0.0, -inf, -inf])
+        """
+        return ~jnp.diagonal(self.converged, axis1=-2, axis2=-1)
+
     def walk(self, source: Any, target: Any) -> Any:
         """The nodes of a best walk.
 
@@ -112,8 +130,9 @@ class ClosureResult:
           source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many walks.
 
         Returns:
-          int32 (2**s + 1,): the nodes from source to target, then -1; -1 alone where there is no walk. Where `converged` is
-          False it is a walk, but none is best.
+          The nodes from source to target as an int32 NumPy array, empty where there is no walk. Inside a transform, where
+          no length may depend on values, an int32 array (2**s + 1,): the nodes, then -1. Where `converged` is False it is a
+          walk, but none is best.
 
         Raises:
           DTypeError, InvalidConfig: source or target is no integer scalar, or outside the nodes. (-1 alone if traced.)
@@ -128,7 +147,11 @@ class ClosureResult:
         ends = self._node(source, "source"), self._node(target, "target")
         if self.value.shape[-1] == 0:
             return jnp.full(2 ** len(self.winners) + 1, -1, jnp.int32)
-        return _walked(self.winners, self.feasible, *ends)
+        nodes = _walked(self.winners, self.feasible, *ends)
+        if isinstance(nodes, jax.core.Tracer):
+            return nodes
+        known = np.asarray(nodes)
+        return known[known >= 0]
 
     def predecessors(self) -> Any:
         """For every pair the node before the last on a best walk: int32 (n, n); -1 on the diagonal and where there is no walk.
@@ -174,8 +197,10 @@ class ClosureResult:
 def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
     """The best over walks of every length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
 
-    Under min_plus the lengths of all shortest paths, under max_plus of all longest ones (in a graph without cycles of
-    positive weight), under or_and what is reachable, under min_max the bottlenecks.
+    Under min_plus the lengths of all shortest paths, -inf for pairs whose walks can pass a cycle of negative weight; under
+    max_plus of all longest ones, inf through a cycle of positive weight; under or_and what is reachable, under min_max the
+    bottlenecks. Weights of a cycle are added in the operand's dtype: in floats a cycle of weight zero that rounds below
+    zero counts as negative.
 
     Args:
       a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero where there is none.
@@ -190,7 +215,8 @@ def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureR
       InvalidConfig: no selective semiring.
       Unsupported: a symbolic size.
 
-    Gradient: of value[i, j], one at each edge of walk(i, j) (under min_plus and max_plus).
+    Gradient: of value[i, j], one at each edge of walk(i, j) (under min_plus and max_plus); zero where the value is infinite
+    because walks get better without end.
 
     Cost: ceil(log2(n - 1)) products of n x n matrices; memory for as many matrices of winners.
 
@@ -224,15 +250,20 @@ def _closed(a: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
     one = jnp.asarray(semiring.one(a.dtype))
     start = jnp.where(jnp.eye(count, dtype=bool), semiring.plus(one, a), a)
 
+    limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else None
+
     def squared(best: Any, _: None) -> tuple[Any, Any]:
         result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
-        return result.value, result.winner
+        value = result.value
+        if limit is not None and jnp.issubdtype(a.dtype, jnp.floating):  # rounds of a cycle that overflow; NaN would follow
+            value = jnp.where((value == limit) & ~jnp.any(a == limit), jnp.nan_to_num(limit), value)
+        return value, result.winner
 
     value, winners = lax.scan(squared, start, length=max(count - 2, 0).bit_length())
     around = tropical_einsum("ij,ji->i", value, value, semiring=semiring)  # the best closed walks, of twice as many edges
     some, improving = (x.astype(jnp.float32) for x in (value != semiring.zero(a.dtype), semiring.better(around, one)))
     endless = (some * improving[None]) @ some > 0
-    return value, ~endless, winners
+    return (value if limit is None else jnp.where(endless, limit, value)), ~endless, winners
 
 
 @jax.jit

@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import csgraph, csr_array
 
 from ext_tropical import ClosureResult, closure, log_sum_exp, matrix_power, min_plus
-from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported, export
 
 from ..oracles import ALGEBRAS, object_einsum
 
@@ -83,10 +83,10 @@ def test_bad_powers():
 
 
 def nodes_of(result, source, target):
-    walk = result.walk(source, target).tolist()
-    nodes = [node for node in walk if node >= 0]
-    assert walk == nodes + [-1] * (len(walk) - len(nodes))
-    return nodes
+    walk = result.walk(source, target)
+    assert isinstance(walk, np.ndarray)
+    assert (walk >= 0).all()
+    return walk.tolist()
 
 
 def check_walks(result, weights, name="min_plus"):
@@ -195,8 +195,88 @@ def test_walks_end_where_nothing_converges():
     result = closure(weights)
     assert not result.converged.any()
     walk = result.walk(0, 1).tolist()
-    assert walk[0] == 0
-    assert [node for node in walk if node >= 0][-1] == 1
+    assert (walk[0], walk[-1]) == (0, 1)
+
+
+TURNED = {"min_plus": lambda w: w, "max_plus": lambda w: -w, "max_mul": lambda w: 2.0**-w}
+"""From lengths to the weights of another semiring; no edge, inf, becomes its zero."""
+
+
+def with_negative_cycles(rng, n):
+    """A sparse graph whose weights may be negative, and by SciPy: the lengths, -inf through a negative cycle, and the nodes on one."""
+    weights = np.where(rng.random((n, n)) < 1.6 / n, rng.integers(-3, 7, (n, n)).astype(float), INF)
+    reached = np.isfinite(csgraph.floyd_warshall(sparse(np.where(np.isfinite(weights), 1.0, INF))))
+    on_cycle = np.diag(weights) < 0
+    _, parts = csgraph.connected_components(sparse(weights), connection="strong")
+    for part in range(parts.max() + 1):
+        members = np.flatnonzero(parts == part)
+        try:
+            csgraph.johnson(sparse(weights[np.ix_(members, members)]))
+            on_cycle[members] |= on_cycle[members].any()
+        except csgraph.NegativeCycleError:
+            on_cycle[members] = True
+    endless = reached[:, on_cycle].astype(int) @ reached[on_cycle].astype(int) > 0
+    kept = np.where(on_cycle[:, None] | on_cycle, INF, weights)
+    lengths = csgraph.johnson(sparse(kept))
+    return weights, np.where(endless, -INF, lengths), endless, on_cycle
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_walks_through_an_improving_cycle_have_the_infimum(name):
+    """For exactly the pairs that can use one, in batches, integers and gradients; the others are as ever."""
+    rng = np.random.default_rng(1)
+    graphs, lengths, endless, on_cycle = map(np.stack, zip(*(with_negative_cycles(rng, 7) for _ in range(40))))
+    assert 0.1 < endless.mean() < 0.9
+    assert 0.1 < on_cycle.mean() < 0.9
+    turn = TURNED[name]
+    result = jax.jit(jax.vmap(functools.partial(closure, semiring=name)))(turn(graphs))
+    np.testing.assert_array_equal(result.value, turn(lengths))
+    np.testing.assert_array_equal(result.converged, ~endless)
+    np.testing.assert_array_equal(result.on_cycle, on_cycle)
+    if name == "max_mul":
+        return
+    whole = {INF: np.iinfo(np.int32).max, -INF: np.iinfo(np.int32).min}
+    narrow = np.vectorize(lambda x: whole.get(x, x), otypes=[np.int32])
+    got = jax.jit(jax.vmap(functools.partial(closure, semiring=name)))(narrow(turn(graphs)))
+    np.testing.assert_array_equal(got.value, narrow(turn(lengths)))
+    np.testing.assert_array_equal(got.converged, ~endless)
+    derivative = np.asarray(jax.jit(jax.vmap(jax.jacrev(lambda a: closure(a, semiring=name).value)))(turn(graphs[:8])))
+    sums = (derivative * np.where(np.isfinite(graphs), turn(graphs), 0)[:8, None, None]).sum((3, 4))  # a length is that of its edges
+    finite = np.isfinite(lengths[:8])
+    np.testing.assert_array_equal(sums[finite], turn(lengths[:8])[finite])
+    assert not derivative[endless[:8]].any()
+
+
+def test_improving_cycles_are_exported():
+    rng = np.random.default_rng(0)
+    found = (with_negative_cycles(rng, 7) for _ in range(99))
+    weights, lengths, endless, _ = next(case for case in found if case[2].any() and not case[2].all())
+    program = export(lambda a: (closure(a).value, closure(a).on_cycle), jax.ShapeDtypeStruct((7, 7), np.float64))
+    value, on_cycle = program.call(weights)
+    np.testing.assert_array_equal(value, lengths)
+    np.testing.assert_array_equal(on_cycle, np.diag(endless))
+
+
+def test_a_cycle_that_overflows_leaves_the_rest_alone():
+    """400 nodes in a ring of weight 4, 400 behind: products round the ring are beyond float32."""
+    weights = np.zeros((400, 400), np.float32)
+    at = np.arange(399)
+    weights[at, at + 1] = np.where(at < 200, 4, 1)
+    weights[199, 0] = 4
+    want = np.zeros((400, 400), np.float32)
+    want[:200], want[200:, 200:] = INF, np.triu(np.ones((200, 200)))
+    np.testing.assert_array_equal(closure(weights, semiring="max_mul").value, want)
+
+
+def test_floats_decide_whether_a_cycle_is_negative():
+    """-0.1 - 0.2 + 0.3 is negative as a sum of float64, and zero as integers are."""
+    a, b, c = -0.1, -0.2, 0.3
+    assert a + b + c < 0
+    weights = np.full((3, 3), INF)
+    weights[[0, 1, 2], [1, 2, 0]] = a, b, c
+    assert np.isneginf(closure(weights).value).all()
+    weights[[0, 1, 2], [1, 2, 0]] = -1, -2, 3
+    assert closure(weights).converged.all()
 
 
 @pytest.mark.few(1)
@@ -270,7 +350,7 @@ def test_the_result_is_a_pytree_for_jit_and_vmap():
     for i, weights in enumerate(many):
         one = closure(weights, semiring=min_plus)
         np.testing.assert_array_equal(results.value[i], one.value)
-        np.testing.assert_array_equal(walks[i], one.walk(0, 4))
+        np.testing.assert_array_equal(walks[i][walks[i] >= 0], one.walk(0, 4))
         np.testing.assert_array_equal(befores[i], one.predecessors())
 
 
