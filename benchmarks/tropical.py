@@ -260,8 +260,11 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
             if points:
                 axis.loglog(*zip(*sorted(points), strict=True), "o-", label=name)
         axis.set(title=f"max-plus, float32, {what}s", xlabel="n of n x n by n x n", xscale="log")
+        axis.xaxis.set_minor_formatter("")  # under a decade the labels of minor ticks overlap
+        sizes = sorted({row["case"]["rows"] for row in squares if row["case"]["rows"] & (row["case"]["rows"] - 1) == 0})
+        axis.set_xticks(sizes, map(str, sizes))
     axes[0].set_ylabel("10^9 products and comparisons a second")
-    axes[0].legend()
+    axes[1].legend(loc="lower right")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -45,6 +45,16 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def shortened(text: str) -> str:
+    """A text as it fits into a sentence: its ends where it is longer than 80 characters.
+
+    Example:
+      >>> shortened("ab," * 40 + "ba->")
+      'ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,ab,a...ab,ab,ab,ab,ab,ab,ba->'
+    """
+    return text if len(text) <= 80 else f"{text[:40]}...{text[-22:]}"
+
+
 # --- wrong input ---------------------------------------------------------------------------------------------------
 
 

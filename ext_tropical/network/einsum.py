@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from opt_einsum import get_symbol
 
-from tenferro_jax import DTypeError, InvalidConfig, Unsupported, parse_interleaved
+from tenferro_jax import DTypeError, InvalidConfig, Unsupported, errors, parse_interleaved
 from tenferro_jax.extension import as_operand
 
 from ..algebra.selective import max_plus
@@ -171,7 +171,7 @@ class _Problem:
 
     @property
     def where(self) -> str:
-        return f"tropical_einsum {self.equation!r}"
+        return f"tropical_einsum {errors.shortened(self.equation)!r}"
 
 
 def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: str, accumulate: str | None, winners: bool) -> _Problem:
@@ -184,11 +184,14 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
         raise InvalidConfig(
-            where=f"tropical_einsum {equation!r}, ties", given=repr(ties), needed="'first' or 'split'", fix="Pass one of them."
+            where=f"tropical_einsum {errors.shortened(equation)!r}, ties",
+            given=repr(ties),
+            needed="'first' or 'split'",
+            fix="Pass one of them.",
         )
     if ties == "split" and not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
-            where=f"tropical_einsum {equation!r}, ties",
+            where=f"tropical_einsum {errors.shortened(equation)!r}, ties",
             given=f"'split' under {semiring!r}",
             needed="a selective semiring: others have no ties",
             fix="Leave ties out.",

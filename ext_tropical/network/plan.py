@@ -18,7 +18,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, parse_interleaved, plan_einsum
+from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, errors, parse_interleaved, plan_einsum
 
 from ..algebra.selective import max_plus
 from ..algebra.semiring import Semiring, as_semiring
@@ -27,6 +27,8 @@ from .memory import SCRATCH, Memory, entries
 
 MOST_ENTRIES = 2**48
 """More than any machine holds; XLA aborts the process where a size does not fit 64 bits."""
+MOST_SLICES = 2**31 - 1
+"""Slices are counted in int32."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -67,8 +69,7 @@ class TropicalPlan:
         return self.slices * self.plan.cost
 
     def __repr__(self) -> str:
-        text = self.plan.equation.text
-        text = text if len(text) < 60 else f"{text[:57]}..."
+        text = errors.shortened(self.plan.equation.text)
         return f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak {self.peak})"
 
     def __str__(self) -> str:
@@ -183,13 +184,13 @@ def cached_plan(
     if not all(isinstance(size, int) for _, size in plan.sizes):
         if memory_limit is not None:
             raise Unsupported(
-                where=f"tropical_einsum {equation!r}, memory_limit",
+                where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
                 given="symbolic sizes",
                 needed="sizes that are known",
                 fix="Leave memory_limit out, or trace with concrete sizes.",
             )
         return TropicalPlan(plan, plan.sizes, None)
-    _require_addressable(equation, plan)
+    _require_possible(equation, plan, dtype.itemsize, memory_limit)
     memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, semiring)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
@@ -200,17 +201,38 @@ def cached_plan(
         for step in plan.steps
     ]
     sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
-    return TropicalPlan(sliced, plan.sizes, memory.peak(lengths))
+    found = TropicalPlan(sliced, plan.sizes, memory.peak(lengths))
+    if found.slices > MOST_SLICES:
+        raise InvalidConfig(
+            where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
+            given=f"{memory_limit} bytes, which takes {found.slices} slices",
+            needed=f"at most {MOST_SLICES} slices",
+            fix="Raise the limit, or contract less at once.",
+        )
+    return found
 
 
-def _require_addressable(equation: str, plan: Plan) -> None:
-    for step in plan.steps:
-        if step.size > MOST_ENTRIES:
+def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
+    """No result is larger than a machine, or than so many slices can make it."""
+    used = {i: {i} for i in range(len(plan.terms))}
+    for number, step in enumerate(plan.steps, len(plan.terms)):
+        used[number] = set().union(*(used[i] for i in step.operands))
+        is_output = set(step.result) == set(plan.equation.output)
+        if is_output or memory_limit is None:
+            needed, fits = f"at most {MOST_ENTRIES}", step.size <= MOST_ENTRIES
+        else:  # a slice makes a result smaller at most by the number of slices
+            needed, fits = f"at most {MOST_SLICES} slices within memory_limit", step.size * itemsize <= MOST_SLICES * memory_limit
+        if not fits:
+            tables = ", ".join(map(str, sorted(used[number])[:5])) + (", ..." if len(used[number]) > 5 else "")
+            fewer = "Take fewer of these operands, or drop labels from them"
             raise ShapeError(
-                where=f"tropical_einsum {equation!r}",
-                given=f"a result of {step.size} entries, in step {step.equation}",
-                needed=f"at most {MOST_ENTRIES}",
-                fix="Keep fewer labels in the output.",
+                where=f"tropical_einsum {errors.shortened(equation)!r}",
+                given=f"a result of {step.size} entries, one for each value of {len(step.result)} labels, in step {number}, "
+                f"{errors.shortened(step.equation)}, of {len(used[number])} operands: {tables}",
+                needed=needed,
+                fix="Keep fewer labels in the output."
+                if is_output
+                else f"{fewer}, or pass another optimize{' or a memory_limit' if memory_limit is None else ''}.",
             )
 
 
@@ -230,7 +252,7 @@ def byte_count(equation: str, memory_limit: Any) -> int | None:
     if memory_limit is None or (isinstance(memory_limit, int | np.integer) and not isinstance(memory_limit, bool) and memory_limit > 0):
         return None if memory_limit is None else int(memory_limit)
     raise InvalidConfig(
-        where=f"tropical_einsum {equation!r}, memory_limit",
+        where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
         given=repr(memory_limit),
         needed="a positive number of bytes, an integer",
         fix="Pass an int such as 2**30.",
@@ -247,7 +269,7 @@ def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit:
         tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
         if not tried:
             raise InvalidConfig(
-                where=f"tropical_einsum {equation!r}, memory_limit",
+                where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
                 given=f"{memory_limit} bytes",
                 needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry of everything else",
                 fix="Raise the limit, or contract less at once.",

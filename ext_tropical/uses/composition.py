@@ -9,16 +9,18 @@ between: with infinities of both signs, or with 16 bits, which round after each 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from tenferro_jax import Unsupported, parse_interleaved, plan_einsum
+from tenferro_jax import ShapeError, Unsupported, errors, parse_interleaved, plan_einsum
 from tenferro_jax.extension import as_operand
 
 from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
 from ..algebra.semiring import Semiring, as_semiring
+from ..network.plan import MOST_ENTRIES
 from ..step.einsum_op import one_dtype, widened
 from .axes import dot_general_equation, reduction_equation
 
@@ -36,7 +38,8 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
       An array with the output's labels, in the operands' dtype.
 
     Raises:
-      EquationError, ArityError, ShapeError, DTypeError, X64Error: the equation cannot be read, or the operands do not fit.
+      EquationError, ArityError, ShapeError, DTypeError, X64Error: the equation cannot be read, the operands do not fit, or
+        there are more than 2**48 candidates.
       Unsupported: another semiring, whose plus JAX does not reduce by.
 
     Cost: time and memory of the product of all labels' sizes.
@@ -57,19 +60,27 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
             needed=f"one of {', '.join(map(repr, _REDUCE))}",
             fix="Use ext_tropical.tropical_einsum.",
         )
-    where = f"tropical_einsum {equation!r}"
+    where = f"tropical_einsum {errors.shortened(equation)!r}"
     arrays = [jnp.asarray(as_operand(x, f"{where}, operand {i}")) for i, x in enumerate(operands)]
     plan = plan_einsum(equation, [x.shape for x in arrays])
     dtype = one_dtype(where, semiring, [x.dtype for x in arrays])
     sizes, output = dict(plan.sizes), plan.equation.output
     contracted = [label for label in sizes if label not in output]
+    candidates = math.prod(size for size in sizes.values() if isinstance(size, int) and size)
+    if candidates > MOST_ENTRIES:
+        raise ShapeError(
+            where=where,
+            given=f"{candidates} candidates, the product of the sizes of {len(sizes)} labels",
+            needed=f"at most {MOST_ENTRIES}: all are held at once",
+            fix="Use ext_tropical.tropical_einsum, which contracts two operands at a time.",
+        )
     shape = [sizes[label] for label in output]
     if 0 in (sizes[label] for label in contracted):
         return jnp.full(shape, semiring.zero(dtype))
     spread = [_spread(widened(x), term, [*output, *contracted], sizes) for x, term in zip(arrays, plan.terms, strict=True)]
-    candidates = functools.reduce(semiring.times, spread)
-    axes = tuple(range(len(output), candidates.ndim))
-    return (_REDUCE[semiring](candidates, axis=axes) if axes else candidates).astype(dtype)
+    products = functools.reduce(semiring.times, spread)
+    axes = tuple(range(len(output), products.ndim))
+    return (_REDUCE[semiring](products, axis=axes) if axes else products).astype(dtype)
 
 
 def _spread(x: Any, term: str, labels: Sequence[str], sizes: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from opt_einsum import get_symbol
 
-from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError
+from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError, shortened
 from ..meta import require_equal
 
 
@@ -49,12 +49,12 @@ class Equation:
           UndecidedDimensionError: a label has two symbolic sizes that may differ.
         """
         if len(shapes) != len(self.inputs):
-            raise _other_count(f"{where} {self.text!r}", len(shapes), len(self.inputs))
+            raise _other_count(f"{where} {shortened(self.text)!r}", len(shapes), len(self.inputs))
         sizes: dict[str, Any] = {}
         for i, (labels, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             if len(labels) != len(shape):
                 raise ShapeError(
-                    where=f"{where} {self.text!r}, operand {i}",
+                    where=f"{where} {shortened(self.text)!r}, operand {i}",
                     given=f"shape {tuple(shape)} of rank {len(shape)}",
                     needed=f"rank {len(labels)} for labels {labels!r}",
                     fix="Correct the term or the operand.",
@@ -63,7 +63,7 @@ class Equation:
                 if label in sizes:
                     try:
                         if compare is None:
-                            require_equal(sizes[label], size, f"{where} {self.text!r}")
+                            require_equal(sizes[label], size, f"{where} {shortened(self.text)!r}")
                         else:
                             compare(sizes[label], size)
                     except UndecidedDimensionError:
@@ -71,7 +71,7 @@ class Equation:
                     except ShapeError:
                         first = next(j for j, term in enumerate(self.inputs) if label in term)
                         raise ShapeError(
-                            where=f"{where} {self.text!r}, operand {i}, axis {axis}",
+                            where=f"{where} {shortened(self.text)!r}, operand {i}, axis {axis}",
                             given=f"label {label!r} of size {size}, and of size {sizes[label]} before, in operand {first}",
                             needed="one size for each label",
                             fix="Pass operands whose sizes agree.",
@@ -81,9 +81,13 @@ class Equation:
 
 
 def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
+    shown, place = text, column
+    if len(text) > 80:  # what is near the character
+        start = max(column - 40, 0)
+        shown, place = f"...{text[start : column + 40]}...", column - start + 3
     raise EquationError(
         where=f"einsum equation, character {column}",
-        given=f"{problem}\n  {text}\n  {' ' * column}^\n",
+        given=f"{problem}\n  {shown}\n  {' ' * place}^\n",
         needed="terms of letters separated by commas, and optionally '->' with the output labels, as in 'bij,bjk->bik'",
         fix=fix,
     )
@@ -261,14 +265,14 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
 def _expanded(text: str, terms: Sequence[str], ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
     """The terms with labels for their ellipsis, and the labels of the longest one."""
     if len(terms) != len(ranks):
-        raise _other_count(f"einsum {text!r}", len(ranks), len(terms))
+        raise _other_count(f"einsum {shortened(text)!r}", len(ranks), len(terms))
     inputs, axes = [], ""
     for i, (term, rank) in enumerate(zip(terms, ranks, strict=True)):
         if "..." in term:
             count = rank - len(term) + 3
             if count < 0:
                 raise ShapeError(
-                    where=f"einsum {text!r}, operand {i}",
+                    where=f"einsum {shortened(text)!r}, operand {i}",
                     given=f"rank {rank}",
                     needed=f"at least rank {len(term) - 3} for {term!r}",
                     fix="Correct the term or the operand.",

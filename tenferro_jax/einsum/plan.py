@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from opt_einsum.paths import get_path_fn
 
-from ..errors import InvalidConfig, Unsupported
+from ..errors import InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
 from .notation import Equation, equation_for, is_axis_label
 
@@ -85,8 +85,7 @@ class Plan:
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
         table = ["  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)) for row in (head, *rows)]
-        order = self.equation.explicit
-        order = order if len(order) <= 80 else f"{order[:40]}...{order[-20:]}"
+        order = shortened(self.equation.explicit)
         end = f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, order {order}"
         return "\n".join([*table, end])
 

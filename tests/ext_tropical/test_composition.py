@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import opt_einsum
 import pytest
 
 from ext_tropical import (
@@ -276,3 +278,13 @@ def test_the_composed_form_holds_all_candidates_and_the_fused_one_does_not():
     }
     assert memory["composed"].temp_size_in_bytes > n**3
     assert memory["fused"].temp_size_in_bytes < 24 * n * n * 4
+
+
+@pytest.mark.parametrize("how", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_more_candidates_than_any_machine_holds_are_refused(how):
+    """XLA aborts the process where a size does not fit 64 bits."""
+    symbols = [opt_einsum.get_symbol(i) for i in range(201)]
+    equation = ",".join(a + b for a, b in itertools.pairwise(symbols)) + "->"
+    tables = [np.zeros((2, 2))] * 200
+    with pytest.raises(ShapeError, match=r"given \d+ candidates, the product of the sizes of 201 labels; needed at most 281474976710656"):
+        how(lambda tables: composition.tropical_einsum(equation, *tables))(tables)

@@ -1,9 +1,13 @@
 """Bad input to the tropical einsum: typed, with family_id or the character."""
 
+import itertools
+
 import jax
 import numpy as np
+import opt_einsum
 import pytest
 
+import tenferro_jax
 from ext_tropical import (
     SEMIRINGS,
     SelectiveSemiring,
@@ -11,6 +15,7 @@ from ext_tropical import (
     TropicalEinsumFactory,
     best_assignment,
     max_plus,
+    plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
@@ -165,3 +170,23 @@ def test_accumulate_is_for_sixteen_bits():
     assert tropical_einsum("ij,jk->ik", A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype == np.float32
     with pytest.raises(PayloadError, match="member of Outputs"):
         TropicalEinsum(max_plus, "ij,jk->ik", "value")
+
+
+def test_errors_of_long_equations_show_the_step_and_the_ends():
+    """All pairs of 70 variables of two values: no order has small results, nor do slices help."""
+    symbols = [opt_einsum.get_symbol(i) for i in range(70)]
+    equation = ",".join(map("".join, itertools.combinations(symbols, 2))) + "->"
+    shapes = [(2, 2)] * (70 * 69 // 2)
+    with pytest.raises(ShapeError, match=r"'ab,ac,.*\.\.\..*->': given a result of \d+ entries.* labels, in step \d+") as error:
+        plan_tropical_einsum(equation, *shapes, memory_limit=10**8)
+    assert "slices within memory_limit" in str(error.value)
+    assert "in the output" not in str(error.value)
+    with pytest.raises(ShapeError, match=r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output"):
+        plan_tropical_einsum("a,b,c->abc", *[(2**20,)] * 3, memory_limit=10**8)
+    with pytest.raises(EquationError, match="character 7244: given the character '1'") as wrong:
+        plan_tropical_einsum(equation.replace("->", "1->"), *shapes)
+    line, mark = str(wrong.value).splitlines()[1:3]
+    assert line[mark.index("^")] == "1"
+    with pytest.raises(ArityError) as few:
+        tenferro_jax.einsum(equation, np.ones((2, 2)))
+    assert max(map(len, map(str, (error.value, wrong.value, few.value)))) < 600
