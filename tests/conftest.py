@@ -17,6 +17,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
+import chex
 import hypothesis
 import jax
 import pytest
@@ -50,6 +51,12 @@ def _forget_programs():
     yield
     if memory() > MOST_MEMORY:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _count_traces_anew():
+    """chex.assert_max_traces knows a function by its text: the next case of a test is no second trace."""
+    chex.clear_trace_counter()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,6 @@
 """Derivatives of graphs, with extensions inside."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,7 +104,7 @@ def test_linearize_is_the_jvp_in_two_parts():
     t = ({"w": np.array([1.0, 2.0, 3.0]), "n": None}, None, np.array([0.5, 0.25]))
     tangents = second.to_jax()(residuals, *t)
     want_outs, want = tj.jvp(graph).to_jax()(*MIXED, *t)
-    jax.tree.map(np.testing.assert_array_equal, (outs, tangents), (want_outs, want))
+    chex.assert_trees_all_equal((outs, tangents), (want_outs, want))
     assert not {type(n.op).__name__ for n in second.nodes} & {"Sin", "Cos"}  # what needs the arguments alone is in the first part
     double = second.to_jax()(residuals, *jax.tree.map(lambda x: 2 * x, t))
     np.testing.assert_array_equal(double["z"], 2 * tangents["z"])

@@ -5,6 +5,7 @@ import io
 import itertools
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,13 +99,13 @@ def test_assignments_under_transforms(how):
 
     if how in ("jit", "trace"):
         run = jax.jit(solve) if how == "jit" else trace(solve, *[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]).to_jax()
-        jax.tree.map(np.testing.assert_array_equal, run(*operands), one(0))
+        chex.assert_trees_all_equal(run(*operands), one(0))
         return
     got = jax.vmap(solve if how == "vmap" else jax.jit(solve))(*stacked)
     for i in range(3):
-        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda x, i=i: x[i], got), one(i))
+        chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], got), one(i))
     result = jax.vmap(lambda *x: tropical_einsum_with_argmax(equation, *x))(*stacked)  # coordinates after the map
-    jax.tree.map(np.testing.assert_array_equal, result.coordinates(), got[1])
+    chex.assert_trees_all_equal(result.coordinates(), got[1])
     assert result.winner.shape == result.value.shape
 
 
@@ -156,7 +157,7 @@ def test_slices_are_exact(name, seed):
     sliced = best_assignment(equation, *operands, semiring=name, memory_limit=limit)
     np.testing.assert_array_equal(sliced.value, whole.value)
     if TIMES[name] is np.add:  # ties too
-        jax.tree.map(np.testing.assert_array_equal, sliced.labels, whole.labels)
+        chex.assert_trees_all_equal(sliced.labels, whole.labels)
     np.testing.assert_array_equal(at(equation, operands, sliced.labels, sliced.value.shape, TIMES[name]), sliced.value)
     np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring=name, memory_limit=limit), whole.value)
 
@@ -180,8 +181,7 @@ def test_derivatives_of_slices(name):
         lambda f: lambda *x: jax.jvp(jax.grad(f), x, tuple(map(jnp.sin, x))),
         lambda f: lambda *x: jax.vmap(jax.grad(f))(*(jnp.stack([a, 2 * a]) for a in x)),
     ):
-        for got, want in zip(jax.tree.leaves(derive(f(limit))(*operands)), jax.tree.leaves(derive(f(None))(*operands)), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-12)
+        chex.assert_trees_all_close(derive(f(limit))(*operands), derive(f(None))(*operands), rtol=1e-12)
 
 
 def test_log_sum_exp_in_slices():
@@ -201,8 +201,7 @@ def test_log_sum_exp_in_slices():
         lambda f: lambda *x: jax.jvp(f, x, tuple(map(jnp.sin, x))),
         lambda f: lambda *x: jax.jvp(jax.grad(f), x, tuple(map(jnp.sin, x))),
     ):
-        for got, want in zip(jax.tree.leaves(derive(f(limit))(*operands)), jax.tree.leaves(derive(f(None))(*operands)), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+        chex.assert_trees_all_close(derive(f(limit))(*operands), derive(f(None))(*operands), rtol=1e-9, atol=1e-12)
 
 
 def test_shared_ties_in_a_chain():
@@ -218,7 +217,7 @@ def test_shared_ties_in_a_chain():
         jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2))(*operands)
         for f in (lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path), maxima)
     )
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"memory_limit": 10**9}, {"optimize": [(0, 1)]}, {"optimize": [(1, 0)]}], ids=str)
@@ -260,7 +259,7 @@ def test_contracted_labels_split_over_an_automatic_mesh(semiring, size):
         return (value**2).sum(), value
 
     got, want = (jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(*x) for x in (tuple(split), (a, a)))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got, want)
+    chex.assert_trees_all_close(got, want, rtol=1e-5)
 
 
 def test_nan_and_infeasible_cells_in_slices():
@@ -270,7 +269,7 @@ def test_nan_and_infeasible_cells_in_slices():
     limit = SCRATCH + 160_000
     assert plan_tropical_einsum("ij,jk->ik", a, b, memory_limit=limit).slices > 1
     best, whole = (best_assignment("ij,jk->ik", a, b, memory_limit=m) for m in (limit, None))
-    jax.tree.map(np.testing.assert_array_equal, best, whole)
+    chex.assert_trees_all_equal(best, whole)
     assert np.isnan(best.value[3]).all()
     assert (best.labels["j"][3] == 40).all()
     assert not best.feasible[5].any()

@@ -1,5 +1,6 @@
 """ties="split": JAX's own maximum, which shares equally, and finite differences are the judges."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,8 +38,7 @@ def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
         pulled = jax.vjp(gradient, a, b)[1]((u, v))
         return gradient(a, b), pushed, pulled
 
-    for x, y in zip(*(jax.tree.leaves(jax.jit(derivatives, static_argnums=0)(f)) for f in (ours, theirs)), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+    chex.assert_trees_all_close(*(jax.jit(derivatives, static_argnums=0)(f) for f in (ours, theirs)), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["min_plus", "max_mul"])

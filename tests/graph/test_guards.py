@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -94,7 +95,7 @@ def test_a_guard_survives(fn, form):
     x, y = np.arange(2.0) + 1, np.ones(2)
     got = graph.to_jax()(x, y, *more)
     if want is not None:
-        jax.tree.map(np.testing.assert_array_equal, got, want(x, y, *more))
+        chex.assert_trees_all_equal(got, want(x, y, *more))
     EXECUTED.clear()
     longer = {"": (), "grad": (), "jvp": (np.ones(2), np.ones(3)), "vjp": (np.float64(1),)}[form]
     for run in (graph.to_jax(), graph.bound_to, lambda *xs: tj.Engine().eval(graph, *xs)):
@@ -103,7 +104,7 @@ def test_a_guard_survives(fn, form):
     assert not EXECUTED
     assert graph.bound_to(x, y, *more).guards == ()
     program = tj.export(graph)
-    jax.tree.map(np.testing.assert_array_equal, program.call(x, y, *more), got)
+    chex.assert_trees_all_equal(program.call(x, y, *more), got)
     with pytest.raises(PlaceholderShapeMismatch):
         program.call(x, np.ones(3), *longer)
 

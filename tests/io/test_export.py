@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -251,7 +252,7 @@ def test_gradients_of_a_file_are_those_of_the_function():
         x = np.random.default_rng(size).normal(size=(size, 3))
         for file, function in ((loaded.call, nested), first, second)[: 1 + size // 2]:
             got, want = jax.jit(file)(tree(), x), jax.jit(function)(tree(), x)
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, want)
+            chex.assert_trees_all_close(got, want, rtol=1e-9, atol=1e-9)
     third = jax.grad(lambda t: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(second[0](t, x))))
     with pytest.raises(tj.Unsupported, match=r"no derivative of this order.*higher vjp_order"):
         jax.eval_shape(third, tree())

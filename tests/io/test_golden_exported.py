@@ -4,6 +4,7 @@ import hashlib
 import pathlib
 import re
 
+import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -85,10 +86,8 @@ def test_a_file_runs_as_when_it_was_written_or_names_both_versions(path):
     program = tj.load_exported(path)
     args = write.inputs(name)
     want, got = judge(name, args), program.call(*args)
-    assert jax.tree.structure(got) == jax.tree.structure(want)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+    chex.assert_trees_all_equal_shapes_and_dtypes(got, want)
+    chex.assert_trees_all_close(got, want, rtol=1e-6)
     assert program.manifest.jax == writer
     assert (name == "layer") == (program.families == ("tenferro-ext-tropical.einsum.v1",))
     if program.vjp_order:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import typing
 
+import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -73,8 +74,7 @@ def test_the_state_of_an_optimiser_goes_to_a_file_and_on(tmp_path):
         with jax.numpy_dtype_promotion("standard"):
             wanted = step(*wanted)
         got = back(*got)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), wanted, got)
-    assert jax.tree.structure(wanted) == jax.tree.structure(got)
+    chex.assert_trees_all_close(wanted, got, rtol=1e-12)
 
 
 READER = """
