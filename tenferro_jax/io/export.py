@@ -130,7 +130,7 @@ def _unwritable(given: str) -> Unsupported:
         where="export",
         given=given,
         needed="operations that JAX can write into a file for these platforms",
-        fix="Take host callbacks and jax.debug.print out, or export for one platform to see more.",
+        fix="Export for other platforms, or take host callbacks and jax.debug.print out.",
     )
 
 

@@ -1,0 +1,62 @@
+"""Every public function of arrays in jax.numpy, jax.nn, jax.scipy and jax.random: traced, exported and run, or refused as listed here."""
+
+import re
+
+import pytest
+
+from . import sweep
+
+EIG = {"export": "primitive 'eig' not found for platforms .*tpu"}
+SCHUR = {"trace": "'schur'", "export": "primitive 'schur' not found for platforms .*cuda"}
+RESULT = {"export": "unregistered type .*(Result|unique)"}  # a class of JAX's own that JAX has no bytes for
+
+FAILS = {
+    **dict.fromkeys(["jax.numpy.linalg.eig", "jax.numpy.linalg.eigvals", "jax.numpy.roots", "jax.scipy.linalg.rsf2csf"], EIG),
+    **dict.fromkeys([f"jax.scipy.linalg.{name}" for name in ("funm", "schur", "solve_sylvester", "sqrtm")], SCHUR),
+    **dict.fromkeys([f"jax.numpy.linalg.{name}" for name in ("eigh", "qr", "slogdet", "svd")], RESULT),
+    **dict.fromkeys([f"jax.numpy.unique_{name}" for name in ("all", "counts", "inverse")], RESULT),
+    **dict.fromkeys(["jax.scipy.optimize.minimize", "jax.scipy.stats.mode"], RESULT),
+    "jax.scipy.linalg.hessenberg": {"trace": "'hessenberg'", "export": "primitive 'hessenberg' not found for platforms .*cuda"},
+    "jax.scipy.linalg.qr_multiply": {"trace": "'geqrf'", "export": "'cusolver_ormqr_ffi'"},
+    "jax.nn.scaled_matmul": {"trace": "'scaled_matmul_wrapper'", "export": "'scaled_matmul' not found|block_scaled_dot"},
+}
+"""Name -> where it fails -> what the reason has in it. Plain jax.export fails too, wherever `export` does."""
+
+SAMPLE = [
+    *("jax.numpy.cumsum", "jax.numpy.nancumsum", "jax.numpy.unwrap", "jax.numpy.unique", "jax.numpy.diag", "jax.numpy.histogramdd"),
+    *("jax.numpy.linalg.slogdet", "jax.numpy.fft.rfft2", "jax.nn.relu", "jax.scipy.special.expn", "jax.random.choice"),
+    *("jax.random.orthogonal", "jax.scipy.linalg.hessenberg"),
+]
+
+
+def require_listed(failures, names):
+    assert set(failures) == set(FAILS) & set(names)
+    for name, stages in failures.items():
+        assert set(stages) == set(FAILS[name]), name
+        for stage, error in stages.items():
+            assert re.search(FAILS[name][stage], str(error)), f"{name}, {stage}: {error}"
+            assert error.fix, name
+
+
+def test_a_sample():
+    require_listed(sweep.sweep(SAMPLE), SAMPLE)
+
+
+@pytest.mark.slow
+def test_every_public_function():
+    names = list(sweep.functions())
+    assert len(names) >= 660
+    require_listed(sweep.sweep(names), names)
+
+
+def test_a_function_that_has_no_call_in_the_table_fails(monkeypatch):
+    monkeypatch.setattr(sweep, "functions", lambda: {"jax.numpy.new": lambda x, y: x})
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        sweep.sweep(["jax.numpy.new"])
+
+
+def test_another_result_fails(monkeypatch):
+    calls = iter(range(9))
+    monkeypatch.setattr(sweep, "functions", lambda: {"jax.numpy.sin": lambda x: x + float(next(calls))})
+    with pytest.raises(AssertionError, match=r"jax\.numpy\.sin"):
+        sweep.sweep(["jax.numpy.sin"])
