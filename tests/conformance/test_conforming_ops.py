@@ -147,6 +147,7 @@ VALUES_REFUSED = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VALUES_REFUSED)
 def test_a_host_form_that_refuses_values_made_from_the_example(name):
     op, inputs = VALUES_REFUSED[name]
@@ -164,6 +165,7 @@ BEYOND = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_cannot_be_asked_is_told(name):
     op, inputs, check, reason = BEYOND[name]
@@ -178,6 +180,7 @@ FAMILY = list(itertools.product(EQUATIONS, Outputs))
 SAMPLE = some(FAMILY, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("semiring", "outputs"), SAMPLE, ids=[f"{s} {o.value}" for s, o in SAMPLE])
 def test_the_tropical_family(semiring, outputs):
     equation = EQUATIONS[semiring]

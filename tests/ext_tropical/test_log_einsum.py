@@ -92,13 +92,20 @@ def test_derivatives(equation):
     def scalar(*xs):
         return np.sin(judge(equation, 0.7, *xs)).sum()
 
-    got = jax.grad(lambda *xs: jnp.sin(f(*xs)).sum(), every)(*xs)
+    got = jax.jit(jax.grad(lambda *xs: jnp.sin(f(*xs)).sum(), every))(*xs)
     for i in every:
         np.testing.assert_allclose(got[i], central_difference(scalar, xs, i), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.clause("X10.6")
+@pytest.mark.parametrize("equation", ["bij,bjk->kbi", "i,i->", "ijk->ki"])
+def test_both_modes_twice(equation):
+    f, xs = step(equation, 0.7), operands(equation, normal(3))
     check_grads(jax.jit(lambda *xs: jnp.sin(f(*xs))), xs, order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.clause("X10.14")
 @pytest.mark.parametrize("sizes", [(2, 20, 3), (20, 2, 1)])
 def test_third_derivatives_are_those_of_jax_nn_logsumexp(sizes):
@@ -130,6 +137,7 @@ def test_gradients_of_cells_without_feasible_candidates_are_zero():
     np.testing.assert_allclose(hessian[1, :, 1], [[0.1875, 0, -0.1875], [0, 0, 0], [-0.1875, 0, 0.1875]], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_it_tends_to_max_plus_as_the_temperature_falls():
     a, b = operands("ij,jk->ik", normal())
     limit = tropical_einsum("ij,jk->ik", a, b, semiring=max_plus)
@@ -178,6 +186,7 @@ def test_transforms_and_graphs():
     np.testing.assert_allclose(Engine().eval(graph, a[0], b[0]), want[0], rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_gradient_exported_with_symbolic_sizes():
     n, m = jax.export.symbolic_shape("n, m")
     gradient = jax.grad(lambda a, b: jnp.sin(step("ij,jk->ik")(a, b)).sum(), (0, 1))

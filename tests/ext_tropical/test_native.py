@@ -65,7 +65,7 @@ def test_every_kernel_is_the_definition(semiring, dtype):
             check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(3)
 @BUILT
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 @pytest.mark.parametrize(
