@@ -65,6 +65,7 @@ from .meta import TensorMeta
 from .tensor.einsum import einsum
 from .tensor.evaluation import eval_all
 from .tensor.tensor import TracedTensor
+from .trace.lowered import lowered
 from .trace.trace import trace
 from .version import __version__ as __version__
 
@@ -138,6 +139,7 @@ __all__ = [
     "linearize",
     "load_exported",
     "load_graph",
+    "lowered",
     "parse_equation",
     "parse_interleaved",
     "plan_einsum",

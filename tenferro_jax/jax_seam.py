@@ -408,6 +408,49 @@ def as_function(eqn: Any) -> Callable[..., Any]:
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
+def run_jaxpr(jaxpr: Any, inputs: Sequence[Any], called: Callable[[Any], Callable[..., Any]]) -> list[Any]:
+    """The outputs of a jaxpr for values or tracers, with `called(eqn)` as the function of each equation's inputs."""
+    inner, constants = open_jaxpr(jaxpr)
+    values: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*constants, *inputs), strict=True))
+
+    def value_of(atom: Any) -> Any:
+        return atom.val if is_literal(atom) else values[atom]
+
+    for eqn in inner.eqns:
+        with eqn.ctx.manager:  # the settings under which it was traced
+            outs = called(eqn)(*map(value_of, eqn.invars))
+        values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+    return list(map(value_of, inner.outvars))
+
+
+def with_inner(eqn: Any, run: Callable[[Any, Sequence[Any]], list[Any]]) -> Callable[..., Any]:
+    """The function that an equation calls, with `run(jaxpr, values)` in place of each jaxpr among its params."""
+    if eqn.primitive.name == "shard_map":
+        of_mesh = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
+        axes = set(eqn.params["newly_manual_axes"])
+        return jax.shard_map(lambda *xs: tuple(run(eqn.params["jaxpr"], xs)), axis_names=axes, **of_mesh)
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            items = [changed(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if not (hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")):
+            return value
+        made = jax.make_jaxpr(lambda *xs: run(value, xs))(*(_struct(v.aval) for v in open_jaxpr(value)[0].invars))
+        return made if hasattr(value, "consts") else open_jaxpr(made)[0]
+
+    params = eqn.primitive.get_bind_params(eqn.params | {name: changed(value) for name, value in eqn.params.items()})
+    return lambda *xs: eqn.primitive.bind(*xs, **params)
+
+
+def _struct(aval: Any) -> Any:
+    """What make_jaxpr takes for an input of this aval."""
+    if aval.sharding.mesh.empty:
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    places = {"sharding": aval.sharding, "manual_axis_type": aval.manual_axis_type}
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, **places)
+
+
 def expansion(eqn: Any) -> Callable[..., Any]:
     """What an equation of a hijax primitive (JAX 0.12) stands for, in ordinary primitives."""
     return eqn.params["_prim"].expand

@@ -89,11 +89,14 @@ def _decode(initial: Any, transition: Any, emission: Any, semiring: SelectiveSem
     (_, best), winners = lax.scan(forward, (initial, initial), emission)
     last = tropical_einsum_with_argmax("i->", best, semiring=semiring)
 
-    def back(state: Any, winner: Any) -> tuple[Any, Any]:
-        return winner[state], winner[state]
+    def back(state: Any, t: Any) -> tuple[Any, Any]:
+        before = winners[t, state]
+        return before, before
 
-    _, states = lax.scan(back, last.winner, winners.at[-1].set(last.winner), reverse=True)  # one step too many led nowhere
-    return last.value, jnp.where(last.feasible, states, -1), last.feasible
+    winners = winners.at[-1].set(last.winner)  # one step too many led nowhere
+    # Over times that descend, not by reverse=True: converters of jaxprs know scans that go forward alone.
+    _, backwards = lax.scan(back, last.winner, jnp.arange(emission.shape[0])[::-1])
+    return last.value, jnp.where(last.feasible, backwards[::-1], -1), last.feasible
 
 
 def _require_shapes(initial: Any, transition: Any, emission: Any) -> None:

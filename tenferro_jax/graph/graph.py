@@ -78,6 +78,7 @@ class Graph(Sealed):
     rules: ExtensionRuleSet
     lost_rules: tuple[str, ...]
     guards: tuple[Guard, ...]
+    lowered: Callable[[Graph], Graph]  # a method that trace/lowered.py adds: it traces, which is above
 
     def __init__(
         self,

@@ -1,0 +1,200 @@
+"""A function or a graph with its extensions written out in standard ops, for consumers that know those of JAX alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import jax_seam
+from ..errors import InvalidConfig
+from ..extension import NO_RUNTIMES, Extension
+from ..extension.execution import forward
+from ..graph.graph import Graph
+from ..graph.read_jaxpr import RULE_DEPTH
+from .trace import trace
+
+_DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
+_ANYWHERE = jax_seam.Site("default", exporting=True, partitioned=False)
+
+
+def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with its extensions written out in standard ops: its jaxpr holds no primitive of a family.
+
+    Each extension becomes what its lowering emits, inside a jitted function that is named by the family; calls inside jit, scan,
+    cond, while, checkpoint, shard_map and functions with a derivative of their own are written out too. For whatever reads
+    jaxprs: converters to other formats, other interpreters, plain `jax.export`.
+
+    The result is differentiated as plain JAX is: the AD rules of the extensions are gone. Derivatives that `fn` takes itself are
+    those of the rules, so `lowered(jax.grad(f))` is the gradient of f, and `jax.grad(lowered(f))` that of its standard ops, which
+    may differ where there are ties.
+
+    Args:
+      fn: a JAX-traceable function of pytrees of arrays.
+
+    Raises:
+      InvalidConfig: no function.
+      Unsupported: when it is called, an extension has no lowering.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from ext_tropical import tropical_einsum
+      >>> f = lambda a: tropical_einsum("ij,jk->ik", a, a)
+      >>> a = jnp.array([[0.0, 1.0], [2.0, 0.0]])
+      >>> "tenferro" in str(jax.make_jaxpr(f)(a)), lowered(f)(a).tolist() == f(a).tolist()
+      (True, True)
+      >>> print([eqn.primitive.name for eqn in jax.make_jaxpr(lowered(f))(a).eqns])
+      ['jit']
+    """
+    if not callable(fn):
+        raise InvalidConfig(where="lowered", given=repr(fn), needed="a function of arrays", fix="Pass the function.")
+
+    @functools.wraps(fn)
+    def written_out(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        trees = []
+
+        def flat(*values: Any) -> list[Any]:
+            positional, by_name = jax.tree.unflatten(tree, values)
+            outs, out_tree = jax.tree.flatten(fn(*positional, **by_name))
+            trees.append(out_tree)
+            return outs
+
+        closed = jax.make_jaxpr(flat)(*leaves)
+        values = [x if hasattr(x, "dtype") else jnp.asarray(x) for x in leaves]
+        return jax.tree.unflatten(trees[-1], _Writer().run(closed, values))
+
+    return written_out
+
+
+def _lowered_graph(self: Graph) -> Graph:
+    """The same graph with its extensions written out in standard ops, control-flow bodies included; see `lowered`.
+
+    Raises:
+      Unsupported: an extension has no lowering.
+    """
+    return trace(lowered(self.to_jax()), *self.input_specs)
+
+
+_lowered_graph.__name__ = "lowered"
+Graph.lowered = _lowered_graph  # here, because the graph is below what traces
+
+
+class _Writer:
+    """Writes the extensions of one program out, and remembers which of its equations need it."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bool]] = {}  # by the id of an equation, which stays alive here
+
+    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs of a jaxpr."""
+        return jax_seam.run_jaxpr(closed, inputs, self._written)
+
+    def _written(self, eqn: Any) -> Callable[..., Any]:
+        """An equation as a function of its inputs."""
+        if not self._calls(eqn):
+            return jax_seam.as_function(eqn)
+        if isinstance(eqn.params.get("op"), Extension):
+            return _standard(eqn.params["op"].with_runtimes(NO_RUNTIMES))
+        custom = {"custom_jvp_call": self._custom_jvp, "custom_vjp_call": self._custom_vjp}.get(eqn.primitive.name)
+        return custom(eqn) if custom is not None else jax_seam.with_inner(eqn, self.run)
+
+    def _calls(self, eqn: Any, depth: int = RULE_DEPTH) -> bool:
+        """Whether an equation is an extension, or calls one, or the derivative of its own does."""
+        if id(eqn) not in self._known:
+            inside = (inner for closed in jax_seam.inner_jaxprs(eqn) for inner in jax_seam.open_jaxpr(closed)[0].eqns)
+            found = isinstance(eqn.params.get("op"), Extension) or any(self._calls(inner, depth) for inner in inside)
+            if not found and depth > 0 and eqn.primitive.name in _DERIVATIVES:
+                found = any(self._calls(inner, depth - 1) for inner in jax_seam.open_jaxpr(_derivative(eqn))[0].eqns)
+            self._known[id(eqn)] = eqn, found
+        return self._known[id(eqn)][1]
+
+    def _custom_jvp(self, eqn: Any) -> Callable[..., Any]:
+        fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
+        call = jax.custom_jvp(lambda *xs: self.run(inner, xs))
+
+        @call.defjvp
+        def _rule(primals: Any, tangents: Any) -> Any:
+            given = [tangents[i] for i in _moving(eqn.invars)]
+            outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(list(primals), given)
+            return outs, _full(found, outs_move, outs)
+
+        return call
+
+    def _custom_vjp(self, eqn: Any) -> Callable[..., Any]:
+        fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
+        call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
+
+        def forward(*xs: Any) -> Any:
+            return lowered(lambda *xs: _pulled(fn, eqn, xs))(*xs)
+
+        def backward(pullback: Any, cotangents: Any) -> Any:
+            given = [cotangents[i] for i in outs_move]
+            found = lowered(lambda pullback, given: pullback(_full(given, outs_move, eqn.outvars)))(pullback, given)
+            moving = dict(zip(_moving(eqn.invars), found, strict=True))
+            return tuple(moving.get(i) for i in range(len(eqn.invars)))
+
+        call.defvjp(forward, backward)
+        return call
+
+
+def _derivative(eqn: Any) -> Any:
+    """The jaxpr of an equation's own derivative; an empty one where it cannot be traced by itself."""
+    fn, specs = jax_seam.as_function(eqn), [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+
+    def both(*xs: Any) -> Any:
+        if eqn.primitive.name == "custom_jvp_call":
+            return _pushed(fn, eqn, xs, [xs[i] for i in _moving(eqn.invars)])
+        outs, pullback = _pulled(fn, eqn, xs)
+        return pullback(_full([outs[i] for i in _moving(eqn.outvars)], _moving(eqn.outvars), eqn.outvars))
+
+    try:
+        return jax.make_jaxpr(both)(*specs)
+    except Exception:  # the author's, who meets it where the function is differentiated
+        return jax.make_jaxpr(tuple)(())
+
+
+def _pushed(fn: Callable[..., Any], eqn: Any, primals: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """(outputs, tangents of those that have some), for tangents of the inputs that have some."""
+    moving = _moving(eqn.invars)
+    outs, found = jax.jvp(_of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
+    return outs, [found[i] for i in _moving(eqn.outvars)]
+
+
+def _pulled(fn: Callable[..., Any], eqn: Any, xs: Sequence[Any]) -> tuple[list[Any], Any]:
+    """(outputs, the function of their cotangents), for the inputs that have tangents."""
+    moving = _moving(eqn.invars)
+    return jax.vjp(_of_moving(fn, xs, moving), *(xs[i] for i in moving))
+
+
+def _of_moving(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) -> Callable[..., list[Any]]:
+    """The function of those of its inputs that have tangents."""
+    return lambda *parts: fn(*(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs)))
+
+
+def _moving(variables: Sequence[Any]) -> list[int]:
+    """Which of the variables have tangents."""
+    return [i for i, v in enumerate(variables) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+
+
+def _full(found: Sequence[Any], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
+    """Tangents or cotangents of all, given those of the ones that move: the others have none."""
+    values = dict(zip(moving, found, strict=True))
+    shapes = [getattr(x, "aval", x).shape for x in like]
+    return [values[i] if i in values else np.zeros(shape, jax.dtypes.float0) for i, shape in enumerate(shapes)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _standard(carrier: Extension) -> Callable[..., Any]:
+    """The lowering of an extension, as a jitted function with the family's name."""
+
+    def run(*arrays: Any) -> list[Any]:
+        # JAX may take a result for a weakly typed scalar's, which an extension's never is.
+        return [jax.lax.convert_element_type(out, out.dtype) for out in forward(carrier, _ANYWHERE, arrays)]
+
+    run.__name__ = run.__qualname__ = carrier.family_id
+    return jax.jit(run)
