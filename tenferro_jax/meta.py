@@ -132,39 +132,76 @@ def require_x64_leaves(tree: Any, where: str) -> None:
             require_x64(leaf, f"{where}, input {i}")
 
 
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
-
-
 def as_operand(value: Any, where: str) -> Any:
-    """An array ready for JAX: arrays and tracers pass, Python numbers and lists of them convert.
+    """`as_array`, strictly: a 64-bit NumPy array while 64-bit types are off is refused. What `apply`, graphs and programs take.
+
+    Raises:
+      X64Error, DTypeError: as `as_array`.
+
+    Example:
+      >>> as_operand([1.0, 2.0], "my_op, input 0").shape
+      (2,)
+    """
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.itemsize >= 8 and not x64_enabled():
+        require_x64(value, where)
+    return as_array(value, where)
+
+
+def as_array(value: Any, where: str) -> Any:
+    """What a function of arrays makes of an argument, as `jax.numpy` does: arrays and tracers pass, NumPy and Python data convert.
+
+    While 64-bit types are off float64 becomes float32 and complex128 complex64; 64-bit integers become 32 bits wide if
+    every value fits (`jax.numpy.asarray` wraps those that do not).
 
     Args:
       value: what a user passed.
       where: what errors say first.
 
     Raises:
-      X64Error: an array of a 64-bit dtype while 64-bit types are off.
+      X64Error: integers that need 64 bits, or a JAX array of a 64-bit dtype, while 64-bit types are off.
       DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order).
 
     Example:
-      >>> as_operand([1.0, 2.0], "my_function, operand 0").shape
-      (2,)
+      >>> import jax, numpy as np
+      >>> with jax.enable_x64(False):
+      ...     as_array(np.ones(2), "my_function, operand 0").dtype.name
+      'float32'
     """
-    if isinstance(value, _ARRAYS):
+    if isinstance(value, jax.Array):
         if value.dtype.itemsize >= 8 and not x64_enabled():
             require_x64(value, where)
-        if isinstance(value, np.ndarray) and (
-            isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype)
-        ):
-            fix = "Fill what is masked, convert to this machine's byte order, and to numbers."
-            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
         return value
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
+    if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype):
+            fix = "Fill what is masked, convert to this machine's byte order, and to numbers."
+            raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
+        if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
+            return value
     try:
-        return jnp.asarray(value)
+        array = jnp.asarray(value)
+        narrow = [] if x64_enabled() or array.dtype.kind not in "iu" else jax.tree.leaves(value)
+        leaves = [np.asarray(leaf) for leaf in narrow if not isinstance(leaf, int | jax.Array)]
     except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, OverflowError) and np.asarray(value).dtype.kind in "iu":
+            raise _too_wide(where, np.asarray(value)) from error
         raise _no_array(where, f"{type(value).__name__}: {error}") from error
+    for leaf in leaves:
+        if leaf.dtype.itemsize == 8 and leaf.size:
+            known = np.iinfo(array.dtype)
+            if leaf.min() < known.min or leaf.max() > known.max:
+                raise _too_wide(where, leaf)
+    return array
+
+
+def _too_wide(where: str, integers: Any) -> X64Error:
+    return X64Error(
+        where=where,
+        given=f"integers from {integers.min()} to {integers.max()} while 64-bit types are off",
+        needed="x64 switched on, or integers that 32 bits hold",
+        fix="Run under jax.enable_x64(True), or scale them.",
+    )
 
 
 def _no_array(where: str, given: str, fix: str = "Convert with jax.numpy.asarray first.") -> DTypeError:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import InvalidConfig
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
@@ -38,7 +38,7 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
       (-1.0, -1.0, 1.0)
     """
     semiring = wellformed(semiring) if isinstance(semiring, Semiring) else as_semiring(semiring)
-    values = np.asarray(as_operand(values, "broken_laws, values"))
+    values = np.asarray(as_array(values, "broken_laws, values"))
     has_nan = bool((values != values).any())
     if values.ndim != 1 or values.dtype.name not in semiring.dtypes or has_nan:
         raise InvalidConfig(

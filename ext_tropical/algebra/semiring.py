@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import Duplicate, InvalidConfig
+from tenferro_jax import DTypeError, Duplicate, InvalidConfig
 from tenferro_jax.extension import parse_family_id
 
 from .wellformed import problem_of
@@ -194,7 +194,7 @@ def _not_a_semiring(cls: Any, needed: str) -> InvalidConfig:
 
 
 def as_semiring(value: Any) -> Semiring:
-    """The semiring of a value, a short name or an id.
+    """The semiring of a value, a short name, an id, or a class, which means its defaults.
 
     Raises:
       InvalidConfig: unknown or not registered (the text lists the known), with fields that no payload can hold, or with
@@ -204,6 +204,8 @@ def as_semiring(value: Any) -> Semiring:
       >>> as_semiring("min_plus")
       min_plus
     """
+    if isinstance(value, type) and value in _classes.values() and not _parameters(value):
+        value = value()
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
         return wellformed(value)
     found = [id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)]
@@ -246,6 +248,27 @@ def wellformed(semiring: Semiring) -> Semiring:
 @functools.lru_cache(maxsize=1024)
 def _problem_of(semiring: Semiring) -> str:
     return problem_of(semiring, (*FLOATS, *INTEGERS, "bool"), is_selective=isinstance(semiring, SelectiveSemiring))
+
+
+def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
+    """Tell who passed a semiring without its keyword.
+
+    Raises:
+      DTypeError: one of the operands is a semiring, or its name.
+    """
+    for x in operands:
+        if not isinstance(x, str | type | Semiring):
+            continue
+        try:
+            given = as_semiring(x)
+        except InvalidConfig:
+            continue  # the operand is refused for what it is
+        raise DTypeError(
+            where=where,
+            given=f"the semiring {given!r} among the operands",
+            needed="arrays there",
+            fix=f"Pass it by keyword: semiring={given!r}.",
+        )
 
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from opt_einsum import get_symbol
 
 from tenferro_jax import DTypeError, InvalidConfig, Unsupported, errors, parse_interleaved
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from ..algebra.selective import max_plus
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, no_semiring_among
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .evaluation import Mode, contract, evaluate
@@ -44,7 +44,8 @@ def tropical_einsum(
         labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or NumPy's interleaved form:
         tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]).
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool for or_and alone).
-      semiring: a semiring or its name.
+        NumPy and Python data are taken as `jax.numpy` takes them.
+      semiring: a semiring or its name; `log_sum_exp` alone means its temperature of 1.
       ties: where the derivative goes when several candidates are best: "first" (all of it to the first) or "split"
         (equal shares). In each step of the plan.
       accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; a step adds and
@@ -176,6 +177,7 @@ class _Problem:
 
 def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: str, accumulate: str | None, winners: bool) -> _Problem:
     written: dict[str, int] = {}
+    no_semiring_among("tropical_einsum", operands)
     if not isinstance(equation, str):
         given = (equation, *operands)
         equation, operands = parse_interleaved(given)
@@ -197,7 +199,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
             fix="Leave ties out.",
         )
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
-    arrays = [as_operand(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
+    arrays = [as_array(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # none: the plan says how many it needs
         dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays])
         arrays = list(map(widened, arrays)) if _is_accumulated(problem.where, accumulate, dtype) else arrays

@@ -21,7 +21,7 @@ import numpy as np
 from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, errors, parse_interleaved, plan_einsum
 
 from ..algebra.selective import max_plus
-from ..algebra.semiring import Semiring, as_semiring
+from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
 from ..step.einsum_op import work_dtype
 from .memory import SCRATCH, Memory, entries
 
@@ -98,7 +98,7 @@ def plan_tropical_einsum(
       optimize: as for `tropical_einsum`.
       memory_limit: bytes; slices are chosen so that `peak` is at most that.
       semiring: a semiring or its name. Under a selective one memory for winners is counted, which a derivative needs.
-      dtype: of the operands; that of the first array, or float32.
+      dtype: of the operands, 32 bits wide while 64-bit types are off; that of the first array, or float32.
 
     Returns:
       A TropicalPlan, to print and compare.
@@ -119,6 +119,7 @@ def plan_tropical_einsum(
       16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
       at most 819200 bytes at once beside the operands
     """
+    no_semiring_among("plan_tropical_einsum", operands)
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
@@ -144,7 +145,7 @@ def _is_size(size: Any) -> bool:
 
 def _dtype(dtype: Any) -> Any:
     try:
-        return jnp.dtype(dtype)
+        return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
     except TypeError as error:
         raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype", fix="Leave it out.") from error
 

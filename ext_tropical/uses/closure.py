@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import InvalidConfig, ShapeError, Unsupported
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from ..algebra.selective import max_mul, max_plus, min_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest
@@ -71,7 +71,7 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
 
 
 def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
-    a = jnp.asarray(as_operand(a, where))
+    a = jnp.asarray(as_array(a, where))
     if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
         needed = "a square matrix" if rank else "square matrices along the last two axes"
         raise ShapeError(
@@ -182,7 +182,7 @@ class ClosureResult:
         count = self.value.shape[-1]
         if isinstance(node, np.integer):
             node = int(node)
-        given = jnp.asarray(as_operand(node, f"walk, {name}"))
+        given = jnp.asarray(as_array(node, f"walk, {name}"))
         known = not isinstance(given, jax.core.Tracer)
         if given.ndim or not jnp.issubdtype(given.dtype, jnp.integer) or (known and not 0 <= int(given) < count):
             raise InvalidConfig(

@@ -16,10 +16,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from tenferro_jax import ShapeError, Unsupported, errors, parse_interleaved, plan_einsum
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
-from ..algebra.semiring import Semiring, as_semiring
+from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
 from ..network.plan import MOST_ENTRIES
 from ..step.einsum_op import one_dtype, widened
 from .axes import dot_general_equation, reduction_equation
@@ -50,6 +50,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
       >>> print(jax.grad(lambda a: tropical_einsum("ij,kj->ik", a, jnp.zeros((1, 2))).sum())(a))
       [[0.5 0.5]]
     """
+    no_semiring_among("tropical_einsum", operands)
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     semiring = as_semiring(semiring)
@@ -61,7 +62,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
             fix="Use ext_tropical.tropical_einsum.",
         )
     where = f"tropical_einsum {errors.shortened(equation)!r}"
-    arrays = [jnp.asarray(as_operand(x, f"{where}, operand {i}")) for i, x in enumerate(operands)]
+    arrays = [jnp.asarray(as_array(x, f"{where}, operand {i}")) for i, x in enumerate(operands)]
     plan = plan_einsum(equation, [x.shape for x in arrays])
     dtype = one_dtype(where, semiring, [x.dtype for x in arrays])
     sizes, output = dict(plan.sizes), plan.equation.output
@@ -108,7 +109,7 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
       [[23. 43.]
        [24. 44.]]
     """
-    lhs, rhs = (as_operand(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
+    lhs, rhs = (as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
     return tropical_einsum(dot_general_equation((lhs.ndim, rhs.ndim), dimension_numbers), lhs, rhs, semiring=semiring)
 
 
@@ -137,7 +138,7 @@ def tropical_reduce_sum(
       >>> float(tropical_reduce_sum(jnp.array([1.0, 5.0, 2.0, 3.0])))
       5.0
     """
-    x = as_operand(x, "tropical_reduce_sum")
+    x = as_array(x, "tropical_reduce_sum")
     equation, axes = reduction_equation(x.ndim, axis)
     result = tropical_einsum(equation, x, semiring=semiring)
     return jnp.expand_dims(result, axes) if keepdims else result

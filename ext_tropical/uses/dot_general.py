@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from ..algebra.selective import max_plus, min_plus
 from ..algebra.semiring import Semiring
@@ -40,7 +40,7 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
       [[23. 43.]
        [24. 44.]]
     """
-    lhs, rhs = (as_operand(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
+    lhs, rhs = (as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
     return tropical_einsum(dot_general_equation((lhs.ndim, rhs.ndim), dimension_numbers), lhs, rhs, semiring=semiring)
 
 
@@ -86,7 +86,7 @@ def tropical_reduce_sum(
       >>> float(tropical_reduce_sum(x)), tropical_reduce_sum(x, axis=0).tolist()
       (5.0, [2.0, 5.0])
     """
-    x = as_operand(x, "tropical_reduce_sum")
+    x = as_array(x, "tropical_reduce_sum")
     equation, axes = reduction_equation(x.ndim, axis)
     result = tropical_einsum(equation, x, semiring=semiring)
     return jnp.expand_dims(result, axes) if keepdims else result

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tenferro_jax import ShapeError
-from tenferro_jax.extension import as_operand
+from tenferro_jax.extension import as_array
 
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, as_selective
@@ -73,7 +73,7 @@ def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semirin
     """
     algebra = as_selective(semiring, "viterbi")
     named = {"log_initial": log_initial, "log_transition": log_transition, "log_emission": log_emission}
-    initial, transition, emission = (jnp.asarray(as_operand(x, f"viterbi, {name}")) for name, x in named.items())
+    initial, transition, emission = (jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items())
     _require_shapes(initial.shape, transition.shape, emission.shape)
     one_dtype("viterbi", algebra, [x.dtype for x in (initial, transition, emission)])
     return ViterbiResult(*_decode(initial, transition, emission, algebra))

@@ -1,6 +1,6 @@
 """Door 2, for extension authors: re-exports only."""
 
-from ..meta import SymDim, TensorMeta, as_operand
+from ..meta import SymDim, TensorMeta, as_array
 from ..ops.builder import Builder
 from .carrier import Extension
 from .choice import Route
@@ -43,7 +43,7 @@ __all__ = [
     "SymDim",
     "TensorMeta",
     "apply",
-    "as_operand",
+    "as_array",
     "extension_op",
     "host_errors",
     "lookup_extension_factory",

@@ -14,7 +14,7 @@ from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
-from ..meta import as_operand
+from ..meta import as_array
 from ..ops.builder import JaxBuilder
 from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
 from .record import Handle
@@ -28,8 +28,9 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
       equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical order; a label twice
         in one term is a diagonal; "..." are axes that broadcast. Or NumPy's interleaved form, in place of equation and
         operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
-      *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. Dtypes promote as
-        in docs/spec/tensor_semantics.md; integers are summed in their dtype.
+      *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. NumPy and Python
+        data are taken as `jax.numpy` takes them. Dtypes promote as in docs/spec/tensor_semantics.md; integers are summed
+        in their dtype.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
         or an explicit path; see `plan_einsum`.
 
@@ -40,7 +41,7 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
       EquationError: the equation cannot be read; the text points at the character.
       ArityError: another number of operands than of terms.
       ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may not be equal.
-      DTypeError, X64Error: booleans, no arrays, or 64-bit ones while 64-bit types are off.
+      DTypeError, X64Error: booleans, no arrays, or integers that need 64 bits while 64-bit types are off.
       InvalidConfig: no such algorithm, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops; order of contractions as in the plan.
@@ -57,16 +58,19 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
     """
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
+    weak = [type(x) in SCALARS for x in operands]
+    operands = [
+        x if scalar or isinstance(x, Handle) else as_array(x, f"einsum, operand {i}")
+        for i, (scalar, x) in enumerate(zip(weak, operands, strict=True))
+    ]
     if any(isinstance(x, Handle) for x in operands):
         tensors = promoted(RECORDER, operands, "einsum")
         _require_numbers(tensors[0].dtype)
         return build_einsum(plan(equation, [x.shape for x in tensors], optimize), RECORDER, tensors)
-    if any(type(x) in SCALARS for x in operands):
-        dtype = common_dtype(*(type(x) if type(x) in SCALARS else as_operand(x, "einsum").dtype for x in operands))
-        operands = tuple(number(x, dtype, "einsum") if type(x) in SCALARS else x for x in operands)
-    arrays = [as_operand(x, f"einsum, operand {i}") for i, x in enumerate(operands)]
-    shapes = [jnp.shape(x) for x in arrays]
-    return _function(plan(equation, shapes, optimize))(*arrays)
+    if any(weak):
+        dtype = common_dtype(*(type(x) if scalar else x.dtype for scalar, x in zip(weak, operands, strict=True)))
+        operands = [number(x, dtype, "einsum") if scalar else x for scalar, x in zip(weak, operands, strict=True)]
+    return _function(plan(equation, [jnp.shape(x) for x in operands], optimize))(*operands)
 
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:

@@ -14,7 +14,10 @@ from ext_tropical import (
     TropicalEinsum,
     TropicalEinsumFactory,
     best_assignment,
+    composition,
+    log_sum_exp,
     max_plus,
+    min_plus,
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
@@ -94,6 +97,21 @@ def test_unknown_semirings_are_told_the_known():
     np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2))
 
 
+@pytest.mark.parametrize("call", [tropical_einsum, best_assignment, plan_tropical_einsum, composition.tropical_einsum])
+@pytest.mark.parametrize("semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr)
+def test_a_semiring_among_the_operands_is_named(call, semiring):
+    for arguments in (("ij,jk->ik", A, B, semiring), (A, [0, 1], B, [1, 2], semiring)):
+        with pytest.raises(DTypeError, match=r"given the semiring (\S+) among the operands; .* Pass it by keyword: semiring=\1\."):
+            call(*arguments)
+
+
+def test_a_class_of_semirings_means_its_defaults():
+    want = tropical_einsum("i->", A[0], semiring=log_sum_exp(1.0))
+    assert tropical_einsum("i->", A[0], semiring=log_sum_exp) == want
+    with pytest.raises(InvalidConfig, match=r"given <class .*SelectiveSemiring'>; needed a registered semiring"):
+        tropical_einsum("i->", A[0], semiring=SelectiveSemiring)
+
+
 def test_options():
     with pytest.raises(InvalidConfig, match=r"ties: given 'second'; needed 'first' or 'split'"):
         tropical_einsum("ij,jk->ik", A, B, ties="second")
@@ -132,7 +150,7 @@ def test_shapes_and_dtypes():
         with pytest.raises(DTypeError, match=rf"given dtype {np.dtype(dtype).name} under max_plus; needed one of float64"):
             tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype))
     with jax.enable_x64(False), pytest.raises(X64Error, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
-        tropical_einsum("ij,jk->ik", A, B)
+        tropical_einsum("ij,jk->ik", 2**40 + A.astype(int), B.astype(int))
 
 
 def test_payload():

@@ -1,0 +1,115 @@
+"""NumPy and Python data as operands of the functions of arrays: what jax.numpy.asarray makes of them, for every such function."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ext_tropical as et
+import tenferro_jax as tj
+from ext_tropical import composition
+from tenferro_jax.extension import apply, as_array
+
+SQUARE = [[0, 3, 1], [2, 0, 5], [1, 1, 0]]
+ROW = [1, 0, 2]
+FUNCTIONS = {
+    "tropical_einsum": (lambda a, b: et.tropical_einsum("ij,jk->ik", a, b), SQUARE, SQUARE),
+    "tropical_einsum of three": (lambda a, b: et.tropical_einsum("ij,jk,k->i", a, a, b), SQUARE, ROW),
+    "tropical_einsum_with_argmax": (lambda a, b: et.tropical_einsum_with_argmax("ij,j->i", a, b), SQUARE, ROW),
+    "best_assignment": (lambda a, b: et.best_assignment("ij,j->", a, b), SQUARE, ROW),
+    "closure": (et.closure, SQUARE),
+    "matrix_power": (lambda a: et.matrix_power(a, 2), SQUARE),
+    "viterbi": (et.viterbi, ROW, SQUARE, SQUARE),
+    "tropical_dot_general": (et.tropical_dot_general, SQUARE, ROW),
+    "min_plus_dot_general": (et.min_plus_dot_general, SQUARE, SQUARE),
+    "tropical_reduce_sum": (lambda a: et.tropical_reduce_sum(a, 0), SQUARE),
+    "composition.tropical_einsum": (lambda a, b: composition.tropical_einsum("ij,j->i", a, b), SQUARE, ROW),
+    "composition.tropical_dot_general": (composition.tropical_dot_general, SQUARE, ROW),
+    "composition.min_plus_dot_general": (composition.min_plus_dot_general, SQUARE, ROW),
+    "composition.tropical_reduce_sum": (composition.tropical_reduce_sum, SQUARE),
+    "einsum": (lambda a, b: tj.einsum("ij,jk->ik", a, b), SQUARE, SQUARE),
+    "einsum of lazy tensors": (lambda a: tj.einsum("ij,j->i", a, tj.TracedTensor.from_array(np.int32(ROW))).eval(), SQUARE),
+}
+NO_OPERANDS = {"broken_laws", "plan_tropical_einsum", "register", "register_semiring"}
+PYTHON = ("float64", "int64", "complex128", "bool")  # a list of Python's own numbers says no other dtype
+ORIGINS = {
+    "NumPy array": lambda x, dtype: np.array(x, dtype),
+    "JAX array": lambda x, dtype: jnp.asarray(np.array(x, dtype)),
+    "list": lambda x, dtype: np.array(x, dtype).tolist(),
+    "list of NumPy": lambda x, dtype: list(np.array(x, dtype)),
+}
+
+
+def test_no_function_of_arrays_is_missing_here():
+    doors = {et: "", composition: "composition."}
+    functions = {prefix + name for door, prefix in doors.items() for name, _ in inspect.getmembers(door, inspect.isfunction)}
+    public = {name for name in functions if name in et.__all__ or (name.startswith("composition.") and name.split(".")[1] in et.__all__)}
+    assert public - NO_OPERANDS <= set(FUNCTIONS)
+
+
+EVERY = [(name, dtype, x64) for name in FUNCTIONS for dtype in ("float64", "int64") for x64 in (False, True)]
+EVERY += [("einsum", dtype, x64) for dtype in ("complex128", "uint64", "int8", "float16") for x64 in (False, True)]
+QUICK = {case for case in EVERY if case[0] in ("tropical_einsum", "einsum") or case[1:] == ("float64", False)}
+
+
+@pytest.mark.parametrize(("name", "dtype", "x64"), [pytest.param(*c, marks=[] if c in QUICK else pytest.mark.slow) for c in EVERY])
+def test_data_is_taken_as_jax_numpy_takes_it(name, dtype, x64):
+    call, *data = FUNCTIONS[name]
+    with jax.enable_x64(x64):
+        for origin, make in ORIGINS.items():
+            if origin == "list" and dtype not in PYTHON:
+                continue
+            given = [make(x, dtype) for x in data]
+            got, want = (jax.tree.leaves(call(*xs)) for xs in (given, [jnp.asarray(x) for x in given]))
+            for g, w in zip(got, want, strict=True):
+                assert g.dtype == w.dtype
+                np.testing.assert_array_equal(g, w, err_msg=f"{name} of {dtype} as {origin}")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_integers_that_32_bits_do_not_hold_are_refused(name):
+    call, *data = FUNCTIONS[name]
+    with jax.enable_x64(False):
+        for make in (ORIGINS["NumPy array"], ORIGINS["list"], ORIGINS["list of NumPy"]):
+            given = [make(np.array(x) + 2**31, "int64") for x in data]
+            with pytest.raises(tj.X64Error, match=r"integers from \d+ to \d+ while 64-bit types are off"):
+                call(*given)
+
+
+@pytest.mark.parametrize(
+    ("integers", "dtype", "fits"),
+    [
+        ([2**31 - 1, -(2**31)], "int64", True),
+        ([2**31], "int64", False),
+        ([-(2**31) - 1], "int64", False),
+        ([2**32 - 1], "uint64", True),
+        ([2**32], "uint64", False),
+        ([], "int64", True),
+    ],
+)
+def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
+    given = np.array(integers, dtype)
+    with jax.enable_x64(False):
+        if fits:
+            assert as_array(given, "here").dtype.itemsize == 4
+            np.testing.assert_array_equal(as_array(given, "here"), given)
+            return
+        for form in (given, list(given), [given], memoryview(given)):
+            with pytest.raises(tj.X64Error, match="here: given integers"):
+                as_array(form, "here")
+
+
+def test_ops_stay_strict():
+    with jax.enable_x64(False):
+        for call in (lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x), lambda x: tj.trace(lambda x: x, x)):
+            for dtype in ("float64", "int64"):
+                with pytest.raises(tj.X64Error, match=f"a {dtype} array while 64-bit types are off"):
+                    call(np.ones(2, dtype))
+
+
+def test_arrays_of_jax_and_tracers_pass_untouched():
+    x = jnp.ones(2)
+    assert as_array(x, "here") is x
+    jax.make_jaxpr(lambda t: t if as_array(t, "here") is t else 1 / 0)(x)
