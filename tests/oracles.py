@@ -81,6 +81,26 @@ def brute_force(name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray) -> t
     return value, winner
 
 
+SIZES_OF_ONE = [  # the calls in NumPy's own tests that repeat a size of 1, and a few more
+    ("ijk,kl,jl", [(1, 5, 4), (4, 6), (5, 6)]),
+    ("ijk,kl,jl,i->i", [(1, 5, 4), (4, 6), (5, 6), (10,)]),
+    ("abjk,kl,jl,ab->ab", [(1, 1, 5, 4), (4, 6), (5, 6), (7, 7)]),
+    ("ij,ij->j", [(10, 2), (1, 2)]),
+    ("i, i", [(2,), (1,)]),
+    ("...ij,...jk->...ik", [(1, 5), (1, 5)]),
+    ("ijp,ipq,ikq->ijk", [(3, 1, 1), (3, 1, 3), (1, 3, 3)]),
+    ("jhcabhijaci,dfijejgh->fgje", [(1, 1, 1, 1, 3, 1, 1, 1, 1, 1, 1), (3, 1, 3, 1, 1, 1, 1, 2)]),
+    ("baegffahgc,hdggeff->dhg", [(2, 1, 4, 1, 1, 1, 1, 2, 1, 1), (1, 1, 1, 1, 4, 1, 1)]),
+    ("cehgbaifff,fhhdegih->cdghbi", [(1,) * 10, (2, 1, 1, 2, 4, 1, 1, 1)]),
+    ("gah,cdbcghefg->ef", [(2, 3, 1), (1, 3, 1, 1, 1, 2, 1, 4, 1)]),
+    ("cacc,bcb->", [(1, 1, 1, 1), (1, 4, 1)]),
+    ("ij,jk->ik", [(2, 1), (3, 4)]),
+    ("bij,bjk->bik", [(1, 2, 3), (4, 3, 2)]),
+    ("ij,ij->ij", [(3, 1), (1, 2)]),
+    ("i,i->", [(1,), (0,)]),
+]
+
+
 def central_difference(fn: Callable[..., Any], arrays: list[np.ndarray], i: int, step: float = 1e-6) -> np.ndarray:
     """The gradient of a scalar function with respect to array i, entry by entry."""
     out = np.zeros_like(arrays[i])

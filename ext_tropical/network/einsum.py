@@ -42,7 +42,8 @@ def tropical_einsum(
     Args:
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j", "...ij,...jk->...ik"; without "->" the
         labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or NumPy's interleaved form:
-        tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]).
+        tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]). A size of 1 broadcasts: an operand that has it for a label that is
+        longer elsewhere is taken as if it lacked the label.
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool for or_and alone).
         NumPy and Python data are taken as `jax.numpy` takes them.
       semiring: a semiring or its name; `log_sum_exp` alone means its temperature of 1.
@@ -51,7 +52,7 @@ def tropical_einsum(
       accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; a step adds and
         compares them in float32 anyway.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
-        or an explicit path; `plan_tropical_einsum` prints it.
+        or an explicit path; `plan_tropical_einsum` prints it. True is "auto", False the order as written.
       memory_limit: bytes that may be allocated at once beside the operands; the einsum then runs in slices, one after
         another, exactly. Under vmap for each element. A derivative also allocates what it scatters into.
       progress: whether to show a bar where there are slices. They run one by one then, on concrete arrays only.
@@ -223,17 +224,17 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
 def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress: bool) -> tuple[Any, tuple[TropicalStep, ...], str]:
     """(value, winners of the steps, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
-    memory_limit = byte_count(equation, memory_limit)
+    memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
         raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False", fix="Pass one of them.")
-    if memory_limit is None and isinstance(optimize, str) and optimize == "auto" and is_step(equation):
+    shapes = tuple(tuple(x.shape) for x in operands)
+    if memory_limit is None and optimize == "auto" and is_step(equation) and not _repeats(equation, shapes):
         layout = matmul_layout(equation).equation
         if len(layout.inputs) != len(operands):
-            layout.sizes([x.shape for x in operands], "tropical_einsum")
+            layout.sizes(shapes, "tropical_einsum")
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, tuple(steps), layout.output
-    shapes = tuple(tuple(x.shape) for x in operands)
-    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, hashable(optimize), memory_limit, mode.semiring)
+    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, optimize, memory_limit, mode.semiring)
     if plan.slices == 1:
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:
@@ -246,6 +247,15 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
     sizes = dict(plan.whole)
     return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
+
+
+def _repeats(equation: str, shapes: Sequence[Sequence[Any]]) -> bool:
+    """Whether a label is of size 1 in one operand and longer in another one."""
+    if not any(1 in shape for shape in shapes):
+        return False
+    terms = matmul_layout(equation).equation.inputs
+    sizes = [pair for term, shape in zip(terms, shapes, strict=False) for pair in zip(term, shape, strict=False)]
+    return not {label for label, size in sizes if size == 1}.isdisjoint(label for label, size in sizes if size != 1)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -154,10 +154,10 @@ def hashable(optimize: Any) -> Any:
     """An explicit path as tuples, so that plans can be remembered.
 
     Raises:
-      InvalidConfig: neither text nor a sequence of hashable things.
+      InvalidConfig: neither text, nor a bool, nor a sequence of hashable things.
     """
-    if isinstance(optimize, str):
-        return optimize
+    if isinstance(optimize, str | bool):
+        return "auto" if optimize is True else optimize
     optimize = optimize.tolist() if isinstance(optimize, np.ndarray) else optimize
     try:
         path = tuple(tuple(x) if isinstance(x, list) else x for x in optimize)
@@ -166,7 +166,7 @@ def hashable(optimize: Any) -> Any:
         raise InvalidConfig(
             where="tropical_einsum, optimize",
             given=f"{optimize!r}: {error}",
-            needed="the name of an algorithm, or a sequence of tuples of positions",
+            needed="the name of an algorithm, a sequence of tuples of positions, True or False",
             fix="See opt_einsum's paths.",
         ) from error
     return path

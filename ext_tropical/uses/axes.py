@@ -12,24 +12,25 @@ from opt_einsum import get_symbol
 from tenferro_jax import InvalidConfig, ShapeError
 
 
-def dot_general_equation(ranks: tuple[int, int], dimension_numbers: Any = None) -> str:
+def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None) -> str:
     """The equation of a contraction; the output's labels are the batch, what is left of lhs, what is left of rhs.
 
     Args:
-      ranks: of lhs and rhs.
+      shapes: of lhs and rhs.
       dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch axes)); None contracts the
         last axis of lhs with the first of rhs.
 
     Raises:
       InvalidConfig: not of this form, axes that do not come in pairs, or an axis twice.
-      ShapeError: an axis that an operand does not have.
+      ShapeError: an axis that an operand does not have, or one of size 1 paired with a longer one, which does not broadcast.
 
     Example:
-      >>> dot_general_equation((3, 3), (((2,), (1,)), ((0,), (0,))))
+      >>> dot_general_equation(((2, 3, 4), (2, 4, 5)), (((2,), (1,)), ((0,), (0,))))
       'abc,acd->abd'
-      >>> dot_general_equation((2, 2))
+      >>> dot_general_equation(((2, 3), (3, 4)))
       'ab,bc->ac'
     """
+    ranks = len(shapes[0]), len(shapes[1])
     pairs = _matmul(ranks) if dimension_numbers is None else _pairs(dimension_numbers)
     (contracted, batch), (lhs, rhs) = pairs, ranks
     for side, (name, rank) in enumerate((("lhs", lhs), ("rhs", rhs))):
@@ -44,6 +45,15 @@ def dot_general_equation(ranks: tuple[int, int], dimension_numbers: Any = None) 
                 )
         if len(set(axes)) < len(axes):
             raise _malformed(dimension_numbers, "each axis once", f"Name each axis of {name} once.")
+    for i, j in zip((*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True):
+        sizes = shapes[0][i], shapes[1][j]
+        if 1 in sizes and sizes != (1, 1):
+            raise ShapeError(
+                where=f"tropical_dot_general, axis {i} of lhs with axis {j} of rhs",
+                given=f"sizes {sizes[0]} and {sizes[1]}",
+                needed="equal sizes, as for jax.lax.dot_general",
+                fix="tropical_einsum broadcasts.",
+            )
     symbols = map(get_symbol, itertools.count())
     left = [next(symbols) for _ in range(lhs)]
     paired = {right: left[axis] for axis, right in zip((*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True)}

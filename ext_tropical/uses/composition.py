@@ -110,7 +110,7 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
        [24. 44.]]
     """
     lhs, rhs = (as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
-    return tropical_einsum(dot_general_equation((lhs.ndim, rhs.ndim), dimension_numbers), lhs, rhs, semiring=semiring)
+    return tropical_einsum(dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers), lhs, rhs, semiring=semiring)
 
 
 def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> Any:

@@ -191,16 +191,6 @@ def axis_label(axis: int) -> str:
     return str(axis) if axis < 10 else chr(ord(_FIRST_PRIVATE) + axis)
 
 
-def is_axis_label(label: str) -> bool:
-    """Whether a label is of an ellipsis axis.
-
-    Example:
-      >>> is_axis_label(axis_label(0)), is_axis_label(axis_label(40)), is_axis_label("a")
-      (True, True, False)
-    """
-    return "0" <= label <= "9" or label >= _FIRST_PRIVATE
-
-
 _FIRST_PRIVATE = "\U00100000"
 """Plane 16, the last one, is private: get_symbol arrives there after a million labels."""
 

@@ -12,13 +12,13 @@ from opt_einsum.paths import get_path_fn
 
 from ..errors import InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
-from .notation import Equation, equation_for, is_axis_label
+from .notation import Equation, equation_for
 
 NOMINAL_SIZE = 64
 """What planning takes a symbolic dimension to be."""
 
-Optimize: TypeAlias = str | Sequence[Any]
-"""The name of an algorithm of opt_einsum, "cotengra", or an explicit path of opt_einsum's form."""
+Optimize: TypeAlias = str | bool | Sequence[Any]
+"""An algorithm of opt_einsum by name, "cotengra", an explicit path of its form, True for "auto", or False for the order as written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Plan:
 
     Attributes:
       equation: with the labels of its ellipsis written out.
-      terms: the labels of each operand, without axes of size 1 that an ellipsis repeats.
+      terms: the labels of each operand, without those of size 1 that are longer in another operand.
       sizes: (label, size) of every label; a size may be symbolic.
       steps: in order; none where the only operand is the output already.
 
@@ -100,7 +100,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
       text: the equation.
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or an explicit path such
-        as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
+        as [(1, 2), (0, 1)]: positions to contract, whose result is appended. True is "auto"; False goes from left to right.
 
     Raises:
       EquationError, ArityError, ShapeError, UndecidedDimensionError: the equation cannot be read, or does not fit the shapes.
@@ -112,7 +112,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
       ['ii->i', 'i,ij->j', 'j,jk->k']
     """
     equation = equation_for(text, tuple(map(len, shapes)))
-    terms, shapes = _without_repeated_axes(equation, shapes)
+    terms, shapes = _without_repeated(equation, shapes)
     sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
     nominal = {label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()}
     steps: list[Step] = []
@@ -149,16 +149,18 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
 
 
-def _without_repeated_axes(equation: Equation, shapes: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Terms and shapes without the ellipsis axes of size 1 where another operand has another size."""
-    if len(shapes) != len(equation.inputs):
-        return equation.inputs, [tuple(shape) for shape in shapes]
-    pairs = [list(zip(term, shape, strict=False)) for term, shape in zip(equation.inputs, shapes, strict=True)]
-    long = {label for pair in pairs for label, size in pair if is_axis_label(label) and size != 1}
-    if not long:
-        return equation.inputs, [tuple(shape) for shape in shapes]
-    kept = [[(label, size) for label, size in pair if not (label in long and size == 1)] for pair in pairs]
-    return tuple("".join(label for label, _ in pair) for pair in kept), [tuple(size for _, size in pair) for pair in kept]
+def _without_repeated(equation: Equation, shapes: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Terms and shapes without the labels of size 1 that have another size in another operand: there NumPy repeats the entries."""
+    terms = equation.inputs
+    if not any(1 in shape for shape in shapes) or list(map(len, terms)) != list(map(len, shapes)):
+        return terms, [tuple(shape) for shape in shapes]
+    long = [{label for label, size in zip(term, shape, strict=True) if size != 1} for term, shape in zip(terms, shapes, strict=True)]
+    gone = [set().union(*long) - own for own in long]
+    kept = [
+        [(label, size) for label, size in zip(term, shape, strict=True) if label not in repeated]
+        for term, shape, repeated in zip(terms, shapes, gone, strict=True)
+    ]
+    return tuple("".join(label for label, _ in pairs) for pairs in kept), [tuple(size for _, size in pairs) for pairs in kept]
 
 
 def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
@@ -170,6 +172,9 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
 
 
 def _path(terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize) -> list[tuple[int, ...]]:
+    if optimize is False:
+        return [(0, 1), *((0, last) for last in range(len(terms) - 2, 0, -1))] if len(terms) > 1 else []
+    optimize = "auto" if optimize is True else optimize
     if not isinstance(optimize, str):
         return _checked(optimize, len(terms))
     find = _cotengra if optimize == "cotengra" else _algorithm(optimize)
@@ -186,7 +191,7 @@ def _algorithm(name: str) -> Any:
         raise InvalidConfig(
             where="einsum, optimize",
             given=repr(name),
-            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), 'cotengra' or an explicit path",
+            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), 'cotengra', an explicit path, True or False",
             fix=f"opt_einsum says: {error.args[0]}",
         ) from error
 

@@ -22,11 +22,39 @@ def _precision(names: Any) -> Any:
         raise InvalidConfig(where="precision", given=repr(names), needed=needed, fix='Use ("HIGHEST", "HIGHEST").') from error
 
 
+def precision_names(precision: Any) -> Any:
+    """What `jax.numpy` takes as precision, as the names that ops hold.
+
+    Raises:
+      InvalidConfig: something else.
+
+    Example:
+      >>> precision_names("highest"), precision_names("BF16_BF16_F32"), precision_names(None)
+      (('HIGHEST', 'HIGHEST'), 'BF16_BF16_F32', None)
+    """
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        return precision.name
+    if precision is None or (isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__):
+        return precision
+    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
+    try:
+        if len(pair) == 2 and all(isinstance(each, str | lax.Precision) for each in pair):
+            return tuple(lax.Precision(each).name for each in pair)
+    except ValueError:
+        pass  # a text that is none of its names
+    raise InvalidConfig(
+        where="precision",
+        given=repr(precision),
+        needed="a lax.Precision or its name, a pair of them, or a lax.DotAlgorithmPreset or its name",
+        fix="Use 'highest'.",
+    )
+
+
 @op
 class DotGeneral(StdTensorOp):
-    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free.
+    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free. Of booleans or and and.
 
-    C1: contracted and batch axes pair up in equal sizes, each named once. C2: numbers; of two dtypes the result has JAX's common one.
+    C1: contracted and batch axes pair up in equal sizes, each named once. C2: of two dtypes the result has JAX's common one.
     Gradient: linear in each input.
     Example: DotGeneral((1,), (0,)).apply(np.ones((1, 3)), np.ones((3, 1))) = [[3.0]]
     """

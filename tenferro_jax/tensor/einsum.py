@@ -14,25 +14,29 @@ from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
-from ..meta import as_array
+from ..meta import TensorMeta, as_array, require_x64
 from ..ops.builder import JaxBuilder
+from ..ops.contraction import precision_names
 from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
 from .record import Handle
 from .tensor import RECORDER
 
 
-def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
+def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Sum of products over the labels that the output lacks: out[o] = sum over the rest of x1[t1] * x2[t2] * ...
 
     Args:
       equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical order; a label twice
-        in one term is a diagonal; "..." are axes that broadcast. Or NumPy's interleaved form, in place of equation and
-        operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
+        in one term is a diagonal; "..." are axes that broadcast, as a label of size 1 does beside a longer one. Or NumPy's
+        interleaved form, in place of equation and operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
       *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. NumPy and Python
         data are taken as `jax.numpy` takes them. Dtypes promote as in docs/spec/tensor_semantics.md; integers are summed
-        in their dtype.
+        in their dtype; of booleans the sum is or, the product and.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
-        or an explicit path; see `plan_einsum`.
+        or an explicit path; see `plan_einsum`. True is "auto", False the order as written.
+      precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a pair of them, or a
+        `jax.lax.DotAlgorithmPreset` or its name.
+      preferred_element_type: the dtype of the result, and of products and sums where it is wider than the operands'.
 
     Returns:
       An array, or a TracedTensor where an operand is one.
@@ -41,8 +45,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
       EquationError: the equation cannot be read; the text points at the character.
       ArityError: another number of operands than of terms.
       ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may not be equal.
-      DTypeError, X64Error: booleans, no arrays, or integers that need 64 bits while 64-bit types are off.
-      InvalidConfig: no such algorithm, or a path that does not fit.
+      DTypeError, X64Error: no arrays, no such dtype, or integers or a dtype that need 64 bits while 64-bit types are off.
+      InvalidConfig: no such algorithm or precision, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops; order of contractions as in the plan.
 
@@ -58,24 +62,24 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto") -> Any:
     """
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
+    names, result = precision_names(precision), _result_dtype(preferred_element_type)
     weak = [type(x) in SCALARS for x in operands]
-    operands = [
+    values = [
         x if scalar or isinstance(x, Handle) else as_array(x, f"einsum, operand {i}")
         for i, (scalar, x) in enumerate(zip(weak, operands, strict=True))
     ]
-    if any(isinstance(x, Handle) for x in operands):
-        tensors = promoted(RECORDER, operands, "einsum")
-        _require_numbers(tensors[0].dtype)
-        return build_einsum(plan(equation, [x.shape for x in tensors], optimize), RECORDER, tensors)
+    if any(isinstance(x, Handle) for x in values):
+        tensors = promoted(RECORDER, values, "einsum")
+        return _built(plan(equation, [x.shape for x in tensors], optimize), RECORDER, tensors, names, result)
     if any(weak):
-        dtype = common_dtype(*(type(x) if scalar else x.dtype for scalar, x in zip(weak, operands, strict=True)))
-        operands = [number(x, dtype, "einsum") if scalar else x for scalar, x in zip(weak, operands, strict=True)]
-    return _function(plan(equation, [jnp.shape(x) for x in operands], optimize))(*operands)
+        dtype = common_dtype(*(type(x) if scalar else x.dtype for scalar, x in zip(weak, values, strict=True)))
+        values = [number(x, dtype, "einsum") if scalar else x for scalar, x in zip(weak, values, strict=True)]
+    return _function(plan(equation, [jnp.shape(x) for x in values], optimize), names, result)(*values)
 
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
     """`plan_einsum`, remembered."""
-    if not isinstance(optimize, str) or not isinstance(equation, str):
+    if not isinstance(optimize, str | bool) or not isinstance(equation, str):
         return plan_einsum(equation, shapes, optimize)
     return _plan(equation, tuple(map(tuple, shapes)), optimize)
 
@@ -84,20 +88,41 @@ _plan = functools.lru_cache(maxsize=1024)(plan_einsum)
 
 
 @functools.lru_cache(maxsize=256)
-def _function(plan: Plan) -> Callable[..., Any]:
+def _function(plan: Plan, precision: Any, result: Any) -> Callable[..., Any]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
 
     def run(*arrays: Any) -> Any:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*arrays)
-        _require_numbers(dtype)
         builder = JaxBuilder()
-        return build_einsum(plan, builder, [as_dtype(builder, jnp.asarray(x), dtype) for x in arrays])
+        return _built(plan, builder, [as_dtype(builder, jnp.asarray(x), dtype) for x in arrays], precision, result)
 
     run.__name__ = run.__qualname__ = f"einsum {plan.equation.text}"
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
 
-def _require_numbers(dtype: Any) -> None:
-    if dtype.kind == "b":
-        raise DTypeError(where="einsum", given="booleans", needed="numbers", fix="Convert them, to int32 for example.")
+def _built(plan: Plan, builder: Any, operands: Sequence[Any], precision: Any, result: Any) -> Any:
+    """The plan on operands of one dtype; its result in another one if that is asked for."""
+    if result is None:
+        return build_einsum(plan, builder, operands, precision)
+    sums = common_dtype(operands[0].dtype, result)
+    if sums.kind == "c" != result.kind:
+        raise DTypeError(
+            where="einsum, preferred_element_type",
+            given=f"{result.name} for {sums.name} operands",
+            needed="a complex dtype",
+            fix="Take the real part of the result.",
+        )
+    return as_dtype(builder, build_einsum(plan, builder, operands, precision, sums), result)
+
+
+def _result_dtype(given: Any) -> Any:
+    if given is None:
+        return None
+    where = "einsum, preferred_element_type"
+    try:
+        dtype = common_dtype(given) if any(given is kind for kind in SCALARS) else jnp.dtype(given)
+    except TypeError as error:
+        raise DTypeError(where=where, given=repr(given), needed="a dtype", fix="Leave it out for the operands' own.") from error
+    require_x64(TensorMeta(dtype, ()), where)
+    return dtype

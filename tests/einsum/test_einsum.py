@@ -1,5 +1,7 @@
 """einsum of arrays and of lazy tensors: NumPy's einsum and jax.numpy's derivatives are the judges."""
 
+import re
+
 import chex
 import jax
 import jax.export
@@ -10,8 +12,9 @@ from opt_einsum.testing import rand_equation
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, TracedTensor, einsum, eval_all
-from tenferro_jax.ops.contraction import DotGeneral
+from tenferro_jax.ops.contraction import DotGeneral, precision_names
 
+from ..oracles import SIZES_OF_ONE
 from ..sweep import times
 
 ENGINE = Engine(capacity=256)
@@ -54,6 +57,7 @@ HAND = [
     ("...a,...a->...", [(1, 3), (3,)]),
     ("a...b,b...->...a", [(2, 4, 1, 3), (3, 5)]),
     ("...i,j->...", [(2, 2), (3,)]),
+    *SIZES_OF_ONE,
 ]
 
 
@@ -84,16 +88,82 @@ def test_random_equations_by_every_kind_of_path():
         xs = integers(shapes, np.int64)
         want = np.einsum(equation, *xs)
         explicit = [(0, 1)] * (len(xs) - 1)
-        for optimize in ("auto", "greedy", explicit, [tuple(range(len(xs)))]):
+        for optimize in ("auto", "greedy", True, False, explicit, [tuple(range(len(xs)))]):
             np.testing.assert_array_equal(einsum(equation, *xs, optimize=optimize), want, err_msg=f"{equation} {shapes} {optimize}")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128", "bool"])
 def test_dtypes(dtype):
     a, b = integers([(3, 4), (4, 2)], dtype)
     got = einsum("ij,jk->ik", a, b)
     assert got.dtype == dtype
     np.testing.assert_array_equal(got, np.einsum("ij,jk->ik", a, b))
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("equation", ["ij->i", "ii->i", "i,j->ij", "ij,ij->i", "ij,jk,kl->il"])
+def test_of_booleans_the_sum_is_or_and_the_product_and(equation):
+    whole = np.random.default_rng(0).random((3, 3)) < 0.5
+    operands = [whole if len(term) == 2 else whole[0] for term in equation.split("->")[0].split(",")]
+    want = np.einsum(equation, *operands)
+    for got in (einsum(equation, *operands), einsum(equation, *map(TracedTensor.from_array, operands)).eval(ENGINE)):
+        assert got.dtype == bool
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("equation", ["ij->i", "ij,jk->ik", "i,j->ij", "ij,jk,kl->il", "ij->ji"])
+@pytest.mark.parametrize("dtypes", [("int8", "int32"), ("bool", "int16"), ("float16", "float32")], ids=str)
+def test_preferred_element_type_is_what_sums_are_made_in(equation, dtypes):
+    """Sums that int8 wraps and float16 rounds: NumPy computes them in the wide dtype."""
+    operands = [np.full((3, 3) if len(term) == 2 else (3,), 101).astype(dtypes[0]) for term in equation.split("->")[0].split(",")]
+    want = np.einsum(equation, *operands, dtype=dtypes[1])
+    lazy = einsum(equation, *map(TracedTensor.from_array, operands), preferred_element_type=dtypes[1])
+    for got in (einsum(equation, *operands, preferred_element_type=dtypes[1]), lazy.eval(ENGINE)):
+        assert got.dtype == dtypes[1]
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_narrower_preferred_element_type_is_that_of_the_result():
+    x = np.array([[1.0, 2.0**-12], [1.0, 2.0**-12]])
+    got = einsum("ij,kj->ik", x, x, preferred_element_type=jnp.float32)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, np.float32(x @ x.T))
+    with pytest.raises(tj.DTypeError, match="given float32 for complex128 operands; needed a complex dtype"):
+        einsum("ij->i", x * 1j, preferred_element_type=np.float32)
+    with pytest.raises(tj.DTypeError, match="preferred_element_type: given 'wide'; needed a dtype"):
+        einsum("ij->i", x, preferred_element_type="wide")
+    with jax.enable_x64(False), pytest.raises(tj.X64Error, match="preferred_element_type: given a float64"):
+        einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
+
+
+PRECISIONS = [
+    None,
+    "high",
+    "float32",
+    jax.lax.Precision.HIGHEST,
+    ("default", "highest"),
+    "BF16_BF16_F32",
+    jax.lax.DotAlgorithmPreset.F32_F32_F32,
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=str)
+def test_precision_is_that_of_jax_numpy(precision):
+    def found(f):
+        return re.findall("precision=(.*)", str(jax.make_jaxpr(lambda x: f("ij,jk->ik", x, x, precision=precision))(x)))
+
+    x = np.ones((2, 2), np.float32)
+    assert found(einsum) == found(jnp.einsum)
+    lazy = TracedTensor.input("x", np.float32, (2, 2))
+    (node,) = einsum("ij,jk->ik", lazy, lazy, precision=precision).graph().nodes
+    assert node.op.precision == precision_names(precision)
+
+
+@pytest.mark.parametrize("precision", [3, "x", ("high",), ("x", "y")], ids=str)
+def test_what_is_no_precision(precision):
+    with pytest.raises(tj.InvalidConfig, match=r"precision: given .*; needed a lax\.Precision or its name"):
+        einsum("ij,jk->ik", ONES, ONES.T, precision=precision)
 
 
 def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
@@ -110,7 +180,8 @@ def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
 
 
 def test_derivatives_of_both_orders_and_modes():
-    for equation, shapes in [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]:
+    equations = [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]
+    for equation, shapes in [*equations, ("ij,ik->j", [(1, 2), (3, 4)])]:
         xs = integers(shapes)
         ours, theirs = (lambda *xs, f=f: jnp.sin(f(equation, *xs)).sum() for f in (einsum, jnp.einsum))
         every = tuple(range(len(xs)))
@@ -163,6 +234,8 @@ def test_symbolic_sizes():
     graph = tj.trace(lambda a, b: einsum("ij,ji->i", a, b), *spec)
     a, b = integers([(4, 3), (3, 4)])
     np.testing.assert_array_equal(ENGINE.eval(graph, a, b), np.einsum("ij,ji->i", a, b))
+    repeated = tj.trace(lambda a: einsum("ij,ik->k", a, np.ones((1, 1))), spec[0])
+    np.testing.assert_array_equal(ENGINE.eval(repeated, a), [a.sum()])
     x = TracedTensor.input("x", np.float64, ("n", "n"))
     np.testing.assert_array_equal(einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]]))
     with pytest.raises(tj.UndecidedDimensionError, match="n and m"):
@@ -191,7 +264,7 @@ WRONG = {
     "...i...": ([ONES], tj.EquationError, "second ellipsis"),
     "...i->i": ([ONES], tj.EquationError, "ellipsis of the operands that the output lacks"),
     "...a,...b": ([np.ones((2, 3)), np.ones((3, 3))], tj.ShapeError, "of size 3, and of size 2"),
-    "ij": ([ONES > 0], tj.DTypeError, "booleans"),
+    "ii->": ([np.ones((1, 3))], tj.ShapeError, "'i' of size 3, and of size 1 before"),
 }
 
 

@@ -37,6 +37,12 @@ def test_the_optimal_plan_costs_what_an_exhaustive_search_finds():
     assert plan_einsum(CHAIN, SHAPES, ["einsum_path", (2, 3), (1, 2), (0, 1)]).cost == cost_of_chain([3, 2, 1])
 
 
+def test_true_is_auto_and_false_goes_from_left_to_right():
+    assert plan_einsum(CHAIN, SHAPES, True) == plan_einsum(CHAIN, SHAPES, "auto")
+    assert [sorted(step.operands) for step in plan_einsum(CHAIN, SHAPES, False).steps] == [[0, 1], [2, 4], [3, 5]]
+    assert plan_einsum("ab->ba", SHAPES[:1], False).steps == plan_einsum("ab->ba", SHAPES[:1]).steps
+
+
 def test_labels_of_one_operand_are_reduced_first():
     plan = plan_einsum("iij,jkl,k->i", [(3, 3, 4), (4, 5, 6), (5,)])
     assert [(s.equation, s.cost, s.size) for s in plan.steps[:2]] == [("iij->ij", 12, 12), ("jkl->jk", 120, 20)]

@@ -1,0 +1,108 @@
+"""A size of 1 beside a longer one: values, assignments, winners and gradients are those of the repeated entries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ext_tropical import (
+    best_assignment,
+    composition,
+    log_sum_exp,
+    plan_tropical_einsum,
+    tropical_dot_general,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from ext_tropical.network.memory import SCRATCH
+from tenferro_jax import ShapeError
+
+from ..oracles import ALGEBRAS, SIZES_OF_ONE, brute_force, log_einsum, object_einsum
+from ..sweep import in_turn
+
+NAMES = [name for name in ALGEBRAS if name != "or_and"]
+
+
+def repeated(equation, operands):
+    """The operands with sizes of 1 repeated by NumPy, in explicit equations without an ellipsis."""
+    terms = equation.split("->")[0].split(",")
+    sizes = {}
+    for term, x in zip(terms, operands, strict=True):
+        sizes |= {label: size for label, size in zip(term, x.shape, strict=True) if sizes.get(label, 1) == 1}
+    return [np.broadcast_to(x, [sizes[label] for label in term]) for term, x in zip(terms, operands, strict=True)]
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize(("name", "case"), in_turn(NAMES, SIZES_OF_ONE, 1), ids=str)
+def test_values_and_assignments(name, case):
+    equation, shapes = case
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(0 if name == "max_mul" else -4, 5, shape).astype(float) for shape in shapes]
+    best = best_assignment(equation, *operands, semiring=name)
+    if 0 in (size for shape in shapes for size in shape):
+        assert best.value == ALGEBRAS[name].zero
+        assert best.labels["i"] == -1
+        return
+    want = object_einsum(name, equation, *operands)
+    np.testing.assert_array_equal(best.value, want)
+    np.testing.assert_array_equal(composition.tropical_einsum(equation, *operands, semiring=name), want)
+    if "..." in equation or "->" not in equation:
+        return
+    terms, output = equation.split("->")
+    index = dict(zip(output, np.indices(want.shape), strict=True)) | {label: np.asarray(i) for label, i in best.labels.items()}
+    entries = [x[tuple(index[c] for c in term)] for x, term in zip(repeated(equation, operands), terms.split(","), strict=True)]
+    total = entries[0]
+    for entry in entries[1:]:
+        total = ALGEBRAS[name].times(total, entry)
+    np.testing.assert_array_equal(total, want)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"), [("ij,jk->ik", [(2, 1), (3, 4)]), ("bij,bjk->bik", [(1, 2, 3), (4, 3, 1)]), ("ij,j->i", [(3, 4), (1,)])]
+)
+def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
+    """Small integers, so that there are ties and no rounding."""
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(-2, 3, shape).astype(float) for shape in shapes]
+    result = tropical_einsum_with_argmax(equation, *operands)
+    value, winner = brute_force("max_plus", equation, *repeated(equation, operands))
+    np.testing.assert_array_equal(result.value, value)
+    np.testing.assert_array_equal(result.coordinates()["j"], winner)
+    value, _ = brute_force("max_mul", equation, *repeated(equation, operands))  # of entries of both signs
+    np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring="max_mul"), value)
+
+
+@pytest.mark.parametrize("memory_limit", [None, SCRATCH + 3000])
+def test_gradients_count_the_uses_of_an_entry(memory_limit):
+    rng = np.random.default_rng(0)
+    operands = [rng.permutation(20).astype(float).reshape(20, 1), rng.permutation(400).astype(float).reshape(20, 20), np.array([[0.5]])]
+    equation = "ij,jk,kl->il"
+    assert (plan_tropical_einsum(equation, *operands, memory_limit=memory_limit).slices > 1) == (memory_limit is not None)
+    best = best_assignment(equation, *operands, memory_limit=memory_limit)
+    gradients = jax.grad(lambda *x: tropical_einsum(equation, *x, memory_limit=memory_limit).sum(), (0, 1, 2))(*operands)
+    index = dict(zip("il", np.indices(best.value.shape), strict=True)) | {label: np.asarray(i) for label, i in best.labels.items()}
+    for x, term, gradient in zip(operands, ("ij", "jk", "kl"), gradients, strict=True):
+        uses = np.zeros(x.shape)
+        np.add.at(uses, tuple(np.minimum(index[c], size - 1) for c, size in zip(term, x.shape, strict=True)), 1)
+        np.testing.assert_array_equal(gradient, uses)
+
+
+def test_the_soft_neighbour_broadcasts_too():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 1)), rng.normal(size=(3, 4))
+    want = log_einsum(0.7, "ij,jk->ik", *repeated("ij,jk->ik", [a, b]))
+    np.testing.assert_allclose(tropical_einsum("ij,jk->ik", a, b, semiring=log_sum_exp(0.7)), want, rtol=1e-12)
+
+
+def test_dot_general_does_not_broadcast_as_that_of_lax():
+    a, b = np.ones((2, 1)), np.ones((3, 4))
+    with pytest.raises(TypeError):
+        jax.lax.dot_general(jnp.asarray(a), jnp.asarray(b), (((1,), (0,)), ((), ())))
+    for call in (tropical_dot_general, composition.tropical_dot_general):
+        with pytest.raises(ShapeError, match="axis 1 of lhs with axis 0 of rhs: given sizes 1 and 3; needed equal sizes"):
+            call(a, b)
+
+
+def test_a_diagonal_has_one_size():
+    with pytest.raises(ShapeError, match="'i' of size 3, and of size 1 before"):
+        tropical_einsum("ii->i", np.ones((1, 3)))
