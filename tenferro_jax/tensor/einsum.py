@@ -97,7 +97,7 @@ def _function(plan: Plan, precision: Any, result: Any) -> Callable[..., Any]:
         builder = JaxBuilder()
         return _built(plan, builder, [as_dtype(builder, jnp.asarray(x), dtype) for x in arrays], precision, result)
 
-    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text}"
+    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"  # JAX's compilation cache makes a file name of it
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
 
