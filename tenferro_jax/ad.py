@@ -310,5 +310,5 @@ def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
     chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
     if (not chosen and (where == "grad" or argnums is not None)) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
         needed = f"one or more of {list(range(count))}, each once"
-        raise InvalidConfig(where=where, given=f"argnums={argnums!r}", needed=needed, fix="Name arguments of the graph.")
+        raise InvalidConfig(where=where, given=f"argnums={argnums!r}", needed=needed)
     return chosen

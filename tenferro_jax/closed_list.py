@@ -113,10 +113,20 @@ def array_digest(array: np.ndarray | np.generic) -> bytes:
     return hashlib.sha256(array_bytes(array)).digest()
 
 
+def _names_dtype(kind: Any) -> bool:
+    """Whether it is a class of scalars that a plain dtype is named after, as jax.numpy.float32 is."""
+    try:
+        return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
+    except TypeError:
+        return False
+
+
 def refusal(value: Any, where: str, fix: str = "") -> PayloadError:
     """The error for a value that is not on the list."""
     hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
     kind = type(value)
+    if isinstance(value, type) and not fix:
+        fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})." if _names_dtype(value) else "Pass a value, or an enum member."
     fix = fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
     given = f"{value!r} of type {kind.__module__}.{kind.__qualname__}"
     return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)

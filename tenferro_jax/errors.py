@@ -1,7 +1,7 @@
 """Every exception class of the project.
 
-A message always says, in this order: where it happened, what was given, what is needed, what to do. The four parts
-are attributes too, so that a program can read them. Each class derives from the builtin that a caller who knows
+A message always says, in this order: where it happened, what was given, what is needed; and then what to do, where that
+says more. The parts are attributes too, so that a program can read them. Each class derives from the builtin that a caller who knows
 nothing of us would catch.
 """
 
@@ -17,7 +17,7 @@ class TenferroError(Exception):
       where: the place: a function, an op, an operand, a family_id.
       given: what was found there.
       needed: what would have been right.
-      fix: what the reader can do.
+      fix: what the reader can do; "" where what is needed says it already.
 
     Example:
       >>> from tenferro_jax.errors import ShapeError
@@ -25,9 +25,9 @@ class TenferroError(Exception):
       demo: given shape (2,); needed rank 2. Reshape the array.
     """
 
-    def __init__(self, *, where: str, given: str, needed: str, fix: str):
+    def __init__(self, *, where: str, given: str, needed: str, fix: str = ""):
         self.where, self.given, self.needed, self.fix = where, given, needed, fix
-        super().__init__(f"{where}: given {given}; needed {needed}. {fix}")
+        super().__init__(f"{where}: given {given}; needed {needed}. {fix}".rstrip(" "))
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), dict(self.__dict__))
@@ -178,7 +178,6 @@ class ExtensionLoweringError(TenferroError, RuntimeError):
             where="lower_to_standard_ops",
             given=message,
             needed="a payload and metadata that the family can lower",
-            fix="See the family's docs.",
         )
 
 
@@ -236,5 +235,4 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
             where="family_id",
             given=f"{family_id!r}: {problem}{pointer}",
             needed="'<package>.<op>.v<major>', ASCII without spaces, for example 'my-package.soft_sort.v1'",
-            fix="Correct the family_id.",
         )

@@ -182,9 +182,7 @@ def replicated_placement(arrays: Sequence[Any]) -> Any:
 def require_platforms(platforms: Sequence[str], where: str) -> None:
     """Refuse an empty, repeated or unknown choice of platforms."""
     if isinstance(platforms, str) or not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
-        raise InvalidConfig(
-            where=where, given=f"platforms={platforms!r}", needed=f"a tuple, each once, of {', '.join(PLATFORMS)}", fix="Name them so."
-        )
+        raise InvalidConfig(where=where, given=f"platforms={platforms!r}", needed=f"a tuple, each once, of {', '.join(PLATFORMS)}")
 
 
 class Site(NamedTuple):

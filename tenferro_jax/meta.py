@@ -236,8 +236,8 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
     if equal is None:
         raise undecided(a, b, where)
     if not equal:
-        given, fix = f"dimensions {a} and {b}", "Pass operands whose sizes agree."
-        raise ShapeError(where=where, given=given, needed="equal dimensions", fix=fix)
+        given = f"dimensions {a} and {b}"
+        raise ShapeError(where=where, given=given, needed="equal dimensions")
 
 
 def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
@@ -327,7 +327,7 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
     for want, have, name in zip(declared, given, names, strict=True):
         if want.ndim != have.ndim or want.dtype != have.dtype:
             kind = PlaceholderRankMismatch if want.ndim != have.ndim else PlaceholderDtypeMismatch
-            raise kind(where=name, given=str(have), needed=str(want), fix="Pass arrays as the graph declares them.")
+            raise kind(where=name, given=str(have), needed=str(want))
         for w, h in zip(want.shape, have.shape, strict=True):
             if is_symbolic_dim(w) and str(w).isidentifier():
                 sizes.setdefault(str(w), h)
@@ -342,7 +342,6 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
                 where=where,
                 given=f"size {h} in {have}",
                 needed=f"size {size}",
-                fix="Pass arrays whose sizes agree, as the graph declares them.",
             )
     require_constraints(symbol_constraints(declared), sizes)
     return sizes
@@ -388,5 +387,4 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
                     where="symbols of the input shapes",
                     given=", ".join(f"{name} = {sizes[name]}" for name in sorted(names)),
                     needed=f"{constraint}, a constraint of the symbols",
-                    fix="Pass arrays whose sizes fulfil it.",
                 )

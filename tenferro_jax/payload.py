@@ -109,6 +109,7 @@ def _key(value: Any, where: str, field: Field | None = None) -> Hashable:
     if is_symbolic_dim(value):
         return "dimension", value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _require_frozen(kind, where)
         if field is None:
             return kind, tuple((f.name, _key(getattr(value, f.name), f"{where}.{f.name}")) for f in layout(kind).fields)
         class_in_text(kind, where, field)
@@ -245,7 +246,14 @@ class Sealed:
         for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
             setattr(cls, name, vars(Sealed)[name])
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *init_only: Any) -> None:
+        if init_only:
+            raise PayloadError(
+                where=payload_of(type(self)),
+                given="a field annotated with InitVar",
+                needed="fields that the op keeps: it is made again from them, out of text and in copies",
+                fix="Make it a field, or compute the fields before the op is made.",
+            )
         self._seal()
 
     def __setattr__(self, name: str, value: Any) -> None:

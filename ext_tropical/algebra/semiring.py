@@ -240,7 +240,6 @@ def wellformed(semiring: Semiring) -> Semiring:
             where=f"semiring {semiring.id}",
             given=problem,
             needed="methods as Semiring and SelectiveSemiring describe them",
-            fix=f"Correct the class {type(semiring).__name__}.",
         )
     return semiring
 

@@ -190,7 +190,6 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
             where=f"tropical_einsum {errors.shortened(equation)!r}, ties",
             given=repr(ties),
             needed="'first' or 'split'",
-            fix="Pass one of them.",
         )
     if ties == "split" and not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
@@ -210,7 +209,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
 def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
     """Whether operands are to be widened."""
     if accumulate not in (None, "float32"):
-        raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'", fix="Pass one of them.")
+        raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'")
     if accumulate and dtype.name not in (*SIXTEEN_BITS, accumulate):
         raise DTypeError(
             where=where,
@@ -226,7 +225,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     equation, operands, mode = problem.equation, problem.operands, problem.mode
     memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
-        raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False", fix="Pass one of them.")
+        raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False")
     shapes = tuple(tuple(x.shape) for x in operands)
     if memory_limit is None and optimize == "auto" and is_step(equation) and not _repeats(equation, shapes):
         layout = matmul_layout(equation).equation

@@ -86,7 +86,7 @@ class WeightedSum(ExtensionOp):
         super().__post_init__()
 
     def _wrong(self, field: str, needed: str) -> PayloadError:
-        return PayloadError(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed, fix="Correct it.")
+        return PayloadError(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed)
 
     @property
     def algebra(self) -> Semiring:

@@ -117,7 +117,6 @@ def reduction_equation(rank: int, axis: Any = None) -> tuple[str, tuple[int, ...
                 where="tropical_reduce_sum, axis",
                 given=f"axis {each} of an array of rank {rank}",
                 needed=f"an axis from {-rank} to {rank - 1}" if rank else "none",
-                fix="Correct the axis.",
             )
     axes = tuple(each % rank for each in given)
     if len(set(axes)) < len(axes):

@@ -78,7 +78,7 @@ def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = No
             where=where,
             given=f"shape {a.shape}",
             needed=needed,
-            fix="Correct the array; for many use jax.vmap." if rank else "Correct the array.",
+            fix="Correct the array; for many use jax.vmap." if rank else "",
         )
     one_dtype(where, semiring, [a.dtype])
     return a

@@ -105,5 +105,5 @@ def _restored(array: np.ndarray, dtype: Any, where: str) -> np.ndarray:
         return array
     if array.dtype.kind not in "Vu" or array.dtype.itemsize != dtype.itemsize:
         given, needed = f"{where}: {array.dtype}, named {dtype_name(dtype)}", "that dtype, or bytes without a type"
-        raise InvalidConfig(where="--input", given=given, needed=needed, fix="Name the dtype that the array has.")
+        raise InvalidConfig(where="--input", given=given, needed=needed)
     return array.view(dtype)

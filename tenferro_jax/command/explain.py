@@ -55,7 +55,7 @@ def _op(target: str) -> ExtensionOp:
         return named_op(target)
     if _FAMILY.fullmatch(target) is None:
         needed = "a file that is there, package.module:Op, or a family_id such as my-package.soft_sort.v1"
-        raise InvalidConfig(where="explain", given=repr(target), needed=needed, fix="Correct the name.")
+        raise InvalidConfig(where="explain", given=repr(target), needed=needed)
     register_installed(target)
     op = require_extension_factory(target).instantiate_default()
     if op is None:
@@ -98,7 +98,7 @@ def _sizes(texts: list[str]) -> dict[str, int]:
         name, _, size = text.partition("=")
         if not name.isidentifier() or not size.isdecimal() or len(size) > 9:
             needed = "a name and an int of up to 9 digits, such as n=32"
-            raise InvalidConfig(where="--size", given=repr(text), needed=needed, fix="Write it so.")
+            raise InvalidConfig(where="--size", given=repr(text), needed=needed)
         if name in sizes:
             raise DuplicateBinding(where="--size", given=f"{name} twice", needed="one size each", fix="Leave one out.")
         sizes[name] = int(size)
@@ -109,9 +109,7 @@ def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
     declared = inputs(found)
     symbols = {str(d) for value in declared.values() for d in value.shape if is_symbolic_dim(d) and str(d).isidentifier()}
     if unknown := sorted(set(sizes) - symbols):
-        raise InvalidConfig(
-            where="--size", given=", ".join(unknown), needed=f"one of {', '.join(sorted(symbols)) or 'none'}", fix="Rename it."
-        )
+        raise InvalidConfig(where="--size", given=", ".join(unknown), needed=f"one of {', '.join(sorted(symbols)) or 'none'}")
     bound: dict[str, Any] = dict.fromkeys(symbols, 1) | sizes
     structs = [jax.ShapeDtypeStruct(tuple(bind_dim(d, bound) for d in value.shape), value.dtype) for value in declared.values()]
     args = arguments(found, structs)

@@ -115,4 +115,4 @@ def register(target: str) -> None:
         _called(found, target)
     else:
         needed = "an op class, a factory, or a function without arguments that registers some"
-        raise InvalidConfig(where="--register", given=f"{target!r}: {found!r}", needed=needed, fix="Name one of them.")
+        raise InvalidConfig(where="--register", given=f"{target!r}: {found!r}", needed=needed)

@@ -100,9 +100,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     if unknown or missing:
         kind = UnexpectedBinding if unknown else UnboundPlaceholder
         what = ", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}"
-        raise kind(
-            where="--input", given=what, needed=", ".join(f"{n} {a}" for n, a in declared.items()) or "none", fix="Pass one array each."
-        )
+        raise kind(where="--input", given=what, needed=", ".join(f"{n} {a}" for n, a in declared.items()) or "none")
     return given
 
 
@@ -113,9 +111,9 @@ def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> N
         raise InvalidConfig(where="--output", given=f"{path}", needed="a file in a folder that is there", fix="Make the folder first.")
     if not chosen.output.endswith((".npz", ".npy")) or (path.suffix == ".npy" and len(dtypes) != 1):
         needed = ".npz, or .npy for one result"
-        raise InvalidConfig(where="--output", given=f"{chosen.output} for {len(dtypes)} results", needed=needed, fix="Name it so.")
+        raise InvalidConfig(where="--output", given=f"{chosen.output} for {len(dtypes)} results", needed=needed)
     if path.suffix == ".npy" and not is_named_by_numpy(dtypes[0]):
         needed = ".npz, in which its name is written: .npy files forget it"
-        raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed, fix="Name it so.")
+        raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed)
     given = [text.rpartition("=")[2] for text in chosen.input]
     require_unread("--output", chosen.output, chosen.file, *given, *(text.partition(":")[2] for text in given))

@@ -57,7 +57,6 @@ class Equation:
                     where=f"{where} {shortened(self.text)!r}, operand {i}",
                     given=f"shape {tuple(shape)} of rank {len(shape)}",
                     needed=f"rank {len(labels)} for labels {labels!r}",
-                    fix="Correct the term or the operand.",
                 )
             for axis, (label, size) in enumerate(zip(labels, shape, strict=True)):
                 if label in sizes:
@@ -74,7 +73,6 @@ class Equation:
                             where=f"{where} {shortened(self.text)!r}, operand {i}, axis {axis}",
                             given=f"label {label!r} of size {size}, and of size {sizes[label]} before, in operand {first}",
                             needed="one size for each label",
-                            fix="Pass operands whose sizes agree.",
                         ) from None
                 sizes[label] = size
         return sizes
@@ -265,7 +263,6 @@ def _expanded(text: str, terms: Sequence[str], ranks: tuple[int, ...]) -> tuple[
                     where=f"einsum {shortened(text)!r}, operand {i}",
                     given=f"rank {rank}",
                     needed=f"at least rank {len(term) - 3} for {term!r}",
-                    fix="Correct the term or the operand.",
                 )
             own = "".join(map(axis_label, reversed(range(count))))
             axes = max(axes, own, key=len)
@@ -279,5 +276,4 @@ def _other_count(where: str, given: int, needed: int) -> ArityError:
         where=where,
         given=f"{given} operands",
         needed=f"{needed}, one for each comma-separated term",
-        fix="Pass one array for each term.",
     )

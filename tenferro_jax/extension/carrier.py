@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..meta import TensorMeta, canonical_dtype, is_jax_dtype
@@ -15,7 +17,7 @@ from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from ..payload_text import payload_json
 from .batching import BatchLevel, Levels
-from .family import parse_family_id
+from .family import family_of
 from .op import Assume, ExtensionOp, ShapeContext, checked_sequence, require_own_family
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 
@@ -39,7 +41,6 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
             where=f"{where}, output {i}",
             given=f"{pair!r}: {error}",
             needed="a TensorMeta or a (dtype, shape) pair, sizes non-negative integers or symbolic",
-            fix="Correct what it returns.",
         ) from error
     return meta
 
@@ -50,8 +51,7 @@ _require_own_family = functools.lru_cache(maxsize=1024)(require_own_family)
 def _require_constants(op: ExtensionOp) -> None:
     """Refuse a family_id that is not the class's, and counts that are no counts."""
     cls: Any = type(op)
-    family_id = getattr(cls, "family_id", None)
-    parse_family_id(family_id)
+    family_id = family_of(cls)
     _require_own_family(cls)
     if op.family_id != family_id:
         raise MalformedFamilyId(op.family_id, problem=f"its class {cls.__name__} says {family_id!r}")
@@ -59,7 +59,7 @@ def _require_constants(op: ExtensionOp) -> None:
         count = getattr(op, name)
         if type(count) is not int or count < 0:
             where, given = f"extension {family_id}", f"{name}={count!r}"
-            raise InvalidConfig(where=where, given=given, needed="an int from 0", fix="Correct the class attribute or the property.")
+            raise InvalidConfig(where=where, given=given, needed="an int from 0")
 
 
 class Extension(StdTensorOp):
@@ -148,7 +148,6 @@ class Extension(StdTensorOp):
                 where=f"extension, family_id={self.family_id}",
                 given=f"a call that does not fit: expected {self.input_count} inputs, got {len(metas)}",
                 needed=f"{self.input_count} inputs",
-                fix="Pass one array for each input of the op.",
             )
         return tuple(self._infer(self.batching, list(metas), assume))
 
@@ -160,7 +159,6 @@ class Extension(StdTensorOp):
                         where=f"extension, family_id={self.family_id}",
                         given=f"a batch level over axis {axis} of {meta}",
                         needed="an axis of the input",
-                        fix="Map an axis that is there.",
                     )
             size = levels[0].size([m.shape for m in metas])
             return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
@@ -178,6 +176,13 @@ class Extension(StdTensorOp):
                 needed="inputs that the op takes, and inference that is total over symbolic shapes",
                 fix="Correct the inputs, or the op's inference; the author's error is the cause.",
             ) from error
+        if isinstance(outs, TensorMeta) or (type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)):
+            raise InvalidConfig(
+                where=where,
+                given=f"{TensorMeta(*outs)}, one output by itself",
+                needed="a tuple or list with one entry for each output",
+                fix="Return (meta,) for a single one.",
+            )
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 

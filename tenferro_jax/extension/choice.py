@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import Unsupported
+from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import Site
 from ..meta import TensorMeta
 from .carrier import Extension
@@ -74,13 +74,19 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
         return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
     if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
+    if lowering_declined:
+        passed_over += "; its lower_to_standard_ops returned None for these inputs"
+    elsewhere = sorted(known.platform for known in carrier.runtimes if known.family_id == op.family_id and known.platform != site.platform)
+    if elsewhere:
+        passed_over += f"; its kernels are for {', '.join(elsewhere)}"
+    lower = "Lower these inputs too" if lowering_declined else "Override lower_to_standard_ops"
     if len(selected) < len(RouteKind):
         needed, fix = f"{carrier.runtimes}", "Select more routes."
     elif site.exporting:
-        needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", "Override lower_to_standard_ops."
+        needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", f"{lower}."
     else:
-        needed = "a kernel, a lowering to standard ops, or eager_execute"
-        fix = "Override lower_to_standard_ops or eager_execute."
+        needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
+        fix = f"{lower}, or override eager_execute."
     given = f"platform {site.platform}" + (" in an export" if site.exporting else "") + passed_over
     raise Unsupported(where=f"extension {op.family_id}", given=given, needed=needed, fix=fix)
 
@@ -91,5 +97,13 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
         return ""
     for level in carrier.batching:
         metas = level.inner(metas)
-    with authored(carrier.family_id, f"{kernel.platform} kernel, declines"):
-        return kernel.declines(carrier.op, *metas)
+    what = f"{kernel.platform} kernel, declines"
+    with authored(carrier.family_id, what):
+        why = kernel.declines(carrier.op, *metas)
+    if not isinstance(why, str):
+        raise InvalidConfig(
+            where=f"{what}, of extension {carrier.family_id}",
+            given=repr(why),
+            needed='why the kernel does not serve the call, in words, or "" if it does',
+        )
+    return why

@@ -52,15 +52,12 @@ def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | Non
     """Refuse a tangent or cotangent that has not the dtype and shape of its primal; None where there can be no value."""
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
         if not absent(result) and not hasattr(result, "dtype"):
-            raise InvalidConfig(
-                where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE", fix="Correct the rule."
-            )
+            raise InvalidConfig(where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE")
         if not absent(result) and (want is None or (result.dtype, tuple(result.shape)) != tuple(want)):
             raise MetaMismatchError(
                 where=f"{where}, entry {i}",
                 given=str(TensorMeta(result.dtype, tuple(result.shape))),
                 needed="None, since its primal has no tangents" if want is None else f"{TensorMeta(*want)}, as its primal",
-                fix="Correct the rule.",
             )
 
 

@@ -97,7 +97,6 @@ def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: S
         where=f"{what} of extension, family_id={carrier.family_id}",
         given=f"outputs {', '.join(map(str, have)) or 'none'}",
         needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
-        fix="Make the two agree.",
     )
 
 
@@ -123,15 +122,31 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
-    """An output of eager_execute; one that lives on a device is refused, because nothing here moves it."""
+    """An output of eager_execute; one on a device, with a mask or in another byte order is refused: it would be moved or changed."""
+    where = f"eager_execute of extension {carrier.family_id}, output {i}"
     if isinstance(out, jax.Array):
         raise BackendFailure(
-            where=f"eager_execute of extension {carrier.family_id}, output {i}",
+            where=where,
             given=f"a jax.Array {TensorMeta(out.dtype, out.shape)}, a tensor on a device",
             needed="a NumPy array, on the host",
             fix="Compute with NumPy there, or write lower_to_standard_ops; inside a compiled program JAX code on the host can deadlock.",
         )
-    return np.asarray(out)
+    if isinstance(out, np.ma.MaskedArray):
+        raise BackendFailure(
+            where=where,
+            given=f"a masked array {TensorMeta(out.dtype, out.shape)}",
+            needed="a plain NumPy array: the mask would be lost",
+            fix="Return out.filled(value).",
+        )
+    out = np.asarray(out)
+    if not out.dtype.isnative:
+        raise MetaMismatchError(
+            where=where,
+            given=f"{TensorMeta(out.dtype, out.shape)} of the dtype {out.dtype.str!r}, in the other byte order",
+            needed="this machine's byte order",
+            fix='Return out.astype(out.dtype.newbyteorder("=")).',
+        )
+    return out
 
 
 def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -144,6 +159,11 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
     def one(*element: np.ndarray) -> list[np.ndarray]:
         try:
             returned = carrier.op.eager_execute(*element)
+        except BackendFailure as error:  # what the author says of the machine stays as it is said
+            if carrier.family_id in str(error):
+                raise
+            where = f"eager_execute of extension {carrier.family_id}, {error.where}"  # a compiled program keeps the text alone
+            raise BackendFailure(where=where, given=error.given, needed=error.needed, fix=error.fix) from error
         except TenferroError as error:  # the author's, not one of ours
             raise _failure(carrier, error) from error
         returned = checked_sequence(returned, carrier.op, "eager_execute", carrier.output_count)

@@ -31,6 +31,19 @@ def parse_family_id(family_id: object) -> FamilyId:
     return _parse(family_id)
 
 
+def family_of(cls: type) -> str:
+    """The family_id that an op class or a rule class states.
+
+    Raises:
+      MalformedFamilyId: it is none; the text names the class where it states nothing.
+    """
+    family_id = getattr(cls, "family_id", None)
+    if family_id is None:
+        raise MalformedFamilyId(None, problem=f"class {cls.__qualname__} states no family_id")
+    parse_family_id(family_id)
+    return str(family_id)
+
+
 @functools.lru_cache(maxsize=1024)
 def _parse(family_id: str) -> FamilyId:
     for column, character in enumerate(family_id):
@@ -41,6 +54,9 @@ def _parse(family_id: str) -> FamilyId:
     digits = version[1:]
     if not dot or not version.startswith("v") or not digits.isdigit() or len(digits) > 4000:
         raise MalformedFamilyId(family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits")
+    if digits != "0" and digits.startswith("0"):
+        problem = "the version begins with 0, a second name of another"
+        raise MalformedFamilyId(family_id, column=len(prefix) + len(dot) + 1, problem=problem)
     package, dot, op = prefix.partition(".")
     if not package:
         raise MalformedFamilyId(family_id, column=0, problem="the package part is empty")

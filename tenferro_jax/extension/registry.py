@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import Duplicate, InvalidConfig, Unsupported
 from ..payload_text import from_payload_json
-from .family import parse_family_id
+from .family import family_of, parse_family_id
 from .op import ExtensionOp, require_own_family
 
 
@@ -34,8 +34,7 @@ class ExtensionFactory:
     @property
     def family_id(self) -> str:
         """The family of the ops; MalformedFamilyId where the class has none, InvalidConfig where it is that of another op."""
-        family_id: str = getattr(self.op_class, "family_id", None)  # type: ignore[assignment]
-        parse_family_id(family_id)
+        family_id = family_of(self.op_class)
         require_own_family(self.op_class)
         return family_id
 

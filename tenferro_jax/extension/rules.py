@@ -11,7 +11,7 @@ from ..jax_seam import graph_assumptions
 from ..meta import Described, TensorMeta, are_equal, meta_of, require_equal
 from ..ops.builder import Builder
 from ..payload import Sealed
-from .family import parse_family_id
+from .family import family_of
 from .op import ExtensionOp
 
 
@@ -153,7 +153,7 @@ class ExtensionRuleSet(Sealed):
             if not isinstance(rule, ExtensionAdRule):
                 given, fix = repr(rule), "Pass instances, ExtensionRuleSet(YourRule())."
                 raise InvalidConfig(where="ExtensionRuleSet", given=given, needed="instances of ExtensionAdRule subclasses", fix=fix)
-            parse_family_id(getattr(rule, "family_id", None))
+            family_of(type(rule))
             if rule.family_id in by_family:
                 raise DuplicateRule(
                     where="ExtensionRuleSet",

@@ -118,7 +118,6 @@ class ExtensionRuntimeSet(Sealed):
                 where="ExtensionRuntimeSet.only",
                 given=repr(routes),
                 needed=f"one or more of {', '.join(map(str, RouteKind))}",
-                fix="Pass RouteKind members.",
             )
         return self._with(iter(self), frozenset(routes))
 

@@ -80,7 +80,7 @@ class GraphBuilder:
         for size in meta.shape:
             if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
                 where, needed = f"graph input {len(self._inputs)}", "sizes that are symbolic, or integers from 0"
-                raise ShapeError(where=where, given=str(meta), needed=needed, fix="Correct the spec.")
+                raise ShapeError(where=where, given=str(meta), needed=needed)
         value = self._new(meta, None)
         self._inputs.append(value.index)
         return value

@@ -249,7 +249,7 @@ class Graph(Sealed):
         if len(arrays) != self.input_count:
             kind = UnboundPlaceholder if len(arrays) < self.input_count else UnexpectedBinding
             needed = f"{self.input_count}: {', '.join(self.input_names)}"
-            raise kind(where="Graph", given=f"{len(arrays)} inputs", needed=needed, fix="Pass one array an input.")
+            raise kind(where="Graph", given=f"{len(arrays)} inputs", needed=needed)
         arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
         graph = self.bound_metas([meta_of(a) for a in arrays])
         if graph.guards:

@@ -65,5 +65,4 @@ def _violation(guard: Guard, found: Guard) -> ShapeConstraintViolation:
         where=guard.where,
         given=f"{found.lhs} for dimension {guard.lhs} and {found.rhs} for dimension {guard.rhs}",
         needed=f"{guard}, which the graph assumes",
-        fix="Pass arrays whose sizes agree.",
     )

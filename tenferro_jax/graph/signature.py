@@ -151,12 +151,11 @@ def _agree(given: Metas, needed: Metas, where: str, noun: str, reason: str) -> N
             where=where,
             given=f"{len(given)} of {noun}: {', '.join(map(str, given)) or 'none'}",
             needed=f"{len(needed)}, {reason}: {', '.join(map(str, needed)) or 'none'}",
-            fix="Make the body's signature fit.",
         )
     for i, (have, want) in enumerate(zip(given, needed, strict=True)):
         if have != want:
             kind = DTypeError if have.dtype != want.dtype else ShapeError
-            raise kind(where=f"{where}, {noun} {i}", given=str(have), needed=f"{want}, {reason}", fix="Make the body's signature fit.")
+            raise kind(where=f"{where}, {noun} {i}", given=str(have), needed=f"{want}, {reason}")
 
 
 def _payload(where: str, given: str, needed: str) -> InvalidConfig:

@@ -122,7 +122,7 @@ def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_
             fix="Leave it out for WEEK_12.",
         )
     if isinstance(custom_calls, str) or not all(isinstance(target, str) and target for target in custom_calls):
-        raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names", fix="Name each target.")
+        raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names")
 
 
 def _unwritable(given: str) -> Unsupported:

@@ -45,7 +45,7 @@ def value_dtype_name(dtype: Any, where: str) -> str:
     for name, known in _key_dtypes().items():
         if known == dtype:
             return name
-    raise Unsupported(where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}", fix="Use one of those.")
+    raise Unsupported(where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}")
 
 
 def value_dtype(name: Any) -> Any:

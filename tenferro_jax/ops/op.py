@@ -55,9 +55,7 @@ class StdTensorOp(Sealed):
 def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """Apply an op and return its outputs as a tuple, after the arity check."""
     if op.input_count is not None and len(arrays) != op.input_count:
-        raise ArityError(
-            where=str(op), given=f"{len(arrays)} inputs", needed=f"{op.input_count} inputs", fix="Pass one array for each input."
-        )
+        raise ArityError(where=str(op), given=f"{len(arrays)} inputs", needed=f"{op.input_count} inputs")
     op.check(*arrays)
     outs = op.apply(*arrays)
     return tuple(outs) if isinstance(outs, tuple | list) else (outs,)

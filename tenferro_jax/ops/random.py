@@ -17,7 +17,7 @@ from .op import INTEGER, Binary, StdTensorOp, op
 
 def _require_shape(op: Any) -> None:
     if any(isinstance(size, int) and size < 0 for size in op.shape):
-        raise InvalidConfig(where=str(op), given=f"shape {op.shape}", needed="sizes that are not negative", fix="Correct the shape.")
+        raise InvalidConfig(where=str(op), given=f"shape {op.shape}", needed="sizes that are not negative")
 
 
 @op

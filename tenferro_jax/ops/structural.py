@@ -44,7 +44,7 @@ class Reshape(StdTensorOp):
         sizes = (*self.shape, *x.shape)
         if all(isinstance(size, int) for size in sizes) and (math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0):
             needed = f"{math.prod(x.shape)} elements"
-            raise ShapeError(where=str(self), given=f"shape {x.shape}", needed=needed, fix="Keep the number of elements.")
+            raise ShapeError(where=str(self), given=f"shape {x.shape}", needed=needed)
 
     def apply(self, x: Any) -> Any:
         return lax.reshape(x, self.shape)

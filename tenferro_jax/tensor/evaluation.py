@@ -111,7 +111,7 @@ def _array(leaf: Leaf, value: Any) -> Any:
     if type(value) in SCALARS:
         if common_dtype(leaf.meta.dtype, type(value)) != leaf.meta.dtype:
             given = f"the number {value}"
-            raise PlaceholderDtypeMismatch(where=where, given=given, needed=str(leaf.meta), fix="Pass an array of that dtype.")
+            raise PlaceholderDtypeMismatch(where=where, given=given, needed=str(leaf.meta))
         return number(value, leaf.meta.dtype, where)
     if hasattr(value, "dtype") and not isinstance(value, Handle):
         require_x64(value, where)

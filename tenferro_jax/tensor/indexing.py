@@ -29,7 +29,7 @@ def indexed(recorder: Recorder[Any], x: Any, index: Any) -> Any:
             bounds = (item.start, item.stop, item.step)
             if not all(b is None or _is_integer(b) or is_symbolic_dim(b) for b in bounds) or item.step == 0:
                 needed = "bounds that are integers, a step that is not 0"
-                raise InvalidConfig(where="indexing", given=f"the {item}", needed=needed, fix="Correct the slice.")
+                raise InvalidConfig(where="indexing", given=f"the {item}", needed=needed)
         if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item)):
             needed = "integers, slices, ... and None"
             fix = "Use gather, dynamic_slice or select."
@@ -79,7 +79,7 @@ def _integer(item: Any, size: Any, axis: int) -> tuple[Any, Any, int, int]:
     start = item if item >= 0 else size + item
     if not is_symbolic_dim(size) and not 0 <= start < size:
         needed = f"one from {-size} to {size - 1}"
-        raise ShapeError(where=f"indexing, axis {axis}", given=f"the index {item}", needed=needed, fix="Stay in bounds.")
+        raise ShapeError(where=f"indexing, axis {axis}", given=f"the index {item}", needed=needed)
     return start, start + 1, 1, 1
 
 

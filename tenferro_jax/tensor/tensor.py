@@ -377,7 +377,7 @@ class TracedTensor(Handle):
             chosen = Direction(direction)
         except ValueError as error:
             needed = ", ".join(d.value for d in Direction)
-            raise InvalidConfig(where="compare", given=repr(direction), needed=f"one of {needed}", fix="Name one.") from error
+            raise InvalidConfig(where="compare", given=repr(direction), needed=f"one of {needed}") from error
         return self._binary(logic.Compare(chosen), other)
 
     def maximum(self, other: Any) -> TracedTensor:

@@ -102,5 +102,5 @@ def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], 
                 positions.add(parameters.index(name))
             elif name not in by_name:
                 needed = f"arguments that are given: {', '.join((*parameters[:count], *by_name)) or 'none'}"
-                raise InvalidConfig(where="trace", given=f"static_argnames {name!r}", needed=needed, fix="Name one of them.")
+                raise InvalidConfig(where="trace", given=f"static_argnames {name!r}", needed=needed)
     return positions

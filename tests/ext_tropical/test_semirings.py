@@ -12,6 +12,7 @@ from ext_tropical import (
     SEMIRINGS,
     TROPICAL_RULES,
     SelectiveSemiring,
+    Semiring,
     SemiringKey,
     TropicalEinsum,
     TropicalEinsumFactory,
@@ -62,6 +63,38 @@ def test_laws(semiring):
         else:
             values = np.array([0, 1, 2, 3, 7] if semiring is max_mul else [-5, -1, 0, 1, 7, semiring.zero(jnp.dtype(dtype))], dtype)
         assert broken_laws(semiring, values) == {}, dtype
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class Hypotenuse(Semiring):
+    """(length of the hypotenuse, times): its plus does not select, and it is no log_sum_exp."""
+
+    id = "tests.hypotenuse.v1"
+    dtypes = ("float64",)
+
+    def plus(self, x, y):
+        return jnp.sqrt(x * x + y * y)
+
+    def times(self, x, y):
+        return x * y
+
+    def zero(self, dtype):
+        return np.zeros((), dtype)
+
+    def one(self, dtype):
+        return np.ones((), dtype)
+
+
+def test_a_semiring_that_neither_selects_nor_is_log_sum_exp_is_refused_as_the_page_says():
+    x = np.ones((2, 2))
+    for run in (
+        lambda x: tropical_einsum("ij,jk->ik", x, x, semiring=Hypotenuse()),
+        lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x, semiring=Hypotenuse()),
+    ):
+        with pytest.raises(InvalidConfig, match="needed a selective semiring") as error:
+            run(x)
+        assert type(error.value) is InvalidConfig
 
 
 def test_broken_laws_are_found():

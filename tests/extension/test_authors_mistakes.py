@@ -12,6 +12,7 @@ from tenferro_jax import (
     DTypeError,
     InvalidConfig,
     MetaMismatchError,
+    PayloadError,
     RouteKind,
     TracedTensor,
     UndecidedDimensionError,
@@ -254,3 +255,62 @@ def test_the_constraint_that_is_named_is_one_that_jax_takes():
     (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
     exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
     assert exported.call(np.ones(4)).shape == (4,)
+
+
+@dataclasses.dataclass
+class Mutable:
+    k: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload(ExtensionOp):
+    family_id = "test-package.payload_mistakes.v1"
+    value: object | Mutable = None
+
+
+@pytest.mark.clause("X5.5")
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (Mutable(), "a mutable dataclass Mutable"),
+        ((1, Mutable()), "a mutable dataclass Mutable"),
+        (jnp.float32, r"pass jax\.numpy\.dtype\('float32'\)"),
+        (np.int8, r"pass jax\.numpy\.dtype\('int8'\)"),
+        (int, "Pass a value, or an enum member"),
+    ],
+    ids=str,
+)
+def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
+    with pytest.raises(PayloadError, match=rf"test-package\.payload_mistakes\.v1\), field value.*{text}"):
+        Payload(value)
+
+
+@pytest.mark.clause("X4.1")
+def test_a_field_that_only_the_constructor_has_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Init(ExtensionOp):
+        family_id = "test-package.init_var.v1"
+        k: dataclasses.InitVar[int]
+
+    with pytest.raises(PayloadError, match=r"test-package\.init_var\.v1\): given a field annotated with InitVar"):
+        Init(1)
+
+
+@pytest.mark.clause("X8.14")
+@pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
+def test_a_kernel_declines_in_words(why):
+    runtimes = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why))
+    with pytest.raises(InvalidConfig, match=r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*in words"):
+        apply(KernelSine(), X, runtimes=runtimes)
+
+
+@pytest.mark.clause("X6.3")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("returned", [lambda meta: meta, lambda meta: (meta.dtype, meta.shape), lambda meta: ("float64", meta.shape)])
+def test_a_bare_meta_is_named(count, returned):
+    infer = lambda op, inputs, context: returned(inputs[0])  # noqa: E731
+    op = type("Bare", (ExtensionOp,), {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer})
+    with pytest.raises(
+        InvalidConfig, match=r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output by itself"
+    ):
+        apply(op(), X)

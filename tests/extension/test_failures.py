@@ -24,6 +24,7 @@ from tenferro_jax import (
 )
 from tenferro_jax.extension import (
     NO_RULES,
+    NO_RUNTIMES,
     ExtensionAdRule,
     ExtensionFactory,
     ExtensionOp,
@@ -108,6 +109,18 @@ def test_a_missing_capability_does_not_fall_back():
             raise BackendFailure(where=self.family_id, given="no cuTENSOR", needed="cuTENSOR", fix="Install it.")
 
     assert len(list(require_failure(lambda x: apply(OnHost(), x)[0], OnHost.family_id, BackendFailure, "cuTENSOR", in_jit=JIT))) == 3
+    with pytest.raises(BackendFailure) as error:
+        apply(OnHost(), X)
+    assert (error.value.needed, error.value.fix) == ("cuTENSOR", "Install it.")
+
+    class Unnamed(Same):
+        family_id = "test-package.unnamed_failure.v1"
+
+        def eager_execute(self, x):
+            raise BackendFailure(where="the table", given="none", needed="a table", fix="Make it.")
+
+    for name, error in require_failure(lambda x: apply(Unnamed(), x)[0], Unnamed.family_id, BackendFailure, "a table", in_jit=JIT):
+        assert name == "jit" or (error.needed, error.fix, error.__cause__.where) == ("a table", "Make it.", "the table")
 
 
 class Nothing(Same):
@@ -128,6 +141,25 @@ def test_no_route_when_called(op):
     for transform in (jax.vmap, jax.checkpoint, lambda f: lambda x: jax.lax.map(f, x)):
         with pytest.raises(Unsupported, match=op.family_id.replace(".", r"\.")):
             transform(lambda x: apply(op, x)[0])(X)
+
+
+@pytest.mark.clause("X12.3", "X12.12")
+def test_no_route_says_what_is_there_already():
+    elsewhere = ExtensionRuntimeSet(*(Kernel(op.family_id, "cuda", lambda op, x: (x,)) for op in (Nothing(), Declining())))
+    for op, runtimes, given, fix in (
+        (Nothing(), NO_RUNTIMES, "platform cpu", "Override lower_to_standard_ops, or override eager_execute."),
+        (Nothing(), elsewhere, "platform cpu; its kernels are for cuda", "Override lower_to_standard_ops, or override eager_execute."),
+        (
+            Declining(),
+            elsewhere,
+            "platform cpu; its lower_to_standard_ops returned None for these inputs; its kernels are for cuda",
+            "Lower these inputs too, or override eager_execute.",
+        ),
+    ):
+        with pytest.raises(Unsupported) as error:
+            apply(op, X, runtimes=runtimes)
+        assert (error.value.given, error.value.fix) == (given, fix)
+        assert "a kernel for cpu" in error.value.needed
 
 
 @pytest.mark.clause("X12.4", "X12.12")
@@ -222,6 +254,38 @@ def test_eager_execute_returns_a_tensor_on_a_device():
 
     call = lambda x: apply(OnDevice(), x)[0]  # noqa: E731
     assert len(list(require_failure(call, OnDevice.family_id, BackendFailure, "NumPy", in_jit=JIT))) == 3
+
+
+@pytest.mark.clause("X8.7", "X12.9")
+@pytest.mark.parametrize(
+    ("returned", "kind", "given"),
+    [
+        (lambda x: np.ma.masked_array(x, x > 1), BackendFailure, "output 0: given a masked array float64[2,3]; needed a plain NumPy array"),
+        (lambda x: x.astype(">f8"), MetaMismatchError, "output 0: given float64[2,3] of the dtype '>f8', in the other byte order"),
+    ],
+)
+def test_eager_execute_returns_what_would_be_changed(returned, kind, given):
+    op = type("Odd", (Same,), {"family_id": "test-package.odd_host.v1", "eager_execute": lambda op, x: (returned(x),)})()
+    with pytest.raises(kind) as error:
+        apply(op, X)
+    assert f"eager_execute of extension {op.family_id}, {given}" in str(error.value)
+
+
+@pytest.mark.clause("X12.10")
+def test_a_class_that_states_no_family_id_is_named():
+    class Anonymous(Same):
+        pass
+
+    class Rule(ExtensionAdRule):
+        pass
+
+    for use, name in (
+        (lambda: apply(Anonymous(), X), "Anonymous"),
+        (lambda: register_extension(ExtensionFactory(Anonymous)), "Anonymous"),
+        (lambda: ExtensionRuleSet(Rule()), "Rule"),
+    ):
+        with pytest.raises(MalformedFamilyId, match=rf"class .*{name} states no family_id"):
+            use()
 
 
 @pytest.mark.clause("X12.10")

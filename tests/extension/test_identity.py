@@ -473,7 +473,7 @@ def test_two_classes_of_one_family_and_payload_are_different():
         ("my-crate.fused_dot.v12", ("my-crate", "fused_dot", 12)),
         ("a.b.c.d.v0", ("a", "b.c.d", 0)),
         ("a..v1", None),
-        ("a.b.v007", ("a", "b", 7)),
+        ("a.b.v0.v10", ("a", "b.v0", 10)),
     ],
 )
 def test_family_ids(family_id, parts):
@@ -502,6 +502,9 @@ def test_family_ids(family_id, parts):
         ("a.b\x1b.v1", 3),
         ("\x7fa.b.v1", 0),
         ("a.b.v-1", 4),
+        ("a.b.v01", 5),
+        ("a.b.v00", 5),
+        ("a.b.v007", 5),
     ],
 )
 def test_malformed_family_ids_point_at_the_character(family_id, column):

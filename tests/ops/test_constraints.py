@@ -1,4 +1,4 @@
-"""What the op page forbids is refused when an op is recorded: typed, naming the op, with the four parts."""
+"""What the op page forbids is refused when an op is recorded: typed, naming the op, with its parts."""
 
 import chex
 import jax
@@ -96,7 +96,7 @@ def test_it_is_refused_when_it_is_recorded(case):
     builder = GraphBuilder()
     with pytest.raises(InvalidConfig) as error:
         builder.add(op, *map(builder.input, metas))
-    assert all((error.value.where, error.value.given, error.value.needed, error.value.fix))
+    assert all((error.value.where, error.value.given, error.value.needed))
 
 
 NARROWED = [
