@@ -234,6 +234,7 @@ def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tup
             where=f"{method} of extension, family_id={op.family_id}",
             given=f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
+            fix=f"Correct what {method} returns, or the count.",
         )
     return tuple(outs)
 
