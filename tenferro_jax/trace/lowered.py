@@ -51,7 +51,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
       ['jit']
     """
     if not callable(fn):
-        raise InvalidConfig(where="lowered", given=repr(fn), needed="a function of arrays", fix="Pass the function.")
+        raise InvalidConfig(where="lowered", given=repr(fn), needed="a function of arrays")
 
     @functools.wraps(fn)
     def written_out(*args: Any, **kwargs: Any) -> Any:
