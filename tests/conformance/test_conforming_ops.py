@@ -67,7 +67,7 @@ EXPECTED = {
 OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", OURS, ids=ids(OURS))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
@@ -103,7 +103,7 @@ FURTHER = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FURTHER)
 def test_further_kinds(name):
     op, inputs, oracle, expected = FURTHER[name]
@@ -135,6 +135,7 @@ def test_finite_differences_of_restricted_values_do_not_apply():
     assert "the op refuses values near the example (probabilities that add up to" in not_applicable(report)["jvp"]
 
 
+@pytest.mark.slow
 def test_a_rule_may_raise_for_an_input_that_the_op_is_not_linear_in():
     report = check_extension(Quotient(), (np.array([2.0, 0.5]), np.array([1.0, -1.0])), rules=FURTHER_RULES)
     assert report.ok, str(report)

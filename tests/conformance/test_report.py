@@ -81,6 +81,7 @@ def test_without_rules_nothing_of_derivatives_counts():
     assert {f.check: f.verdict for f in report.findings}["missing_rule"] is Verdict.PASSED
 
 
+@pytest.mark.slow
 def test_kinks_are_told_and_never_passed_over():
     """At a tie the maximum has no derivative: that row is not checked, and the report says so."""
     report = check_extension(MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES)

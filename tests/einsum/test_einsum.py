@@ -83,6 +83,7 @@ def test_hand_list_for_arrays_and_for_lazy_tensors(equation, shapes):
     np.testing.assert_array_equal(lazy.eval(ENGINE), want)
 
 
+@pytest.mark.slow
 def test_random_equations_by_every_kind_of_path():
     for equation, shapes in random_cases(times(40)):
         xs = integers(shapes, np.int64)
@@ -215,6 +216,7 @@ def test_the_interleaved_form(labels, shapes):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow
 def test_more_labels_than_letters_of_the_alphabet():
     xs = [x / np.linalg.norm(x) for x in integers([(2, 2)] * 400)]
     arguments = [part for i, x in enumerate(xs) for part in (x, [1000 * i, 1000 * (i + 1)])]

@@ -81,7 +81,7 @@ def test_random_networks(name, case):
     check(name, case)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80)))
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)

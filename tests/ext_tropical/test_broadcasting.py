@@ -32,7 +32,7 @@ def repeated(equation, operands):
     return [np.broadcast_to(x, [sizes[label] for label in term]) for term, x in zip(terms, operands, strict=True)]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "case"), in_turn(NAMES, SIZES_OF_ONE, 1), ids=str)
 def test_values_and_assignments(name, case):
     equation, shapes = case

@@ -221,6 +221,7 @@ def with_negative_cycles(rng, n):
     return weights, np.where(endless, -INF, lengths), endless, on_cycle
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TURNED)
 def test_walks_through_an_improving_cycle_have_the_infimum(name):
     """For exactly the pairs that can use one, in batches, integers and gradients; the others are as ever."""

@@ -55,6 +55,7 @@ def sample(seed, count):
     return pytest.mark.parametrize("case", random.Random(seed).sample(ALONE, times(count)), ids=lambda case: case.equation)
 
 
+@pytest.mark.few(2)
 @sample(0, 5)
 def test_forms_of_equations_with_entries_of_any_sign(case):
     operands = entries(case)
@@ -68,6 +69,7 @@ def test_more_forms_of_equations_with_entries_of_any_sign(case):
     check(case, operands, jax.jit(lambda *x: solve(case.equation, *x))(*operands))
 
 
+@pytest.mark.slow
 def test_in_batches_and_in_integers():
     case = sized("aib,cb->i")
     operands = entries(case)
@@ -84,6 +86,7 @@ def test_in_batches_and_in_integers():
 LARGE = sized("aij,jk->ik")._replace(sizes={"a": 32, "i": 16, "j": 16, "k": 16})
 
 
+@pytest.mark.slow
 def test_in_slices():
     operands = [-np.random.default_rng(0).integers(1, 99, shape).astype(float) for shape in LARGE.shapes]
     free = plan_tropical_einsum(LARGE.equation, *operands, semiring="max_mul")

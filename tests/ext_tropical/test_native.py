@@ -41,7 +41,7 @@ def check(op, *operands):
             np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @BUILT
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32], ids=lambda t: t.__name__)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
@@ -65,7 +65,7 @@ def test_every_kernel_is_the_definition(semiring, dtype):
             check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @BUILT
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 @pytest.mark.parametrize(
@@ -118,6 +118,7 @@ def test_arrays_of_every_kind():
         np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", lhs, rhs), want[0])
 
 
+@pytest.mark.slow
 @BUILT
 def test_transforms_and_exports():
     """The derivative takes the kernel too; jit, vmap, scan and threads give what a plain call gives; an export has no custom call."""

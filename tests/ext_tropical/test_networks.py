@@ -152,7 +152,7 @@ def test_more_than_fifty_two_labels():
 # --- slices --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("seed", range(times(2)))
 def test_slices_are_exact(name, seed):
@@ -194,6 +194,7 @@ def test_derivatives_of_slices(name):
         chex.assert_trees_all_close(derive(f(limit))(*operands), derive(f(None))(*operands), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_log_sum_exp_in_slices():
     """Value, gradient, jvp and second order are those of the unsliced einsum, but for rounding."""
     rng = np.random.default_rng(0)
@@ -214,6 +215,7 @@ def test_log_sum_exp_in_slices():
         chex.assert_trees_all_close(derive(f(limit))(*operands), derive(f(None))(*operands), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_shared_ties_in_a_chain():
     """Two steps of equal candidates: each step shares equally, as nested maxima of JAX do."""
     rng = np.random.default_rng(0)

@@ -55,6 +55,7 @@ class MinLength(SelectiveSemiring):
         return np.zeros((), dtype)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 def test_laws(semiring):
     for dtype in semiring.dtypes:
@@ -119,6 +120,7 @@ def test_broken_laws_are_found():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_semiring_of_ones_own_has_values_winners_assignments_and_gradients():
     semiring = MinLength()
     assert broken_laws(semiring, np.array([0.0, 3.0, np.inf])) == {}
@@ -152,6 +154,7 @@ def test_a_semiring_of_ones_own_conforms_and_is_read_back():
         TropicalEinsumFactory().decode(longer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("semiring", "equation"),
     some([(min_max, "ij,jk->ik"), (or_and, "ij,jk->ik"), (MinLength(), "ij,j->i"), (max_plus, "ijk->ki")], 2),
@@ -276,6 +279,7 @@ def test_what_laws_are_tried_on():
     assert "times keeps NaN" in broken_laws("drops_nan", np.array([0.0, 1.0]))
 
 
+@pytest.mark.slow
 def test_reachability():
     """or_and against powers of an integer matrix."""
     rng = np.random.default_rng(0)

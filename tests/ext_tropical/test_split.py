@@ -41,12 +41,14 @@ def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
     chex.assert_trees_all_close(*(jax.jit(derivatives, static_argnums=0)(f) for f in (ours, theirs)), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["min_plus", "max_mul"])
 def test_away_from_ties_finite_differences(name):
     a, b = np.random.default_rng(0).normal(size=(3, 5)), np.random.default_rng(1).normal(size=(5, 4))
     check_grads(lambda a, b: jnp.sin(split(name)(a, b)), (a, b), order=2, modes=("fwd", "rev"), eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_operand_and_batches():
     (x,) = ties(0, (4, 5, 3))
     ours = jax.grad(lambda x: (jnp.cos(jnp.arange(4.0)) * split("max_plus", "bij->b")(x)).sum())(x)
@@ -83,6 +85,7 @@ def test_sixteen_bits_share_among_the_winners_before_rounding(dtype):
     np.testing.assert_array_equal(got.astype(np.float32), [[1.0, 0.0, 0.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2])
 def test_no_order_of_derivative_holds_all_candidates(order):
     m, k, n = 400, 420, 440

@@ -60,14 +60,14 @@ def check(op, sizes, seed=0):
 FACTORS = [(), (LHS,), (RHS,), (OUT,), (LHS, RHS, OUT), (OUT, OUT, LHS), (RHS, RHS)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("semiring", "output"), some(list(itertools.product((log_sum_exp(0.7), max_mul, min_plus), Place)), 2), ids=str)
 def test_every_place_of_result_and_factors(semiring, output):
     for places, equation in itertools.product(FACTORS, ("ij,jk->ik", "bij,jbk->kib")):
         check(WeightedSum(semiring, equation, places, output), (2, 3, 19, 2) if "b" in equation else (3, 19, 2))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("sizes", [(1, 9, 3), (3, 1, 9), (9, 3, 1), (2, 7, 8), (8, 9, 17), (16, 2, 3)])
 @pytest.mark.parametrize("output", Place)
 def test_sizes_around_those_of_a_block(output, sizes):
@@ -85,7 +85,7 @@ def test_a_sum_of_nothing_is_zero(output, m, k, n):
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [LHS, OUT])
 @pytest.mark.parametrize("semiring", [log_sum_exp(2.0), max_plus], ids=repr)
 def test_one_operand(semiring, output):
@@ -93,7 +93,7 @@ def test_one_operand(semiring, output):
         check(WeightedSum(semiring, equation, places, output), (3, 9, 2))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("partial", ["l", "r", "lr", "ll"])
 @pytest.mark.parametrize("output", Place)
 def test_partial_derivatives_of_times(partial, output):

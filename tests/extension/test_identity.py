@@ -112,6 +112,7 @@ leaves = st.one_of(
 payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("X5.6")
 @given(payloads, payloads)
 @settings(max_examples=times(200))

@@ -110,6 +110,7 @@ def test_a_kernel_may_decline(columns, kind, value):
         np.testing.assert_allclose(fn(np.ones(shape)), value)
 
 
+@pytest.mark.slow
 @pytest.mark.clause("X8.14", "X8.3")
 def test_what_declines_and_stands_alone_is_no_route():
     with pytest.raises(Unsupported, match="its kernel declines: 2 columns are few"):

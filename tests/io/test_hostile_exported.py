@@ -78,6 +78,7 @@ def outcomes():
     return dict(lines)
 
 
+@pytest.mark.slow
 def test_files_made_to_harm(outcomes):
     assert outcomes["honest"] == "ok"
     assert outcomes.keys() == {name for name, _ in hostile_exported.cases()}

@@ -97,7 +97,7 @@ print(type(out["out"]).__name__, out["out"].mean.tolist(), out["again"].by)
 """
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["ours", "jax"])
 def test_an_exported_program_keeps_them_in_another_process(tmp_path, reader):
     x = X.astype(np.float32)

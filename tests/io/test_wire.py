@@ -71,6 +71,7 @@ def test_generated_graphs_go_there_and_back(graph):
     round_trip(graph)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", EXTENSION_CASES, ids=ids(EXTENSION_CASES))
 @pytest.mark.clause("X11.1")
 def test_every_kind_of_extension_goes_there_and_back_and_runs(case):
@@ -320,6 +321,7 @@ def test_symbols_that_no_reader_takes_are_not_written(constraints, size, message
         to_wire(trace(lambda x, y: y, *specs))
 
 
+@pytest.mark.slow
 def test_the_greatest_symbols_are_written_and_read():
     b, c = jax.export.symbolic_shape("b, c", constraints=[f"b + {i}*c >= {i * i}" for i in range(2, 60)])
     round_trip(trace(lambda x, y: y, *[jax.ShapeDtypeStruct((d,), np.float32) for d in (b, (2**63 - 1) * b * c**99)]))

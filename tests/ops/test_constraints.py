@@ -131,7 +131,7 @@ VARIADIC = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", VARIADIC)
 def test_graphs_of_ops_with_any_number_of_outputs_are_well_formed(name):
     fn, x = VARIADIC[name]

@@ -348,6 +348,7 @@ def test_every_op_has_a_case():
     assert len(VOCABULARY) == len(set(VOCABULARY)) == 155
 
 
+@pytest.mark.few(35)
 @sweep
 def test_value_and_inference(op, inputs, oracle):
     got = call(op, [jnp.asarray(x) for x in inputs])
@@ -383,6 +384,7 @@ def test_factorisations_multiply_back():
         np.testing.assert_allclose(np.asarray(v) * np.asarray(w) @ np.asarray(v).T, SQUARE, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_random_ops_are_those_of_jax():
     key = jax.random.key(3)
     keys = jax.random.split(key, 4)

@@ -52,6 +52,7 @@ def plain(x):
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
+@pytest.mark.slow
 def test_every_primitive_has_a_row(capsys):
     found, read = set(), 0
     for group in GROUPS.values():
@@ -68,7 +69,7 @@ def test_every_primitive_has_a_row(capsys):
     assert read >= 1200
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(14)
 @pytest.mark.parametrize("group", sorted(GROUPS))
 def test_round_trip(group):
     harnesses = GROUPS[group]

@@ -103,6 +103,7 @@ def test_no_family_is_left_and_the_values_stay():
     np.testing.assert_allclose(got["alone"], (A[:, :, None] + A[None]).max(1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_plain_jax():
     def gradients(of):
         return {name: jax.grad(total(jax.jit(of(f)))) for name, f in SMOOTH.items()}

@@ -154,6 +154,7 @@ def everything(x, key):
     return jax.lax.while_loop(lambda v: jnp.abs(v).max() > 1, lambda v: v / 2, y), jax.lax.top_k(x, 2)
 
 
+@pytest.mark.slow
 def test_a_function_of_everything():
     key = jax.random.key(0)
     graph = trace(everything, X, key)

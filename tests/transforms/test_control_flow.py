@@ -68,6 +68,7 @@ def test_jvp_of_while(case):
             assert g.dtype == jax.dtypes.float0
 
 
+@pytest.mark.few(6)
 @sweep("grad of while")
 def test_grad_of_while(case):
     jax.grad(lambda *xs: looped(case)(2.0, *xs)[0].sum(), case.argnums)(*case.inputs)
