@@ -129,6 +129,7 @@ def test_a_tolerance_that_is_stated_holds():
     assert check_extension(Cube(), X, tolerance=1e-6, **nearly).ok
 
 
+@pytest.mark.slow
 def test_examples_of_the_op_itself():
     class WithExamples(Cube):
         family_id = "broken.with_examples.v1"

@@ -309,7 +309,7 @@ def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(equation, s
         assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= plan.peak <= limit
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2))
 def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)

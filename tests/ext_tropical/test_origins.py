@@ -345,6 +345,7 @@ USES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("use", USES)
 def test_what_is_made_of_steps(use):
     """Whole computations over constants that went through everything in MADE, as over the arrays themselves."""

@@ -73,6 +73,7 @@ def test_an_empty_contraction_has_no_derivative():
     np.testing.assert_array_equal(tangent, np.zeros((3, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_share_among_the_winners_before_rounding(dtype):
     a = jnp.asarray([[1.0, 1.0, 256.0]], dtype)

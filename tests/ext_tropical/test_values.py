@@ -102,7 +102,7 @@ def test_what_makes_16_bit_operands_is_rounded(semiring, sizes, dtype):
     np.testing.assert_array_equal(got.winner, want.winner)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_random_equations(name):
     rng = np.random.default_rng(11)
@@ -136,7 +136,7 @@ KEPT = [((16, 4), (4, 64)), ((64, 2), (2, 64)), ((8, 1), (1, 16)), ((64, 33), (3
 CUT = [("max_plus", ((2, 2050), (2050, 3))), ("min_plus", ((3, 2050), (2050, 2)))]  # into parts of the contracted axis
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shapes"), some(list(itertools.product(["max_plus", "min_plus"], KEPT)), 4) + CUT, ids=str)
 def test_nan_is_kept_where_xla_vectorises(name, shapes):
     """XLA CPU's maximum loses NaN for some of these shapes."""
@@ -312,7 +312,7 @@ def test_labels_do_not_run_out():
 MADE = [((30, 7), (7, 20)), ((30, 3), (3, 20)), ((30, 70), (70, 1)), ((30, 12), (12, 90)), ((30, 70), (70, 40))]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("shapes", "dtype"), some(list(itertools.product(MADE, [np.float32, np.float64])), 5), ids=str)
 def test_operands_made_in_the_same_program(shapes, dtype):
     """XLA may round a product and the sum of a candidate together, as in all of JAX: values move by that rounding, and by no more.
