@@ -27,6 +27,8 @@ _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
 def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
     """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i to j.
 
+    Under max_mul this holds for entries that are not negative.
+
     Args:
       a: (..., m, m); leading dimensions are batches.
       n: a Python integer from 0; 0 gives the identity: the semiring's one on the diagonal, its zero elsewhere.
@@ -200,10 +202,11 @@ def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureR
     Under min_plus the lengths of all shortest paths, -inf for pairs whose walks can pass a cycle of negative weight; under
     max_plus of all longest ones, inf through a cycle of positive weight; under or_and what is reachable, under min_max the
     bottlenecks. Weights of a cycle are added in the operand's dtype: in floats a cycle of weight zero that rounds below
-    zero counts as negative.
+    zero counts as negative. max_mul is for entries that are not negative.
 
     Args:
-      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero where there is none.
+      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero where there is none. The
+        infinity of the other sign is no weight: with a missing edge it makes NaN.
       semiring: a selective semiring, or its name.
 
     Returns:
