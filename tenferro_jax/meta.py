@@ -158,8 +158,8 @@ def as_array(value: Any, where: str) -> Any:
       where: what errors say first.
 
     Raises:
-      X64Error: integers that need 64 bits, or a JAX array of a 64-bit dtype, while 64-bit types are off.
-      DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order).
+      X64Error: integers that need 64 bits or more, or a JAX array of a 64-bit dtype, while 64-bit types are off.
+      DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order); integers that 64 bits do not hold.
 
     Example:
       >>> import jax, numpy as np
@@ -184,21 +184,42 @@ def as_array(value: Any, where: str) -> Any:
         narrow = [] if x64_enabled() or array.dtype.kind not in "iu" else jax.tree.leaves(value)
         leaves = [np.asarray(leaf) for leaf in narrow if not isinstance(leaf, int | jax.Array)]
     except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, OverflowError) and np.asarray(value).dtype.kind in "iu":
-            raise _too_wide(where, np.asarray(value)) from error
+        if isinstance(error, OverflowError):
+            raise _overflow(where, value, error) from error
         raise _no_array(where, f"{type(value).__name__}: {error}") from error
     for leaf in leaves:
         if leaf.dtype.itemsize == 8 and leaf.size:
             known = np.iinfo(array.dtype)
             if leaf.min() < known.min or leaf.max() > known.max:
-                raise _too_wide(where, leaf)
+                raise _too_wide(where, leaf.min(), leaf.max())
     return array
 
 
-def _too_wide(where: str, integers: Any) -> X64Error:
+def _overflow(where: str, value: Any, error: OverflowError) -> DTypeError:
+    """The refusal of integers that `jax.numpy.asarray` does not hold: by int64, without x64 int32, or the dtype of NumPy data."""
+    leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(value) if isinstance(leaf, int | np.integer | np.ndarray)]
+    integers = [int(x) for leaf in leaves if leaf.dtype.kind in "iuO" for x in leaf]
+    farthest = max(integers, key=lambda x: max(x, ~x), default=0)
+    bits = max(farthest, ~farthest).bit_length()
+    if bits > 63:
+        given = f"an integer of {bits} bits" if bits > 128 else f"the integer {farthest}"
+        kind = DTypeError if x64_enabled() else X64Error
+        needed = "at most 2**63 - 1, at least -2**63, or a NumPy array of uint64: 64 bits hold no more"
+        return kind(where=where, given=given, needed=needed, fix="Scale the integers, or pass floats.")
+    if bits > 31 and not x64_enabled():
+        return _too_wide(where, min(integers), max(integers))
+    return DTypeError(
+        where=where,
+        given=f"a {type(value).__name__}: {error}",
+        needed="integers that the dtype of the NumPy data among them holds",
+        fix="Convert with numpy.asarray first.",
+    )
+
+
+def _too_wide(where: str, lowest: int, highest: int) -> X64Error:
     return X64Error(
         where=where,
-        given=f"integers from {integers.min()} to {integers.max()} while 64-bit types are off",
+        given=f"integers from {lowest} to {highest} while 64-bit types are off",
         needed="x64 switched on, or integers that 32 bits hold",
         fix="Run under jax.enable_x64(True), or scale them.",
     )

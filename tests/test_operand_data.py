@@ -101,6 +101,31 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
                 as_array(form, "here")
 
 
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(
+    "integers", [[2**63], [-1, 2**63], [-(2**63) - 1], [-(2**63), 2**63], 2**70, [[2**70], [1]], [np.uint64(2**63), 2**64]]
+)
+def test_integers_that_64_bits_do_not_hold_are_told_so(integers, x64):
+    farthest = max(map(int, np.ravel(np.array(integers, object))), key=lambda n: (n >= 2**63 or n < -(2**63), abs(n)))
+    with jax.enable_x64(x64):
+        with pytest.raises(OverflowError):
+            jnp.asarray(integers)
+        for take in (as_array, lambda x, where: et.tropical_einsum("i->", jax.tree.leaves(x))):
+            with pytest.raises(tj.DTypeError, match=rf"given the integer {farthest}; needed at most 2\*\*63 - 1") as error:
+                take(integers, "here")
+            assert (type(error.value) is tj.X64Error) == (not x64)
+            assert "enable_x64" not in str(error.value)
+    with pytest.raises(tj.DTypeError, match="an integer of 20001 bits; needed at most"):
+        as_array([2**20000], "here")
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_integer_beside_numpy_data_is_what_is_refused(x64):
+    with jax.enable_x64(x64), pytest.raises(tj.DTypeError, match=r"300 out of bounds for int8; needed .*NumPy data among them") as error:
+        as_array([np.int8(1), 300], "here")
+    assert type(error.value) is tj.DTypeError
+
+
 def test_ops_stay_strict():
     with jax.enable_x64(False):
         for call in (lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x), lambda x: tj.trace(lambda x: x, x)):
