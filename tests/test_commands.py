@@ -229,7 +229,19 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npz/"), "out.npz/ for 2 results"),
         (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "nowhere/out.npz"), "needed a file in a folder that is there"),
         (("run", "id.bin", "--input", "cut.npz"), "cut.npz: File is not a zip file"),
-        (("inspect", "layer.graph", "--graph", "nowhere/out.svg"), "'nowhere/out.svg'"),
+        (
+            ("inspect", "layer.graph", "--graph", "nowhere/out.svg"),
+            "--graph: given nowhere/out.svg; needed a file in a folder that is there",
+        ),
+        (("inspect", "layer.graph", "--graph", "x.npy"), "--graph: given x.npy; needed a name that ends in .svg"),
+        (("inspect", "layer.bin", "--graph", "picture"), "--graph: given picture; needed a name that ends in .svg"),
+        (
+            ("explain", "tests.extension_ops:HostCumulate", "--size", "n=3"),
+            "--size: given n=3 for tests.extension_ops:HostCumulate; needed a file",
+        ),
+        (("explain", "tests.gone:Op", "--size", "n=3"), "--size: given n=3 for tests.gone:Op; needed a file"),
+        (("explain", "layer.bin", "--input", "float64[3]"), "--input: given float64[3] for layer.bin; needed an op"),
+        (("explain", "layer.bin", "--runtimes", "tests.extension_ops:RUNTIMES"), "for layer.bin; needed an op"),
         (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
         (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
         (("inspect", "layer.bin", "--register", "nowhere:f"), "No module named 'nowhere'"),
@@ -240,6 +252,7 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
+    np.testing.assert_array_equal(np.load(folder / "x.npy"), X)
 
 
 @pytest.mark.parametrize("alias", ["itself", "./itself", "symbolic", "hard"])

@@ -44,10 +44,22 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def explain(chosen: argparse.Namespace) -> int:
     """Print how a target would run."""
-    if pathlib.Path(chosen.file).exists():
+    is_file = pathlib.Path(chosen.file).exists()
+    _require_none_ignored(chosen, is_file=is_file)
+    if is_file:
         return _explain_file(read(chosen), _sizes(chosen.size))
     register_all(chosen)
     return _explain_op(_op(chosen.file), chosen)
+
+
+def _require_none_ignored(chosen: argparse.Namespace, *, is_file: bool) -> None:
+    """Refuse options that say nothing of the target."""
+    others = {"--input": chosen.input, "--runtimes": chosen.runtimes} if is_file else {"--size": chosen.size}
+    for option, given in others.items():
+        if given:
+            needed = "an op: a file has inputs of its own" if is_file else "a file: the sizes of an op are those of its --input"
+            text = given if isinstance(given, str) else " ".join(given)
+            raise InvalidConfig(where=option, given=f"{text} for {chosen.file}", needed=needed, fix="Leave the option out.")
 
 
 def _op(target: str) -> ExtensionOp:

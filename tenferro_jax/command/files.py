@@ -77,6 +77,16 @@ def require_unread(option: str, path: str, *read: str) -> None:
             raise InvalidConfig(where=option, given=given, needed="another file", fix="Write to a path of its own.")
 
 
+def require_folder(option: str, path: str) -> None:
+    """Refuse a name in a folder that is not there.
+
+    Raises:
+      InvalidConfig: there is no such folder.
+    """
+    if not pathlib.Path(path).parent.is_dir():
+        raise InvalidConfig(where=option, given=path, needed="a file in a folder that is there", fix="Make the folder first.")
+
+
 def digest(path: str) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from ..errors import InvalidConfig
 from ..extension import Extension, lookup_extension_factory
 from ..extension.family import parse_family_id
 from ..extension.installed import is_installed
@@ -24,7 +25,7 @@ from ..io.replacing import replace_file
 from ..jax_seam import read_module
 from ..meta import symbol_constraints
 from ..payload_text import payload_json
-from .files import add_file, digest, inputs, outputs, read, require_unread
+from .files import add_file, digest, inputs, outputs, read, require_folder, require_unread
 from .module_drawing import module_svg
 from .screen import OK, show
 
@@ -34,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "What is in a file; nothing of it is run."
     add_file(parser)
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.add_argument("--graph", metavar="out.svg", help="draw it")
+    parser.add_argument("--graph", metavar="out.svg", help="draw it into an SVG file")
     parser.set_defaults(run=inspect)
 
 
@@ -42,6 +43,9 @@ def inspect(chosen: argparse.Namespace) -> int:
     """Print what a file holds."""
     if chosen.graph:
         require_unread("--graph", chosen.graph, chosen.file)
+        require_folder("--graph", chosen.graph)
+        if not chosen.graph.endswith(".svg"):
+            raise InvalidConfig(where="--graph", given=chosen.graph, needed="a name that ends in .svg: the picture is an SVG file")
     found = read(chosen, skip_missing_extensions=True)
     facts = {
         "file": chosen.file,

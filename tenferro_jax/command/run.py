@@ -18,7 +18,7 @@ from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, is_key, meta_of
 from .array_files import is_named_by_numpy, load, save
-from .files import add_file, arguments, inputs, named, outputs, read, require_unread
+from .files import add_file, arguments, inputs, named, outputs, read, require_folder, require_unread
 from .screen import OK, show, timed
 
 
@@ -107,8 +107,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
 def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> None:
     """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype, and never over what was read."""
     path, dtypes = pathlib.Path(chosen.output), [np.dtype("uint32") if is_key(value.dtype) else value.dtype for value in results.values()]
-    if not path.parent.is_dir():
-        raise InvalidConfig(where="--output", given=f"{path}", needed="a file in a folder that is there", fix="Make the folder first.")
+    require_folder("--output", chosen.output)
     if not chosen.output.endswith((".npz", ".npy")) or (path.suffix == ".npy" and len(dtypes) != 1):
         needed = ".npz, or .npy for one result"
         raise InvalidConfig(where="--output", given=f"{chosen.output} for {len(dtypes)} results", needed=needed)
