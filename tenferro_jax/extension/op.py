@@ -145,6 +145,8 @@ DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
 def require_own_family(cls: Any) -> None:
     """Refuse an op class that has the family_id of a base and is another op: something of the base overridden, other fields.
 
+    Of Python's own methods those count that change what a field is or what is read of it; @dataclass writes none of them.
+
     Raises:
       InvalidConfig: the text names both classes.
     """
@@ -154,8 +156,10 @@ def require_own_family(cls: Any) -> None:
         return
     owner = bases[-1]
     fields, known = (set(getattr(kind, "__dataclass_fields__", ())) for kind in (cls, owner))
-    own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base) if not name.startswith("__")}
-    changed = sorted((own & set(dir(owner))) - known - {"family_id", "example_inputs", "_abc_impl"} | fields ^ known)
+    own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base)}
+    free = known | {"family_id", "example_inputs", "_abc_impl"}
+    overridden = {name for name in own & set(dir(owner)) - free if not name.startswith("__")}
+    changed = sorted(overridden | own & {"__post_init__", "__getattr__", "__getattribute__"} | fields ^ known)
     if changed:
         raise InvalidConfig(
             where=f"class {cls.__qualname__}",

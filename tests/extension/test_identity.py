@@ -689,6 +689,9 @@ PARTS = {
     "infer_output_sharding": lambda self, inputs: None,
     "output_count": 2,
     "factor": lambda self: -self.k,
+    "__post_init__": lambda self: object.__setattr__(self, "k", -self.k),
+    "__getattr__": lambda self, name: -1.0,
+    "__getattribute__": lambda self, name: -1.0 if name == "k" else object.__getattribute__(self, name),
 }
 
 
