@@ -204,14 +204,14 @@ def as_semiring(value: Any) -> Semiring:
       >>> as_semiring("min_plus")
       min_plus
     """
-    if isinstance(value, type) and value in _classes.values() and not _parameters(value):
-        value = value()
+    if isinstance(value, type) and value in _classes.values():
+        value = _with_defaults(value)
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
         return wellformed(value)
     found = [id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)]
     found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
-    if len(found) == 1 and not _parameters(_classes[found[0]]):
-        return wellformed(_classes[found[0]]())
+    if len(found) == 1:
+        return wellformed(_with_defaults(_classes[found[0]]))
     raise _unknown(repr(value), found)
 
 
@@ -279,13 +279,20 @@ def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
         where="semiring",
         given=given,
         needed=f"a registered semiring: {known}",
-        fix="Pass the value or its name; decorate the class of your own with @register_semiring, and name one with parameters by a value.",
+        fix="Pass the value or its name; decorate the class of your own with @register_semiring.",
     )
 
 
-def _parameters(cls: Any) -> list[str]:
-    """Fields without a default."""
-    return [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+def _with_defaults(cls: Any) -> Semiring:
+    """The semiring of a registered class whose parameters all have a default."""
+    if missing := [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]:
+        raise InvalidConfig(
+            where=f"semiring {cls.id}",
+            given=f"{cls.__name__} without its parameter{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            needed="a value for each parameter that has no default",
+            fix=f"Pass semiring={cls.__name__}({', '.join(f'{name}=...' for name in missing)}).",
+        )
+    return cls()
 
 
 def as_selective(value: Any, wanted: str) -> SelectiveSemiring:

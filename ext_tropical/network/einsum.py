@@ -201,7 +201,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
     arrays = [as_array(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # none: the plan says how many it needs
-        dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays])
+        dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays], operands)
         arrays = list(map(widened, arrays)) if _is_accumulated(problem.where, accumulate, dtype) else arrays
     return dataclasses.replace(problem, operands=arrays)
 

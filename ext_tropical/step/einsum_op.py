@@ -167,29 +167,33 @@ class TropicalEinsum(ExtensionOp):
         return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
-def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any]) -> Any:
-    """The dtype of all operands.
+def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequence[Any] = ()) -> Any:
+    """The dtype of all operands; `given` is what a user passed for them, whose dtypes may be wider while 64-bit types are off.
 
     Raises:
       DTypeError: they differ, or the semiring does not take it.
     """
     names = [dtype.name for dtype in dtypes]
+    if len(set(names)) == 1 and names[0] in semiring.dtypes:
+        return dtypes[0]
+    told = {name: name for name in names}
+    for name, x in zip(names, given, strict=False):
+        if (passed := str(getattr(x, "dtype", name))) != name:
+            told[name] = f"{name} (from {passed}, while 64-bit types are off)"
     for name in names:
         if name != names[0]:
             raise DTypeError(
                 where=where,
-                given=f"operands of dtype {names[0]} and {name}",
+                given=f"operands of dtype {told[names[0]]} and {told[name]}",
                 needed="one dtype for all",
                 fix="Convert them to the dtype you mean with .astype; no promotion is done, not of Python numbers either.",
             )
-    if names[0] not in semiring.dtypes:
-        raise DTypeError(
-            where=where,
-            given=f"dtype {names[0]} under {semiring!r}",
-            needed=f"one of {', '.join(semiring.dtypes)}",
-            fix="Convert the operands.",
-        )
-    return dtypes[0]
+    raise DTypeError(
+        where=where,
+        given=f"dtype {told[names[0]]} under {semiring!r}",
+        needed=f"one of {', '.join(semiring.dtypes)}",
+        fix="Convert the operands.",
+    )
 
 
 def work_dtype(dtype: Any) -> Any:

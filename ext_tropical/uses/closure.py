@@ -72,8 +72,8 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
         square = tropical_einsum("...ij,...jk->...ik", square, square, semiring=algebra)
 
 
-def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
-    a = jnp.asarray(as_array(a, where))
+def _square_matrix(given: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
+    a = jnp.asarray(as_array(given, where))
     if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
         needed = "a square matrix" if rank else "square matrices along the last two axes"
         raise ShapeError(
@@ -82,7 +82,7 @@ def _square_matrix(a: Any, semiring: Semiring, where: str, rank: int | None = No
             needed=needed,
             fix="Correct the array; for many use jax.vmap." if rank else "",
         )
-    one_dtype(where, semiring, [a.dtype])
+    one_dtype(where, semiring, [a.dtype], [given])
     return a
 
 

@@ -75,7 +75,7 @@ def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semirin
     named = {"log_initial": log_initial, "log_transition": log_transition, "log_emission": log_emission}
     initial, transition, emission = (jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items())
     _require_shapes(initial.shape, transition.shape, emission.shape)
-    one_dtype("viterbi", algebra, [x.dtype for x in (initial, transition, emission)])
+    one_dtype("viterbi", algebra, [x.dtype for x in (initial, transition, emission)], [*named.values()])
     return ViterbiResult(*_decode(initial, transition, emission, algebra))
 
 

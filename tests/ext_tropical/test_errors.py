@@ -14,6 +14,7 @@ from ext_tropical import (
     TropicalEinsum,
     TropicalEinsumFactory,
     best_assignment,
+    closure,
     composition,
     log_sum_exp,
     max_plus,
@@ -21,6 +22,7 @@ from ext_tropical import (
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
+    viterbi,
 )
 from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
 from tenferro_jax.payload_text import payload_json
@@ -151,6 +153,19 @@ def test_shapes_and_dtypes():
             tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype))
     with jax.enable_x64(False), pytest.raises(X64Error, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
         tropical_einsum("ij,jk->ik", 2**40 + A.astype(int), B.astype(int))
+
+
+def test_a_dtype_that_was_narrowed_is_named_with_the_one_given():
+    x = np.ones((2, 2), np.uint64)
+    calls = (lambda x: tropical_einsum("ij->i", x), lambda x: composition.tropical_einsum("ij->i", x), lambda x: closure(x))
+    calls += (lambda x: viterbi(x[0], x, x),)
+    for call in calls:
+        for x64, told in ((True, "dtype uint64 under"), (False, r"dtype uint32 \(from uint64, while 64-bit types are off\) under")):
+            with jax.enable_x64(x64), pytest.raises(DTypeError, match=f"given {told} m.._plus; needed one of"):
+                call(x)
+    both = r"float32 \(from float64, while 64-bit types are off\) and int32; needed one dtype"
+    with jax.enable_x64(False), pytest.raises(DTypeError, match=f"given operands of dtype {both}"):
+        tropical_einsum("ij,j->i", np.ones((2, 2)), np.ones(2, np.int32))
 
 
 def test_payload():

@@ -201,6 +201,17 @@ def test_registration_is_strict():
         tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=Nameless())
 
 
+def test_a_parameter_without_a_value_is_named():
+    members = {name: getattr(MinLength, name) for name in ("times", "better", "zero", "one")} | {"id": "tests.scaled.v1"}
+    members["__annotations__"] = {"power": float, "unit": float}
+    Scaled = register_semiring(dataclasses.dataclass(frozen=True)(type("Scaled", (SelectiveSemiring,), members)))
+    for given in (Scaled, "scaled", "tests.scaled.v1"):
+        with pytest.raises(InvalidConfig, match="given Scaled without its parameters power, unit; needed a value") as error:
+            tropical_einsum("i->", np.array([1.0, 2.0]), semiring=given)
+        assert error.value.fix == "Pass semiring=Scaled(power=..., unit=...)."
+    assert tropical_einsum("i->", np.array([1.0, 2.0]), semiring=Scaled(1.0, 2.0)) == 1
+
+
 def test_short_names_stay_ours_and_shared_ones_are_told():
     def class_of(id):
         members = {name: getattr(MinLength, name) for name in ("times", "better", "zero", "one")}
