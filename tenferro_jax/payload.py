@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import functools
 import types
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -231,8 +232,8 @@ class Sealed:
     """A frozen value with typed identity: base of ops, rules and graphs.
 
     A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays in
-    the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made. A subclass
-    that writes its own `__post_init__` calls `super().__post_init__()` last.
+    the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made: after the
+    `__post_init__` of a subclass, which may call `super().__post_init__()` and need not.
 
     Two values are equal when class, types and bits are, whatever `__eq__` a subclass, its decorator or a mixin writes. A copy is
     the value itself; one that was pickled is sealed anew.
@@ -245,6 +246,8 @@ class Sealed:
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
             setattr(cls, name, vars(Sealed)[name])
+        if cls.__post_init__ not in _SEALING:  # one of its own, or of a mixin
+            cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]
 
     def __post_init__(self, *init_only: Any) -> None:
         if init_only:
@@ -254,7 +257,8 @@ class Sealed:
                 needed="fields that the op keeps: it is made again from them, out of text and in copies",
                 fix="Make it a field, or compute the fields before the op is made.",
             )
-        self._seal()
+        if type(self).__post_init__ is Sealed.__post_init__:  # any other seals when it is through
+            self._seal()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._key is not None:
@@ -312,6 +316,23 @@ class Sealed:
         cls: Any = type(self)
         state = vars(self) | {field.name: getattr(self, field.name) for field in layout(cls).fields}
         return _unpickled, (cls, {name: value for name, value in state.items() if name not in CACHED})
+
+
+_SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
+"""The `__post_init__`s after which an object is sealed."""
+
+
+def _sealing(own: Callable[..., None]) -> Callable[..., None]:
+    """The `__post_init__` of an author, with the sealing after it; in a class below that has another, that one seals."""
+
+    @functools.wraps(own)
+    def post_init(self: Sealed, *init_only: Any) -> None:
+        own(self, *init_only)
+        if type(self).__post_init__ is post_init:
+            self._seal()
+
+    _SEALING.add(post_init)
+    return post_init
 
 
 def _unpickled(cls: type[Sealed], state: dict[str, Any]) -> Sealed:

@@ -68,7 +68,6 @@ class TropicalEinsum(ExtensionOp):
                     fix=f"Pass one of {', '.join(map(str, kind))}.",
                 )
         matmul_layout(self.equation)
-        super().__post_init__()
 
     @property
     def algebra(self) -> SelectiveSemiring:

@@ -47,7 +47,6 @@ class LogEinsum(ExtensionOp):
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
         matmul_layout(self.equation)
-        super().__post_init__()
 
     @property
     def algebra(self) -> LogSumExp:

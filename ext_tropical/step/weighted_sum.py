@@ -83,7 +83,6 @@ class WeightedSum(ExtensionOp):
             raise self._wrong("places", "no RHS where the step has one operand")
         if not (isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")):
             raise self._wrong("partial", "letters l and r, where the step has two operands")
-        super().__post_init__()
 
     def _wrong(self, field: str, needed: str) -> PayloadError:
         return PayloadError(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed)

@@ -351,6 +351,58 @@ def test_an_array_that_a_nested_dataclass_computes_is_read_only():
     assert Extension.of(from_payload_json(payload_json(held), op)) == Extension.of(held)
 
 
+def check_or_not(self):
+    """An author's check, which does not call super()."""
+    if isinstance(self.value, str):
+        object.__setattr__(self, "value", self.value.upper())
+
+
+def check_and_super(self):
+    check_or_not(self)
+    super(Holder, self).__post_init__()
+
+
+def super_and_check(self):
+    super(Holder, self).__post_init__()
+    check_or_not(self)
+
+
+def hash_and_check(self):
+    hash(self)
+    check_or_not(self)
+
+
+POST_INITS = {
+    "its own": lambda f: ((Holder,), {"__post_init__": f}),
+    "a mixin's": lambda f: ((type("Mixin", (), {"__post_init__": f}), Holder), {}),
+    "a base's": lambda f: ((type("Between", (Holder,), {"family_id": "test-package.checked_base.v1", "__post_init__": f}),), {}),
+    "above another": lambda f: (
+        (type("Above", (Holder,), {"family_id": "test-package.checked_base.v1", "__post_init__": lambda self: None}),),
+        {"__post_init__": f},
+    ),
+}
+
+
+@pytest.mark.clause("X5.5", "X5.7")
+@pytest.mark.parametrize("slots", [False, True], ids=["", "slots"])
+@pytest.mark.parametrize("where", POST_INITS)
+@pytest.mark.parametrize("check", [check_or_not, check_and_super, super_and_check, hash_and_check])
+def test_an_op_is_closed_after_its_post_init_whatever_that_calls(check, where, slots):
+    bases, body = POST_INITS[where](check)
+    cls = dataclasses.dataclass(frozen=True, slots=slots)(type("Checked", bases, {"family_id": "test-package.checked.v1", **body}))
+    array = np.arange(3.0)
+    op = cls(array)
+    array[0] = 7
+    assert op.value.tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="read-only"):
+        op.value[0] = 7
+    with pytest.raises(PayloadError, match=r"test-package\.checked\.v1.*field value"):
+        cls([1])
+    assert cls("a") == cls("A") != cls("b")
+    assert hash(cls("a")) == hash(cls("A"))
+    assert from_payload_json(payload_json(cls("a")), cls).value == "A"
+
+
 @pytest.mark.clause("X5.5")
 @pytest.mark.parametrize("value", [[1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2])], ids=lambda v: type(v).__name__)
 def test_values_outside_the_closed_list_are_refused_at_construction(value):
