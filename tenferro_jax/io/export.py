@@ -126,11 +126,12 @@ def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_
 
 
 def _unwritable(given: str) -> Unsupported:
+    lacking = "not found for platform" in given  # what JAX says of a routine that some platforms have
     return Unsupported(
         where="export",
         given=given,
         needed="operations that JAX can write into a file for these platforms",
-        fix="Export for other platforms, or take host callbacks and jax.debug.print out.",
+        fix="Export for platforms that have it." if lacking else "Take host callbacks and jax.debug.print out.",
     )
 
 

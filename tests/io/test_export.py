@@ -374,8 +374,16 @@ def test_host_code_of_jax_is_refused_for_any_platforms(effect, platforms):
             return x
         return jax.pure_callback(np.sin, x, x) if effect == "pure" else io_callback(np.sin, x, x)
 
-    with pytest.raises(tj.Unsupported, match=r"needed operations that JAX can write .*jax\.debug\.print"):
+    with pytest.raises(tj.Unsupported, match="needed operations that JAX can write") as error:
         tj.export(with_effect, jnp.zeros(2), platforms=platforms)
+    assert error.value.fix == "Take host callbacks and jax.debug.print out."  # which no choice of platforms does
+
+
+@pytest.mark.parametrize("platforms", [("tpu",), ("cpu", "cuda", "tpu")])
+def test_a_routine_that_a_platform_lacks(platforms):
+    with pytest.raises(tj.Unsupported, match="'eig' not found for platform") as error:
+        tj.export(lambda x: jnp.linalg.eig(x)[0], jnp.eye(2), platforms=platforms)
+    assert error.value.fix == "Export for platforms that have it."
 
 
 def test_an_error_of_the_function_itself_is_shown():
