@@ -12,6 +12,8 @@ from .carrier import Extension
 from .op import authored, has_host_form, has_lowering
 from .runtimes import Kernel, RouteKind
 
+ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops, with no place where it runs
+
 
 class Route(NamedTuple):
     """The chosen route of one extension node.
@@ -82,12 +84,15 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
     lower = "Lower these inputs too" if lowering_declined else "Override lower_to_standard_ops"
     if len(selected) < len(RouteKind):
         needed, fix = f"{carrier.runtimes}", "Select more routes."
+    elif site.platform == ANY_PLATFORM:
+        needed, fix = "a lowering to standard ops: kernels and host code are none", f"{lower}."
     elif site.exporting:
         needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", f"{lower}."
     else:
         needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
         fix = f"{lower}, or override eager_execute."
-    given = f"platform {site.platform}" + (" in an export" if site.exporting else "") + passed_over
+    place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
+    given = ("no lowering to write out" if site.platform == ANY_PLATFORM else place) + passed_over
     raise Unsupported(where=f"extension {op.family_id}", given=given, needed=needed, fix=fix)
 
 

@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import InvalidConfig
+from ..errors import DTypeError, InvalidConfig, shortened
 from ..extension import NO_RUNTIMES, Extension
+from ..extension.choice import ANY_PLATFORM
 from ..extension.execution import forward
 from ..graph.graph import Graph
 from ..graph.read_jaxpr import RULE_DEPTH
 from .trace import trace
 
 _DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
-_ANYWHERE = jax_seam.Site("default", exporting=True, partitioned=False)
+_ANYWHERE = jax_seam.Site(ANY_PLATFORM, exporting=True, partitioned=False)
 
 
 def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,6 +39,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
       InvalidConfig: no function.
+      DTypeError: when it is called, an argument is neither array nor number.
       Unsupported: when it is called, an extension has no lowering.
 
     Example:
@@ -56,6 +58,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def written_out(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
+        _require_arrays(args, kwargs)
         trees = []
 
         def flat(*values: Any) -> list[Any]:
@@ -69,6 +72,19 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.unflatten(trees[-1], _Writer().run(closed, values))
 
     return written_out
+
+
+def _require_arrays(args: Any, kwargs: Any) -> None:
+    """Refuse what JAX cannot trace, by the name of the argument."""
+    for name, tree in (("args", args), ("", kwargs)):
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            if not (isinstance(leaf, int | float | complex) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
+                raise DTypeError(
+                    where=f"lowered, argument {name or path[0].key}{jax.tree_util.keystr(path if name else path[1:])}",
+                    given=shortened(repr(leaf)),
+                    needed="an array or a number",
+                    fix="Leave what is neither out of the arguments: lowered(lambda x: f(x, option)).",
+                )
 
 
 def _lowered_graph(self: Graph) -> Graph:

@@ -134,7 +134,19 @@ def test_a_graph_is_written_out():
 
 
 def test_what_cannot_be_written_out():
-    with pytest.raises(tj.Unsupported, match=r"test-package\.host_cumulate\.v1"):
+    with pytest.raises(
+        tj.Unsupported, match=r"test-package\.host_cumulate\.v1: given no lowering to write out; needed a lowering"
+    ) as error:
         tj.lowered(lambda x: apply(HostCumulate(), x)[0])(np.ones(3))
+    assert "export" not in str(error.value)
+    takes_any = tj.lowered(lambda tree, *, mode=None: tree)
+    for call, name, given in (
+        (lambda: takes_any({"a": "text"}), r"args\[0\]\['a'\]", "'text'"),
+        (lambda: takes_any(1.0, mode=["x", b"y"]), r"mode\[0\]", "'x'"),
+        (lambda: takes_any(np.ones(2), mode=float), "mode", "<class 'float'>"),
+    ):
+        with pytest.raises(tj.DTypeError, match=f"lowered, argument {name}: given {given}; needed an array or a number"):
+            call()
+    assert takes_any(2, mode=[None, True, 1j])[()] == 2
     with pytest.raises(tj.InvalidConfig, match="lowered: given 3"):
         tj.lowered(3)
