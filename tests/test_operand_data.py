@@ -128,7 +128,11 @@ def test_the_integer_beside_numpy_data_is_what_is_refused(x64):
 
 def test_ops_stay_strict():
     with jax.enable_x64(False):
-        for call in (lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x), lambda x: tj.trace(lambda x: x, x)):
+        spec = jax.ShapeDtypeStruct((2,), np.float32)
+        graph, program, lazy = tj.trace(jnp.sin, spec), tj.export(jnp.sin, spec), tj.TracedTensor.from_array(np.ones(2, np.float32))
+        calls = [lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x), lambda x: tj.trace(lambda x: x, x), graph.to_jax(), program.call]
+        calls += [lambda x: tj.export(jnp.sin, x), tj.TracedTensor.from_array, lambda x: lazy @ x, lambda x: tj.Engine().eval(graph, x)]
+        for call in calls:
             for dtype in ("float64", "int64"):
                 with pytest.raises(tj.X64Error, match=f"a {dtype} array while 64-bit types are off"):
                     call(np.ones(2, dtype))

@@ -223,7 +223,7 @@ def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
         raise InvalidConfig(
             where="einsum, optimize",
             given=f"{path!r}: {error}",
-            needed=f"tuples of positions that contract {count} terms to one",
+            needed=f"tuples of positions that contract {count} terms to one, the name of an algorithm, True or False",
             fix="Each result is appended to the terms; see opt_einsum's paths.",
         ) from error
     return steps

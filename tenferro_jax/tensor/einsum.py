@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from ..einsum.build import build_einsum
 from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
-from ..errors import DTypeError
+from ..errors import DTypeError, X64Error
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta, as_array, require_x64
+from ..meta import as_array, canonical_dtype
 from ..ops.builder import JaxBuilder
 from ..ops.contraction import precision_names
 from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
@@ -36,7 +36,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
         or an explicit path; see `plan_einsum`. True is "auto", False the order as written.
       precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a pair of them, or a
         `jax.lax.DotAlgorithmPreset` or its name.
-      preferred_element_type: the dtype of the result, and of products and sums where it is wider than the operands'.
+      preferred_element_type: the dtype of the result, and of products and sums where it is wider than the operands'; a
+        narrower one rounds once, at the end.
 
     Returns:
       An array, or a TracedTensor where an operand is one.
@@ -45,7 +46,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
       EquationError: the equation cannot be read; the text points at the character.
       ArityError: another number of operands than of terms.
       ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may not be equal.
-      DTypeError, X64Error: no arrays, no such dtype, or integers or a dtype that need 64 bits while 64-bit types are off.
+      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers or a dtype that need 64
+        bits while 64-bit types are off.
       InvalidConfig: no such algorithm or precision, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops; order of contractions as in the plan.
@@ -124,5 +126,11 @@ def _result_dtype(given: Any) -> Any:
         dtype = common_dtype(given) if any(given is kind for kind in SCALARS) else jnp.dtype(given)
     except TypeError as error:
         raise DTypeError(where=where, given=repr(given), needed="a dtype", fix="Leave it out for the operands' own.") from error
-    require_x64(TensorMeta(dtype, ()), where)
+    if (narrow := canonical_dtype(dtype)) != dtype:
+        raise X64Error(
+            where=where,
+            given=f"{dtype.name} while 64-bit types are off",
+            needed=f"x64 switched on, or {narrow.name}",
+            fix=f"Run under jax.enable_x64(True), or pass {narrow.name}.",
+        )
     return dtype

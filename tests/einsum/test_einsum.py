@@ -134,8 +134,23 @@ def test_a_narrower_preferred_element_type_is_that_of_the_result():
         einsum("ij->i", x * 1j, preferred_element_type=np.float32)
     with pytest.raises(tj.DTypeError, match="preferred_element_type: given 'wide'; needed a dtype"):
         einsum("ij->i", x, preferred_element_type="wide")
-    with jax.enable_x64(False), pytest.raises(tj.X64Error, match="preferred_element_type: given a float64"):
+    with jax.enable_x64(False), pytest.raises(tj.X64Error, match=r"preferred_element_type: given float64 while .* or float32") as error:
         einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
+    assert "array" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, jnp.bfloat16, np.int8, bool])
+def test_a_narrower_preferred_element_type_rounds_once(dtype):
+    x = np.array([[1.5, 2.25], [0, 0.75]], np.float32)
+    got = einsum("ij,jk,kl->il", x, x, x, preferred_element_type=dtype)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, np.einsum("ij,jk,kl->il", x, x, x).astype(dtype))
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [(0, 5)]])
+def test_what_optimize_may_be_is_told(wrong):
+    with pytest.raises(tj.InvalidConfig, match=r"einsum, optimize: .*needed tuples of positions.*the name of an algorithm, True or False"):
+        einsum("ij,jk->ik", np.eye(2), np.eye(2), optimize=wrong)
 
 
 PRECISIONS = [
