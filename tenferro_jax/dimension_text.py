@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.export
 
+from .errors import Unsupported
 from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
 
 _LONGEST = 1000  # characters of an expression
@@ -64,6 +66,58 @@ def read_scope(constraints: Sequence[str]) -> Any:
             _expression(side.strip(), scope)
         scope = jax.export.SymbolicScope(constraints[: i + 1])
     return scope
+
+
+class Pickled:
+    """Stands for a value in a pickle: what is called where the pickle is read, and with what."""
+
+    def __init__(self, make: Callable[..., Any], *given: Any):
+        self._made = (make, given)
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+class _PickledScope(Pickled):
+    """A scope by its constraints, with the dimensions of it that were pickled; a pickle holds the same object once."""
+
+    def __init__(self, scope: Any):
+        constraints = constraint_texts(scope)
+        super().__init__(read_scope, constraints)
+        self._trial = read_scope(constraints)
+        self._dimensions: dict[str, Pickled] = {}
+
+    def dimension(self, text: str) -> Pickled:
+        """What stands for the dimension with this text."""
+        if text not in self._dimensions:
+            read_dimension(text, self._trial)
+            self._dimensions[text] = Pickled(read_dimension, text, self)
+        return self._dimensions[text]
+
+
+_PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDictionary()
+
+
+def pickled_dimension(dimension: Any) -> Pickled:
+    """What stands for a symbolic dimension in a pickle; those of one scope are read into one new scope.
+
+    JAX's own object cannot be read back once its hash or its bounds were asked for.
+
+    Raises:
+      Unsupported: the text of the dimension or the constraints of its scope would not be read back.
+    """
+    try:
+        scope = _PICKLED.get(dimension.scope)
+        if scope is None:
+            scope = _PICKLED.setdefault(dimension.scope, _PickledScope(dimension.scope))
+        return scope.dimension(str(dimension))
+    except Exception as error:  # the reader's, and those of JAX and of Python's parser
+        raise Unsupported(
+            where="pickle",
+            given=f"symbols that no reader takes: {type(error).__name__}: {error}",
+            needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
+            fix="Name large expressions by symbols of their own, or keep fewer constraints.",
+        ) from error
 
 
 def _expression(text: str, scope: Any) -> Any:

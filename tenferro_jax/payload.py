@@ -32,6 +32,7 @@ from .closed_list import (
     is_plain_dtype,
     refusal,
 )
+from .dimension_text import Pickled, pickled_dimension
 from .errors import PayloadError
 from .jax_seam import is_symbolic_dim
 
@@ -315,7 +316,7 @@ class Sealed:
     def __reduce__(self) -> Any:
         cls: Any = type(self)
         state = vars(self) | {field.name: getattr(self, field.name) for field in layout(cls).fields}
-        return _unpickled, (cls, {name: value for name, value in state.items() if name not in CACHED})
+        return _unpickled, (cls, {name: _pickled(value) for name, value in state.items() if name not in CACHED})
 
 
 _SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
@@ -335,12 +336,31 @@ def _sealing(own: Callable[..., None]) -> Callable[..., None]:
     return post_init
 
 
-def _unpickled(cls: type[Sealed], state: dict[str, Any]) -> Sealed:
-    """A value with the attributes of one that was pickled; the hash of a text is another one in each process."""
+def _pickled(value: Any) -> Any:
+    """A value with what stands in pickles for its symbolic dimensions; the same object where it has none."""
+    if is_symbolic_dim(value):
+        return pickled_dimension(value)
+    if isinstance(value, tuple):
+        items = tuple(map(_pickled, value))
+        if all(a is b for a, b in zip(items, value, strict=True)):
+            return value
+        return items if type(value) is tuple else Pickled(type(value), *items)  # of the graph: metas, guards
+    if dataclasses.is_dataclass(value) and not isinstance(value, Sealed | type):
+        held = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        state = {name: _pickled(item) for name, item in held.items()}
+        return value if all(state[name] is held[name] for name in held) else Pickled(_unpickled, type(value), state)
+    return value
+
+
+def _unpickled(cls: Any, state: dict[str, Any]) -> Any:
+    """A dataclass or a sealed value with the attributes of one that was pickled; it is sealed anew, because the hash of a text
+    is another one in each process.
+    """
     made = object.__new__(cls)
     for name, value in state.items():
         object.__setattr__(made, name, value)
-    made._seal()
+    if isinstance(made, Sealed):
+        made._seal()
     return made
 
 

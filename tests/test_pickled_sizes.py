@@ -1,0 +1,156 @@
+"""Pickles of ops and graphs with symbolic sizes: what was pickled is read, whatever JAX computed and kept of the sizes before."""
+
+import dataclasses
+import gc
+import pickle
+import weakref
+
+import jax
+import jax.export
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax import Unsupported
+from tenferro_jax.extension import Extension, ExtensionOp, apply
+from tenferro_jax.payload_text import payload_json
+
+from .extension_ops import ScaledSquare
+
+F32 = np.dtype("float32")
+CONSTRAINTS = ("n >= 8", "mod(n, 2) == 0", "m <= n")
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    size: int
+    double: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "double", 2 * self.size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    sizes: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized(ExtensionOp):
+    """x n / v, where v holds sizes."""
+
+    family_id = "test-package.pickled_sizes.v1"
+    n: int
+    v: object | Part | Slotted | ScaledSquare = None
+
+    def lower_to_standard_ops(self, builder, x):
+        return (builder.inline(lambda x: x * self.n, x),)
+
+
+def sizes(*, known):
+    """n and m of a new scope; with `known` after JAX was asked for everything that it keeps of them."""
+    n, m = jax.export.symbolic_shape("n, m", constraints=CONSTRAINTS)
+    if known:
+        for dimension in (n, m, n * m + 1, 2 * n, n // 3):
+            hash(dimension), dimension >= 0, dimension == n, dimension + n >= m
+    return n, m
+
+
+def require_read(back, n, m):
+    """What was read is what it was, with symbols of one other scope."""
+    a, b = back.n, back.v[0]
+    assert (str(a), str(b)) == ("n", "m")
+    assert a.scope is b.scope is not n.scope
+    assert (a >= 8, a % 2, b <= a) == (True, 0, True)
+    assert a + b == back.v[1]
+    assert hash(a + b) == hash(back.v[1])
+    part, slotted, op = back.v[2:]
+    assert (part.size, part.double, slotted.sizes) == (a, 2 * a, (a, a // 3))
+    assert op == ScaledSquare(2.0)
+
+
+@pytest.mark.clause("X5.11")
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_op_with_symbolic_sizes_is_read(protocol, known):
+    n, m = sizes(known=known)
+    op = Sized(n, (m, n + m, Part(n), Slotted((n, n // 3)), ScaledSquare(2.0)))
+    for _ in range(2):
+        hash(op)
+        back, carrier = pickle.loads(pickle.dumps((op, Extension.of(op)), protocol))
+        require_read(back, n, m)
+        assert carrier == Extension.of(back)  # one pickle, one scope
+        assert hash(carrier) == hash(Extension.of(back))
+        assert payload_json(back) == payload_json(op)
+        assert back != op
+        op, n, m = back, back.n, back.v[0]  # what was read is pickled again
+
+
+def share(x):
+    return x / x.shape[0]
+
+
+def looped(x):
+    return jax.lax.fori_loop(0, 2, lambda i, y: y + jax.nn.softmax(x) * x.shape[0], x)
+
+
+def authored(x):
+    return apply(Sized(x.shape[0], (x.shape[0] // 3,)), x)[0]
+
+
+FUNCTIONS = {
+    share: lambda x: x / len(x),
+    looped: lambda x: x + 2 * len(x) * np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+    authored: lambda x: x * len(x),
+}
+
+
+@pytest.mark.clause("X5.11")
+@pytest.mark.parametrize("fn", FUNCTIONS)
+def test_a_graph_with_symbolic_sizes_is_read(fn):
+    n, _ = sizes(known=True)
+    graph = tj.trace(fn, jax.ShapeDtypeStruct((n, 3), F32))
+    hash(graph)
+    back = pickle.loads(pickle.dumps(graph))
+    assert tj.to_wire(back) == tj.to_wire(graph)  # which refuses two scopes, and tells constraints
+    assert str(back) == str(graph)
+    assert back == tj.trace(fn, *back.input_specs)
+    x = np.linspace(0, 1, 24, dtype=F32).reshape(8, 3)
+    np.testing.assert_allclose(back(x)[0], FUNCTIONS[fn](x), rtol=1e-6)
+    with pytest.raises(tj.errors.ShapeConstraintViolation):
+        back(x[:6])
+
+
+def test_guards_and_bodies_share_the_scope():
+    b, c = jax.export.symbolic_shape("b, c")
+    assert hash(b) != hash(c)
+    assert b >= 1
+    spec = [jax.ShapeDtypeStruct((size,), F32) for size in (b, c)]
+    graph = tj.trace(lambda x, y: jax.lax.cond(x[0] > 0, lambda: x.sum() + y.sum(), lambda: x.sum() * 0), *spec)
+    guarded = graph.with_guards([tj.graph.guards.Guard(b, c, "a test")])
+    back = pickle.loads(pickle.dumps(guarded))
+    assert tj.to_wire(back) == tj.to_wire(guarded)
+    assert [str(guard) for guard in back.guards] == ["b == c"]
+    assert back(np.ones(3, F32), np.ones(3, F32))[0] == 6
+    with pytest.raises(tj.errors.ShapeConstraintViolation):
+        back(np.ones(3, F32), np.ones(4, F32))
+
+
+def test_what_no_reader_takes_is_refused_when_it_is_pickled():
+    (n,) = jax.export.symbolic_shape("n", constraints=[f"n >= {i}" for i in range(1, 80)])
+    long = jax.export.symbolic_shape(", ".join(f"{'s' * 80}{i}" for i in range(20)))
+    for dimension in (n, sum(long)):
+        op = Sized(dimension)
+        for _ in range(2):
+            with pytest.raises(Unsupported, match="pickle: given symbols that no reader takes: ValueError"):
+                pickle.dumps(op)
+
+
+def test_scopes_that_were_pickled_are_let_go():
+    n, _ = sizes(known=False)
+    pickle.dumps(Sized(n))
+    scope = weakref.ref(n.scope)
+    del n, _
+    gc.collect()
+    assert scope() is None
