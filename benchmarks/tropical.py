@@ -264,7 +264,7 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
         sizes = sorted({row["case"]["rows"] for row in squares if row["case"]["rows"] & (row["case"]["rows"] - 1) == 0})
         axis.set_xticks(sizes, map(str, sizes))
     axes[0].set_ylabel("10^9 products and comparisons a second")
-    axes[1].legend(loc="lower right")
+    axes[1].legend(*axes[0].get_legend_handles_labels(), loc="lower right")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
