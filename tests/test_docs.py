@@ -36,6 +36,7 @@ def test_the_page_of_checks_lists_those_of_the_kit():
     assert check_page.PAGE.read_text() == check_page.page(), "run python -m tests.check_page"
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("op", VOCABULARY, ids=lambda op: op.__name__)
 def test_the_example_of_an_op(op):
     semantics, constraints, gradient, example = op_page.facts(op)

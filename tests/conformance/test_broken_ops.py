@@ -8,7 +8,7 @@ from tenferro_jax.conformance import conformance_tests
 from .broken_ops import DEFECTS, arguments
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found_and_its_repair_accepted(name):
     defect = DEFECTS[name]

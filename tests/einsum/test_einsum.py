@@ -195,6 +195,7 @@ def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
     assert einsum("i,->i", np.float32([1, 2]), 0.5).dtype == np.float32
 
 
+@pytest.mark.slow
 def test_derivatives_of_both_orders_and_modes():
     equations = [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]
     for equation, shapes in [*equations, ("ij,ik->j", [(1, 2), (3, 4)])]:

@@ -69,7 +69,7 @@ def named(pairs):
     return {"argvalues": pairs, "ids": [f"{name}:{case.equation}" for name, case in pairs]}
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM))))
 def test_the_list_of_opt_einsum(name, case):
     check(name, case)

@@ -97,7 +97,7 @@ def applications(draw, cls):
     return cls(), (x,) if cls.input_count == 1 else (x, draw(like))
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("cls", RULES, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("x64", [True, False], ids=["64-bit", "32-bit"])
 def test_a_rule_says_what_jax_says_or_nothing(cls, x64):

@@ -61,7 +61,7 @@ def test_exported_derivative(case):
     agree_numerically(jax.grad(back.call, case.argnums)(*case.inputs), case.gradients(*case.inputs))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul"])
 def test_all_sizes_of_an_einsum_symbolic(name):
     i, j, k = jax.export.symbolic_shape("i, j, k")
