@@ -1,21 +1,24 @@
 """How much the tests notice: a seeded sample of small mistakes in the code, and which tier of the tests tells of each.
 
-    python -m tests.mutants RESULTS [--count 150] [--seed 0] [--seconds 600] [--tier quick]
+    pip install -e '.[mutants]'
+    python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--tier quick] [--jobs 1]
 
-RESULTS is a file of JSON lines, one a mutant, kept outside the repository: a run that was stopped goes on where it was. The first run
-writes RESULTS.coverage, which test files read which lines of the code, by one run of the quick tests of each file.
-Each mutant is made in a copy of the repository, so that the tree stays as it is. Run one at a time, on a quiet machine; then the same
-RESULTS with --tier all: those that the quick tests let live are tried with every test of the same files.
+RESULTS.jsonl has a line for each mutant and is kept outside the repository: a run that was stopped goes on where it was. The first run
+of a tier runs its tests once under coverage and keeps, beside the results, which test runs which line. A mutant is judged by the tests
+that run its line, in a copy of the repository, so that the tree stays as it is. Then the same RESULTS.jsonl with --tier slow: those that
+the quick tests let live are judged by the slow tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import concurrent.futures
 import copy
 import json
 import os
 import pathlib
+import queue
 import random
 import re
 import shutil
@@ -23,6 +26,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from xml.etree import ElementTree
+
+import coverage
 
 ROOT = pathlib.Path(__file__).parent.parent
 MUTATED = (
@@ -34,24 +40,6 @@ SWAPS: dict[type, type] = {
     ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
     ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-RUNNER = """
-import json, os, sys, threading
-root, out = sys.argv[1] + os.sep, sys.argv[2]
-seen = set()
-def trace(frame, event, arg):
-    name = frame.f_code.co_filename
-    if not name.startswith(root) or os.sep + "tests" + os.sep in name: return None
-    def lines(frame, event, arg):
-        if event == "line": seen.add((name[len(root):], frame.f_lineno))
-        return lines
-    return lines
-threading.settrace(trace); sys.settrace(trace)
-import pytest
-code = pytest.main(sys.argv[3:])
-sys.settrace(None)
-json.dump(sorted(seen), open(out, "w"))
-sys.exit(code)
-"""
 
 
 def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -98,8 +86,8 @@ def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def mutated(source: str, number: int) -> tuple[str, int, str]:
-    """(the module with its mutation of this number, its line, what was done)."""
+def mutated(source: str, number: int) -> tuple[str, range, str]:
+    """(the module with its mutation of this number, the lines of it, what was done)."""
     tree = ast.parse(source)
     node, kind = list(mutations(tree))[number]
     old = copy.deepcopy(node)
@@ -118,7 +106,7 @@ def mutated(source: str, number: int) -> tuple[str, int, str]:
         tree = _Replace(node, new).visit(tree)
         node = new
     text = ast.unparse(ast.fix_missing_locations(tree))
-    return text, old.lineno, f"{kind}: {ast.unparse(old)[:80]} -> {ast.unparse(node)[:80]}"
+    return text, range(old.lineno, old.end_lineno + 1), f"{kind}: {ast.unparse(old)[:80]} -> {ast.unparse(node)[:80]}"
 
 
 class _Replace(ast.NodeTransformer):
@@ -140,19 +128,25 @@ def sample(count: int, seed: int) -> list[tuple[str, int]]:
     return random.Random(seed).sample(everything, count)
 
 
-def told_by(folder: pathlib.Path, tests: list[str], tier: str, seconds: float) -> str | None:
-    """The first of these files that fails, or how else the run ended; None where every test passed."""
-    marks = ["-m", "not slow"] if tier == "quick" else []
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:xdist", *marks, *tests]
-    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+def told_by(repository: pathlib.Path, tests: list[str], seconds: float) -> str | None:
+    """The first of these tests that fails, or how else the run ended; None where every test passed."""
+    (repository / "_tests.txt").write_text("\n".join(tests))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:xdist", "-p", "no:cov", "@_tests.txt"]
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, cwd=repository, env=_environment(repository), capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return "the time limit"
-    if done.returncode in (0, 5):
+    if done.returncode == 0:
         return None
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit code {done.returncode}"
+
+
+def _environment(repository: pathlib.Path) -> dict[str, str]:
+    """That of a run in this copy: no bytecode is kept, and what one mutant's tests compile the next one's need not."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(repository.parent / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    cache |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    return os.environ | cache | {"PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def copied(folder: pathlib.Path) -> pathlib.Path:
@@ -161,37 +155,53 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(ROOT, folder / "repository", ignore=unwanted))
 
 
-def coverage(repository: pathlib.Path, kept: pathlib.Path) -> dict[str, dict[str, list[int]]]:
-    """{test file: {file of the code: lines that it runs}} by the quick tests; kept from run to run, file by file."""
-    found = json.loads(kept.read_text()) if kept.exists() else {}
-    (repository / "_runner.py").write_text(RUNNER)
-    for path in sorted((repository / "tests").rglob("test_*.py")):
-        name = path.relative_to(repository).as_posix()
-        if name in found:
-            continue
-        lines = repository / "_lines.json"
-        lines.unlink(missing_ok=True)
-        command = [sys.executable, "_runner.py", str(repository), str(lines), "-q", "-p", "no:xdist", "-m", "not slow", name]
-        subprocess.run(command, cwd=repository, env=os.environ | {"PYTHONPATH": str(repository)}, capture_output=True, check=False)
-        found[name] = {}
-        for file, line in json.loads(lines.read_text()) if lines.exists() else []:
-            found[name].setdefault(file, []).append(line)
-        kept.write_text(json.dumps(found))
-    return found
+class Reach:
+    """Which tests of a tier run which lines, the quickest test first; by one run under coverage, kept beside the results."""
+
+    def __init__(self, repository: pathlib.Path, tier: str, results: pathlib.Path):
+        data, times = results.with_suffix(f".{tier}.coverage"), results.with_suffix(f".{tier}.xml")
+        if not times.exists():
+            marks = "not slow" if tier == "quick" else "slow"
+            packages = ["--cov=tenferro_jax", "--cov=ext_tropical", "--cov-context=test", "--cov-report="]
+            command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", marks, *packages, f"--junitxml={times.resolve()}"]
+            environment = _environment(repository) | {"COVERAGE_FILE": str(data.resolve())}
+            subprocess.run(command, cwd=repository, env=environment, check=False)
+        self.times = {_node(case): float(case.attrib["time"]) for case in ElementTree.parse(times).iter("testcase") if not len(case)}
+        self.data = coverage.CoverageData(str(data))
+        self.data.read()
+        self.files = {name.rsplit("/repository/", 1)[1]: name for name in self.data.measured_files()}
+        reaching = {self._test(context) for context in self.data.measured_contexts()}
+        self.elsewhere = self.times.keys() - reaching  # in a process of their own
+
+    @staticmethod
+    def _test(context: str) -> str:
+        return context.rsplit("|", 1)[0]
+
+    def tests(self, file: str, lines: range) -> list[str]:
+        """Those that run one of these lines; those of the whole file where it runs as the module is imported."""
+        by_line = self.data.contexts_by_lineno(self.files[file]) if file in self.files else {}
+        here = {self._test(context) for line in lines for context in by_line.get(line, ())} & self.times.keys()
+        if not here:
+            here = {self._test(context) for contexts in by_line.values() for context in contexts} & self.times.keys()
+        return sorted(here | self.elsewhere, key=lambda test: (self.times[test], test))
 
 
-def judged(repository: pathlib.Path, file: str, number: int, reach: dict[str, dict[str, list[int]]], tier: str, seconds: float) -> dict:
+def _node(case: ElementTree.Element) -> str:
+    """The name by which pytest runs a test, of its line in a report."""
+    return case.attrib["classname"].replace(".", "/") + ".py::" + case.attrib["name"]
+
+
+def judged(repository: pathlib.Path, file: str, number: int, reach: Reach, tier: str, seconds: float) -> dict:
     """What became of one mutant: its line, what was done, and the test that told of it, if any did."""
     source = (ROOT / file).read_text()
-    text, line, what = mutated(source, number)
-    share = {name: len(files[file]) / sum(map(len, files.values())) for name, files in reach.items() if file in files}
-    tests = sorted([name for name in share if line in reach[name][file]] or share, key=lambda name: -share[name])
+    text, lines, what = mutated(source, number)
+    tests = reach.tests(file, lines)
     (repository / file).write_text(text)
     try:
-        killer = told_by(repository, tests, tier, seconds) if tests else None
+        killer = told_by(repository, tests, seconds) if tests else None
     finally:
         (repository / file).write_text(source)
-    return {"file": file, "number": number, "line": line, "what": what, "tier": tier, "tests": len(tests), "killed by": killer}
+    return {"file": file, "number": number, "line": lines.start, "what": what, "tier": tier, "tests": len(tests), "killed by": killer}
 
 
 def main() -> None:
@@ -201,22 +211,31 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600, help="the most that the tests of one mutant may take")
-    parser.add_argument("--tier", choices=["quick", "all"], default="quick")
+    parser.add_argument("--tier", choices=["quick", "slow"], default="quick")
+    parser.add_argument("--jobs", type=int, default=1, help="how many mutants are judged at once")
     arguments = parser.parse_args()
     rows = [json.loads(row) for row in arguments.results.read_text().splitlines()] if arguments.results.exists() else []
-    judged_already = {(row["file"], row["number"]) for row in rows if row["tier"] == arguments.tier}
-    killed = {(row["file"], row["number"]) for row in rows if row["killed by"]}
+    done = {(row["file"], row["number"]) for row in rows if row["tier"] == arguments.tier or row["killed by"]}
+    left = [mutant for mutant in sample(arguments.count, arguments.seed) if mutant not in done]
     with tempfile.TemporaryDirectory() as folder:
-        repository = copied(pathlib.Path(folder))
-        reach = coverage(repository, arguments.results.with_suffix(".coverage"))
-        for file, number in sample(arguments.count, arguments.seed):
-            if (file, number) in judged_already | killed:
-                continue
-            row = judged(repository, file, number, reach, arguments.tier, arguments.seconds)
-            rows.append(row)
-            with arguments.results.open("a") as results:
-                results.write(json.dumps(row) + "\n")
-            print(f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}", flush=True)
+        copies = [copied(pathlib.Path(folder, str(job))) for job in range(arguments.jobs)]
+        reach = Reach(copies[0], arguments.tier, arguments.results)
+        free = queue.SimpleQueue[pathlib.Path]()
+        for repository in copies:
+            free.put(repository)
+
+        def judge(mutant: tuple[str, int]) -> dict:
+            repository = free.get()
+            try:
+                return judged(repository, *mutant, reach, arguments.tier, arguments.seconds)
+            finally:
+                free.put(repository)
+
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, arguments.results.open("a") as results:
+            for row in pool.map(judge, left):
+                rows.append(row)
+                print(json.dumps(row), file=results, flush=True)
+                print(f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}", flush=True)
     quick = {(row["file"], row["number"]) for row in rows if row["killed by"] and row["tier"] == "quick"}
     killed = {(row["file"], row["number"]) for row in rows if row["killed by"]}
     print(f"{arguments.count} mutants: the quick tests tell of {len(quick)}, all tests of {len(killed)} of those judged")
