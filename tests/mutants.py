@@ -128,12 +128,12 @@ def sample(count: int, seed: int) -> list[tuple[str, int]]:
     return random.Random(seed).sample(everything, count)
 
 
-def told_by(repository: pathlib.Path, tests: list[str], seconds: float) -> str | None:
+def told_by(tests: list[str], repository: pathlib.Path, environment: dict[str, str], seconds: float) -> str | None:
     """The first of these tests that fails, or how else the run ended; None where every test passed."""
     (repository / "_tests.txt").write_text("\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:xdist", "-p", "no:cov", "@_tests.txt"]
     try:
-        done = subprocess.run(command, cwd=repository, env=_environment(repository), capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         return "the time limit"
     if done.returncode == 0:
@@ -142,9 +142,10 @@ def told_by(repository: pathlib.Path, tests: list[str], seconds: float) -> str |
     return found[1] if found else f"exit code {done.returncode}"
 
 
-def _environment(repository: pathlib.Path) -> dict[str, str]:
+def _environment(repository: pathlib.Path, results: pathlib.Path) -> dict[str, str]:
     """That of a run in this copy: no bytecode is kept, and what one mutant's tests compile the next one's need not."""
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(repository.parent / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    compiled = str(results.with_suffix(".compiled").resolve())
+    cache = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     cache |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     return os.environ | cache | {"PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -164,7 +165,7 @@ class Reach:
             marks = "not slow" if tier == "quick" else "slow"
             packages = ["--cov=tenferro_jax", "--cov=ext_tropical", "--cov-context=test", "--cov-report="]
             command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", marks, *packages, f"--junitxml={times.resolve()}"]
-            environment = _environment(repository) | {"COVERAGE_FILE": str(data.resolve())}
+            environment = _environment(repository, results) | {"COVERAGE_FILE": str(data.resolve())}
             subprocess.run(command, cwd=repository, env=environment, check=False)
         self.times = {_node(case): float(case.attrib["time"]) for case in ElementTree.parse(times).iter("testcase") if not len(case)}
         self.data = coverage.CoverageData(str(data))
@@ -191,17 +192,18 @@ def _node(case: ElementTree.Element) -> str:
     return case.attrib["classname"].replace(".", "/") + ".py::" + case.attrib["name"]
 
 
-def judged(repository: pathlib.Path, file: str, number: int, reach: Reach, tier: str, seconds: float) -> dict:
+def judged(file: str, number: int, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace) -> dict:
     """What became of one mutant: its line, what was done, and the test that told of it, if any did."""
     source = (ROOT / file).read_text()
     text, lines, what = mutated(source, number)
     tests = reach.tests(file, lines)
     (repository / file).write_text(text)
     try:
-        killer = told_by(repository, tests, seconds) if tests else None
+        killer = told_by(tests, repository, _environment(repository, arguments.results), arguments.seconds) if tests else None
     finally:
         (repository / file).write_text(source)
-    return {"file": file, "number": number, "line": lines.start, "what": what, "tier": tier, "tests": len(tests), "killed by": killer}
+    found = {"tier": arguments.tier, "tests": len(tests), "killed by": killer}
+    return {"file": file, "number": number, "line": lines.start, "what": what} | found
 
 
 def main() -> None:
@@ -227,7 +229,7 @@ def main() -> None:
         def judge(mutant: tuple[str, int]) -> dict:
             repository = free.get()
             try:
-                return judged(repository, *mutant, reach, arguments.tier, arguments.seconds)
+                return judged(*mutant, repository, reach, arguments)
             finally:
                 free.put(repository)
 
