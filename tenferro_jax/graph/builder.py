@@ -90,15 +90,24 @@ class GraphBuilder:
         operand = as_operand(array, "graph constant")
         if is_key(operand.dtype):
             return self.add(RandomWrap(str(jax.random.key_impl(operand))), np.asarray(jax.random.key_data(operand)))[0]
-        return self.add(Constant(np.asarray(operand)))[0]
+        array = np.asarray(operand)
+        return self.add(Constant(array), metas=[TensorMeta(array.dtype, array.shape)])[0]
 
-    def add(self, op: StdTensorOp | ExtensionOp, *values: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[Value, ...]:
+    def add(
+        self,
+        op: StdTensorOp | ExtensionOp,
+        *values: Any,
+        rules: ExtensionRuleSet = NO_RULES,
+        metas: Sequence[TensorMeta] | None = None,
+    ) -> tuple[Value, ...]:
         """Record one op; concrete arrays among the values become constants.
 
         Args:
           op: a standard op, an extension op or its carrier.
           *values: Values of this builder, or concrete arrays.
           rules: AD rules that come with an extension.
+          metas: dtype and shape of each output, from a caller who knows them; None: they are inferred. An
+            extension or an op with graphs in its payload is asked all the same: it may assume equal sizes.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses, or a value of another builder.
@@ -120,7 +129,7 @@ class GraphBuilder:
         key = (carrier, tuple([v.index for v in inputs]))
         outputs = self._seen.get(key)
         if outputs is None:
-            metas, guards = infer(carrier, tuple([v.meta for v in inputs]))
+            metas, guards = infer(carrier, tuple([v.meta for v in inputs]), metas)
             node = len(self._nodes)
             if guards:
                 self._guards[node] = guards

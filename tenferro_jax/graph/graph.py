@@ -32,8 +32,7 @@ from ..meta import (
     undecided,
     x64_enabled,
 )
-from ..ops import direct
-from ..ops.op import StdTensorOp, call, require_fields
+from ..ops.op import StdTensorOp, call, require_fields, require_inputs
 from ..ops.vocabulary import WITH_BODIES
 from ..payload import Sealed, map_leaves
 from .canonical import canonical_bytes
@@ -333,8 +332,16 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return (*args, kwargs) if kwargs else args
 
 
-def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorMeta, ...], tuple[Guard, ...]]:
+def infer(
+    op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
+) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
     """dtype and shape of each output of a node, and the guards under which they are right.
+
+    Args:
+      op: the op of the node.
+      metas: of its inputs.
+      known: the outputs, where the caller knows them and the op cannot assume anything. That the op takes
+        the inputs is still required.
 
     Raises:
       InvalidConfig: as `StdTensorOp.infer`.
@@ -346,8 +353,10 @@ def infer(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> tuple[tuple[TensorM
         outputs = control_outputs(op, metas)
         require_fields(op)
         return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
-    require_fields(op)
-    return direct.infer(op, metas), ()
+    if known is None:
+        return op.infer(*metas), ()
+    require_inputs(op, metas)
+    return known, ()
 
 
 def require_graph(value: Any, where: str) -> Graph:

@@ -15,7 +15,7 @@ from .. import jax_seam
 from ..errors import Unsupported
 from ..extension import Extension
 from ..meta import TensorMeta, struct
-from .rows import PLAIN_PARAMS, ROWS, Row, refuse
+from .rows import PLAIN_PARAMS, ROWS, Row, described, refuse
 
 RULE_DEPTH = 3
 """How many orders of custom derivatives are read: a rule's own calls of functions with rules, and theirs."""
@@ -84,7 +84,7 @@ class Reader:
         sub = self.builder.fresh()
         jaxpr, _ = jax_seam.open_jaxpr(closed)
         inner = self.within(sub, is_derivative_free=self.is_derivative_free or derivative_free)
-        graph = sub.build(inner.read(closed, [sub.input(TensorMeta(v.aval.dtype, tuple(v.aval.shape))) for v in jaxpr.invars]))
+        graph = sub.build(inner.read(closed, [sub.input(described(v)) for v in jaxpr.invars]))
         self.builder.absorb(graph)
         return graph
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import Unsupported
+from ..meta import TensorMeta
 from ..ops import (
     analytic,
     arithmetic,
@@ -53,7 +54,17 @@ PLAIN_PARAMS: dict[str, Any] = {
 
 def _op(make: Callable[[dict[str, Any]], Any]) -> Row:
     """A primitive that is one standard op, made from the equation's params."""
-    return lambda reader, eqn, inputs: reader.builder.add(make(eqn.params), *inputs)
+    return lambda reader, eqn, inputs: _recorded(reader, eqn, make(eqn.params), inputs)
+
+
+def _recorded(reader: Any, eqn: Any, op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The op that an equation is: JAX inferred its outputs already."""
+    return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
+
+
+def described(variable: Any) -> TensorMeta:
+    """dtype and shape of a variable of a jaxpr."""
+    return TensorMeta(variable.aval.dtype, tuple(variable.aval.shape))
 
 
 def _plain(op: Any) -> Row:
@@ -83,14 +94,16 @@ def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
     """A value whose rank is 0, or whose axes of size 1 repeat, in the full shape."""
     if value.shape == tuple(shape):
         return value
-    return builder.add(structural.BroadcastInDim(tuple(shape), tuple(range(value.ndim))), value)[0]
+    op = structural.BroadcastInDim(tuple(shape), tuple(range(value.ndim)))
+    return builder.add(op, value, metas=[TensorMeta(value.dtype, op.shape)])[0]
 
 
 def _elementwise(op: Any) -> Row:
     """A primitive of several operands; what lax broadcasts by itself (rank 0, axes of size 1) is broadcast here."""
 
     def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-        return reader.builder.add(op, *(_broadcast(reader.builder, v, eqn.outvars[0].aval.shape) for v in inputs))
+        shape = eqn.outvars[0].aval.shape
+        return _recorded(reader, eqn, op, [_broadcast(reader.builder, v, shape) for v in inputs])
 
     return row
 
@@ -307,7 +320,8 @@ def _select_n(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     if which.dtype == np.dtype(bool):
         chosen = cases[0]
         for case in cases[1:]:
-            (chosen,) = builder.add(logic.Select(), _broadcast(builder, which, case.shape), case, chosen)
+            predicate = _broadcast(builder, which, case.shape)
+            (chosen,) = _recorded(reader, eqn, logic.Select(), [predicate, case, chosen])
         return (chosen,)
     for i in reversed(range(len(cases) - 1)):  # int32: a switch under vmap
         (number,) = builder.add(structural.BroadcastInDim(which.shape, ()), builder.constant(np.asarray(i, which.dtype)))
@@ -321,15 +335,16 @@ def _select_n(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _clamp(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     low, x, high = inputs
-    return reader.builder.add(logic.Clamp(), x, low, high)
+    return _recorded(reader, eqn, logic.Clamp(), [x, low, high])
 
 
 def _split(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     shape, axis, start, parts = inputs[0].shape, eqn.params["axis"], 0, []
-    for size in payload(eqn.params["sizes"]):
+    for size, part in zip(payload(eqn.params["sizes"]), eqn.outvars, strict=True):
         starts, limits = [0] * len(shape), list(shape)
         starts[axis], limits[axis] = start, start + size
-        parts += reader.builder.add(structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape)), inputs[0])
+        op = structural.Slice(tuple(starts), tuple(limits), (1,) * len(shape))
+        parts += reader.builder.add(op, inputs[0], metas=[described(part)])
         start += size
     return parts
 
@@ -352,7 +367,7 @@ def _reshape(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _reshape_to_output(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    return reader.builder.add(structural.Reshape(tuple(eqn.outvars[0].aval.shape)), *inputs)
+    return _recorded(reader, eqn, structural.Reshape(tuple(eqn.outvars[0].aval.shape)), inputs)
 
 
 def _conj(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -360,17 +375,19 @@ def _conj(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
     if x.dtype != dtype:  # lax.conj makes a real input complex
         (x,) = reader.builder.add(conversion.Convert(dtype), x)
-    return reader.builder.add(conversion.Conj(), x)
+    return _recorded(reader, eqn, conversion.Conj(), [x])
 
 
 def _dimension(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    return reader.builder.add(source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype)))
+    op = source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype))
+    return _recorded(reader, eqn, op, inputs)
 
 
 def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     """Memory that the other branch of a differentiated cond never reads; zeros here, since a graph has no undefined values."""
     aval = eqn.outvars[0].aval
-    return reader.builder.add(structural.BroadcastInDim(tuple(aval.shape), ()), reader.builder.constant(np.zeros((), aval.dtype)))
+    zero = reader.builder.constant(np.zeros((), aval.dtype))
+    return (_broadcast(reader.builder, zero, aval.shape),)
 
 
 def _accurate(cls: Any) -> Row:
@@ -532,7 +549,7 @@ def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]
         payload(p["reduction_input_size_override"]),
         p["aggregate_to_topk"],
     )
-    return reader.builder.add(op, *inputs)
+    return _recorded(reader, eqn, op, inputs)
 
 
 def _svd(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -605,7 +622,7 @@ ROWS: dict[str, Row] = {
     "atanh": _plain(analytic.Atanh()),
     "pow": _elementwise(analytic.Pow()),
     "integer_pow": _fields(analytic.IntegerPow, exponent="y"),
-    "square": lambda reader, eqn, inputs: reader.builder.add(arithmetic.Mul(), inputs[0], inputs[0]),
+    "square": lambda reader, eqn, inputs: _recorded(reader, eqn, arithmetic.Mul(), [*inputs, *inputs]),
     "one_minus_square": _plain(analytic.OneMinusSquare()),
     "polynomial": _expanded(_polynomial),
     "erf": _plain(special.Erf()),

@@ -54,9 +54,7 @@ class StdTensorOp(Sealed):
 
 def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """Apply an op and return its outputs as a tuple, after the arity check."""
-    if op.input_count is not None and len(arrays) != op.input_count:
-        raise ArityError(where=str(op), given=f"{len(arrays)} inputs", needed=f"{op.input_count} inputs")
-    op.check(*arrays)
+    _require_constraints(op, arrays)
     outs = op.apply(*arrays)
     return tuple(outs) if isinstance(outs, tuple | list) else (outs,)
 
@@ -89,9 +87,8 @@ class Binary(StdTensorOp):
 
 @functools.lru_cache(maxsize=4096)
 def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[TensorMeta, ...]:
-    _require_payload(op, x64)
-    _require_inputs(op, metas)
     try:
+        require_inputs(op, metas)
         outs = jax.eval_shape(lambda *arrays: call(op, arrays), *map(struct, metas))
     except TenferroError:
         raise
@@ -127,17 +124,18 @@ def require_fields(op: StdTensorOp) -> None:
         raise InvalidConfig(where=type(op).__name__, given=wrong[0], needed=wrong[1], fix="See docs/spec/ops.md.")
 
 
-def _require_payload(op: Any, x64: bool) -> None:
-    """Fields as their annotations say; no 64-bit dtypes or arrays while JAX would narrow them."""
+def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
+    """Refuse what lax would let pass: fields, dtypes and axes that the op does not take, and its own constraints.
+
+    Raises:
+      InvalidConfig, ArityError, DTypeError, ShapeError: the text names the op.
+      X64Error: a field is a 64-bit dtype or array while JAX would narrow it.
+    """
     require_fields(op)
-    for name in getattr(op, "__dataclass_fields__", {}) if not x64 else ():
+    for name in getattr(op, "__dataclass_fields__", {}) if not x64_enabled() else ():
         value = getattr(op, name)
         if isinstance(value, np.dtype | np.ndarray):
             require_x64(np.empty(0, value) if isinstance(value, np.dtype) else value, f"{type(op).__name__}, field {name}")
-
-
-def _require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
-    """Axes that are there, dtypes that the op takes."""
     for meta in metas if op.takes is not None else ():
         if str(meta.dtype) not in op.takes:
             raise DTypeError(where=str(op), given=str(meta), needed=f"one of {', '.join(sorted(op.takes))}", fix="Convert first.")
@@ -146,3 +144,11 @@ def _require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
     if metas and (len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)):
         given = f"axes {axes} of {metas[0]}"
         raise InvalidConfig(where=str(op), given=given, needed="different axes from 0 to rank - 1", fix="Count axes from the front.")
+    _require_constraints(op, metas)
+
+
+def _require_constraints(op: StdTensorOp, operands: Sequence[Any]) -> None:
+    """The number of operands, and what lax does not ask by itself."""
+    if op.input_count is not None and len(operands) != op.input_count:
+        raise ArityError(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")
+    op.check(*operands)

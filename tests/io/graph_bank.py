@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
-from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
+from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.extension import Extension, ExtensionFactory, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.batching import BatchLevel
@@ -22,14 +22,12 @@ from tenferro_jax.meta import meta_of
 from tenferro_jax.ops import linalg, random
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.ops.control import Scan
-from tenferro_jax.ops.direct import RULES
 from tenferro_jax.ops.source import Constant
 from tenferro_jax.ops.vocabulary import ROOMS
 
 from ..cases import CASES as EXTENSION_CASES
 from ..extension.test_identity import Color, Holder, payloads
 from ..graph.test_guards import Together
-from ..ops.test_direct import applications
 from ..ops.test_vocabulary import CASES as OP_CASES
 
 Pair = namedtuple("Pair", "first second")
@@ -257,7 +255,7 @@ def room_graph(room):
 
 @st.composite
 def graphs(draw):
-    """Graphs of any wiring: ops that have direct rules, constants of any dtype and bits, extensions of any payload, loops."""
+    """Graphs of any wiring: ops of any room, constants of any dtype and bits, extensions of any payload, loops."""
     builder = GraphBuilder()
     pool = [builder.input(TensorMeta(F64, (2,)))]
 
@@ -271,11 +269,8 @@ def graphs(draw):
     for _ in range(draw(st.integers(1, 6))):
         match draw(st.sampled_from(["op", "op", "op", "constant", "extension", "loop"])):
             case "op":
-                op, metas = draw(draw(st.sampled_from(list(RULES)).map(applications)))
-                try:
-                    pool += builder.add(op, *map(value, metas))
-                except InvalidConfig:
-                    continue
+                op, inputs = draw(st.sampled_from(SINGLE))
+                pool += builder.add(op, *map(value, map(meta_of, inputs)))
             case "constant":
                 dtype = np.dtype(draw(st.sampled_from(DTYPES)))
                 shape = draw(st.lists(st.integers(0, 3), max_size=3))
