@@ -58,7 +58,7 @@ from .io.export import export
 from .io.limits import Limits
 from .io.loading import load_exported
 from .io.program import ExportedProgram
-from .io.pytree_names import register_pytree_name
+from .io.trees import register_pytree_name
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .limitation import Limitation
 from .meta import TensorMeta

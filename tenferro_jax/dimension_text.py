@@ -79,7 +79,7 @@ class Pickled:
 
 
 class _PickledScope(Pickled):
-    """A scope by its constraints, with the dimensions of it that were pickled; a pickle holds the same object once."""
+    """A scope by its constraints, with those of its dimensions that a reader is known to take; a pickle holds it once."""
 
     def __init__(self, scope: Any):
         constraints = constraint_texts(scope)
@@ -98,13 +98,13 @@ class _PickledScope(Pickled):
 _PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDictionary()
 
 
-def pickled_dimension(dimension: Any) -> Pickled:
+def pickled_dimension(dimension: Any, where: str = "pickle") -> Pickled:
     """What stands for a symbolic dimension in a pickle; those of one scope are read into one new scope.
 
     JAX's own object cannot be read back once its hash or its bounds were asked for.
 
     Raises:
-      Unsupported: the text of the dimension or the constraints of its scope would not be read back.
+      Unsupported: the text of the dimension or the constraints of its scope, in a pickle or in a file, would not be read back.
     """
     try:
         scope = _PICKLED.get(dimension.scope)
@@ -113,7 +113,7 @@ def pickled_dimension(dimension: Any) -> Pickled:
         return scope.dimension(str(dimension))
     except Exception as error:  # the reader's, and those of JAX and of Python's parser
         raise Unsupported(
-            where="pickle",
+            where=where,
             given=f"symbols that no reader takes: {type(error).__name__}: {error}",
             needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
             fix="Name large expressions by symbols of their own, or keep fewer constraints.",

@@ -15,7 +15,7 @@ from ..graph.graph import Graph
 from ..graph.guards import Guard
 from ..meta import as_operand, require_x64_leaves, undecided
 from .program import ExportedProgram, described
-from .tree_json import require_lasting
+from .trees import require_lasting
 
 
 def export(

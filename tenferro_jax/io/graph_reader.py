@@ -30,7 +30,7 @@ from .container import Content, aligned, damaged
 from .field_json import OPS, field_value, value_dtype
 from .graph_writer import GraphWriter
 from .limits import Limits
-from .tree_json import tree_of
+from .trees import tree_of
 
 
 class _Size(NamedTuple):

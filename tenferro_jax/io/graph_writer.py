@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..closed_list import array_bytes, array_digest, dtype_name
-from ..dimension_text import constraint_texts, read_dimension, read_scope
+from ..dimension_text import constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
 from ..extension import Extension
 from ..extension.missing import MissingExtension
@@ -20,7 +20,7 @@ from ..ops.op import StdTensorOp
 from ..payload import map_leaves
 from ..payload_text import payload_json
 from .field_json import OPS, field_json, value_dtype_name
-from .tree_json import has_classes, require_lasting, tree_json
+from .trees import has_classes, require_lasting, tree_json
 
 
 class GraphWriter:
@@ -46,13 +46,13 @@ class GraphWriter:
         self._ops: dict[StdTensorOp, int] = {}
         self._graphs: dict[int, int] = {}
         self._scope: Any = None
-        self._dimensions: set[str] = set()
 
     def write(self, root: Graph) -> GraphWriter:
         """Record a graph: bodies first, whatever the depth.
 
         Raises:
-          Unsupported: what no record can say: symbols of two scopes, a pytree class or a batch axis without a plain name.
+          Unsupported: what no record can say: symbols of two scopes, a pytree class or a batch axis without a plain name; or
+            what no reader takes.
           InvalidConfig: two nodes that differ in their runtimes alone.
           PayloadError: an extension's payload or a pytree class's static data that has no text.
         """
@@ -69,26 +69,6 @@ class GraphWriter:
         if self._scope is not None and (constraints := constraint_texts(self._scope)):
             self.lines.insert(0, _text(["constraints", *constraints]))
         return self
-
-    def require_readable(self) -> None:
-        """Refuse symbols that no reader takes.
-
-        Raises:
-          Unsupported: the text says which dimension or constraint, and the bound.
-        """
-        if self._scope is None:
-            return
-        try:
-            scope = read_scope(constraint_texts(self._scope))
-            for text in self._dimensions:
-                read_dimension(text, scope)
-        except Exception as error:  # the reader's, and those of JAX and of Python's parser
-            raise Unsupported(
-                where="to_wire",
-                given=f"symbols that no reader takes: {type(error).__name__}: {error}",
-                needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
-                fix="Name large expressions by symbols of their own, or keep fewer constraints.",
-            ) from error
 
     @property
     def text(self) -> str:
@@ -108,9 +88,7 @@ class GraphWriter:
                     fix="Choose with graph.with_runtimes(...) and trace graph.to_jax() again.",
                 )
             lines.append(_text(["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]))
-        for guard in graph.guards:
-            self._dimension(guard.lhs), self._dimension(guard.rhs)
-        guards = [[_size(guard.lhs), _size(guard.rhs)] for guard in graph.guards]
+        guards = [[self._dimension(guard.lhs), self._dimension(guard.rhs)] for guard in graph.guards]
         lines.append(_text(["return", list(graph.outputs), self._tree(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
         return self._define("graph", "\n".join(lines))
 
@@ -139,18 +117,19 @@ class GraphWriter:
         return number
 
     def _dimension(self, size: Any) -> Any:
-        if is_symbolic_dim(size):
-            if self._scope is None:
-                self._scope = size.scope
-            elif self._scope is not size.scope:
-                raise Unsupported(
-                    where="to_wire",
-                    given=f"the symbol of {size} and others of another scope",
-                    needed="symbols of one scope",
-                    fix="Make all by one call of jax.export.symbolic_shape, or pass it scope=.",
-                )
-            self._dimensions.add(str(size))
-        return _size(size)
+        if not is_symbolic_dim(size):
+            return int(size)
+        if self._scope is None:
+            self._scope = size.scope
+        if self._scope is not size.scope:
+            raise Unsupported(
+                where="to_wire",
+                given=f"the symbol of {size} and others of another scope",
+                needed="symbols of one scope",
+                fix="Make all by one call of jax.export.symbolic_shape, or pass it scope=.",
+            )
+        pickled_dimension(size, "to_wire")  # refuses what no reader takes
+        return str(size)
 
     def _tensor(self, array: np.ndarray | np.generic) -> int:
         before = self._counts.get("tensor", 0)
@@ -195,10 +174,6 @@ class GraphWriter:
 
 def _text(record: list[Any]) -> str:
     return json.dumps(record, separators=(",", ":"), sort_keys=True)
-
-
-def _size(size: Any) -> Any:
-    return str(size) if is_symbolic_dim(size) else int(size)
 
 
 def _levels(carrier: Extension) -> list[Any]:

@@ -39,7 +39,6 @@ def to_wire(graph: Graph) -> bytes:
       True
     """
     writer = GraphWriter().write(require_graph(graph, "to_wire"))
-    writer.require_readable()
     return pack(writer.version, writer.text.encode(), writer.tensors)
 
 

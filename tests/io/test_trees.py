@@ -19,7 +19,7 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax import from_wire, register_pytree_name, to_wire, trace
 from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, PayloadError, Unsupported
-from tenferro_jax.io import pytree_names
+from tenferro_jax.io import trees
 
 from .graph_bank import LAYERS, NAMES, Layer, Moments, Scaled, families_known, used
 from .plain_format import sealed
@@ -33,8 +33,7 @@ class Unnamed(typing.NamedTuple):
 
 @pytest.fixture(autouse=True)
 def _named(monkeypatch):
-    monkeypatch.setattr(pytree_names, "_names", dict(pytree_names._names))
-    monkeypatch.setattr(pytree_names, "_classes", dict(pytree_names._classes))
+    monkeypatch.setattr(trees, "_classes", dict(trees._classes))
     families_known(monkeypatch)
 
 
@@ -116,9 +115,7 @@ def test_an_exported_program_keeps_them_in_another_process(tmp_path, reader):
 
 
 def test_a_class_without_a_name_is_not_written_and_the_error_says_what_to_do():
-    with pytest.raises(
-        Unsupported, match=r"to_wire, results.*Unnamed.*register_pytree_name\(Unnamed, 'tests\.io\.test_pytree_names\.Unnamed'\)"
-    ):
+    with pytest.raises(Unsupported, match=r"to_wire, results.*Unnamed.*register_pytree_name\(Unnamed, 'tests\.io\.test_trees\.Unnamed'\)"):
         to_wire(trace(Unnamed, X))
 
 
@@ -156,20 +153,18 @@ def scaled(static, rest=",0"):
 
 
 HOSTILE = {
-    "no children": (layer('["first"]'), 0, ArtifactError, "0 children and the static data"),
-    "too many children": (layer('["first"],0,0,0'), 3, ArtifactError, "3 children"),
-    "no static data": (layer("null,0,0"), 2, ArtifactError, "2 children and the static data"),
-    "empty static data": (layer("[],0,0"), 2, ArtifactError, "2 children and the static data"),
-    "too much static data": (layer('["a","b"],0,0'), 2, ArtifactError, "2 children and the static data"),
-    "static data of another form": (layer('"a",0,0'), 2, ArtifactError, "the static data 'a'"),
-    "no text as static data": (layer('"",0,0'), 2, ArtifactError, "the static data ''"),
-    "a number as static data": (layer("1,0,0"), 2, ArtifactError, "the static data 1 "),
-    "static data of a namedtuple": (f'["class","test-package.Moments",{MOMENTS_FIELDS},[],0,0]', 2, ArtifactError, "the static data"),
+    "no children": (layer('["first"]'), 0, Unsupported, "0 children and the static data"),
+    "too many children": (layer('["first"],0,0,0'), 3, Unsupported, "3 children"),
+    "no static data": (layer("null,0,0"), 2, Unsupported, "2 children and the static data"),
+    "too much static data": (layer('["a","b"],0,0'), 2, Unsupported, "2 children and the static data"),
+    "static data of another form": (layer('"a",0,0'), 2, Unsupported, "the static data 'a'"),
+    "a number as static data": (layer("1,0,0"), 2, Unsupported, "the static data 1;"),
+    "static data of a namedtuple": (f'["class","test-package.Moments",{MOMENTS_FIELDS},[],0,0]', 2, Unsupported, "the static data"),
     "other fields": (layer('["first"],0,0', '[["bias","weight"],["name"]]'), 2, Unsupported, "fields .*bias.*needed .*weight"),
     "fewer fields": (layer('["first"],0', '[["weight"],["name"]]'), 1, Unsupported, "fields "),
     "no fields": (layer('["first"],0,0', "null"), 2, Unsupported, "fields None"),
     "fields of a class without": ('["class","test-package.Scaled",[["value"],[]],3,0]', 1, Unsupported, "needed None"),
-    "a namedtuple of one": (f'["class","test-package.Moments",{MOMENTS_FIELDS},null,0]', 1, ArtifactError, "1 children"),
+    "a namedtuple of one": (f'["class","test-package.Moments",{MOMENTS_FIELDS},null,0]', 1, Unsupported, "1 children"),
     "what its author refuses": (scaled('"x"'), 1, ArtifactError, "scaled by 'x'"),
     "an array": (scaled('{"tensor":0}'), 1, ArtifactError, "an array, a graph or a dimension"),
     "an array in the text": (scaled('{"array":["bool",[],"AA=="]}'), 1, ArtifactError, "an array in the text"),
@@ -208,17 +203,17 @@ def test_a_name_is_of_one_class_and_a_class_has_one_name():
 
 @pytest.mark.parametrize("cls", [tuple, dict, list, type(None), int, object, 3, Moments(1, 2)])
 def test_only_pytree_classes_have_names(cls):
-    with pytest.raises(InvalidConfig, match=r"a namedtuple, or a class that jax\.tree_util knows"):
+    with pytest.raises(InvalidConfig, match=r"a namedtuple or a class that jax\.tree_util knows"):
         register_pytree_name(cls, "test-package.Any")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "M\u043ements", "a" * 201, b"a", None, "a\n", ".a"])
-def test_names_are_plain(name):
-    with pytest.raises(InvalidConfig, match="1 to 200 letters"):
+@pytest.mark.parametrize("name", ["", b"a", None])
+def test_names_are_text(name):
+    with pytest.raises(InvalidConfig, match="text as its name"):
         register_pytree_name(Unnamed, name)
 
 
-def test_an_ordered_dict_may_have_a_name(monkeypatch):
+def test_an_ordered_dict_may_have_a_name():
     register_pytree_name(collections.OrderedDict, "collections.OrderedDict")
     graph = trace(lambda d: d["b"], collections.OrderedDict(b=X, a=X))
     assert from_wire(to_wire(graph)) == graph
@@ -248,19 +243,17 @@ def classes_of(name, *fields, order=None):
 def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
     for old, new in zip(classes_of("M", "mean", "var"), classes_of("M", "var", "mean"), strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(pytree_names, "_names", {})
-            patch.setattr(pytree_names, "_classes", {})
+            patch.setattr(trees, "_classes", {})
             register_pytree_name(old, f"test-package.{old.__mro__[1].__name__}.M")
             content = to_wire(trace(lambda x, old=old: old(x, 2 * x), X))
-            patch.setattr(pytree_names, "_names", {})
-            patch.setattr(pytree_names, "_classes", {f"test-package.{old.__mro__[1].__name__}.M": new})
+            patch.setattr(trees, "_classes", {f"test-package.{old.__mro__[1].__name__}.M": new})
             with pytest.raises(Unsupported, match=r"fields \[\['mean', 'var'\].*needed \[\['var', 'mean'\]"):
                 from_wire(content)
 
 
 OTHER_FIELDS = """
 import sys
-from tests.io.test_pytree_names import classes_of
+from tests.io.test_trees import classes_of
 from tenferro_jax import Unsupported, load_exported, register_pytree_name
 for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "var", "mean")):
     register_pytree_name(cls, f"test-package.other.{kind}")
@@ -293,7 +286,7 @@ def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkey
     )
     register_pytree_name(old, "test-package.State")
     content = to_wire(trace(lambda x: old(x), X))
-    monkeypatch.setattr(pytree_names, "_classes", {"test-package.State": new})
+    monkeypatch.setattr(trees, "_classes", {"test-package.State": new})
     for forged in (content, of_tree('["class","test-package.State",[["a"],["n","k"]],[5],0]')):
         with pytest.raises((Unsupported, ArtifactError), match=r"fields|the static data"):
             from_wire(forged)
@@ -361,7 +354,7 @@ def test_a_program_with_other_static_data_than_the_class_has_is_refused():
     cls = jax.tree_util.register_dataclass(short)
     register_pytree_name(cls, "test-package.Short")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pytree_names, "static_json", lambda static, where: [])
+        patch.setattr(trees, "_static_json", lambda static, name: [])
         content = tj.export(lambda s: s.a, cls(X)).to_bytes()
     with pytest.raises(Unsupported, match=r"1 children and the static data \(\)"):
         tj.load_exported(content)

@@ -1,0 +1,312 @@
+"""How arguments and results are nested, as JSON and back, and what files call pytree classes.
+
+A tree is 0 for a value, null for None, ["tuple", tree, ...], ["list", tree, ...],
+["dict", [key, ...], tree, ...], or ["class", name, fields, static data, tree, ...].
+
+Names of classes are kept here beside those of `jax.export`, which nobody can ask for them. It also
+reads a namedtuple whose fields changed places by their names, and so exchanges the values without
+a word; here the fields of the file and of the class are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax
+import jax.export
+from jax.tree_util import PyTreeDef, default_registry
+
+from ..errors import Duplicate, InvalidConfig, PayloadError, Unsupported, first_line
+from .field_json import field_json, field_value
+
+_LEAF = jax.tree.structure(0)
+_classes: dict[str, type] = {}
+
+
+def register_pytree_name(cls: type, name: str) -> None:
+    """Give a pytree class the name by which graph bytes and exported programs call it.
+
+    The process that reads registers the class under the same name; the class must have the same
+    fields there. Its static data (what is no child) consists of None, bool, int, float, complex,
+    str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name there.
+
+    Args:
+      cls: a namedtuple, or a class registered with `jax.tree_util`, such as a dataclass.
+      name: by custom "package.Class".
+
+    Raises:
+      InvalidConfig: no pytree class, or no name.
+      Duplicate: the class has another name, or the name another class, here or for `jax.export`.
+
+    Example:
+      >>> import typing
+      >>> import jax.numpy as jnp
+      >>> from tenferro_jax import from_wire, to_wire, trace
+      >>> class Moments(typing.NamedTuple):
+      ...     mean: object
+      ...     square: object
+      >>> register_pytree_name(Moments, "docs-example.Moments")
+      >>> back = from_wire(to_wire(trace(lambda x: Moments(x.mean(), x @ x), jnp.ones(2))))
+      >>> back.to_jax()(jnp.array([1.0, 3.0])).square.item()
+      10.0
+    """
+    where, given = "register_pytree_name", f"{cls!r:.100} and {name!r:.100}"
+    if not isinstance(name, str) or not name or not _is_pytree_class(cls):
+        needed = "a namedtuple or a class that jax.tree_util knows, and text as its name"
+        fix = "Call jax.tree_util.register_dataclass or register_pytree_node first."
+        raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+    if (_name_of(cls) or name, _classes.get(name, cls)) != (name, cls):
+        given += f", after {_classes.get(name, cls)!r:.100} and {_name_of(cls)!r:.100}"
+        raise Duplicate(where=where, given=given, needed="one name a class, one class a name")
+    if name not in _classes:
+        _register_with_jax(cls, name)
+        _classes[name] = cls
+
+
+def _name_of(cls: type) -> str | None:
+    return next((name for name, known in _classes.items() if known is cls), None)
+
+
+def _is_pytree_class(cls: Any) -> bool:
+    if not isinstance(cls, type) or cls in (tuple, list, dict, type(None)):
+        return False
+    try:
+        PyTreeDef.from_node_data_and_children(default_registry, (cls, None), ())
+    except RuntimeError:  # JAX knows no such class
+        return False
+    return True
+
+
+def _is_namedtuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def _register_with_jax(cls: Any, name: str) -> None:
+    """Give `jax.export` the name, with the bytes that JAX itself gives namedtuples."""
+    named = _is_namedtuple(cls)
+
+    def write(static: Any) -> bytes:
+        said = cls._fields if named else [_known_fields(cls), _static_json(static, name)]
+        return json.dumps(said).encode()
+
+    def read(content: bytes) -> Any:
+        said = json.loads(content)
+        fields, plain = ([said, []], None) if named else said
+        static = field_value(plain, _beyond, _beyond, _beyond)
+        _require_fields(cls, name, fields, static, len(fields[0]) if fields else 0)
+        return static
+
+    made: Any = (lambda _, children: cls(*children)) if named else None  # JAX has the others'
+    try:
+        jax.export.register_pytree_node_serialization(
+            cls,
+            serialized_name=name,
+            serialize_auxdata=write,
+            deserialize_auxdata=read,
+            from_children=made,
+        )
+    except ValueError as error:
+        if "for serialized_name" in str(error):  # else the class has a name there, which stays
+            raise Duplicate(
+                where="register_pytree_name",
+                given=first_line(error),
+                needed="a name of its own",
+                fix="Choose another name.",
+            ) from error
+
+
+def _known_fields(cls: Any) -> list[list[str]] | None:
+    """The names of children and of static data, in order; None where the author's code flattens."""
+    if _is_namedtuple(cls):
+        return [list(cls._fields), []]
+    if not dataclasses.is_dataclass(cls):
+        return None
+    blank = object.__new__(cls)
+    own = [field.name for field in dataclasses.fields(cls)]
+    for name in own:
+        object.__setattr__(blank, name, name)
+    try:
+        children, static = default_registry.flatten_one_level(blank)
+    except Exception:  # the author's code
+        return None
+    named = [list(children), list(static) if isinstance(static, tuple) else [None]]
+    found = [*named[0], *named[1]]
+    return named if all(name in own and found.count(name) == 1 for name in found) else None
+
+
+def _require_fields(cls: type, name: str, fields: Any, static: Any, count: int) -> None:
+    """Refuse a node whose fields, children or static values are not those of its class here.
+
+    JAX reads beyond the end of too few.
+
+    Raises:
+      Unsupported: the text has both.
+    """
+    known = _known_fields(cls)
+    given = f"fields {fields!r:.500}"
+    if fields == known:
+        if known is None:
+            return
+        held = () if static is None and _is_namedtuple(cls) else static
+        is_kind = isinstance(held, tuple) and (static is None) == _is_namedtuple(cls)
+        if is_kind and (count, len(held)) == (len(known[0]), len(known[1])):
+            return
+        given = f"{count} children and the static data {static!r:.100}"
+    raise Unsupported(
+        where=f"pytree class {name}",
+        given=given,
+        needed=f"{known}: children, then static data, as the class has them here",
+        fix="Read it with the release of the class's package that wrote it.",
+    )
+
+
+def _beyond(_: Any) -> NoReturn:
+    raise ValueError("static data with an array, a graph or a dimension")
+
+
+def _static_json(static: Any, name: str) -> Any:
+    where = f"static data of {name}"
+    try:
+        return field_json(static, where, _beyond, _beyond, _beyond)
+    except ValueError as error:
+        raise PayloadError(
+            where=where,
+            given=f"{static!r:.100}",
+            needed="None, bool, int, float, complex, str, bytes, dtype, and tuples of them",
+            fix="Make it a child of the class, or write it as one of these.",
+        ) from error
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MissingClass:
+    """Stands for a pytree class that is not known here; it keeps what the file says of it."""
+
+    children: Sequence[Any]
+    name: str
+    plain: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, which is not registered: {self.children!r}>"
+
+
+jax.tree_util.register_pytree_node(
+    MissingClass,
+    lambda missing: (missing.children, (missing.name, missing.plain)),
+    lambda static, children: MissingClass(children, *static),
+)
+
+
+def tree_json(tree: Any, where: str) -> Any:
+    """A PyTreeDef as JSON.
+
+    Raises:
+      Unsupported: a node other than tuple, list, None, dict with keys that are text or integers,
+        and classes with a name; a class that flattens its instances in several ways.
+      PayloadError: static data of a class outside the closed list.
+    """
+    if tree.node_data() is None:
+        return 0
+    kind, static = tree.node_data()
+    items = [tree_json(child, where) for child in tree.children()]
+    if kind is type(None):
+        return None
+    if kind in (tuple, list):
+        return [kind.__name__, *items]
+    if kind is dict:
+        if not all(type(key) in (str, int) for key in static):
+            given = f"a dict with the keys {list(static)!r:.100}"
+            raise Unsupported(where=where, given=given, needed="text and integers as keys")
+        return ["dict", list(static), *items]
+    if kind is MissingClass:
+        return ["class", static[0], *json.loads(static[1]), *items]
+    if (name := _name_of(kind)) is None:
+        label = f"{kind.__module__}.{kind.__qualname__}"
+        call = f"register_pytree_name({kind.__name__}, {label.replace('__main__.', 'package.')!r})"
+        raise Unsupported(
+            where=where,
+            given=f"a pytree node of type {label}",
+            needed="tuples, lists, None, dicts with text or integers as keys, and named classes",
+            fix=f"Call {call} here and where it is read.",
+        )
+    fields = _known_fields(kind)
+    _require_fields(kind, name, fields, static, len(items))
+    return ["class", name, fields, _static_json(static, name), *items]
+
+
+def has_classes(plain: Any) -> bool:
+    """Whether a tree as JSON has a class in it, which version 1 of the format does not know."""
+    if not isinstance(plain, list):
+        return False
+    first, *items = plain
+    return first == "class" or any(map(has_classes, items[1:] if first == "dict" else items))
+
+
+def require_lasting(tree: Any, where: str) -> None:
+    """Refuse classes that flatten in another way what they made: no reader could use the tree.
+
+    Raises:
+      Unsupported: the text has both trees.
+    """
+    try:
+        back = str(jax.tree.structure(jax.tree.unflatten(tree, range(tree.num_leaves))))
+    except Exception as error:  # the author's code
+        back = f"{type(error).__name__}: {error}"
+    if back != str(tree):
+        raise Unsupported(
+            where=where,
+            given=f"{tree}, which becomes {back}",
+            needed="pytree classes that flatten what they unflatten as it was",
+            fix="Let tree_unflatten take any leaves, and change nothing.",
+        )
+
+
+def tree_of(plain: Any, word: Callable[[str], str], skip_missing: bool = False) -> Any:
+    """The PyTreeDef that `tree_json` wrote, each text in it through `word`.
+
+    Unknown classes become placeholders if `skip_missing` says so.
+
+    Raises:
+      Unsupported: a class of which the name is not registered, or that has other fields here.
+      ValueError: other JSON.
+    """
+
+    def nested(plain: Any) -> Any:
+        match plain:
+            case None:
+                return None
+            case 0 if type(plain) is int:
+                return 0
+            case ["tuple", *items]:
+                return tuple(map(nested, items))
+            case ["list", *items]:
+                return list(map(nested, items))
+            case ["dict", [*keys], *items] if all(type(key) in (str, int) for key in keys):
+                names = [word(key) if type(key) is str else key for key in keys]
+                return dict(zip(names, map(nested, items), strict=True))
+            case ["class", str(name), fields, static, *items]:
+                children = list(map(nested, items))
+                return _instance(word(name), fields, static, children, skip_missing)
+        raise ValueError(f"{plain!r:.100} where a tree is needed")
+
+    return jax.tree.structure(nested(plain))
+
+
+def _instance(name: str, fields: Any, plain: Any, children: list[Any], skip_missing: bool) -> Any:
+    cls = _classes.get(name)
+    if cls is None and skip_missing:
+        return MissingClass(children, name, json.dumps([fields, plain]))
+    if cls is None:
+        raise Unsupported(
+            where="pytree class",
+            given=f"{name!r:.200}: not registered",
+            needed="a class of this name in this process",
+            fix="Import the package that defines it and call register_pytree_name(cls, name).",
+        )
+    static = field_value(plain, _beyond, _beyond, _beyond)
+    _require_fields(cls, name, fields, static, len(children))
+    leaves = [_LEAF] * len(children)
+    tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), leaves)
+    return jax.tree.unflatten(tree, children)
