@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import jax
 
 from .command import check, doctor, explain, inspect, run
-from .command.screen import refused
+from .command.screen import USAGE, show
 from .errors import TenferroError
 from .version import __version__
 
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
             return chosen.run(chosen)
     except TenferroError as error:
-        return refused(str(error))
-    except (Exception, SystemExit) as error:  # whatever the target did: exit code 1 says that a check failed, and nothing else
-        return refused(f"{type(error).__name__}: {error}")
+        problem = str(error)
+    except (Exception, SystemExit) as error:  # of the target: exit code 1 is for a check that failed
+        problem = f"{type(error).__name__}: {error}"
+    show(f"error: {' '.join(problem.split())}", sys.stderr)
+    return USAGE

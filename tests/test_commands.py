@@ -177,13 +177,10 @@ def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
 
 
 def test_explain_says_how_an_op_runs_on_each_platform(capsys):
-    assert main(["explain", EINSUM, *FACTORY]) == 0
-    by_family = capsys.readouterr().out
     assert main(["explain", "ext_tropical:TropicalEinsumFactory"]) == 0
-    assert capsys.readouterr().out == by_family
-    lines = by_family.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{EINSUM} TropicalEinsum(")
-    assert [line.split()[0] for line in lines[3:]] == ["here", "cpu", "cuda", "rocm", "tpu", "exported"]
+    assert [line.split()[0] for line in lines[2:]] == ["here", "cpu", "cuda", "rocm", "tpu", "exported"]
     assert main(["explain", "tests.extension_ops:HostCumulate", "--input", "float64[3]"]) == 0
     out = capsys.readouterr().out
     assert "here      on cpu: host" in out
@@ -210,20 +207,17 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("run", "layer.bin", "--input", "bfloat16:both.npz"), "one for one .npy"),
         (("run", "layer.bin", "--input", "f8.npy"), "numpy.uint8"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "both.npz"), "both.npz, which is read"),
-        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "out.npy"), "out.npy for a result of bfloat16"),
+        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "out.npy"), "out.npy for bfloat16"),
         (("run", "layer.bin", "--input", "objects.npy"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "layer.bin"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npy"), "out.npy for 2 results"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.csv"), "out.csv for 2 results"),
         (("run", "far.bin", "--input", "x.npy"), "needed float32[3]"),
-        (("explain", "nowhere.bin"), "a file that is there, package.module:Op, or a family_id"),
-        (("explain", "my-package.gone.v1"), "my-package.gone.v1: not registered"),
+        (("explain", "nowhere.bin"), "a file that is there, or package.module:Op"),
         (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
         (("explain", "layer.bin", "--size", "n=0"), "symbol n: given size 0; needed 1 or more"),
         (("explain", "layer.graph", "--size", "n=0", *FACTORY), "symbol n: given size 0; needed 1 or more"),
         (("explain", "layer.bin", "--size", "n"), "needed a name and an int of up to 9 digits, such as n=32"),
-        (("explain", "layer.bin", "--size", "n=4", "--size", "n=5"), "n twice"),
-        (("explain", "layer.bin", "--size", "n=99999999999999"), "up to 9 digits"),
         (("explain", "half.graph"), "given n = 1; needed n >= 2, a constraint of the symbols"),
         (("run", "layer.bin", "--input", "both.npz", "--input", "args[1]=bfloat16:b.npy"), "args[1] twice; needed one array each"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npz/"), "out.npz/ for 2 results"),
@@ -237,11 +231,10 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("inspect", "layer.bin", "--graph", "picture"), "--graph: given picture; needed a name that ends in .svg"),
         (
             ("explain", "tests.extension_ops:HostCumulate", "--size", "n=3"),
-            "--size: given n=3 for tests.extension_ops:HostCumulate; needed a file",
+            "given n=3 for tests.extension_ops:HostCumulate; needed --size for",
         ),
-        (("explain", "tests.gone:Op", "--size", "n=3"), "--size: given n=3 for tests.gone:Op; needed a file"),
-        (("explain", "layer.bin", "--input", "float64[3]"), "--input: given float64[3] for layer.bin; needed an op"),
-        (("explain", "layer.bin", "--runtimes", "tests.extension_ops:RUNTIMES"), "for layer.bin; needed an op"),
+        (("explain", "layer.bin", "--input", "float64[3]"), "given float64[3] for layer.bin; needed --size for a file"),
+        (("explain", "layer.bin", "--runtimes", "tests.extension_ops:RUNTIMES"), "RUNTIMES for layer.bin; needed --size for a file"),
         (("explain", "tests.extension_ops:Bilinear"), "Pass --input for each input"),
         (("inspect", "layer.bin", "--register", "tests.extension_ops:RUNTIMES"), "needed an op class, a factory, or a function"),
         (("inspect", "layer.bin", "--register", "nowhere:f"), "No module named 'nowhere'"),

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..conformance import check_extension
 from ..extension import NO_RULES, NO_RUNTIMES
-from .naming import imported, named_op, random_array
 from .screen import FAILED, OK, show
+from .targets import imported, named_op, random_array
 
 
 def add(parser: argparse.ArgumentParser) -> None:

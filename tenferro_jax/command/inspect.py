@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import hashlib
 import itertools
 import json
 import pathlib
@@ -17,17 +18,32 @@ from ..extension import Extension, lookup_extension_factory
 from ..extension.family import parse_family_id
 from ..extension.installed import is_installed
 from ..extension.missing import MissingExtension
+from ..graph.drawing import Step, steps_svg
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import plain
 from ..io.container import HEADER_BYTES, declared
 from ..io.program import ExportedProgram
 from ..io.replacing import replace_file
-from ..jax_seam import read_module
+from ..jax_seam import ModuleOp, main_ops, read_module
 from ..meta import symbol_constraints
 from ..payload_text import payload_json
-from .files import add_file, digest, inputs, outputs, read, require_folder, require_unread
-from .module_drawing import module_svg
+from .files import add_file, inputs, outputs, read, require_writable
 from .screen import OK, show
+
+_KINDS = {  # part of a StableHLO op's name -> kind of box; the first that fits
+    "custom_call": "other",
+    **dict.fromkeys(("input", "output", "constant"), ""),
+    "iota": "constant",
+    **dict.fromkeys(("dot", "convolution", "cholesky", "triangular", "fft"), "contraction"),
+    **dict.fromkeys(("reduce", "select_and_scatter"), "reduction"),
+    **dict.fromkeys(("gather", "scatter", "slice", "sort"), "indexing"),
+    **dict.fromkeys(
+        ("broadcast", "reshape", "transpose", "concatenate", "pad", "reverse", "dimension_size"),
+        "structural",
+    ),
+    **dict.fromkeys(("while", "if", "case", "call"), "control"),
+    **dict.fromkeys(("rng", "all_", "collective", "tuple"), "other"),
+}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,39 +58,42 @@ def add(parser: argparse.ArgumentParser) -> None:
 def inspect(chosen: argparse.Namespace) -> int:
     """Print what a file holds."""
     if chosen.graph:
-        require_unread("--graph", chosen.graph, chosen.file)
-        require_folder("--graph", chosen.graph)
+        require_writable("--graph", chosen.graph, chosen.file)
         if not chosen.graph.endswith(".svg"):
-            raise InvalidConfig(where="--graph", given=chosen.graph, needed="a name that ends in .svg: the picture is an SVG file")
-    found = read(chosen, skip_missing_extensions=True)
+            needed = "a name that ends in .svg: the picture is an SVG file"
+            raise InvalidConfig(where="--graph", given=chosen.graph, needed=needed)
+    found = read(chosen, skip_missing=True)
+    content = pathlib.Path(chosen.file).read_bytes()
     facts = {
         "file": chosen.file,
-        "bytes": pathlib.Path(chosen.file).stat().st_size,
-        "sha256": digest(chosen.file),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
         "inputs": {name: str(value) for name, value in inputs(found).items()},
         "outputs": {name: str(value) for name, value in outputs(found).items()},
-        "constraints": list(symbol_constraints(found.metas) if isinstance(found, Graph) else found.constraints),
-        **(_of_graph(found, chosen.file) if isinstance(found, Graph) else _of_program(found)),
     }
+    facts |= _of_graph(found, content) if isinstance(found, Graph) else _of_program(found)
     if chosen.graph:
-        drawn = found.svg() if isinstance(found, Graph) else module_svg(found.exported.mlir_module_serialized)
+        drawn = found.svg() if isinstance(found, Graph) else _program_svg(found)
         replace_file(chosen.graph, drawn.encode())
     show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
     return OK
 
 
-def _of_graph(graph: Graph, path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        version, _ = declared(file.read(HEADER_BYTES), path)
-    ops = collections.Counter(_names(graph))
-    calls = [(node.op.family_id, node.op.payload) for node in _nodes(graph) if isinstance(node.op, MissingExtension)]
-    calls += [(extension.family_id, payload_json(extension.op)) for extension in graph.extensions]
+def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
+    version, _ = declared(content[:HEADER_BYTES], "graph")
+    ops = [node.op for node in _nodes(graph)]
+    missing = [op for op in ops if isinstance(op, MissingExtension)]
+    calls = [(op.family_id, op.payload) for op in missing]
+    calls += [(op.family_id, payload_json(op.op)) for op in graph.extensions]
+    kinds = (Extension, MissingExtension)
+    names = [op.family_id if isinstance(op, kinds) else type(op).__name__ for op in ops]
     return {
         "kind": "graph",
         "version": f"format {version}",
+        "constraints": list(symbol_constraints(graph.metas)),
         "guards": list(map(str, graph.guards)),
         "extensions": _families(calls, calls),
-        "ops": dict(ops.most_common()),
+        "ops": dict(collections.Counter(names).most_common()),
     }
 
 
@@ -85,61 +104,76 @@ def _nodes(graph: Graph) -> Iterator[Node]:
             yield from _nodes(body)
 
 
-def _names(graph: Graph) -> Iterator[str]:
-    for node in _nodes(graph):
-        yield node.op.family_id if isinstance(node.op, Extension | MissingExtension) else type(node.op).__name__
-
-
 def _of_program(program: ExportedProgram) -> dict[str, Any]:
-    manifest = program.manifest
-    calls = [[(call["family_id"], call["payload"]) for call in calls] for calls in manifest.extensions]
+    manifest, exported = program.manifest, program.exported
+    calls = [[(c["family_id"], c["payload"]) for c in calls] for calls in manifest.extensions]
+    promises = dict.fromkeys(manifest.custom_calls, "stable")
+    convention = f"calling convention {exported.calling_convention_version}"
+    ops = read_module(exported.mlir_module_serialized).ops
     return {
         "kind": "exported program",
-        "version": f"JAX {manifest.jax}, calling convention {program.exported.calling_convention_version}; here is JAX {jax.__version__}",
+        "version": f"JAX {manifest.jax}, {convention}; here is JAX {jax.__version__}",
+        "constraints": list(program.constraints),
         "platforms": list(program.platforms),
-        "devices": program.exported.nr_devices,
+        "devices": exported.nr_devices,
         "vjp_order": program.vjp_order,
         "extensions": _families(calls[0], list(itertools.chain(*calls))),
-        "custom_calls": {target: "stable" if target not in manifest.unguaranteed else "no promise" for target in manifest.custom_calls},
-        "ops": dict(collections.Counter(read_module(program.exported.mlir_module_serialized).ops).most_common()),
+        "custom_calls": promises | dict.fromkeys(manifest.unguaranteed, "no promise"),
+        "ops": dict(collections.Counter(ops).most_common()),
     }
 
 
 def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Each family with the number of its calls, whether it is known here, and the payloads of the program's own calls."""
+    """Each family: how often it is called, whether it is known here, payloads of its own calls."""
     counts = collections.Counter(family for family, _ in calls)
     return [
         {
             "family_id": family,
             "version": parse_family_id(family).version,
             "calls": counts[family],
-            "here": "registered" if lookup_extension_factory(family) else "installed" if is_installed(family) else "not registered",
+            "here": _known(family),
             "payloads": list(dict.fromkeys(payload for name, payload in own if name == family)),
         }
         for family in sorted(counts)
     ]
 
 
+def _known(family: str) -> str:
+    if lookup_extension_factory(family):
+        return "registered"
+    return "installed" if is_installed(family) else "not registered"
+
+
 def _page(facts: dict[str, Any]) -> str:
-    lines = [f"{plain(facts['file'])}: {facts['kind']}, {facts['bytes']:,} bytes"]
-
-    def line(name: str, *texts: str) -> None:
-        lines.extend(f"  {label:<14}{plain(text)}" for label, text in zip([name, *[""] * len(texts)], texts or ("none",), strict=False))
-
-    line("sha256", facts["sha256"])
-    line("version", facts["version"])
-    line("inputs", *(f"{name}  {text}" for name, text in facts["inputs"].items()))
-    line("outputs", *(f"{name}  {text}" for name, text in facts["outputs"].items()))
-    line("constraints", *facts["constraints"])
-    if facts["kind"] == "graph":
-        line("guards", *facts["guards"])
-    else:
-        line("platforms", ", ".join(facts["platforms"]))
-        line("devices", str(facts["devices"]))
-        line("gradients", f"of order {facts['vjp_order']}" if facts["vjp_order"] else "none")
-        line("custom calls", *(f"{target}  {promise}" for target, promise in facts["custom_calls"].items()))
-    for family in facts["extensions"]:
-        count = f"{family['calls']} call{'s' * (family['calls'] != 1)}"
-        line("extension", f"{family['family_id']}  {count}, {family['here']} here", *family["payloads"])
-    line("ops", *(f"{count:>6} {name}" for name, count in facts["ops"].items()))
+    lines = []
+    for fact, value in facts.items():
+        if fact == "extensions":
+            texts = [
+                text
+                for family in value
+                for text in (
+                    f"{family['family_id']}  calls {family['calls']}, {family['here']} here",
+                    *family["payloads"],
+                )
+            ]
+        elif isinstance(value, dict):
+            texts = [f"{name}  {text}" for name, text in value.items()]
+        else:
+            texts = [str(text) for text in (value if isinstance(value, list) else [value])]
+        labels = [fact, *[""] * len(texts)]
+        rows = zip(labels, texts or ["none"], strict=False)
+        lines += [f"{label:<13} {plain(text)}" for label, text in rows]
     return "\n".join(lines)
+
+
+def _program_svg(program: ExportedProgram) -> str:
+    """The main function of a program as a picture."""
+    return steps_svg([_step(op) for op in main_ops(program.exported.mlir_module_serialized)])
+
+
+def _step(op: ModuleOp) -> Step:
+    name = op.name.removeprefix("stablehlo.")
+    kind = next((kind or part for part, kind in _KINDS.items() if part in name), "elementwise")
+    kind, label = "extension" if op.family_id else kind, op.family_id or op.called or name
+    types = ", ".join(op.types)
+    return Step(kind, label, [types], f"{name} : {types}", list(op.reads))

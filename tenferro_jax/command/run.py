@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..engine.engine import Engine
-from ..engine.progress import Progress
 from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..meta import as_operand, is_key, meta_of
 from .array_files import is_named_by_numpy, load, save
-from .files import add_file, arguments, inputs, named, outputs, read, require_folder, require_unread
+from .files import add_file, arguments, inputs, named, outputs, read, require_writable
 from .screen import OK, show, timed
 
 
@@ -31,10 +29,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAME=][DTYPE:]x.npy",
-        help="an array, in the order of the inputs or by the name that inspect shows; or an .npz of several by name. "
-        "A dtype that NumPy does not know is named: bfloat16:x.npy",
+        help="an array, in the order of the inputs or by the name that inspect shows; or an .npz "
+        "of several by name. A dtype that NumPy does not know is named: bfloat16:x.npy",
     )
-    parser.add_argument("-o", "--output", metavar="out.npz", help="where results go: .npz by name, or .npy where there is one")
+    text = "where results go: .npz by name, or .npy where there is one"
+    parser.add_argument("-o", "--output", metavar="out.npz", help=text)
     parser.set_defaults(run=run)
 
 
@@ -49,33 +48,27 @@ def run(chosen: argparse.Namespace) -> int:
             needed="one for 1 device, where a command runs",
             fix="Call it in Python, on arrays that lie on so many.",
         )
-    declared = inputs(found)
     if chosen.output:
-        _require_output(chosen, outputs(found))
+        _require_output(chosen, list(outputs(found).values()))
+    declared = inputs(found)
     given = _bound(chosen.input, declared)
     args = arguments(found, [as_operand(given[name], f"--input {name}") for name in declared])
     with timed("compile"):
-        compiled = _compiled(found, args)
+        if isinstance(found, Graph):
+            compiled: Any = Engine().compile(found.bound_to(*args))
+        else:
+            compiled = jax.jit(found.call).lower(*args).compile()
     with timed("run"):
         result = jax.block_until_ready(compiled(*args))
-    leaves = [jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf for leaf in jax.tree.leaves(result)]
-    results = {name: np.asarray(leaf) for name, leaf in named(jax.tree.structure(result), leaves, "out").items()}
-    for name, array in results.items():
+    results = named(jax.tree.structure(result), jax.tree.leaves(result), "out")
+    for name, leaf in results.items():
+        array = np.asarray(jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf)
+        results[name] = array
         show(f"{name}  {meta_of(array)}{f' = {array}' if array.size == 1 else ''}")
     if chosen.output:
         save(chosen.output, results)
         show(f"wrote {chosen.output}", sys.stderr)
     return OK
-
-
-def _compiled(found: Graph | ExportedProgram, args: tuple[Any, ...]) -> Callable[..., Any]:
-    if isinstance(found, Graph):
-        return Engine(progress=_tell).compile(found.bound_to(*args))
-    return jax.jit(found.call).lower(*args).compile()
-
-
-def _tell(event: Progress) -> None:
-    show(f"  {event.phase} {event.number + 1} of {event.total}: {event.seconds:.2f} s", sys.stderr)
 
 
 def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -90,29 +83,34 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
             continue
         arrays = {name: found} if isinstance(found, np.ndarray) else found
         if twice := given.keys() & arrays.keys():
-            fix = "Leave one out."
-            raise DuplicateBinding(where="--input", given=f"{', '.join(sorted(twice))} twice", needed="one array each", fix=fix)
+            what = f"{', '.join(sorted(twice))} twice"
+            raise DuplicateBinding(where="--input", given=what, needed="one array each")
         given.update(arrays)
     free = [name for name in declared if name not in given]
     given.update(zip(free, unnamed, strict=False))
-    unknown = [name for name in given if name not in declared] + ["one more"] * (len(unnamed) - len(free))
+    unknown = [name for name in given if name not in declared]
+    unknown += ["one more"] * (len(unnamed) - len(free))
     missing = [name for name in declared if name not in given]
     if unknown or missing:
         kind = UnexpectedBinding if unknown else UnboundPlaceholder
         what = ", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}"
-        raise kind(where="--input", given=what, needed=", ".join(f"{n} {a}" for n, a in declared.items()) or "none")
+        needed = ", ".join(f"{name} {meta}" for name, meta in declared.items()) or "none"
+        raise kind(where="--input", given=what, needed=needed)
     return given
 
 
-def _require_output(chosen: argparse.Namespace, results: Mapping[str, Any]) -> None:
-    """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype, and never over what was read."""
-    path, dtypes = pathlib.Path(chosen.output), [np.dtype("uint32") if is_key(value.dtype) else value.dtype for value in results.values()]
-    require_folder("--output", chosen.output)
-    if not chosen.output.endswith((".npz", ".npy")) or (path.suffix == ".npy" and len(dtypes) != 1):
-        needed = ".npz, or .npy for one result"
-        raise InvalidConfig(where="--output", given=f"{chosen.output} for {len(dtypes)} results", needed=needed)
-    if path.suffix == ".npy" and not is_named_by_numpy(dtypes[0]):
-        needed = ".npz, in which its name is written: .npy files forget it"
-        raise InvalidConfig(where="--output", given=f"{path} for a result of {dtypes[0]}", needed=needed)
+def _require_output(chosen: argparse.Namespace, results: list[Any]) -> None:
+    """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype."""
+    path = chosen.output
     given = [text.rpartition("=")[2] for text in chosen.input]
-    require_unread("--output", chosen.output, chosen.file, *given, *(text.partition(":")[2] for text in given))
+    read = [*given, *(text.partition(":")[2] for text in given)]
+    require_writable("--output", path, chosen.file, *read)
+    if path.endswith(".npz"):
+        return
+    if not path.endswith(".npy") or len(results) != 1:
+        text = f"{path} for {len(results)} results"
+        raise InvalidConfig(where="--output", given=text, needed=".npz, or .npy for one result")
+    (dtype,) = (result.dtype for result in results)
+    if not is_key(dtype) and not is_named_by_numpy(dtype):
+        needed = ".npz, in which its name is written: .npy files forget it"
+        raise InvalidConfig(where="--output", given=f"{path} for {dtype}", needed=needed)

@@ -124,7 +124,7 @@ def _known_fields(cls: Any) -> list[list[str]] | None:
         return [list(cls._fields), []]
     if not dataclasses.is_dataclass(cls):
         return None
-    blank = object.__new__(cls)
+    blank: Any = object.__new__(cls)  # type: ignore[arg-type]
     own = [field.name for field in dataclasses.fields(cls)]
     for name in own:
         object.__setattr__(blank, name, name)
