@@ -22,7 +22,6 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "training_step": (),
     "graph_building": (),
     "graph_passes": (),
-    "donation": (),
     "eval_all": (),
     "tropical_gpu": (),
     "growth": ("--json", str(FOLDER / "growth.json"), "--plot", str(IMAGES / "tropical_growth.png")),

@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from benchmarks import (
-    donation,
     eval_all,
     extension_in_jit,
     first_call,
@@ -78,12 +77,6 @@ def test_graph_passes(capsys):
     assert set(ratios) == set(graph_passes.CASES)
     out = capsys.readouterr().out
     assert all(f"{name} |" in out for name in ratios)
-
-
-def test_donation(capsys):
-    ratios = donation.main(8, repeats=2)
-    assert set(ratios) == set(donation.CASES)
-    assert "donated/kept" in capsys.readouterr().out
 
 
 def test_graph_building(capsys):

@@ -147,9 +147,6 @@ class TropicalEinsum(ExtensionOp):
         value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
         return value.astype(operands[0].dtype), *winner
 
-    def prune_outputs(self, live: tuple[bool, ...]) -> ExtensionOp | None:
-        return dataclasses.replace(self, outputs=Outputs.VALUE) if live == (True, False) else None
-
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         equation = self.layout.equation
         label = next(c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs))

@@ -14,10 +14,9 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import UndecidedDimensionError
-from ..extension import ExtensionOp, RouteKind, apply
+from ..extension import RouteKind, apply
 from ..extension.execution import current_platform
 from ..extension.op import has_host_form, lowered
-from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.loading import load_exported
@@ -135,30 +134,6 @@ def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
             got = runner.eval(graph, *made)
         subject.require_equal(what, got, subject.expected(made), "X8.10", SAME)
         yield
-
-
-def pruned_outputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Graphs that use some outputs alone, compiled: what prune_outputs leaves gives the same."""
-    if type(subject.op).prune_outputs is ExtensionOp.prune_outputs:
-        raise NotApplicable("the op prunes no outputs", "Override prune_outputs, if that saves work.")
-    if subject.op.output_count < 2:
-        raise NotApplicable("the op has fewer than two outputs", "Nothing is to be done.")
-    want = subject.expected(inputs)
-    for live in _live(len(want)):
-        builder = GraphBuilder()
-        outs = builder.add(subject.carrier, *[builder.input(meta_of(x)) for x in inputs])
-        what, fix = f"output {', '.join(map(str, live))} alone", "Give the live outputs, in order."
-        with breaking("X8.11", what, fix):
-            got = jax.tree.leaves(Engine().eval(builder.build([outs[i] for i in live]), *inputs))
-        subject.require_equal(what, got, [want[i] for i in live], "X8.11", fix)
-        yield
-
-
-def _live(count: int) -> Iterator[tuple[int, ...]]:
-    """Which outputs are used: every choice of up to four outputs, of more each alone and all but each."""
-    for size in range(1, count):
-        if count <= 4 or size in (1, count - 1):
-            yield from itertools.combinations(range(count), size)
 
 
 def _two_sizes(subject: Subject, inputs: Inputs) -> list[Inputs]:

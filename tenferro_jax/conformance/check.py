@@ -82,7 +82,6 @@ CHECKS = (
     Check("L5", devices.named_sharding, ("X13.3",), (*RUNS, "vmap")),
     Check("L5", devices.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
     Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
-    Check("L5", agreement.pruned_outputs, ("X8.11",), RUNS),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), RUNS),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),
     Check("L6", identity.payload_text, ("X5.9",)),

@@ -1,4 +1,4 @@
-"""Graph -> ExecProgram: prune outputs, order into few segments, find last uses, compile.
+"""Graph -> ExecProgram: order the nodes into few segments, find last uses, compile.
 
 A host-only node needs its inputs' values, so it stands between segments. Each node gets a level: how many host calls
 lie on the longest way to it. Nodes of one level are one segment, whatever order the graph has them in, and the host
@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import InvalidConfig, MetaMismatchError
-from ..extension import Extension, ExtensionOp, Route, RouteKind
+from ..errors import InvalidConfig
+from ..extension import Extension, Route, RouteKind
 from ..extension.execution import here, route_of
-from ..extension.op import authored
 from ..graph.graph import Graph, bodies, require_graph
 from ..jax_seam import Site
 from ..meta import TensorMeta
@@ -26,23 +25,17 @@ from .program import ExecProgram, Step, require_x64_values
 from .progress import Progress, ProgressCallback
 
 
-def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: ProgressCallback | None = None) -> ExecProgram:
+def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
     """Compile a graph with concrete shapes for the platform where JAX runs now.
-
-    An op with a class attribute `host_check = True` and a method `check_on_host(*arrays)` is a host step of its own: the
-    method looks at read-only NumPy arrays and raises BackendFailure; the outputs are the inputs, unchanged.
 
     Args:
       graph: a Graph.
-      donate: whether a segment may reuse the buffers of intermediates that die in it; never those of the caller. By
-        default everywhere but on cpu, where it was never faster and up to 1.7 times slower (benchmarks.donation).
       progress: called after each segment is lowered and compiled, and by the program after each of several steps.
 
     Raises:
-      InvalidConfig: no graph, an input with a symbolic dimension, or a donate that is no bool.
+      InvalidConfig: no graph, or an input with a symbolic dimension.
       X64Error: the graph holds 64-bit values and 64-bit types are off.
       Unsupported: an extension has no route on this platform.
-      MetaMismatchError: an extension's prune_outputs gives an op of other outputs than the live ones.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -52,8 +45,6 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
       (['Constant', 'BroadcastInDim', 'Add'], (True, True))
     """
     require_graph(graph, "compile_std_to_exec")
-    if donate is not None and not isinstance(donate, bool):
-        raise InvalidConfig(where="compile_std_to_exec", given=f"donate={donate!r}", needed="True, False or None", fix="Leave it out.")
     if graph.is_symbolic:
         raise InvalidConfig(
             where="compile_std_to_exec",
@@ -64,10 +55,10 @@ def compile_std_to_exec(graph: Graph, *, donate: bool | None = None, progress: P
     require_x64_values(graph)
     site = here()
     chosen: dict[Any, Route] = {}
-    nodes = list(_pruned(graph))
+    nodes = [_Scheduled(node.op, node.inputs, tuple(outs)) for node, outs in graph.steps()]
     routes = list(_routes(((n.op, [graph.metas[i] for i in n.inputs]) for n in nodes), site, chosen))
     on_host = [_is_host(n, [graph.metas[i] for i in n.inputs], chosen) for n in nodes]
-    steps = _steps(graph, nodes, on_host, site.platform != "cpu" if donate is None else donate)
+    steps = _steps(graph, nodes, on_host)
     segments = [s for s in steps if isinstance(s, Segment)]
     for number, segment in enumerate(segments):
         start = time.perf_counter()
@@ -90,44 +81,6 @@ class _Scheduled(NamedTuple):
     outputs: tuple[int, ...]
 
 
-# --- output pruning ------------------------------------------------------------------------------------------------
-
-
-def _pruned(graph: Graph) -> Iterator[_Scheduled]:
-    """The nodes with the slots they write; an extension with dead outputs in its narrower form, if it has one."""
-    used = {*graph.outputs, *(i for n in graph.nodes for i in n.inputs)}
-    ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
-    for node, end in zip(graph.nodes, ends, strict=bool(graph.nodes)):
-        outputs = tuple(range(node.first_output, end))
-        live = tuple(i in used for i in outputs)
-        if isinstance(node.op, Extension) and not all(live):
-            with authored(node.op.family_id, "prune_outputs"):
-                form = node.op.op.prune_outputs(live)
-            if form is not None:
-                kept = tuple(i for i in outputs if i in used)
-                narrow = _checked(node.op, form, [graph.metas[i] for i in node.inputs], tuple(graph.metas[i] for i in kept))
-                yield _Scheduled(narrow, node.inputs, kept)
-                continue
-        yield _Scheduled(node.op, node.inputs, outputs)
-
-
-def _checked(carrier: Extension, form: Any, inputs: Sequence[TensorMeta], live: tuple[TensorMeta, ...]) -> Extension:
-    where = f"prune_outputs of extension {carrier.family_id}"
-    if not isinstance(form, ExtensionOp) or form.family_id != carrier.family_id:
-        needed = f"an op of family {carrier.family_id}, or None"
-        raise InvalidConfig(where=where, given=repr(form), needed=needed, fix="Return a narrower form of the same family.")
-    narrow = carrier.with_op(form)
-    have = narrow.infer(*inputs)
-    if have != live:
-        raise MetaMismatchError(
-            where=where,
-            given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
-            needed=f"exactly the live outputs {', '.join(map(str, live))}, in order",
-            fix="Correct it, or return None.",
-        )
-    return narrow
-
-
 # --- who runs what -------------------------------------------------------------------------------------------------
 
 
@@ -146,13 +99,13 @@ def _routes(ops: Iterable[tuple[StdTensorOp, Sequence[TensorMeta]]], site: Site,
 def _is_host(node: _Scheduled, metas: Sequence[TensorMeta], chosen: dict[Any, Route]) -> bool:
     if isinstance(node.op, Extension):
         return chosen[node.op, tuple(metas)].kind is RouteKind.HOST
-    return getattr(node.op, "host_check", False)
+    return hasattr(node.op, "check_on_host")
 
 
 # --- schedule ------------------------------------------------------------------------------------------------------
 
 
-def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool], donate: bool) -> list[Step]:
+def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[Step]:
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), []
     for group, host in reversed(groups):
@@ -165,23 +118,16 @@ def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool], d
             instructions.append(Instruction(node.op, node.inputs, node.outputs, tuple(graph.metas[i] for i in node.outputs), last_use))
         backwards.append((instructions[::-1], host, after))
     steps: list[Step] = []
-    owned: set[int] = set()
     for instructions, host, after in reversed(backwards):
         written = {i for instruction in instructions for i in instruction.outputs}
         if host:
             steps.append(HostStep(instructions[0]))
-            read = set(instructions[0].inputs)
-            # What a check lets through has two names for one buffer: neither is ours to give away.
-            owned = owned | written if isinstance(instructions[0].op, Extension) else owned - read
             continue
         alone = len(groups) == 1
         inputs = range(graph.input_count) if alone else sorted({i for n in instructions for i in n.inputs} - written)
         through = [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
         outputs = graph.outputs if alone else [*through, *sorted(written & after)]
-        inputs = sorted({*inputs, *through})
-        donated = _donated([i for i in inputs if i in owned - after], outputs, graph.metas) if donate else frozenset()
-        steps.append(Segment(f"segment_{len(steps)}", instructions, inputs, outputs, donated))
-        owned |= written
+        steps.append(Segment(f"segment_{len(steps)}", instructions, sorted({*inputs, *through}), outputs))
     return steps
 
 
@@ -220,14 +166,3 @@ def _groups(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) 
             groups.append(([nodes[i] for i in sorted(device[at])], False))
         groups += [([nodes[i]], True) for i in hosts[at]]
     return groups
-
-
-def _donated(candidates: Sequence[int], outputs: Sequence[int], metas: Sequence[TensorMeta]) -> frozenset[int]:
-    """Those of the dying slots whose buffer an output can take over: of equal dtype and shape, one for one."""
-    room = collections.Counter(metas[i] for i in outputs)
-    donated = set()
-    for i in candidates:
-        if room[metas[i]] > 0:
-            room[metas[i]] -= 1
-            donated.add(i)
-    return frozenset(donated)

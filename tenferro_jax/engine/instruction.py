@@ -42,18 +42,14 @@ class Segment:
       instructions: in order.
       inputs: slots read from outside.
       outputs: slots that later steps or the caller need.
-      donated: input slots whose buffers XLA may reuse: intermediates that die here and fit an output.
       compiled: the ahead-of-time compiled function.
     """
 
     compiled: Any
 
-    def __init__(
-        self, name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int], donated: frozenset[int]
-    ):
-        self.instructions, self.inputs, self.outputs, self.donated = tuple(instructions), tuple(inputs), tuple(outputs), donated
-        positions = tuple(i for i, slot in enumerate(self.inputs) if slot in donated)
-        self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs), donate_argnums=positions)
+    def __init__(self, name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int]):
+        self.instructions, self.inputs, self.outputs = tuple(instructions), tuple(inputs), tuple(outputs)
+        self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs))
         self._call: Callable[..., Any] = self._jitted
 
     def lower(self, metas: Sequence[TensorMeta]) -> Any:

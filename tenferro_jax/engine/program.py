@@ -69,7 +69,7 @@ class ExecProgram:
       True
       >>> print(program.explain())
       ExecProgram(2 instructions, 1 segment): (float32[2,2]) -> (float32[2,2])
-        0 segment  1 in, 1 out, 0 donated: 1 DotGeneral, 1 Tanh
+        0 segment  1 in, 1 out: 1 DotGeneral, 1 Tanh
     """
 
     def __init__(
@@ -158,11 +158,8 @@ class ExecProgram:
                 if stats is None:
                     raise _no_analysis("memory")
                 scratch = stats.temp_size_in_bytes
-                reused = stats.alias_size_in_bytes
-            else:
-                reused = 0
             temp = max(temp, scratch)
-            peak = max(peak, sum(held.values()) + sum(outs.values()) + scratch - reused)
+            peak = max(peak, sum(held.values()) + sum(outs.values()) + scratch)
             for i in dying:
                 del held[i]
             held.update(outs)
@@ -176,9 +173,8 @@ class ExecProgram:
         """A table: the steps with what is in them, then each extension's route and why."""
         lines = [repr(self)]
         for number, step in enumerate(self.steps):
-            donated = f", {len(step.donated)} donated" if isinstance(step, Segment) else ""
             kind = "segment" if isinstance(step, Segment) else "host"
-            lines.append(f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out{donated}: {step.kinds()}")
+            lines.append(f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out: {step.kinds()}")
         return "\n".join([*lines, *(f"  {route}" for route in self.routes)])
 
     def __repr__(self) -> str:

@@ -113,14 +113,6 @@ class ExtensionOp(Sealed):
         del in_axes
         return None
 
-    def prune_outputs(self, live: tuple[bool, ...]) -> ExtensionOp | None:
-        """An op of the same family and inputs with exactly the live outputs, in order; None keeps all of them.
-
-        Asked when a graph is compiled and some outputs are used by nothing, with one bool for each output.
-        """
-        del live
-        return None
-
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Where the outputs are on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
 

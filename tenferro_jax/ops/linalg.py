@@ -239,7 +239,6 @@ class ValidateNonsingular(StdTensorOp):
     """
 
     takes = INEXACT
-    host_check = True
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """The input's."""

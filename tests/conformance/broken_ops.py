@@ -415,26 +415,6 @@ class Scaled(ExtensionOp):
 
 
 @dataclass(frozen=True)
-class Powers(ExtensionOp):
-    """x, x**2 and x**3; what is pruned to the last two may come in the other order."""
-
-    broken: bool
-    exponents: tuple[int, ...] = (1, 2, 3)
-    family_id = "broken.powers.v1"
-
-    @property
-    def output_count(self):
-        return len(self.exponents)
-
-    def lower_to_standard_ops(self, builder, x):
-        return builder.inline(lambda x: tuple(jax.lax.integer_pow(x, n) for n in self.exponents), x)
-
-    def prune_outputs(self, live):
-        kept = tuple(itertools.compress(self.exponents, live))
-        return dataclasses.replace(self, exponents=kept[::-1] if self.broken and live == (False, True, True) else kept)
-
-
-@dataclass(frozen=True)
 class OnHost(Same):
     """1.5 x by a lowering and on the host, where one kind of input may be got wrong."""
 
@@ -455,31 +435,6 @@ class OnHost(Same):
         if self.wrong == "small":
             x = np.where(abs(x) < 1e-10, 0, x).astype(x.dtype)
         return ((x * 1.5 * (1.01 if wrong else 1)).astype(x.dtype),)
-
-
-@dataclass(frozen=True)
-class SineAndCosine(ExtensionOp):
-    """Two outputs; the pruned op may give the other one."""
-
-    broken: bool
-    only: str = ""
-    family_id = "broken.sine_and_cosine.v1"
-
-    @property
-    def output_count(self):
-        return 1 if self.only else 2
-
-    def infer_output_meta(self, inputs, context):
-        return [inputs[0]] * self.output_count
-
-    def eager_execute(self, x):
-        named = {"sine": np.sin, "cosine": np.cos}
-        return tuple(named[name](x) for name in ([self.only] if self.only else named))
-
-    def prune_outputs(self, live):
-        if self.only or all(live):
-            return None
-        return dataclasses.replace(self, only="cosine" if live[1] is not self.broken else "sine")
 
 
 @dataclass(frozen=True)
@@ -764,12 +719,10 @@ DEFECTS: dict[str, Defect] = {
     "a host form that disagrees with the lowering": Defect("routes", "X8.10", TwoForms),
     "a kernel that disagrees with the lowering": Defect("routes", "X8.10", lambda broken: Lowered(), runtimes=kernels),
     "a lowering that needs to know sizes": Defect("exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)),
-    "a pruned op with the other output": Defect("pruned_outputs", "X8.11", SineAndCosine),
     "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
     "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
     "a batched form wrong for a middle axis": Defect("vmap", "X13.2", Cumulated, (MATRIX,)),
     "a batched form wrong for mixed axes": Defect("vmap", "X13.2", Scaled, (X, Y)),
-    "two pruned outputs in another order": Defect("pruned_outputs", "X8.11", Powers),
     "a host form wrong for another dtype": Defect("routes", "X8.10", _on_host("float32")),
     "a host form wrong for size 1": Defect("routes", "X8.10", _on_host("size 1")),
     "a host form wrong for odd sizes": Defect("routes", "X8.10", _on_host("odd sizes"), (np.array([0.5, -1.25]),)),

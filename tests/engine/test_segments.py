@@ -11,16 +11,14 @@ from jax import lax
 
 from benchmarks import training_step
 from benchmarks.measure import canonical_hlo
-from ext_tropical import tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical import tropical_einsum
 from tenferro_jax import (
     BackendFailure,
     Engine,
-    Graph,
     GraphBuilder,
     InvalidConfig,
     MetaMismatchError,
     RouteKind,
-    TensorMeta,
     Unsupported,
     X64Error,
     compile_std_to_exec,
@@ -30,9 +28,8 @@ from tenferro_jax import (
 from tenferro_jax.engine.instruction import HostStep, Segment
 from tenferro_jax.extension import ExtensionOp, apply
 from tenferro_jax.ops.linalg import Solve, ValidateNonsingular
-from tenferro_jax.ops.op import StdTensorOp, op
 
-from ..extension_ops import HostCumulate, MaxAndIndex
+from ..extension_ops import HostCumulate
 
 
 def cumulate(x):
@@ -128,46 +125,6 @@ def test_last_uses_are_those_that_a_forward_scan_finds():
         assert [m.shape for m in instruction.metas] == [program.slots[i].shape for i in instruction.outputs]
 
 
-def test_dying_intermediates_are_donated_and_the_callers_arrays_never():
-    def fn(x):
-        a = jnp.sin(x)
-        b = cumulate(a)
-        return jnp.cos(b) * x + a, x
-
-    x = jnp.linspace(0.0, 1.0, 1000)
-    program = compile_std_to_exec(trace(fn, x), donate=True)
-    first, last = program.segments
-    assert first.donated == frozenset()
-    (host,) = (s for s in program.steps if isinstance(s, HostStep))
-    assert last.donated <= {*first.outputs, *host.outputs}
-    assert len(last.donated) == 1  # one output of that shape: one buffer to take over
-    want = np.cos(np.cumsum(np.sin(x))) * np.asarray(x) + np.sin(x)
-    for _ in range(2):
-        np.testing.assert_allclose(program(x)[0], want, rtol=1e-12)
-        np.testing.assert_array_equal(program(x)[1], x)
-    assert not x.is_deleted()
-    assert not any(s.donated for s in compile_std_to_exec(trace(fn, x)).segments)  # the default on cpu
-
-
-def test_a_donation_that_is_no_bool_is_refused():
-    with pytest.raises(InvalidConfig, match=r"compile_std_to_exec: given donate='yes'"):
-        compile_std_to_exec(trace(lambda x: x + 1, np.ones(2)), donate="yes")
-
-
-def test_an_input_that_ops_pass_through_unchanged_is_not_donated():
-    builder = GraphBuilder()
-    x = builder.input(TensorMeta(np.dtype("float64"), (8,)))
-    same = builder.inline(lambda x: lax.stop_gradient(x), x)
-    (host,) = builder.add(HostCumulate(), same)
-    out = builder.inline(lambda a, b: jnp.sin(a) + b, same, host)
-    program = compile_std_to_exec(builder.build([out]), donate=True)
-    mine = jnp.arange(8.0)
-    want = np.sin(np.arange(8.0)) + np.cumsum(np.arange(8.0))
-    for _ in range(2):
-        np.testing.assert_allclose(program(mine)[0], want, rtol=1e-14)
-    assert not mine.is_deleted()
-
-
 @dataclass(frozen=True)
 class Broken(ExtensionOp):
     """A host op that fails in a way of choice."""
@@ -196,89 +153,6 @@ def test_host_failures_are_typed():
         with pytest.raises(BackendFailure, match=r"test-package\.broken\.v1") as caught:
             Engine().eval(trace(lambda x, how=how: apply(Broken(how), jnp.sin(x))[0] + 1.0, x), x)
         assert type(caught.value.__cause__) is cause
-
-
-@dataclass(frozen=True)
-class Prunable(ExtensionOp):
-    """x + 1, x + 2, x + 3, as many of them as `kept` says; `wrong` makes its pruning a lie."""
-
-    family_id = "test-package.prunable.v1"
-    kept: tuple[int, ...] = (1, 2, 3)
-    wrong: str = ""
-
-    @property
-    def output_count(self):
-        return len(self.kept)
-
-    def lower_to_standard_ops(self, builder, x):
-        return builder.inline(lambda x: tuple(x + float(k) for k in self.kept), x)
-
-    def prune_outputs(self, live):
-        if self.wrong == "another op":
-            return HostCumulate()
-        kept = tuple(k for k, alive in zip(self.kept, live, strict=True) if alive)
-        return Prunable(self.kept if self.wrong == "all" else kept)
-
-
-@pytest.mark.clause("X8.11")
-def test_dead_outputs_are_pruned_with_the_author():
-    x = np.arange(3.0)
-    for fn in (lambda x: apply(Prunable(), x)[::2], jax.vmap(lambda x: apply(Prunable(), x)[::2])):
-        program = compile_std_to_exec(trace(fn, x))
-        assert [i.op.op.kept for i in program.instructions] == [(1, 3)]
-        chex.assert_trees_all_equal(program(x), (x + 1, x + 3))
-    whole = compile_std_to_exec(trace(lambda x: apply(Prunable(), x), x))
-    assert whole.instructions[0].op.op.kept == (1, 2, 3)
-    asked = compile_std_to_exec(trace(lambda x: apply(MaxAndIndex(), x)[1], x))
-    assert asked.instructions[0].op.op == MaxAndIndex()
-    for wrong, error in {"all": MetaMismatchError, "another op": InvalidConfig}.items():
-        with pytest.raises(error, match=r"prune_outputs of extension test-package\.prunable\.v1"):
-            compile_std_to_exec(trace(lambda x, wrong=wrong: apply(Prunable(wrong=wrong), x)[0], x))
-
-
-@pytest.mark.clause("X8.11")
-def test_tropical_einsum_drops_a_winner_that_nobody_reads():
-    x = np.random.default_rng(3).normal(size=(4, 4))
-    program = compile_std_to_exec(trace(lambda x: tropical_einsum_with_argmax("ij,jk->ik", x, x).value, x))
-    assert [i.op.output_count for i in program.instructions] == [1]
-    np.testing.assert_array_equal(program(x), (x[:, :, None] + x[None]).max(1))
-
-
-@op
-class Positive(StdTensorOp):
-    """Its input, after the host has seen that it is positive."""
-
-    host_check = True
-
-    def apply(self, x):
-        return x
-
-    def check_on_host(self, x):
-        assert isinstance(x, np.ndarray)
-        assert not x.flags.writeable
-        if not (x > 0).all():
-            raise BackendFailure(where="Positive", given=f"{x.min()}", needed="positive numbers", fix="Add something.")
-
-
-def checked_graph(before, after) -> Graph:
-    builder = GraphBuilder()
-    x = builder.input(TensorMeta(np.dtype("float64"), (4,)))
-    (seen,) = builder.add(Positive(), builder.inline(before, x))
-    return builder.build([builder.inline(after, seen)])
-
-
-def test_ops_that_check_on_the_host_are_steps_of_their_own():
-    x = jnp.arange(4.0)
-    program = compile_std_to_exec(checked_graph(lambda x: x + 1, jnp.log), donate=True)
-    assert [type(s) for s in program.steps] == [Segment, HostStep, Segment]
-    assert program.segments[-1].donated == frozenset()
-    np.testing.assert_allclose(program(x)[0], np.log(np.arange(4.0) + 1))
-    with pytest.raises(BackendFailure, match="Positive: given -"):
-        program(x - 5)
-    straight = compile_std_to_exec(checked_graph(lambda x: x, lambda x: x))
-    for given in (x + 1, np.asarray(x + 1)):
-        (out,) = straight(given)
-        assert isinstance(out, jax.Array)
 
 
 def test_refusals():

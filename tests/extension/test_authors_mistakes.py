@@ -296,7 +296,7 @@ def test_a_field_that_only_the_constructor_has_is_refused():
         Init(1)
 
 
-@pytest.mark.clause("X8.14")
+@pytest.mark.clause("X8.11")
 @pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
 def test_a_kernel_declines_in_words(why):
     runtimes = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why))

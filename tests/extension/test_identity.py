@@ -737,7 +737,6 @@ PARTS = {
     "infer_output_meta": lambda self, inputs, context: inputs,
     "eager_execute": lambda self, x: (-x,),
     "batched": lambda self, in_axes: None,
-    "prune_outputs": lambda self, live: None,
     "infer_output_sharding": lambda self, inputs: None,
     "output_count": 2,
     "factor": lambda self: -self.k,

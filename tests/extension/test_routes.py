@@ -98,7 +98,7 @@ def wide_alone(op, x):
     return "" if x.shape[-1] >= 3 else f"{x.shape[-1]} columns are few"
 
 
-@pytest.mark.clause("X8.14", "X8.1")
+@pytest.mark.clause("X8.11", "X8.1")
 @pytest.mark.parametrize(("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))])
 def test_a_kernel_may_decline(columns, kind, value):
     call = lambda x: apply(KernelSine(), x, runtimes=MAY_DECLINE)[0]  # noqa: E731
@@ -111,7 +111,7 @@ def test_a_kernel_may_decline(columns, kind, value):
 
 
 @pytest.mark.slow
-@pytest.mark.clause("X8.14", "X8.3")
+@pytest.mark.clause("X8.11", "X8.3")
 def test_what_declines_and_stands_alone_is_no_route():
     with pytest.raises(Unsupported, match="its kernel declines: 2 columns are few"):
         apply(KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL))
