@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import collections
 import concurrent.futures
 import copy
 import json
@@ -35,6 +36,7 @@ MUTATED = (
     *("tenferro_jax/extension", "tenferro_jax/graph", "tenferro_jax/ad.py", "tenferro_jax/io"),
     *("ext_tropical/step", "ext_tropical/network"),
 )
+MOST_OTHERS = 150
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
     ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
@@ -128,18 +130,19 @@ def sample(count: int, seed: int) -> list[tuple[str, int]]:
     return random.Random(seed).sample(everything, count)
 
 
-def told_by(tests: list[str], repository: pathlib.Path, environment: dict[str, str], seconds: float) -> str | None:
-    """The first of these tests that fails, or how else the run ended; None where every test passed."""
-    (repository / "_tests.txt").write_text("\n".join(tests))
+def told_by(batches: list[list[str]], repository: pathlib.Path, environment: dict[str, str], seconds: float) -> str | None:
+    """The first of these tests that fails, or how else a batch of them ended; None where every test passed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:xdist", "-p", "no:cov", "@_tests.txt"]
-    try:
-        done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return "the time limit"
-    if done.returncode == 0:
-        return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return found[1] if found else f"exit code {done.returncode}"
+    for tests in filter(None, batches):
+        (repository / "_tests.txt").write_text("\n".join(tests))
+        try:
+            done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            return "the time limit"
+        if done.returncode != 0:
+            found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+            return found[1] if found else f"exit code {done.returncode}"
+    return None
 
 
 def _environment(repository: pathlib.Path, results: pathlib.Path) -> dict[str, str]:
@@ -172,19 +175,29 @@ class Reach:
         self.data.read()
         self.files = {name.rsplit("/repository/", 1)[1]: name for name in self.data.measured_files()}
         reaching = {self._test(context) for context in self.data.measured_contexts()}
-        self.elsewhere = self.times.keys() - reaching  # in a process of their own
+        self.elsewhere = [test for test, time in self.times.items() if test not in reaching and time > 1]  # in processes of their own
+        every = [contexts for name in self.files.values() for contexts in self.data.contexts_by_lineno(name).values()]
+        self.lines = collections.Counter(self._test(context) for contexts in every for context in contexts)
 
     @staticmethod
     def _test(context: str) -> str:
         return context.rsplit("|", 1)[0]
 
-    def tests(self, file: str, lines: range) -> list[str]:
-        """Those that run one of these lines; those of the whole file where it runs as the module is imported."""
+    def batches(self, file: str, lines: range) -> list[list[str]]:
+        """Those that run one of these lines, or the file where it runs as the module is imported, in two batches.
+
+        The likeliest to fail are those of two files of tests, which run the least else. Of the others so many are taken that a mutant
+        takes minutes, not the time of the tier: what they let live may be told of by another test.
+        """
         by_line = self.data.contexts_by_lineno(self.files[file]) if file in self.files else {}
         here = {self._test(context) for line in lines for context in by_line.get(line, ())} & self.times.keys()
         if not here:
             here = {self._test(context) for contexts in by_line.values() for context in contexts} & self.times.keys()
-        return sorted(here | self.elsewhere, key=lambda test: (self.times[test], test))
+        files = list(dict.fromkeys(test.split("::")[0] for test in sorted(here, key=self.lines.__getitem__)))[:2]
+        first = sorted(here, key=lambda test: (test.split("::")[0] not in files, self.times[test]))
+        cut = sum(test.split("::")[0] in files for test in here)
+        others = sorted(first[cut:], key=self.lines.__getitem__)[:MOST_OTHERS]
+        return [first[:cut], sorted([*others, *self.elsewhere], key=lambda test: (self.times[test], test))]
 
 
 def _node(case: ElementTree.Element) -> str:
@@ -196,13 +209,13 @@ def judged(file: str, number: int, repository: pathlib.Path, reach: Reach, argum
     """What became of one mutant: its line, what was done, and the test that told of it, if any did."""
     source = (ROOT / file).read_text()
     text, lines, what = mutated(source, number)
-    tests = reach.tests(file, lines)
+    batches = reach.batches(file, lines)
     (repository / file).write_text(text)
     try:
-        killer = told_by(tests, repository, _environment(repository, arguments.results), arguments.seconds) if tests else None
+        killer = told_by(batches, repository, _environment(repository, arguments.results), arguments.seconds)
     finally:
         (repository / file).write_text(source)
-    found = {"tier": arguments.tier, "tests": len(tests), "killed by": killer}
+    found = {"tier": arguments.tier, "tests": sum(map(len, batches)), "killed by": killer}
     return {"file": file, "number": number, "line": lines.start, "what": what} | found
 
 
@@ -234,7 +247,8 @@ def main() -> None:
                 free.put(repository)
 
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, arguments.results.open("a") as results:
-            for row in pool.map(judge, left):
+            for judgement in concurrent.futures.as_completed([pool.submit(judge, mutant) for mutant in left]):
+                row = judgement.result()
                 rows.append(row)
                 print(json.dumps(row), file=results, flush=True)
                 print(f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}", flush=True)

@@ -222,6 +222,16 @@ def test_sixteen_bit_floats_compute_in_float32(name, dtype):
     assert grads.dtype == dtype
 
 
+@pytest.mark.parametrize("search", [BY_LOOP, AT_ONCE], ids=["loop", "at once"])
+def test_the_first_candidate_is_searched_too(search):
+    """Where inf - inf may come, and the first candidate is NaN, or the best before a NaN that is no candidate."""
+    rows = jnp.array([[[np.inf], [1.0]], [[2.0], [1.0]]])
+    columns = jnp.array([[[-np.inf], [0.0]], [[0.0], [0.0]]])
+    value, winner = search(max_plus, rows, columns)
+    np.testing.assert_array_equal(value.ravel(), [np.nan, 2.0])
+    np.testing.assert_array_equal(winner.ravel(), [0, 0])
+
+
 def test_published_small_examples():
     """The upstream project's own examples, transposed from column-major."""
     a, b = np.array([[10.0, 0.0], [1.0, 5.0]]), np.array([[1.0, 10.0], [0.0, 1.0]])

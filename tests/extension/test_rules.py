@@ -70,7 +70,7 @@ def test_a_second_rule_for_a_family_changes_nothing():
         with pytest.raises(DuplicateRule, match=r"test-package\.scaled_square\.v1"):
             change()
     assert mine == before
-    assert not mine.is_rule_registered(New.family_id)
+    assert [mine.is_rule_registered(family) for family in (ScaledSquare.family_id, New.family_id)] == [True, False]
     both = mine.merge(ExtensionRuleSet(New()))
     assert (len(both), len(mine)) == (2, 1)
     assert both.lookup_rule(New.family_id) == New()

@@ -81,6 +81,19 @@ def test_pytrees_in_and_out():
         graph.to_jax()(*args[::-1])
 
 
+@pytest.mark.parametrize("within", ["scan", "cond", "while"])
+def test_rules_are_found_in_bodies(within):
+    def body(x):
+        return tropical_einsum("ij,jk->ik", x, x)
+
+    bodies = {
+        "scan": lambda x: jax.lax.scan(lambda x, _: (body(x), None), x, length=2)[0],
+        "cond": lambda x: jax.lax.cond(x[0, 0] > 0, body, lambda x: x, x),
+        "while": lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, body, x),
+    }
+    assert trace(bodies[within], np.ones((2, 2))).rules == trace(body, np.ones((2, 2))).rules != tj.extension.ExtensionRuleSet()
+
+
 def test_symbolic_sizes_take_those_of_the_arguments():
     b, n = jax.export.symbolic_shape("b, n")
     graph = trace(

@@ -356,6 +356,12 @@ def squared(x):
     return jnp.sin(jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name="i")(x)).sum()
 
 
+def test_an_axis_name_that_is_no_text_is_refused():
+    graph = trace(jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name=("i", 1)), np.ones((2, 3)))
+    with pytest.raises(Unsupported, match=r"to_wire: given a batch level of test-package\.scaled_square\.v1 with the axis names"):
+        to_wire(graph)
+
+
 @pytest.mark.clause("X11.3")
 def test_an_unknown_family_is_named(monkeypatch):
     content = to_wire(trace(squared, np.ones((2, 3))))

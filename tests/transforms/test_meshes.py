@@ -13,6 +13,7 @@ from tenferro_jax import InvalidConfig, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply
 
 from ..cases import CASES, ids
+from ..extension_ops import PlacedTanh
 from .matrix import agree, agree_numerically, sweep
 
 P = jax.P
@@ -129,6 +130,14 @@ def test_vmap_over_several_mesh_axes_at_once():
     batch = case.batch(DEVICES)
     placed = put(batch, mesh((Auto, Auto), (2, 4)), P(("d", "e")))
     agree(jax.jit(jax.vmap(case, spmd_axis_name=("d", "e")))(*placed), case.stacked(*batch))
+
+
+def test_a_stated_sharding_is_mapped_over_every_level():
+    mapped = jax.vmap(jax.vmap(lambda x: apply(PlacedTanh(), x), in_axes=1))
+    x = np.arange(24.0).reshape(2, 3, 4)
+    (got,), specs = on_mesh((Explicit, Explicit), (2, 4), mapped, [x], P("d", None, "e"))
+    assert specs == [("d", "e", None)]
+    np.testing.assert_array_equal(got, np.tanh(x).swapaxes(1, 2))
 
 
 TWICE = tuple(case for case in CASES if case.kind in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum"))
