@@ -1,7 +1,7 @@
 """Extension ops for JAX: one class gives every transform and portable export. Door 1, for users."""
 
 from .ad import AdContext, grad, jvp, linearize, vjp
-from .cache import CacheStats
+from .bounded_cache import CacheStats
 from .conformance.check import check_extension
 from .conformance.report import ConformanceReport
 from .einsum.notation import Equation, parse_equation, parse_interleaved
@@ -60,8 +60,8 @@ from .io.loading import load_exported
 from .io.program import ExportedProgram
 from .io.trees import register_pytree_name
 from .io.wire import from_wire, load_graph, save_graph, to_wire
-from .limitation import Limitation
-from .meta import TensorMeta
+from .ops.vocabulary import Limitation
+from .shapes import TensorMeta
 from .tensor.einsum import einsum
 from .tensor.evaluation import eval_all
 from .tensor.tensor import TracedTensor

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .cache import BoundedCache, CacheStats
+from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
 from .extension import ExtensionRuleSet
 from .extension.rules import require_rules
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, require_graph
-from .meta import x64_enabled
+from .shapes import x64_enabled
 from .trace.trace import trace
 
 Argnums = int | Sequence[int] | None

@@ -79,7 +79,7 @@ class X64Error(DTypeError):
 
 
 class PayloadError(InvalidConfig, TypeError):
-    """A payload field whose value is outside the closed list of `tenferro_jax.payload`, or not what its annotation admits."""
+    """A payload field whose value is outside the closed list of `tenferro_jax.payload_leaves`, or not what its annotation admits."""
 
 
 class EquationError(InvalidConfig):

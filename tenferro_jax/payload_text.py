@@ -1,24 +1,220 @@
-"""Payloads as canonical JSON text and back: what travels beside a family_id."""
+"""Payloads as canonical JSON text and back: what travels beside a family_id.
+
+The text is read back by the annotations of the fields: classes that they name are constructed, and no others. So an op holds
+only values that the annotations of its fields admit.
+"""
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import enum
+import functools
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+import jax
 import jax.export
 import numpy as np
 
-from .closed_list import ARRAYS, array_bytes, dtype_name, enum_label, float_text, is_plain_dtype, named_dtype, read_float, refusal
-from .dimension_text import read_dimension
 from .errors import PayloadError, TenferroError
+from .identity import CACHED, Sealed, layout, payload_of, typed_key
 from .jax_seam import is_symbolic_dim
-from .payload import CACHED, Field, Sealed, class_in_text, field_key, layout, payload_of
+from .payload_leaves import ARRAYS, PLAIN_TYPES, enum_label, leaf_json, leaf_value, refusal
 
-_LONGEST = 2048  # bits; Python's own limit on decimal text is never below
+_NUMBER = (int, np.ndarray)
+_KINDS: dict[Any, tuple[type, ...]] = {
+    None: (types.NoneType,),
+    types.NoneType: (types.NoneType,),
+    bool: (bool, np.ndarray),
+    int: _NUMBER,
+    float: (float, *_NUMBER),
+    complex: (complex, float, *_NUMBER),
+    str: (str,),
+    bytes: (bytes,),
+    tuple: (tuple,),
+    np.dtype: (np.dtype,),
+}
+
+
+class Annotation(NamedTuple):
+    """An annotation that was read.
+
+    Attributes:
+      text: the annotation as an error prints it.
+      kinds: kinds of plain values that it admits; None where it says nothing of them, as `Any` does.
+      classes: the enums, dataclasses and ops that it names, anywhere in it, by their names.
+      sole: the class, where the annotation is one class and nothing else.
+    """
+
+    text: str
+    kinds: frozenset[type] | None
+    classes: dict[str, type]
+    sole: type | None
+
+
+def read_annotations(cls: Any) -> dict[str, Annotation]:
+    """The annotation of every field of a dataclass; one that cannot be read names no class.
+
+    Example:
+      >>> @dataclasses.dataclass
+      ... class Window:
+      ...     width: int | None
+      >>> sorted(kind.__name__ for kind in read_annotations(Window)["width"].kinds)
+      ['NoneType', 'int', 'ndarray']
+    """
+    names = [f.name for f in dataclasses.fields(cls)]
+    try:
+        hints = typing.get_type_hints(cls)
+    except Exception as error:  # any expression may stand there
+        return dict.fromkeys(names, Annotation(f"that cannot be read ({error})", None, {}, None))
+    return {name: _read(hints.get(name, Any)) for name in names}
+
+
+def _read(hint: Any) -> Annotation:
+    kinds = [_kinds(part) for part in _alternatives(hint)]
+    known = None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
+    classes = {cls.__name__: cls for cls in _classes(hint)}
+    text = getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
+    return Annotation(text, known, classes, hint if _is_value_class(hint) else None)
+
+
+def _alternatives(hint: Any) -> Iterator[Any]:
+    """The members of a union, of unions in it too; another annotation alone."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for part in typing.get_args(hint):
+            yield from _alternatives(part)
+    else:
+        yield hint
+
+
+def _kinds(hint: Any) -> tuple[type, ...] | None:
+    origin = typing.get_origin(hint) or hint
+    if not isinstance(origin, type):
+        return None
+    if issubclass(origin, np.ndarray | np.generic | jax.Array):
+        return (np.ndarray,)
+    return () if _is_value_class(origin) else _KINDS.get(origin)
+
+
+def _classes(hint: Any) -> Iterator[type]:
+    todo: list[Any] = [hint]
+    seen: list[Any] = []
+    while todo:
+        part = todo.pop()
+        if any(part is other for other in seen):  # a type alias may name itself
+            continue
+        seen.append(part)
+        todo += typing.get_args(part)
+        origin = typing.get_origin(part) or part
+        if _is_value_class(origin):
+            yield origin
+        elif isinstance(part, enum.Enum):  # in a Literal
+            yield type(part)
+        elif not isinstance(part, type):  # a NewType, a type alias
+            todo += [getattr(part, name) for name in ("__supertype__", "__value__") if hasattr(part, name)]
+
+
+def _is_value_class(hint: Any) -> bool:
+    """Whether it is an enum, a dataclass, or a sealed class, which may have no fields."""
+    return isinstance(hint, type) and (issubclass(hint, enum.Enum) or dataclasses.is_dataclass(hint) or hasattr(hint, "typed_key"))
+
+
+_CLASSLESS = PLAIN_TYPES | {float, complex}
+
+
+class Field(NamedTuple):
+    """A field of a payload class.
+
+    Attributes:
+      plain: types of values that the annotation admits as they are.
+      rebuilds: whether its class has a `__post_init__` that may put a subclass in place of the class that is annotated.
+    """
+
+    name: str
+    where: str
+    init: bool
+    annotation: Annotation
+    plain: frozenset[type]
+    rebuilds: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(cls: Any) -> tuple[Field, ...]:
+    made: list[Field] = []
+    wheres = dict(layout(cls).fields)
+    annotations = read_annotations(cls) if wheres else {}
+    rebuilds = getattr(cls, "__post_init__", None) not in (None, Sealed.__post_init__)
+    for f in dataclasses.fields(cls) if wheres else ():
+        kinds = annotations[f.name].kinds
+        plain = _CLASSLESS if kinds is None else _CLASSLESS & kinds
+        made.append(Field(f.name, wheres[f.name], f.init, annotations[f.name], plain, rebuilds))
+    return tuple(made)
+
+
+def require_annotated(value: Any) -> None:
+    """Refuse an op with a field that holds what its annotation does not admit: it could not be read back from text.
+
+    Raises:
+      PayloadError: the text names the field and its annotation.
+    """
+    cls: Any = type(value)
+    for field in _fields(cls):
+        held = getattr(value, field.name)
+        if type(held) not in field.plain:
+            _require_admitted(held, field.where, field)
+
+
+def _require_admitted(value: Any, where: str, field: Field) -> None:
+    """Refuse a value whose kind, or a class in it, is not in the annotation."""
+    _require_classes(value, where, field)
+    kinds, kind = field.annotation.kinds, type(value)
+    if kinds is None or kind in kinds or hasattr(kind, "__dataclass_fields__") or isinstance(value, (enum.Enum, Sealed)):
+        return
+    family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, ARRAYS) else kind
+    if family in kinds or (int in kinds and is_symbolic_dim(value)):
+        return
+    raise PayloadError(
+        where=where,
+        given=f"{value!r} of type {kind.__name__}",
+        needed=f"a value of its annotation, {field.annotation.text}",
+        fix="Pass one, or widen the annotation: what is written as text is read back by it.",
+    )
+
+
+def _require_classes(value: Any, where: str, field: Field) -> None:
+    kind = type(value)
+    if kind is tuple:
+        for i, item in enumerate(value):
+            if type(item) not in _CLASSLESS:
+                _require_classes(item, f"{where}[{i}]", field)
+    elif isinstance(value, Sealed) and not dataclasses.is_dataclass(value) and not vars(value).keys() <= set(CACHED):
+        raise refusal(value, where)  # a graph, a rule set
+    elif isinstance(value, Sealed | enum.Enum):
+        _class_in_text(kind, where, field)
+    elif dataclasses.is_dataclass(kind):
+        _class_in_text(kind, where, field)
+        for f in _fields(kind):
+            _require_admitted(getattr(value, f.name), f"{where}.{f.name}", f)
+
+
+def _class_in_text(kind: Any, where: str, field: Field) -> Any:
+    """The class as which text names a value: its own, or the base that is annotated where `__post_init__` turns it back."""
+    classes = field.annotation.classes
+    if classes.get(kind.__name__) is kind:
+        return kind
+    if field.rebuilds and hasattr(kind, "__dataclass_fields__"):
+        for base in kind.__mro__[1:]:
+            if classes.get(base.__name__) is base and getattr(base, "__dataclass_fields__", {}).keys() == kind.__dataclass_fields__.keys():
+                return base
+    raise PayloadError(
+        where=where,
+        given=f"a value of class {kind.__qualname__} under the annotation {field.annotation.text}",
+        needed="an annotation that names the class, because text is read back into classes that annotations name and no others",
+        fix=f"Annotate the field with {kind.__name__}, alone or in a union or a tuple[...], in a scope where annotations find it.",
+    )
 
 
 def payload_json(value: Any) -> str:
@@ -47,46 +243,15 @@ def _plain(value: Any, where: str, field: Field | None) -> Any:
     is_written = dataclasses.is_dataclass(kind) or (isinstance(value, Sealed) and vars(value).keys() <= set(CACHED))
     if not is_written or isinstance(value, type):
         return leaf_json(value, where)
-    plain = {f.name: _plain(getattr(value, f.name), f.where, f) for f in layout(kind).fields}
+    plain = {f.name: _plain(getattr(value, f.name), f.where, f) for f in _fields(kind)}
     if field is None or _goes_without_saying(kind, where, field):
         return plain
-    return {"of": [class_in_text(kind, where, field).__name__, plain]}
-
-
-def leaf_json(value: Any, where: str) -> Any:
-    """A leaf of the closed list as JSON that says what it is; enum members are no leaves, they need a class.
-
-    Raises:
-      PayloadError: a value outside the closed list.
-    """
-    kind: Any = type(value)
-    if kind is int:
-        return int_json(value)
-    if kind in (type(None), bool, str):
-        return value
-    if kind is float:
-        return {"float": float_text(value)}
-    if kind is complex:
-        return {"complex": [float_text(value.real), float_text(value.imag)]}
-    if kind is bytes:
-        return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.dtype) and is_plain_dtype(value):
-        return {"dtype": dtype_name(value)}
-    if isinstance(value, ARRAYS) and is_plain_dtype(value.dtype):
-        return {"array": [dtype_name(value.dtype), list(value.shape), base64.b64encode(array_bytes(value)).decode()]}
-    if is_symbolic_dim(value):
-        return {"dimension": str(value)}
-    raise refusal(value, where)
-
-
-def int_json(value: int) -> Any:
-    """An int as JSON; one that is longer than Python reads and writes in decimal goes as hexadecimal text."""
-    return value if value.bit_length() <= _LONGEST else {"int": hex(value)}
+    return {"of": [_class_in_text(kind, where, field).__name__, plain]}
 
 
 def _goes_without_saying(kind: type, where: str, field: Field | None) -> bool:
     """Whether the annotation alone says which class is meant."""
-    return field is None or class_in_text(kind, where, field) is field.annotation.sole
+    return field is None or _class_in_text(kind, where, field) is field.annotation.sole
 
 
 def from_payload_json(text: str, cls: type) -> Any:
@@ -125,15 +290,15 @@ def from_payload_json(text: str, cls: type) -> Any:
 
 def _made(plain: Any, cls: Any, scope: Any) -> Any:
     """An instance of a payload class from its fields."""
-    fields = layout(cls).fields
+    fields = _fields(cls)
     names = {f.name for f in fields}
     if not isinstance(plain, dict) or plain.keys() != names:
         raise ValueError(f"{list(plain) if isinstance(plain, dict) else type(plain).__name__} where {sorted(names)} are needed")
     values = {f.name: _restored(plain[f.name], f, scope) for f in fields}
     made = cls(**{f.name: values[f.name] for f in fields if f.init})
     for f in fields:
-        key = field_key(getattr(made, f.name), f.where, f)
-        if not f.init and key != field_key(values[f.name], f.where, f):
+        _require_admitted(getattr(made, f.name), f.where, f)
+        if not f.init and typed_key(getattr(made, f.name)) != typed_key(values[f.name]):
             raise ValueError(f"{f.name} is computed, and is {getattr(made, f.name)!r}")
     return made
 
@@ -157,32 +322,3 @@ def _restored(plain: Any, field: Field, scope: Any) -> Any:
             cls = annotation.classes[name]
         return cls(value) if issubclass(cls, enum.Flag) and type(value) is int else cls.__members__[value]
     return leaf_value(plain, scope)
-
-
-def leaf_value(plain: Any, scope: Any) -> Any:
-    """The leaf that `leaf_json` wrote; an Exception of Python's for anything else. Symbols are those of the scope."""
-    if not isinstance(plain, dict):
-        if isinstance(plain, float | list):
-            raise ValueError(f"{plain!r:.100}, which no leaf is written as")
-        return plain
-    ((tag, value),) = plain.items()
-    return read_dimension(value, scope) if tag == "dimension" else _DECODERS[tag](value)
-
-
-def _array(parts: Any) -> Any:
-    name, shape, data = parts
-    content = base64.b64decode(data, validate=True)
-    array = np.ndarray(tuple(shape), named_dtype(name), content)
-    if array.nbytes != len(content):
-        raise ValueError(f"{len(content)} bytes for an array of shape {shape}")
-    return array
-
-
-_DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "float": read_float,
-    "complex": lambda parts: complex(*map(read_float, parts)),
-    "bytes": lambda text: base64.b64decode(text, validate=True),
-    "dtype": named_dtype,
-    "array": _array,
-}

@@ -14,10 +14,10 @@ import numpy as np
 
 import ext_tropical
 from tenferro_jax import GraphBuilder, to_wire, trace
-from tenferro_jax.meta import meta_of
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ROOMS
+from tenferro_jax.shapes import meta_of
 
 from .cases import CASES as EXTENSION_CASES
 from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of, register_families

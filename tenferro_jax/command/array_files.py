@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..closed_list import dtype_name, named_dtype
 from ..errors import InvalidConfig
 from ..io.replacing import replace_file
+from ..payload_leaves import dtype_name, named_dtype
 
 
 def is_named_by_numpy(dtype: Any) -> bool:

@@ -9,14 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..dimensions import bind_dim
 from ..engine.compiler import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
 from ..extension import NO_RUNTIMES, apply
 from ..extension.routes import routes
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
-from ..jax_seam import PLATFORMS
-from ..meta import bind_dim, is_symbolic_dim, meta_of
+from ..jax_seam import PLATFORMS, is_symbolic_dim
+from ..shapes import meta_of
 from .files import add_file, arguments, inputs, read
 from .screen import FAILED, OK, show
 from .targets import imported, named_op, random_array

@@ -25,8 +25,8 @@ from ..io.container import HEADER_BYTES, declared
 from ..io.program import ExportedProgram
 from ..io.replacing import replace_file
 from ..jax_seam import ModuleOp, main_ops, read_module
-from ..meta import symbol_constraints
 from ..payload_text import payload_json
+from ..shapes import symbol_constraints
 from .files import add_file, inputs, outputs, read, require_writable
 from .screen import OK, show
 

@@ -14,7 +14,7 @@ from ..engine.engine import Engine
 from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
-from ..meta import as_operand, is_key, meta_of
+from ..shapes import as_operand, is_key, meta_of
 from .array_files import is_named_by_numpy, load, save
 from .files import add_file, arguments, inputs, named, outputs, read, require_writable
 from .screen import OK, show, timed

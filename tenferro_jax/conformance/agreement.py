@@ -20,7 +20,7 @@ from ..extension.op import has_host_form, lowered
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.loading import load_exported
-from ..meta import meta_of, struct
+from ..shapes import meta_of, struct
 from .examples import Inputs, grown, in_other_dtypes, is_float, is_half, of_other_sizes
 from .inference import run_host_form, symbolic_graph
 from .subject import Broken, Claim, NotApplicable, Subject, breaking

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import BackendFailure, NotDifferentiableError
 from ..extension import ExtensionAdRule
-from ..meta import meta_of
+from ..shapes import meta_of
 from .examples import Inputs, cast, is_float, resized, sizes_of
 from .subject import NotApplicable, Subject
 

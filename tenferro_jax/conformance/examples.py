@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ArityError, InvalidConfig
 from ..extension import ExtensionOp
-from ..meta import as_operand
+from ..shapes import as_operand
 
 Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""

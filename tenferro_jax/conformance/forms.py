@@ -9,7 +9,7 @@ import jax
 
 from ..errors import NotDifferentiableError
 from ..extension import Extension, apply
-from ..meta import meta_of
+from ..shapes import meta_of
 from .examples import FLOATS, Inputs, cast
 from .subject import Broken, NotApplicable, Subject, breaking
 

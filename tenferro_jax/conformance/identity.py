@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import TenferroError
 from ..extension import Extension, ExtensionFactory, ExtensionOp, lookup_extension_factory, parse_family_id
 from ..graph.builder import GraphBuilder
-from ..meta import meta_of
 from ..payload_text import payload_json
+from ..shapes import meta_of
 from .examples import Inputs
 from .subject import Broken, NotApplicable, Subject, breaking
 

@@ -17,7 +17,7 @@ from ..extension.op import checked_sequence, has_host_form, has_lowering, requir
 from ..extension.routes import extensions_in
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..meta import TensorMeta, meta_of, struct
+from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, of_other_sizes, sizes_of, variants
 from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ArityError, TenferroError
 from ..extension import ExtensionOp, RouteKind
-from ..meta import meta_of
+from ..shapes import meta_of
 from .examples import Inputs
 from .subject import Broken, Subject, as_broken
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConformanceError
-from ..meta import TensorMeta
+from ..shapes import TensorMeta
 
 WIDTH = 100
 

@@ -12,7 +12,7 @@ from ..extension import Extension
 from ..extension.differentiation import absent, linearize, present
 from ..extension.primitive import RuleBuilder
 from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
-from ..meta import meta_of, struct
+from ..shapes import meta_of, struct
 from .differentiation import Mask, Smooth, names, smooth
 from .examples import Inputs
 from .subject import Broken, Subject

@@ -28,7 +28,7 @@ from ..extension import (
 )
 from ..extension.execution import here, route_of
 from ..extension.op import has_host_form, lowered, nested_extension
-from ..meta import TensorMeta, meta_of
+from ..shapes import TensorMeta, meta_of
 from .examples import Inputs, is_half, read_examples, rows
 
 

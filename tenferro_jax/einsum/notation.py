@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from opt_einsum import get_symbol
 
+from ..dimensions import require_equal
 from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError, shortened
-from ..meta import require_equal
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Hashable
 from typing import Any
 
-from ..cache import BoundedCache
+from ..bounded_cache import BoundedCache
 
 _CALLS_PER_PROGRAM = 4
 

@@ -18,8 +18,8 @@ from ..extension import Extension, Route, RouteKind
 from ..extension.execution import here, route_of
 from ..graph.graph import Graph, bodies, require_graph
 from ..jax_seam import Site
-from ..meta import TensorMeta
 from ..ops.op import StdTensorOp
+from ..shapes import TensorMeta
 from .instruction import HostStep, Instruction, Segment
 from .program import ExecProgram, Step, require_x64_values
 from .progress import Progress, ProgressCallback

@@ -7,13 +7,13 @@ from typing import Any
 
 import jax
 
-from ..cache import CacheStats
+from ..bounded_cache import CacheStats
 from ..errors import InvalidConfig
 from ..extension import ExtensionRuleSet, ExtensionRuntimeSet
 from ..extension.rules import require_rules
 from ..extension.runtimes import require_runtimes
 from ..graph.graph import Graph, arguments, require_graph
-from ..meta import x64_enabled
+from ..shapes import x64_enabled
 from .cache import ProgramCache
 from .compiler import compile_std_to_exec
 from .program import ExecProgram, is_plain, operands, signature

@@ -13,8 +13,8 @@ import numpy as np
 from ..errors import TenferroError
 from ..extension import Extension, apply
 from ..extension.execution import run_host
-from ..meta import TensorMeta, struct
 from ..ops.op import StdTensorOp, call
+from ..shapes import TensorMeta, struct
 
 
 class Instruction(NamedTuple):

@@ -11,7 +11,7 @@ import jax
 from ..errors import Unsupported
 from ..extension import Route
 from ..graph.graph import Graph, arguments
-from ..meta import TensorMeta, as_operand, require_x64, x64_enabled
+from ..shapes import TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment
 from .progress import Progress, ProgressCallback
 

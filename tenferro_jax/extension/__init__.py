@@ -1,7 +1,8 @@
 """Door 2, for extension authors: re-exports only."""
 
-from ..meta import SymDim, TensorMeta, as_array
+from ..dimensions import SymDim
 from ..ops.builder import Builder
+from ..shapes import TensorMeta, as_array
 from .carrier import Extension
 from .choice import Route
 from .declaration import extension_op

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..meta import TensorMeta
+from ..shapes import TensorMeta
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
+from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..meta import TensorMeta, canonical_dtype, is_jax_dtype
 from ..ops.op import StdTensorOp
-from ..payload import map_leaves
 from ..payload_text import payload_json
+from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .batching import BatchLevel, Levels
 from .family import family_of
 from .op import Assume, ExtensionOp, ShapeContext, checked_sequence, require_own_family

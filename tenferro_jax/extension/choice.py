@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import Site
-from ..meta import TensorMeta
+from ..shapes import TensorMeta
 from .carrier import Extension
 from .op import authored, has_host_form, has_lowering
 from .runtimes import Kernel, RouteKind

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..errors import InvalidConfig, MetaMismatchError, NotDifferentiableError
-from ..meta import TensorMeta, meta_of
 from ..ops.builder import Builder
+from ..shapes import TensorMeta, meta_of
 from .batching import Levels
 from .op import ExtensionOp, authored, checked_sequence
 from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, LinearInput, LinearMode, RuleContext

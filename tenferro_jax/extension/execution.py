@@ -13,7 +13,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import BackendFailure, MetaMismatchError, TenferroError
 from ..jax_seam import Site
-from ..meta import TensorMeta, meta_of, struct
+from ..shapes import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
 from .carrier import Extension
 from .choice import Route, choose_route

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Unsupported
-from ..meta import TensorMeta
 from ..ops.op import StdTensorOp, op
+from ..shapes import TensorMeta
 
 
 @op

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 import jax
 
+from ..dimensions import are_equal, require_equal
 from ..errors import ArityError, InvalidConfig
-from ..meta import TensorMeta, are_equal, meta_of, require_equal, struct
+from ..identity import Sealed
 from ..ops.builder import Builder, JaxBuilder
 from ..ops.op import StdTensorOp
-from ..payload import Sealed
+from ..payload_text import require_annotated
+from ..shapes import TensorMeta, meta_of, struct
 
 Assume = Callable[[Any, Any, str], None]
 """What takes note of two dimensions that inference assumed to be equal, and where it did."""
@@ -68,6 +70,11 @@ class ExtensionOp(Sealed):
         super().__init_subclass__(**kwargs)
         if not DECLARING:
             require_own_family(cls)
+
+    def _seal(self) -> None:
+        super()._seal()
+        if isinstance(getattr(type(self), "family_id", None), str):  # its payload is written as text
+            require_annotated(self)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.

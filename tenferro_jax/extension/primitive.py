@@ -14,8 +14,8 @@ import numpy as np
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
 from ..jax_seam import Site
-from ..meta import TensorMeta, as_operand, meta_of, x64_enabled
 from ..ops.builder import JaxBuilder
+from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
 from .batching import BatchLevel
 from .carrier import Extension
 from .choice import has_host_route_alone

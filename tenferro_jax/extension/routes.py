@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ..jax_seam import Site, inner_jaxprs, is_literal, manual_inside, open_jaxpr, require_platforms, spreads
-from ..meta import TensorMeta
+from ..shapes import TensorMeta
 from .carrier import Extension
 from .choice import Route
 from .execution import here, route_of

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
+from ..dimensions import are_equal, require_equal
 from ..errors import ADRuleError, DuplicateRule, InvalidConfig
+from ..identity import Sealed
 from ..jax_seam import graph_assumptions
-from ..meta import Described, TensorMeta, are_equal, meta_of, require_equal
 from ..ops.builder import Builder
-from ..payload import Sealed
+from ..shapes import Described, TensorMeta, meta_of
 from .family import family_of
 from .op import ExtensionOp
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ..errors import DuplicateKernel, InvalidConfig
+from ..identity import Sealed
 from ..jax_seam import require_platforms
-from ..payload import Sealed
 from .family import parse_family_id
 
 

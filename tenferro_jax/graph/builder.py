@@ -13,10 +13,10 @@ import numpy as np
 from .. import jax_seam
 from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
-from ..meta import Described, TensorMeta, as_operand, is_key, meta_of, require_x64, struct
 from ..ops.op import StdTensorOp
 from ..ops.random import RandomWrap
 from ..ops.source import Constant
+from ..shapes import Described, TensorMeta, as_operand, is_key, meta_of, require_x64, struct
 from .graph import Graph, Node, infer
 from .guards import Guard
 from .read_jaxpr import Reader

@@ -17,30 +17,18 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ..dimensions import bind_dim, undecided
 from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension import Extension, ExtensionRuleSet, ExtensionRuntimeSet, apply
+from ..identity import Sealed, canonical_bytes, map_leaves, static_keys
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..meta import (
-    TensorMeta,
-    as_operand,
-    bind_dim,
-    meta_of,
-    require_x64,
-    require_x64_leaves,
-    solve_sizes,
-    struct,
-    undecided,
-    x64_enabled,
-)
 from ..ops.op import StdTensorOp, call, require_fields, require_inputs
 from ..ops.vocabulary import WITH_BODIES
-from ..payload import Sealed, map_leaves
-from .canonical import canonical_bytes
+from ..shapes import TensorMeta, as_operand, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
 from .drawing import graph_svg
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
-from .static_data import static_keys
 
 
 class Node(NamedTuple):

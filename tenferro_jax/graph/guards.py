@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from ..dimensions import SymDim, are_equal
 from ..errors import ShapeConstraintViolation
-from ..meta import SymDim, are_equal
 
 
 class Guard(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..extension import Extension
+from ..identity import typed_key
 from ..ops.op import StdTensorOp
-from ..payload import typed_key
 
 HEAD, TAIL = 20, 10
 """How many nodes of a large graph an abbreviated text shows at its start and at its end."""

@@ -14,7 +14,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import Unsupported
 from ..extension import Extension
-from ..meta import TensorMeta, struct
+from ..shapes import TensorMeta, struct
 from .rows import PLAIN_PARAMS, ROWS, Row, described, refuse
 
 RULE_DEPTH = 3

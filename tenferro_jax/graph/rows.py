@@ -11,7 +11,6 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import Unsupported
-from ..meta import TensorMeta
 from ..ops import (
     analytic,
     arithmetic,
@@ -30,6 +29,7 @@ from ..ops import (
     structural,
     window,
 )
+from ..shapes import TensorMeta
 
 Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
 """(reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""

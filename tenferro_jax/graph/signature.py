@@ -10,11 +10,11 @@ import numpy as np
 
 from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta
 from ..ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
 from ..ops.op import StdTensorOp
 from ..ops.reduction import Reduce
 from ..ops.window import ReduceWindow
+from ..shapes import TensorMeta
 
 Metas = Sequence[TensorMeta]
 

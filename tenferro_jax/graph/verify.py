@@ -13,10 +13,10 @@ import jax
 from ..errors import MalformedGraph, TenferroError
 from ..extension import Extension
 from ..extension.missing import MissingExtension
-from ..meta import TensorMeta, canonical_dtype, meta_of, struct
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp, call, require_inputs
 from ..ops.vocabulary import WITH_BODIES
+from ..shapes import TensorMeta, canonical_dtype, meta_of, struct
 from .graph import Graph, Node, bodies, infer, require_graph
 from .guards import Guard, canonical_guards
 from .printing import op_text

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..closed_list import ARRAYS, dtype_name, enum_label, named_dtype
 from ..errors import Unsupported
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
@@ -18,7 +17,7 @@ from ..ops.indexing import OutOfBounds
 from ..ops.logic import Direction
 from ..ops.op import StdTensorOp
 from ..ops.vocabulary import VOCABULARY
-from ..payload_text import leaf_json, leaf_value
+from ..payload_leaves import ARRAYS, dtype_name, enum_label, leaf_json, leaf_value, named_dtype
 
 OPS: Mapping[str, type[StdTensorOp]] = {cls.__name__: cls for cls in VOCABULARY}
 _ENUMS: Mapping[str, Any] = {cls.__name__: cls for cls in (Direction, OutOfBounds, jax.lax.AccuracyMode)}

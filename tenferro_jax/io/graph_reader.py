@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..closed_list import is_normal, named_dtype
-from ..dimension_text import read_dimension, read_scope
+from ..dimensions import read_dimension, read_scope
 from ..errors import PayloadError, TenferroError, Unsupported
 from ..extension import NO_RULES, Extension, ExtensionOp
 from ..extension.batching import BatchLevel, Levels
@@ -21,11 +20,12 @@ from ..extension.registry import lookup_extension_factory, require_extension_fac
 from ..graph.graph import Graph, Node
 from ..graph.guards import Guard
 from ..graph.verify import verify
+from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta, require_x64, x64_enabled
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
-from ..payload import map_leaves
+from ..payload_leaves import is_normal, named_dtype
+from ..shapes import TensorMeta, require_x64, x64_enabled
 from .container import Content, aligned, damaged
 from .field_json import OPS, field_value, value_dtype
 from .graph_writer import GraphWriter

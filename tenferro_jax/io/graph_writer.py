@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..closed_list import array_bytes, array_digest, dtype_name
-from ..dimension_text import constraint_texts, pickled_dimension
+from ..dimensions import constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
 from ..extension import Extension
 from ..extension.missing import MissingExtension
 from ..graph.graph import Graph
+from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
-from ..meta import TensorMeta
 from ..ops.op import StdTensorOp
-from ..payload import map_leaves
+from ..payload_leaves import array_bytes, array_digest, dtype_name
 from ..payload_text import payload_json
+from ..shapes import TensorMeta
 from .field_json import OPS, field_json, value_dtype_name
 from .trees import has_classes, require_lasting, tree_json
 

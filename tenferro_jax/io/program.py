@@ -12,11 +12,12 @@ from typing import Any
 import jax
 import jax.export
 
+from ..dimensions import require_constraints
 from ..errors import PlaceholderShapeMismatch, UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
 from ..extension import ExtensionOp
 from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
-from ..meta import as_operand, meta_of, require_constraints, require_x64_leaves, solve_sizes
+from ..shapes import as_operand, meta_of, require_x64_leaves, solve_sizes
 from .footer import Manifest, with_footer
 from .replacing import replace_file
 

@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from ..dimensions import require_equal
 from ..errors import InvalidConfig, ShapeError
 from ..jax_seam import max_dim
-from ..meta import require_equal
 from .op import StdTensorOp, op
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import numpy as np
 
-from ..closed_list import ARRAYS
 from ..jax_seam import is_symbolic_dim
+from ..payload_leaves import ARRAYS
 
 Admits = Callable[[Any], bool]
 

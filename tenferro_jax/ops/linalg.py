@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import BackendFailure, ShapeError, Unsupported
-from ..meta import TensorMeta
+from ..shapes import TensorMeta
 from .op import INEXACT, StdTensorOp, op
 
 linalg = lax.linalg

@@ -11,9 +11,10 @@ import jax
 import jax.errors
 import numpy as np
 
+from ..dimensions import require_equal
 from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError, UndecidedDimensionError
-from ..meta import TensorMeta, meta_of, require_equal, require_x64, struct, x64_enabled
-from ..payload import Sealed
+from ..identity import Sealed
+from ..shapes import TensorMeta, meta_of, require_x64, struct, x64_enabled
 from .fields import wrong_field
 
 Op = TypeVar("Op", bound="StdTensorOp")

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import InvalidConfig, X64Error
-from ..meta import x64_enabled
+from ..shapes import x64_enabled
 from .fields import DType, Size
 from .op import INTEGER, Binary, StdTensorOp, op
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 
-from ..limitation import Limitation
 from . import (
     analytic,
     arithmetic,
@@ -27,6 +27,21 @@ from . import (
 from .op import StdTensorOp
 
 Ops = tuple[type[StdTensorOp], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Limitation:
+    """Something that this release does not do: refusals cite it and the docs print it.
+
+    Attributes:
+      subject: what is missing: an upstream op, a JAX primitive, a combination.
+      reason: why it is missing.
+      instead: what the user gets or can do.
+    """
+
+    subject: str
+    reason: str
+    instead: str
 
 
 def _ops_of(room: ModuleType) -> Ops:

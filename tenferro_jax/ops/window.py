@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import InvalidConfig, ShapeError
-from ..meta import meta_of
+from ..shapes import meta_of
 from .fields import Body
 from .op import FLOATING, StdTensorOp, op
 

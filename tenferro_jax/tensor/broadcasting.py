@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..dimensions import are_equal, undecided
 from ..errors import ShapeError
-from ..meta import are_equal, undecided
 from ..ops.structural import BroadcastInDim
 
 Shape = tuple[Any, ...]

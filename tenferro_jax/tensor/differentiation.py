@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import ad
+from ..dimensions import are_equal, undecided
 from ..errors import ArityError, DTypeError, InvalidConfig, NonScalarGrad, PlaceholderDtypeMismatch, PlaceholderShapeMismatch
 from ..graph.graph import Graph
-from ..meta import are_equal, undecided
 from ..ops.arithmetic import Add
 from ..ops.source import OptimizationBarrier, StopGradient
 from .promotion import SCALARS, number

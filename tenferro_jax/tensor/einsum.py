@@ -14,9 +14,9 @@ from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError, X64Error
 from ..jax_seam import is_symbolic_dim
-from ..meta import as_array, canonical_dtype
 from ..ops.builder import JaxBuilder
 from ..ops.contraction import precision_names
+from ..shapes import as_array, canonical_dtype
 from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
 from .record import Handle
 from .tensor import RECORDER

@@ -10,7 +10,7 @@ import jax
 from ..engine.engine import Engine
 from ..errors import DuplicateBinding, InvalidConfig, PlaceholderDtypeMismatch, UnboundPlaceholder, UnexpectedBinding
 from ..graph.graph import Graph
-from ..meta import meta_of, require_x64, solve_sizes
+from ..shapes import meta_of, require_x64, solve_sizes
 from .promotion import SCALARS, common_dtype, number
 from .record import Handle, Leaf, concrete, to_graph
 

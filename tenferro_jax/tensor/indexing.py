@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..dimensions import SymDim
 from ..errors import InvalidConfig, ShapeError
 from ..jax_seam import is_symbolic_dim
-from ..meta import SymDim
 from ..ops.structural import Reshape, Reverse, Slice
 from .record import Recorder
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import DTypeError
-from ..meta import TensorMeta, struct, x64_enabled
 from ..ops.conversion import Convert
+from ..shapes import TensorMeta, struct, x64_enabled
 from .record import Handle, Recorder, concrete
 
 SCALARS = (bool, int, float, complex)

@@ -16,10 +16,10 @@ from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, infer
 from ..graph.guards import Guard
-from ..meta import Described, TensorMeta, as_operand, meta_of
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant
 from ..ops.vocabulary import WITH_BODIES
+from ..shapes import Described, TensorMeta, as_operand, meta_of
 
 
 class Leaf:

@@ -10,17 +10,18 @@ from typing import Any, NoReturn
 import jax.export
 import numpy as np
 
+from ..dimensions import SymDim, are_equal
 from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..extension import NO_RULES, NO_RUNTIMES, Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet
 from ..extension.rules import not_a_rule_set
 from ..extension.runtimes import not_a_runtime_set
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
-from ..meta import SymDim, TensorMeta, are_equal, canonical_dtype, require_x64, solve_sizes
 from ..ops import analytic, arithmetic, conversion, diagonal, indexing, logic, reduction, source, special, structural
 from ..ops.contraction import DotGeneral
 from ..ops.logic import Direction
 from ..ops.op import StdTensorOp
+from ..shapes import TensorMeta, canonical_dtype, require_x64, solve_sizes
 from . import differentiation
 from .broadcasting import broadcast, broadcast_together
 from .evaluation import Bindings, Engine, eval_all

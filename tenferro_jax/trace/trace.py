@@ -11,7 +11,7 @@ import jax
 from ..errors import InvalidConfig
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, arguments
-from ..meta import as_operand, require_x64_leaves
+from ..shapes import as_operand, require_x64_leaves
 
 
 def trace(

@@ -24,7 +24,7 @@ from tenferro_jax.extension import (
     extension_op,
     parse_family_id,
 )
-from tenferro_jax.payload import typed_key
+from tenferro_jax.identity import typed_key
 from tenferro_jax.payload_text import from_payload_json, payload_json
 
 from ..extension_ops import ScaledSquare

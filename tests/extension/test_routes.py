@@ -28,7 +28,7 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.choice import choose_route
 from tenferro_jax.jax_seam import Site
-from tenferro_jax.meta import TensorMeta
+from tenferro_jax.shapes import TensorMeta
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
 

@@ -18,12 +18,12 @@ from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.extension import Extension, ExtensionFactory, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.batching import BatchLevel
-from tenferro_jax.meta import meta_of
 from tenferro_jax.ops import linalg, random
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.ops.control import Scan
 from tenferro_jax.ops.source import Constant
 from tenferro_jax.ops.vocabulary import ROOMS
+from tenferro_jax.shapes import meta_of
 
 from ..cases import CASES as EXTENSION_CASES
 from ..extension.test_identity import Color, Holder, payloads

@@ -12,8 +12,8 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, from_wire, to_wire
-from tenferro_jax.meta import TensorMeta
 from tenferro_jax.ops.analytic import Sin
+from tenferro_jax.shapes import TensorMeta
 
 from .hostile import SUITES
 from .test_wire import constants

@@ -9,7 +9,6 @@ import scipy.signal
 import scipy.special
 
 from tenferro_jax import ArityError, BackendFailure, Graph, GraphBuilder, InvalidConfig, TensorMeta, Unsupported, trace
-from tenferro_jax.meta import meta_of
 from tenferro_jax.ops import (
     analytic,
     arithmetic,
@@ -32,6 +31,7 @@ from tenferro_jax.ops import (
 from tenferro_jax.ops.logic import Direction
 from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ELEMENTWISE, RANDOM, VOCABULARY
+from tenferro_jax.shapes import meta_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4))

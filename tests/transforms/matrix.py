@@ -12,7 +12,7 @@ import pytest
 
 from tenferro_jax import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.extension import limitations
-from tenferro_jax.limitation import Limitation
+from tenferro_jax.ops.vocabulary import Limitation
 
 from ..cases import CASES, KINDS, ids
 

@@ -3,8 +3,7 @@
 Python says `1 == 1.0 == True` and `0.0 == -0.0`; a cache keyed by such values runs the wrong program. Here every value
 that can be part of an op's payload gets a key that differs whenever type or bits differ, and equals itself, also
 for NaN. The leaves are a closed list: None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
-dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused, and so is what
-could not be read back from text: an enum member or a dataclass that the annotation of its field does not name.
+dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -12,16 +11,19 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from .annotation import Annotation, read_annotations
-from .closed_list import (
+from .dimensions import Pickled, pickled_dimension
+from .errors import PayloadError
+from .jax_seam import is_symbolic_dim
+from .payload_leaves import (
     ARRAYS,
     PLAIN_ARRAYS,
     PLAIN_TYPES,
@@ -29,12 +31,10 @@ from .closed_list import (
     dtype_name,
     enum_label,
     float_bits,
+    int_json,
     is_plain_dtype,
     refusal,
 )
-from .dimension_text import Pickled, pickled_dimension
-from .errors import PayloadError
-from .jax_seam import is_symbolic_dim
 
 _INTEGERS = frozenset({int})
 CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
@@ -53,32 +53,14 @@ def typed_key(value: Any) -> Hashable:
     return _key(value, "payload")
 
 
-class Field(NamedTuple):
-    """A field of a payload class.
-
-    Attributes:
-      plain: types that need no second look.
-      rebuilds: whether its class has a `__post_init__` that may put a subclass in place of the class that is annotated.
-    """
-
-    name: str
-    where: str
-    init: bool
-    annotation: Annotation
-    plain: frozenset[type]
-    rebuilds: bool
-
-
 class Layout(NamedTuple):
-    """The fields of a payload class, what an instance of a Sealed one may have as attributes, whether annotations bind."""
+    """The fields of a payload class, each with what errors call it, and what an instance may have as attributes."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
-    is_read_back: bool
 
 
-def _key(value: Any, where: str, field: Field | None = None) -> Hashable:
-    """The typed key; with a field, classes are those that its annotation names."""
+def _key(value: Any, where: str) -> Hashable:
     kind: Any = type(value)
     if kind in PLAIN_TYPES:
         return kind, value
@@ -89,16 +71,10 @@ def _key(value: Any, where: str, field: Field | None = None) -> Hashable:
     if kind is tuple:
         if _is_integers(value):
             return "integers", value  # the name tells it from a tuple that holds True or 1.0
-        return kind, tuple(_key(item, f"{where}[{i}]", field) for i, item in enumerate(value))
+        return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Sealed):
-        if field is not None:
-            if not dataclasses.is_dataclass(value) and not vars(value).keys() <= set(CACHED):  # a graph, a rule set
-                raise refusal(value, where)
-            class_in_text(kind, where, field)
         return value.typed_key
     if isinstance(value, enum.Enum):
-        if field is not None:
-            class_in_text(kind, where, field)
         return kind, enum_label(value, where)
     if isinstance(value, np.dtype):
         if not is_plain_dtype(value):
@@ -111,61 +87,13 @@ def _key(value: Any, where: str, field: Field | None = None) -> Hashable:
     if is_symbolic_dim(value):
         return "dimension", value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _require_frozen(kind, where)
-        if field is None:
-            return kind, tuple((f.name, _key(getattr(value, f.name), f"{where}.{f.name}")) for f in layout(kind).fields)
-        class_in_text(kind, where, field)
-        return kind, tuple((f.name, field_key(getattr(value, f.name), f"{where}.{f.name}", f)) for f in layout(kind).fields)
+        return kind, tuple((name, _key(getattr(value, name), f"{where}.{name}")) for name, _ in layout(kind).fields)
     raise refusal(value, where)
-
-
-def field_key(value: Any, where: str, field: Field) -> Hashable:
-    """The typed key of a value that its field's annotation admits."""
-    key = _key(value, where, field)
-    kinds, kind = field.annotation.kinds, type(value)
-    if kinds is None or kind in kinds or hasattr(kind, "__dataclass_fields__") or isinstance(value, (enum.Enum, Sealed)):
-        return key
-    family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, ARRAYS) else kind
-    if family in kinds or (int in kinds and is_symbolic_dim(value)):
-        return key
-    raise PayloadError(
-        where=where,
-        given=f"{value!r} of type {kind.__name__}",
-        needed=f"a value of its annotation, {field.annotation.text}",
-        fix="Pass one, or widen the annotation: what is written as text is read back by it.",
-    )
-
-
-def class_in_text(kind: Any, where: str, field: Field) -> Any:
-    """The class as which text names a value: its own, or the base that is annotated where `__post_init__` turns it back."""
-    classes = field.annotation.classes
-    if classes.get(kind.__name__) is kind:
-        return kind
-    if field.rebuilds and hasattr(kind, "__dataclass_fields__"):
-        for base in kind.__mro__[1:]:
-            if classes.get(base.__name__) is base and getattr(base, "__dataclass_fields__", {}).keys() == kind.__dataclass_fields__.keys():
-                return base
-    raise PayloadError(
-        where=where,
-        given=f"a value of class {kind.__qualname__} under the annotation {field.annotation.text}",
-        needed="an annotation that names the class, because text is read back into classes that annotations name and no others",
-        fix=f"Annotate the field with {kind.__name__}, alone or in a union or a tuple[...], in a scope where annotations find it.",
-    )
 
 
 def _is_integers(value: Any) -> bool:
     """Whether it is a tuple of Python's ints alone, as axes and shapes are: its own typed key."""
     return type(value) is tuple and set(map(type, value)) <= _INTEGERS
-
-
-def _require_frozen(cls: Any, where: str) -> None:
-    if not cls.__dataclass_params__.frozen:
-        raise PayloadError(
-            where=where,
-            given=f"a mutable dataclass {cls.__name__}",
-            needed="a value that cannot change after it was hashed",
-            fix="Write @dataclass(frozen=True).",
-        )
 
 
 def _read_only(leaf: Any) -> Any:
@@ -186,36 +114,27 @@ def _read_only(leaf: Any) -> Any:
     return np.ndarray(array.shape, array.dtype, array.tobytes()) if is_plain_dtype(array.dtype) else leaf
 
 
-def _family_hint(cls: type) -> str:
-    family_id = getattr(cls, "family_id", None)
-    return f" (family_id {family_id})" if isinstance(family_id, str) else ""
-
-
 def payload_of(cls: type) -> str:
     """What errors call the payload of a class."""
-    return f"{cls.__name__} payload" + _family_hint(cls)
+    family_id = getattr(cls, "family_id", None)
+    return f"{cls.__name__} payload" + (f" (family_id {family_id})" if isinstance(family_id, str) else "")
 
 
 @functools.lru_cache(maxsize=1024)
 def layout(cls: Any) -> Layout:
     """The layout of a payload class."""
     where = payload_of(cls)
-    # Only a family's payload is written as text; a standard op looks at its fields itself.
-    is_read_back = isinstance(getattr(cls, "family_id", None), str)
-    fields: tuple[Field, ...] = ()
-    if dataclasses.is_dataclass(cls):
-        _require_frozen(cls, where)
-        annotations = read_annotations(cls)
-        rebuilds = getattr(cls, "__post_init__", None) not in (None, Sealed.__post_init__)
-        for f in dataclasses.fields(cls):
-            kinds = annotations[f.name].kinds if is_read_back else None
-            plain = PLAIN_TYPES if kinds is None else PLAIN_TYPES & kinds
-            fields += (Field(f.name, f"{where}, field {f.name}", f.init, annotations[f.name], plain, rebuilds),)
-    allowed = frozenset({*(f.name for f in fields), *CACHED})
+    names: list[str] = []
+    if hasattr(cls, "__dataclass_fields__"):
+        if not cls.__dataclass_params__.frozen:
+            needed, fix = "a value that cannot change after it was hashed", "Write @dataclass(frozen=True)."
+            raise PayloadError(where=where, given=f"a mutable dataclass {cls.__name__}", needed=needed, fix=fix)
+        names = [f.name for f in dataclasses.fields(cls)]
+    allowed = frozenset({*names, *CACHED})
     if issubclass(cls, Sealed):
         slots = {name for base in cls.__mro__ for name, member in vars(base).items() if isinstance(member, types.MemberDescriptorType)}
         _require_fields_alone(cls, slots - allowed)
-    return Layout(fields, allowed, is_read_back)
+    return Layout(tuple((name, f"{where}, field {name}") for name in names), allowed)
 
 
 def _require_fields_alone(cls: type, others: set[str]) -> None:
@@ -269,23 +188,23 @@ class Sealed:
     def _seal(self) -> None:
         """Make the identity from the attributes. Classes that hold more than fields override it."""
         cls: Any = type(self)
-        fields, allowed, is_read_back = layout(cls)
+        fields, allowed = layout(cls)
         state = vars(self)
         if not state.keys() <= allowed:
             _require_fields_alone(cls, set(state) - allowed)
         keys: list[Hashable] = []
-        for field in fields:
-            value = getattr(self, field.name)
+        for name, where in fields:
+            value = getattr(self, name)
             kind = type(value)
-            if kind in field.plain:
+            if kind in PLAIN_TYPES:
                 keys.append((kind, value))
                 continue
             if kind is not float and not _is_integers(value):
                 sealed = map_leaves(value, _read_only, into_sealed=False)
                 if sealed is not value:
-                    object.__setattr__(self, field.name, sealed)
+                    object.__setattr__(self, name, sealed)
                     value = sealed
-            keys.append(field_key(value, field.where, field) if is_read_back else _key(value, field.where))
+            keys.append(_key(value, where))
         self._set_key((cls, *keys))
 
     def _set_key(self, key: Hashable) -> None:
@@ -315,7 +234,7 @@ class Sealed:
 
     def __reduce__(self) -> Any:
         cls: Any = type(self)
-        state = vars(self) | {field.name: getattr(self, field.name) for field in layout(cls).fields}
+        state = vars(self) | {name: getattr(self, name) for name, _ in layout(cls).fields}
         return _unpickled, (cls, {name: _pickled(value) for name, value in state.items() if name not in CACHED})
 
 
@@ -399,3 +318,54 @@ def _replaced(value: Any, changed: dict[Any, Any]) -> Any:
         if not f.init and not isinstance(made, Sealed):
             object.__setattr__(made, f.name, item)
     return made
+
+
+def static_keys(tree: Any) -> Iterator[Any]:
+    """Of a tree's keys and static data what is equal where types and bits are: JAX finds 1 equal to True."""
+    kind, static = tree.node_data() or (None, None)
+    if kind is dict:
+        static = tuple(key for key in (static or ()) if type(key) not in (str, int)) or None
+    if static is not None:
+        try:
+            yield typed_key(static)
+        except PayloadError:  # beyond the closed list: as JAX compares it
+            yield type(static)
+    for child in tree.children():
+        yield from static_keys(child)
+
+
+def canonical_bytes(value: Sealed) -> bytes:
+    """The typed key of an op, a graph or another sealed value as canonical JSON.
+
+    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their text.
+
+    Example:
+      >>> from tenferro_jax.ops.structural import Transpose
+      >>> canonical_bytes(Transpose((1, 0)))
+      b'[{"class":"tenferro_jax.ops.structural.Transpose"},["integers",[1,0]]]'
+    """
+    return json.dumps(_key_json(value.typed_key), separators=(",", ":"), sort_keys=True).encode()
+
+
+def _key_json(key: Any) -> Any:
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int_json(key)
+    if key is None or isinstance(key, bool | str):
+        return key
+    if isinstance(key, tuple):
+        return [_key_json(item) for item in key]
+    if isinstance(key, Sealed):
+        return _key_json(key.typed_key)
+    if isinstance(key, type):
+        return {"class": f"{key.__module__}.{key.__qualname__}"}
+    if isinstance(key, frozenset):
+        return sorted(map(str, key))
+    if isinstance(key, bytes):
+        return {"bytes": key.hex()}
+    if is_symbolic_dim(key):
+        return {"dimension": str(key)}
+    if isinstance(key, jax.tree_util.PyTreeDef):
+        return {"tree": str(key)}
+    if callable(key):  # a kernel
+        return {"kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"}
+    return {"dtype": str(key)}

@@ -6,7 +6,7 @@ import jax
 import jax.export
 import pytest
 
-from tenferro_jax.dimension_text import constraint_texts, read_dimension, read_scope
+from tenferro_jax.dimensions import constraint_texts, read_dimension, read_scope
 
 CONSTRAINTS = ["a >= 8", "mod(b,2)==0", "a<= b", "c == 2*b + 1"]
 A, B = jax.export.symbolic_shape("a, b", constraints=CONSTRAINTS)

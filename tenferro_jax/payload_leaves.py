@@ -1,22 +1,31 @@
-"""The leaves of payloads, a closed list: which dtypes are on it, what tells two leaves apart, how others are refused."""
+"""The leaves of payloads, a closed list: what tells two of them apart, their bytes, their text.
+
+The list: None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions and arrays; payloads are
+leaves, tuples and frozen dataclasses of them.
+"""
 
 from __future__ import annotations
 
+import base64
 import enum
 import functools
 import hashlib
 import math
 import struct
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from .dimensions import read_dimension
 from .errors import PayloadError
+from .jax_seam import is_symbolic_dim
 
 CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
 PLAIN_TYPES = frozenset({type(None), bool, int, str, bytes})
 ARRAYS = (np.ndarray, np.generic)
+_LONGEST = 2048  # bits; Python's own limit on decimal text is never below
 _NAN = struct.pack("<d", math.nan)
 PLAIN_ARRAYS = "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
 
@@ -130,3 +139,63 @@ def refusal(value: Any, where: str, fix: str = "") -> PayloadError:
     fix = fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
     given = f"{value!r} of type {kind.__module__}.{kind.__qualname__}"
     return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)
+
+
+def leaf_json(value: Any, where: str) -> Any:
+    """A leaf of the closed list as JSON that says what it is; enum members are no leaves, they need a class.
+
+    Raises:
+      PayloadError: a value outside the closed list.
+    """
+    kind: Any = type(value)
+    if kind is int:
+        return int_json(value)
+    if kind in (type(None), bool, str):
+        return value
+    if kind is float:
+        return {"float": float_text(value)}
+    if kind is complex:
+        return {"complex": [float_text(value.real), float_text(value.imag)]}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, np.dtype) and is_plain_dtype(value):
+        return {"dtype": dtype_name(value)}
+    if isinstance(value, ARRAYS) and is_plain_dtype(value.dtype):
+        return {"array": [dtype_name(value.dtype), list(value.shape), base64.b64encode(array_bytes(value)).decode()]}
+    if is_symbolic_dim(value):
+        return {"dimension": str(value)}
+    raise refusal(value, where)
+
+
+def int_json(value: int) -> Any:
+    """An int as JSON; one that is longer than Python reads and writes in decimal goes as hexadecimal text."""
+    return value if value.bit_length() <= _LONGEST else {"int": hex(value)}
+
+
+def leaf_value(plain: Any, scope: Any) -> Any:
+    """The leaf that `leaf_json` wrote; an Exception of Python's for anything else. Symbols are those of the scope."""
+    if not isinstance(plain, dict):
+        if isinstance(plain, float | list):
+            raise ValueError(f"{plain!r:.100}, which no leaf is written as")
+        return plain
+    ((tag, value),) = plain.items()
+    return read_dimension(value, scope) if tag == "dimension" else _DECODERS[tag](value)
+
+
+def _array(parts: Any) -> Any:
+    name, shape, data = parts
+    content = base64.b64decode(data, validate=True)
+    array = np.ndarray(tuple(shape), named_dtype(name), content)
+    if array.nbytes != len(content):
+        raise ValueError(f"{len(content)} bytes for an array of shape {shape}")
+    return array
+
+
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": read_float,
+    "complex": lambda parts: complex(*map(read_float, parts)),
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "dtype": named_dtype,
+    "array": _array,
+}

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import ast
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .dimensions import SymDim, are_equal, bind_dim, require_constraints, symbols_of, undecided
 from .errors import (
     DTypeError,
-    InvalidConfig,
     PlaceholderDtypeMismatch,
     PlaceholderRankMismatch,
     PlaceholderShapeMismatch,
-    ShapeConstraintViolation,
-    ShapeError,
-    UndecidedDimensionError,
     X64Error,
 )
-from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
-
-SymDim: TypeAlias = Any
-"""An int or a symbolic dimension of `jax.export.symbolic_shape`."""
+from .jax_seam import is_symbolic_dim, scope_constraints
 
 
 class TensorMeta(NamedTuple):
@@ -229,110 +221,6 @@ def _no_array(where: str, given: str, fix: str = "Convert with jax.numpy.asarray
     return DTypeError(where=where, given=given, needed="an array, a number or a list of numbers", fix=fix)
 
 
-def are_equal(a: SymDim, b: SymDim) -> bool | None:
-    """Whether two dimensions are equal; None where they are symbolic and JAX cannot tell.
-
-    Example:
-      >>> import jax.export
-      >>> b, c = jax.export.symbolic_shape("b, c")
-      >>> are_equal(b, b), are_equal(b, b + 1), are_equal(b, c)
-      (True, False, None)
-    """
-    if a == b:
-        return True
-    try:
-        return False if bool(a < b) or bool(a > b) else None
-    except Exception:  # JAX raises InconclusiveDimensionOperation, across scopes a ValueError
-        return None
-
-
-def require_equal(a: SymDim, b: SymDim, where: str) -> None:
-    """Demand that two dimensions are equal.
-
-    Raises:
-      ShapeError: they are known to differ.
-      UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
-    """
-    equal = are_equal(a, b)
-    if equal is None:
-        raise undecided(a, b, where)
-    if not equal:
-        given = f"dimensions {a} and {b}"
-        raise ShapeError(where=where, given=given, needed="equal dimensions")
-
-
-def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
-    """The refusal of two symbolic dimensions that may or may not be equal; it names the constraint to add."""
-    if not is_symbolic_dim(a):
-        a, b = b, a  # the form that JAX takes
-    return UndecidedDimensionError(
-        where=where,
-        given=f"dimensions {a} and {b}, which may or may not be equal",
-        needed="equal dimensions",
-        fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
-    )
-
-
-# --- symbolic dimensions under a binding ---------------------------------------------------------------------------
-
-_OPERATORS: Mapping[type, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-_COMPARISONS: Mapping[type[ast.cmpop], Any] = {ast.Eq: operator.eq, ast.GtE: operator.ge, ast.LtE: operator.le}
-_FUNCTIONS: Mapping[str, Any] = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max_dim, "min": min_dim}
-
-
-def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
-    """The value of a dimension expression when its symbols have the given sizes.
-
-    JAX prints a dimension in the grammar that `jax.export.symbolic_shape` documents; that text is what is evaluated.
-
-    Example:
-      >>> import jax.export
-      >>> (d,) = jax.export.symbolic_shape("2*b + 1")
-      >>> bind_dim(d, {"b": 5})
-      11
-    """
-    if not is_symbolic_dim(dim):
-        return dim
-    return _evaluate(_parsed(str(dim)), sizes)
-
-
-def _parsed(text: str) -> ast.expr:
-    """A dimension or a constraint as JAX prints it."""
-    return ast.parse(text.replace("^", "**"), mode="eval").body
-
-
-def _symbols(text: str) -> set[str]:
-    """The symbols in a dimension or a constraint."""
-    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
-
-
-def _evaluate(node: ast.AST, sizes: Mapping[str, SymDim]) -> SymDim:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.Name(id=name) if name in sizes:
-            return sizes[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_evaluate(operand, sizes)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_evaluate(left, sizes), _evaluate(right, sizes))
-        case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_evaluate(arg, sizes) for arg in args))
-    raise InvalidConfig(
-        where="a symbolic dimension",
-        given=ast.unparse(node),
-        needed=f"an expression over the symbols {sorted(sizes)}",
-        fix="Every symbol of a graph must appear by itself as a dimension of an input.",
-    )
-
-
 def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]) -> dict[str, SymDim]:
     """Sizes of the symbols in `declared` input shapes, read off the `given` shapes; `names` are what errors call the inputs.
 
@@ -369,7 +257,7 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
 
 
 def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
-    return not is_symbolic_dim(dim) or str(dim) in sizes or _symbols(str(dim)) <= sizes.keys()
+    return not is_symbolic_dim(dim) or str(dim) in sizes or symbols_of(str(dim)) <= sizes.keys()
 
 
 def is_key(dtype: Any) -> bool:
@@ -381,31 +269,3 @@ def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
     """The constraints of the symbols in shapes, as `jax.export.symbolic_shape` takes them."""
     scope = next((size.scope for meta in metas for size in meta.shape if is_symbolic_dim(size)), None)
     return () if scope is None else scope_constraints(scope)
-
-
-def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim]) -> None:
-    """Refuse sizes of symbols, as far as they are known, that the shapes were not made for.
-
-    Raises:
-      PlaceholderShapeMismatch: a size below 1.
-      ShapeConstraintViolation: a constraint does not hold.
-    """
-    sizes = {name: size for name, size in sizes.items() if not is_symbolic_dim(size)}
-    for name, size in sizes.items():
-        if size < 1:
-            raise PlaceholderShapeMismatch(
-                where=f"symbol {name}",
-                given=f"size {size}",
-                needed="1 or more, which JAX assumes of every symbol",
-                fix="Trace the function for that size by itself.",
-            )
-    for constraint in constraints if sizes else ():
-        tree, names = _parsed(constraint), _symbols(constraint)
-        if isinstance(tree, ast.Compare) and names <= sizes.keys():
-            lhs, rhs = _evaluate(tree.left, sizes), _evaluate(tree.comparators[0], sizes)
-            if not _COMPARISONS[type(tree.ops[0])](lhs, rhs):
-                raise ShapeConstraintViolation(
-                    where="symbols of the input shapes",
-                    given=", ".join(f"{name} = {sizes[name]}" for name in sorted(names)),
-                    needed=f"{constraint}, a constraint of the symbols",
-                )

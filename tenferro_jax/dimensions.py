@@ -1,0 +1,294 @@
+"""Dimensions that may be symbolic: compared, put to sizes, written as text and read back.
+
+JAX prints a dimension in the grammar that `jax.export.symbolic_shape` documents; that text is what is read and evaluated here.
+Text of unknown origin costs no more than its length.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax.export
+
+from .errors import (
+    InvalidConfig,
+    PlaceholderShapeMismatch,
+    ShapeConstraintViolation,
+    ShapeError,
+    UndecidedDimensionError,
+    Unsupported,
+)
+from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
+
+SymDim: TypeAlias = Any
+"""An int or a symbolic dimension of `jax.export.symbolic_shape`."""
+
+_LONGEST = 1000  # characters of an expression
+_CONSTRAINTS = 64  # in a scope
+_HIGHEST = 99  # power
+_GREATEST = 2**63 - 1  # number
+_OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": max_dim,
+    "min": min_dim,
+}
+_COMPARISON = re.compile("(==|>=|<=)")
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
+
+
+def are_equal(a: SymDim, b: SymDim) -> bool | None:
+    """Whether two dimensions are equal; None where they are symbolic and JAX cannot tell.
+
+    Example:
+      >>> import jax.export
+      >>> b, c = jax.export.symbolic_shape("b, c")
+      >>> are_equal(b, b), are_equal(b, b + 1), are_equal(b, c)
+      (True, False, None)
+    """
+    if a == b:
+        return True
+    try:
+        return False if bool(a < b) or bool(a > b) else None
+    except Exception:  # JAX raises InconclusiveDimensionOperation, across scopes a ValueError
+        return None
+
+
+def require_equal(a: SymDim, b: SymDim, where: str) -> None:
+    """Demand that two dimensions are equal.
+
+    Raises:
+      ShapeError: they are known to differ.
+      UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
+    """
+    equal = are_equal(a, b)
+    if equal is None:
+        raise undecided(a, b, where)
+    if not equal:
+        given = f"dimensions {a} and {b}"
+        raise ShapeError(where=where, given=given, needed="equal dimensions")
+
+
+def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
+    """The refusal of two symbolic dimensions that may or may not be equal; it names the constraint to add."""
+    if not is_symbolic_dim(a):
+        a, b = b, a  # the form that JAX takes
+    return UndecidedDimensionError(
+        where=where,
+        given=f"dimensions {a} and {b}, which may or may not be equal",
+        needed="equal dimensions",
+        fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+    )
+
+
+def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
+    """The value of a dimension expression when its symbols have the given sizes.
+
+    Example:
+      >>> import jax.export
+      >>> (d,) = jax.export.symbolic_shape("2*b + 1")
+      >>> bind_dim(d, {"b": 5})
+      11
+    """
+    if not is_symbolic_dim(dim):
+        return dim
+    try:
+        return _evaluate(_parsed(str(dim)), sizes.__getitem__)
+    except KeyError as error:
+        raise InvalidConfig(
+            where="a symbolic dimension",
+            given=str(dim),
+            needed=f"an expression over the symbols {sorted(sizes)}",
+            fix="Every symbol of a graph must appear by itself as a dimension of an input.",
+        ) from error
+
+
+def symbols_of(text: str) -> set[str]:
+    """The symbols in a dimension or a constraint."""
+    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
+
+
+def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim]) -> None:
+    """Refuse sizes of symbols, as far as they are known, that the shapes were not made for.
+
+    Raises:
+      PlaceholderShapeMismatch: a size below 1.
+      ShapeConstraintViolation: a constraint does not hold.
+    """
+    sizes = {name: size for name, size in sizes.items() if not is_symbolic_dim(size)}
+    for name, size in sizes.items():
+        if size < 1:
+            raise PlaceholderShapeMismatch(
+                where=f"symbol {name}",
+                given=f"size {size}",
+                needed="1 or more, which JAX assumes of every symbol",
+                fix="Trace the function for that size by itself.",
+            )
+    for constraint in constraints if sizes else ():
+        names = symbols_of(constraint)
+        if names <= sizes.keys():
+            left, comparison, right = _COMPARISON.split(constraint)
+            a, b = (_evaluate(_parsed(side.strip()), sizes.__getitem__) for side in (left, right))
+            if not _COMPARISONS[comparison](a, b):
+                raise ShapeConstraintViolation(
+                    where="symbols of the input shapes",
+                    given=", ".join(f"{name} = {sizes[name]}" for name in sorted(names)),
+                    needed=f"{constraint}, a constraint of the symbols",
+                )
+
+
+def read_dimension(text: str, scope: Any) -> Any:
+    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError where none prints so.
+
+    JAX multiplies sums out, so that a short text may stand for millions of terms: here a factor is one term, as in what
+    JAX prints.
+
+    Example:
+      >>> read_dimension("2*b + 1", jax.export.SymbolicScope())
+      2*b + 1
+    """
+    dimension = _expression(text, scope)
+    if not is_symbolic_dim(dimension) or str(dimension) != text:
+        raise ValueError(f"{text!r:.100} where a symbolic dimension as JAX prints it is needed")
+    return dimension
+
+
+def constraint_texts(scope: Any) -> tuple[str, ...]:
+    """The constraints of a scope from which `read_scope` makes one with the same constraints."""
+    everything = scope_constraints(scope)
+    kept = list(everything)
+    for text in everything:  # of mod(b, 2) == 0 JAX says 2*floordiv(b, 2) == b too
+        rest = [other for other in kept if other != text]
+        if "floordiv" in text and scope_constraints(jax.export.SymbolicScope(rest)) == everything:
+            kept = rest
+    return tuple(kept)
+
+
+def read_scope(constraints: Sequence[str]) -> Any:
+    """A scope with these constraints, such as "b >= 8"; ValueError where they are none."""
+    if len(constraints) > _CONSTRAINTS:
+        raise ValueError(f"{len(constraints)} constraints where {_CONSTRAINTS} are the most")
+    scope = jax.export.SymbolicScope()
+    for i, constraint in enumerate(constraints):
+        left, *others = _COMPARISON.split(constraint)
+        if len(others) != 2:
+            raise ValueError(f"{constraint!r:.100} where two sides of ==, >= or <= are needed")
+        for side in (left, others[1]):  # before JAX multiplies them out
+            _expression(side.strip(), scope)
+        scope = jax.export.SymbolicScope(constraints[: i + 1])
+    return scope
+
+
+class Pickled:
+    """Stands for a value in a pickle: what is called where the pickle is read, and with what."""
+
+    def __init__(self, make: Callable[..., Any], *given: Any):
+        self._made = (make, given)
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+class _PickledScope(Pickled):
+    """A scope by its constraints, with those of its dimensions that a reader is known to take; a pickle holds it once."""
+
+    def __init__(self, scope: Any):
+        constraints = constraint_texts(scope)
+        super().__init__(read_scope, constraints)
+        self._trial = read_scope(constraints)
+        self._dimensions: dict[str, Pickled] = {}
+
+    def dimension(self, text: str) -> Pickled:
+        """What stands for the dimension with this text."""
+        if text not in self._dimensions:
+            read_dimension(text, self._trial)
+            self._dimensions[text] = Pickled(read_dimension, text, self)
+        return self._dimensions[text]
+
+
+_PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDictionary()
+
+
+def pickled_dimension(dimension: Any, where: str = "pickle") -> Pickled:
+    """What stands for a symbolic dimension in a pickle; those of one scope are read into one new scope.
+
+    JAX's own object cannot be read back once its hash or its bounds were asked for.
+
+    Raises:
+      Unsupported: the text of the dimension or the constraints of its scope, in a pickle or in a file, would not be read back.
+    """
+    try:
+        scope = _PICKLED.get(dimension.scope)
+        if scope is None:
+            scope = _PICKLED.setdefault(dimension.scope, _PickledScope(dimension.scope))
+        return scope.dimension(str(dimension))
+    except Exception as error:  # the reader's, and those of JAX and of Python's parser
+        raise Unsupported(
+            where=where,
+            given=f"symbols that no reader takes: {type(error).__name__}: {error}",
+            needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
+            fix="Name large expressions by symbols of their own, or keep fewer constraints.",
+        ) from error
+
+
+def _expression(text: str, scope: Any) -> Any:
+    if len(text) > _LONGEST:
+        raise ValueError(f"{len(text)} characters where {_LONGEST} are the most for a dimension")
+
+    def symbol(name: str) -> Any:
+        (made,) = jax.export.symbolic_shape(name, scope=scope)
+        return made
+
+    return _evaluate(_parsed(text), symbol, bounded=True)
+
+
+def _parsed(text: str) -> ast.expr:
+    """A dimension or a constraint as JAX prints it."""
+    return ast.parse(text.replace("^", "**"), mode="eval").body
+
+
+def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = False) -> Any:
+    """The value of an expression, with symbols from a function; if `bounded`, ValueError for what JAX would multiply out for long."""
+
+    def value(node: ast.AST) -> Any:
+        match node:
+            case ast.Constant(value=int(number)) if not isinstance(number, bool):
+                if bounded and number > _GREATEST:
+                    raise ValueError(f"the number {number} in a dimension, where 2**63 - 1 is the greatest")
+                return number
+            case ast.Name(id=name):
+                return symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                a, b = value(left), value(right)
+                if bounded:
+                    _require_one_term(op, a, b)
+                return _OPERATORS[type(op)](a, b)
+            case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
+                return _FUNCTIONS[name](value(left), value(right))
+        raise ValueError(f"{ast.unparse(node)[:100]!r} in a dimension")
+
+    return value(node)
+
+
+def _require_one_term(op: ast.operator, a: Any, b: Any) -> None:
+    """Refuse products and powers of sums, powers of numbers, and powers that are high or no numbers."""
+    if isinstance(op, ast.Pow) and not (is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST):
+        raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where {_HIGHEST} is the highest, and of symbols")
+    for factor in (a, b) if isinstance(op, ast.Mult | ast.Pow) else ():
+        if is_symbolic_dim(factor):
+            outermost = _parsed(str(factor))
+            if isinstance(outermost, ast.BinOp) and isinstance(outermost.op, ast.Add | ast.Sub):
+                raise ValueError(f"a product with the sum {factor!s:.100}")
