@@ -152,6 +152,13 @@ def test_more_than_fifty_two_labels():
 # --- slices --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("length", "slices"), [(4, 2), (6, 2), (9, 3), (35, 5), (7, 7)])
+def test_a_label_is_split_no_finer_than_needed(length, slices):
+    specs = [jax.ShapeDtypeStruct((length,) * 3, np.float32)] * 2
+    free = plan_tropical_einsum("abc,abd->cd", *specs)
+    assert plan_tropical_einsum("abc,abd->cd", *specs, memory_limit=free.peak - 1).slices == slices
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("seed", range(times(2)))

@@ -1,5 +1,7 @@
 """What is handed to a graph: every misfit is a typed error that names the input by its path."""
 
+import types
+
 import jax
 import jax.export
 import numpy as np
@@ -72,6 +74,14 @@ def test_an_input_has_sizes(shape):
     builder.input(TensorMeta(F32, (np.int64(3), B, 0)))
     with pytest.raises(tj.ShapeError, match="graph input 1"):
         builder.input(TensorMeta(F32, shape))
+
+
+@pytest.mark.parametrize(
+    "spec", [np.dtype(F32), types.SimpleNamespace(shape=(2,)), np.array(["a"], object)], ids=["dtype", "shape", "objects"]
+)
+def test_an_input_has_a_dtype_of_numbers_and_a_shape(spec):
+    with pytest.raises(tj.InvalidConfig, match=r"GraphBuilder\.input: given .*; needed a TensorMeta, or anything with a dtype and a shape"):
+        GraphBuilder().input(spec)
 
 
 def ways(graph, *args):
