@@ -148,7 +148,7 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
                 )
 
 
-def read_dimension(text: str, scope: Any) -> Any:
+def read_dimension(text: str, scope: jax.export.SymbolicScope) -> Any:
     """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError where none prints so.
 
     JAX multiplies sums out, so that a short text may stand for millions of terms: here a factor is one term, as in what
@@ -164,7 +164,7 @@ def read_dimension(text: str, scope: Any) -> Any:
     return dimension
 
 
-def constraint_texts(scope: Any) -> tuple[str, ...]:
+def constraint_texts(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
     """The constraints of a scope from which `read_scope` makes one with the same constraints."""
     everything = scope_constraints(scope)
     kept = list(everything)
@@ -220,7 +220,7 @@ class _PickledScope(Pickled):
 _PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDictionary()
 
 
-def pickled_dimension(dimension: Any, where: str = "pickle") -> Pickled:
+def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
     """What stands for a symbolic dimension in a pickle; those of one scope are read into one new scope.
 
     JAX's own object cannot be read back once its hash or its bounds were asked for.
@@ -242,7 +242,7 @@ def pickled_dimension(dimension: Any, where: str = "pickle") -> Pickled:
         ) from error
 
 
-def _expression(text: str, scope: Any) -> Any:
+def _expression(text: str, scope: jax.export.SymbolicScope) -> Any:
     if len(text) > _LONGEST:
         raise ValueError(f"{len(text)} characters where {_LONGEST} are the most for a dimension")
 
@@ -283,7 +283,7 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = Fa
     return value(node)
 
 
-def _require_one_term(op: ast.operator, a: Any, b: Any) -> None:
+def _require_one_term(op: ast.operator, a: SymDim, b: SymDim) -> None:
     """Refuse products and powers of sums, powers of numbers, and powers that are high or no numbers."""
     if isinstance(op, ast.Pow) and not (is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST):
         raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where {_HIGHEST} is the highest, and of symbols")

@@ -40,7 +40,7 @@ _INTEGERS = frozenset({int})
 CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
 
 
-def typed_key(value: Any) -> Hashable:
+def typed_key(value: object) -> Hashable:
     """A hashable key that is equal for two payload values exactly when type and bits are equal.
 
     Raises:
@@ -91,12 +91,12 @@ def _key(value: Any, where: str) -> Hashable:
     raise refusal(value, where)
 
 
-def _is_integers(value: Any) -> bool:
+def _is_integers(value: object) -> bool:
     """Whether it is a tuple of Python's ints alone, as axes and shapes are: its own typed key."""
     return type(value) is tuple and set(map(type, value)) <= _INTEGERS
 
 
-def _read_only(leaf: Any) -> Any:
+def _read_only(leaf: object) -> Any:
     """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are.
 
     A number of NumPy's becomes an array without axes, as it is read back from text.
@@ -162,14 +162,14 @@ class Sealed:
     _key: Hashable = None
     _hash: int = 0
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
             setattr(cls, name, vars(Sealed)[name])
         if cls.__post_init__ not in _SEALING:  # one of its own, or of a mixin
             cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]
 
-    def __post_init__(self, *init_only: Any) -> None:
+    def __post_init__(self, *init_only: object) -> None:
         if init_only:
             raise PayloadError(
                 where=payload_of(type(self)),
@@ -180,7 +180,7 @@ class Sealed:
         if type(self).__post_init__ is Sealed.__post_init__:  # any other seals when it is through
             self._seal()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if self._key is not None:
             raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
         object.__setattr__(self, name, value)
@@ -229,7 +229,7 @@ class Sealed:
     def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self
 
     def __reduce__(self) -> Any:
@@ -246,7 +246,7 @@ def _sealing(own: Callable[..., None]) -> Callable[..., None]:
     """The `__post_init__` of an author, with the sealing after it; in a class below that has another, that one seals."""
 
     @functools.wraps(own)
-    def post_init(self: Sealed, *init_only: Any) -> None:
+    def post_init(self: Sealed, *init_only: object) -> None:
         own(self, *init_only)
         if type(self).__post_init__ is post_init:
             self._seal()
@@ -255,7 +255,7 @@ def _sealing(own: Callable[..., None]) -> Callable[..., None]:
     return post_init
 
 
-def _pickled(value: Any) -> Any:
+def _pickled(value: object) -> Any:
     """A value with what stands in pickles for its symbolic dimensions; the same object where it has none."""
     if is_symbolic_dim(value):
         return pickled_dimension(value)
@@ -320,7 +320,7 @@ def _replaced(value: Any, changed: dict[Any, Any]) -> Any:
     return made
 
 
-def static_keys(tree: Any) -> Iterator[Any]:
+def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
     """Of a tree's keys and static data what is equal where types and bits are: JAX finds 1 equal to True."""
     kind, static = tree.node_data() or (None, None)
     if kind is dict:
@@ -347,7 +347,7 @@ def canonical_bytes(value: Sealed) -> bytes:
     return json.dumps(_key_json(value.typed_key), separators=(",", ":"), sort_keys=True).encode()
 
 
-def _key_json(key: Any) -> Any:
+def _key_json(key: object) -> Any:
     if isinstance(key, int) and not isinstance(key, bool):
         return int_json(key)
     if key is None or isinstance(key, bool | str):

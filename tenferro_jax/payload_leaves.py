@@ -40,22 +40,22 @@ def enum_label(member: enum.Enum, where: str) -> str | int:
 
 
 @functools.lru_cache(maxsize=256)
-def is_plain_dtype(dtype: Any) -> bool:
+def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
     """Whether its name says all of it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
     if not dtype.isnative or dtype.kind == "m" or dtype.type in (np.longdouble, np.clongdouble):
         return False
     return dtype.kind == "b" or dtype == jax.dtypes.float0 or bool(jax.dtypes.issubdtype(dtype, np.number))
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: np.dtype[Any]) -> str:
     """The name of a plain dtype."""
     return "float0" if dtype == jax.dtypes.float0 else dtype.name
 
 
-def named_dtype(name: Any) -> Any:
+def named_dtype(name: object) -> Any:
     """The plain dtype of a name; ValueError for any other text, another spelling included."""
     try:
-        dtype = np.dtype(jax.dtypes.float0 if name == "float0" else name)
+        dtype: np.dtype[Any] = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
     except TypeError as error:
         raise ValueError(f"{name!r} where the name of a plain dtype is needed") from error
     if not is_plain_dtype(dtype) or dtype_name(dtype) != name:
@@ -107,7 +107,7 @@ def is_normal(array: np.ndarray) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def greatest_byte(dtype: Any) -> int:
+def greatest_byte(dtype: np.dtype[Any]) -> int:
     """The greatest byte that an element may have: 1 for booleans, 15 for elements of 4 bits."""
     if dtype.kind == "b":
         return 1
@@ -122,7 +122,7 @@ def array_digest(array: np.ndarray | np.generic) -> bytes:
     return hashlib.sha256(array_bytes(array)).digest()
 
 
-def _names_dtype(kind: Any) -> bool:
+def _names_dtype(kind: type) -> bool:
     """Whether it is a class of scalars that a plain dtype is named after, as jax.numpy.float32 is."""
     try:
         return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
@@ -130,7 +130,7 @@ def _names_dtype(kind: Any) -> bool:
         return False
 
 
-def refusal(value: Any, where: str, fix: str = "") -> PayloadError:
+def refusal(value: object, where: str, fix: str = "") -> PayloadError:
     """The error for a value that is not on the list."""
     hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
     kind = type(value)
@@ -172,7 +172,7 @@ def int_json(value: int) -> Any:
     return value if value.bit_length() <= _LONGEST else {"int": hex(value)}
 
 
-def leaf_value(plain: Any, scope: Any) -> Any:
+def leaf_value(plain: object, scope: Any) -> Any:
     """The leaf that `leaf_json` wrote; an Exception of Python's for anything else. Symbols are those of the scope."""
     if not isinstance(plain, dict):
         if isinstance(plain, float | list):

@@ -55,7 +55,7 @@ class Annotation(NamedTuple):
     sole: type | None
 
 
-def read_annotations(cls: Any) -> dict[str, Annotation]:
+def read_annotations(cls: type) -> dict[str, Annotation]:
     """The annotation of every field of a dataclass; one that cannot be read names no class.
 
     Example:
@@ -81,7 +81,7 @@ def _read(hint: Any) -> Annotation:
     return Annotation(text, known, classes, hint if _is_value_class(hint) else None)
 
 
-def _alternatives(hint: Any) -> Iterator[Any]:
+def _alternatives(hint: object) -> Iterator[Any]:
     """The members of a union, of unions in it too; another annotation alone."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         for part in typing.get_args(hint):
@@ -90,7 +90,7 @@ def _alternatives(hint: Any) -> Iterator[Any]:
         yield hint
 
 
-def _kinds(hint: Any) -> tuple[type, ...] | None:
+def _kinds(hint: object) -> tuple[type, ...] | None:
     origin = typing.get_origin(hint) or hint
     if not isinstance(origin, type):
         return None
@@ -99,7 +99,7 @@ def _kinds(hint: Any) -> tuple[type, ...] | None:
     return () if _is_value_class(origin) else _KINDS.get(origin)
 
 
-def _classes(hint: Any) -> Iterator[type]:
+def _classes(hint: object) -> Iterator[type]:
     todo: list[Any] = [hint]
     seen: list[Any] = []
     while todo:
@@ -142,7 +142,7 @@ class Field(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _fields(cls: Any) -> tuple[Field, ...]:
+def _fields(cls: type) -> tuple[Field, ...]:
     made: list[Field] = []
     wheres = dict(layout(cls).fields)
     annotations = read_annotations(cls) if wheres else {}
@@ -154,7 +154,7 @@ def _fields(cls: Any) -> tuple[Field, ...]:
     return tuple(made)
 
 
-def require_annotated(value: Any) -> None:
+def require_annotated(value: Sealed) -> None:
     """Refuse an op with a field that holds what its annotation does not admit: it could not be read back from text.
 
     Raises:
@@ -167,7 +167,7 @@ def require_annotated(value: Any) -> None:
             _require_admitted(held, field.where, field)
 
 
-def _require_admitted(value: Any, where: str, field: Field) -> None:
+def _require_admitted(value: object, where: str, field: Field) -> None:
     """Refuse a value whose kind, or a class in it, is not in the annotation."""
     _require_classes(value, where, field)
     kinds, kind = field.annotation.kinds, type(value)
@@ -184,9 +184,9 @@ def _require_admitted(value: Any, where: str, field: Field) -> None:
     )
 
 
-def _require_classes(value: Any, where: str, field: Field) -> None:
+def _require_classes(value: object, where: str, field: Field) -> None:
     kind = type(value)
-    if kind is tuple:
+    if type(value) is tuple:
         for i, item in enumerate(value):
             if type(item) not in _CLASSLESS:
                 _require_classes(item, f"{where}[{i}]", field)
@@ -200,7 +200,7 @@ def _require_classes(value: Any, where: str, field: Field) -> None:
             _require_admitted(getattr(value, f.name), f"{where}.{f.name}", f)
 
 
-def _class_in_text(kind: Any, where: str, field: Field) -> Any:
+def _class_in_text(kind: type, where: str, field: Field) -> Any:
     """The class as which text names a value: its own, or the base that is annotated where `__post_init__` turns it back."""
     classes = field.annotation.classes
     if classes.get(kind.__name__) is kind:
@@ -217,7 +217,7 @@ def _class_in_text(kind: Any, where: str, field: Field) -> Any:
     )
 
 
-def payload_json(value: Any) -> str:
+def payload_json(value: object) -> str:
     """The payload as canonical JSON text: what an exported program carries beside a family_id.
 
     Floats and complex numbers are written as C99 hexadecimal text, arrays and bytes as base64, so that no bit is lost.
@@ -288,7 +288,7 @@ def from_payload_json(text: str, cls: type) -> Any:
     return made
 
 
-def _made(plain: Any, cls: Any, scope: Any) -> Any:
+def _made(plain: object, cls: type, scope: jax.export.SymbolicScope) -> Any:
     """An instance of a payload class from its fields."""
     fields = _fields(cls)
     names = {f.name for f in fields}
@@ -303,7 +303,7 @@ def _made(plain: Any, cls: Any, scope: Any) -> Any:
     return made
 
 
-def _restored(plain: Any, field: Field, scope: Any) -> Any:
+def _restored(plain: object, field: Field, scope: jax.export.SymbolicScope) -> Any:
     annotation = field.annotation
     if annotation.sole is not None and not issubclass(annotation.sole, enum.Enum):
         return _made(plain, annotation.sole, scope)

@@ -76,7 +76,7 @@ def canonical_dtype(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def is_jax_dtype(dtype: Any) -> bool:
+def is_jax_dtype(dtype: object) -> bool:
     """Whether JAX has arrays of this dtype: numbers, booleans, the small floats and integers, keys; no text, dates or records.
 
     Example:
@@ -117,7 +117,7 @@ def require_x64(value: Any, where: str) -> None:
         )
 
 
-def require_x64_leaves(tree: Any, where: str) -> None:
+def require_x64_leaves(tree: object, where: str) -> None:
     """`require_x64` for every array or spec of a pytree."""
     for i, leaf in enumerate(jax.tree.leaves(tree)):
         if hasattr(leaf, "dtype"):
@@ -187,7 +187,7 @@ def as_array(value: Any, where: str) -> Any:
     return array
 
 
-def _overflow(where: str, value: Any, error: OverflowError) -> DTypeError:
+def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
     """The refusal of integers that `jax.numpy.asarray` does not hold: by int64, without x64 int32, or the dtype of NumPy data."""
     leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(value) if isinstance(leaf, int | np.integer | np.ndarray)]
     integers = [int(x) for leaf in leaves if leaf.dtype.kind in "iuO" for x in leaf]

@@ -17,7 +17,7 @@ from ..io.replacing import replace_file
 from ..payload_leaves import dtype_name, named_dtype
 
 
-def is_named_by_numpy(dtype: Any) -> bool:
+def is_named_by_numpy(dtype: object) -> bool:
     """Whether .npy files keep the name of this dtype."""
     return isinstance(dtype, np.dtype) and dtype.isbuiltin == 1
 
@@ -92,7 +92,7 @@ def _dtype(name: str, path: str) -> Any:
         ) from error
 
 
-def _restored(array: np.ndarray, dtype: Any, where: str) -> np.ndarray:
+def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
     """The array under the dtype that was named for its bytes."""
     if array.dtype.kind == "V" and dtype == array.dtype:
         raise InvalidConfig(

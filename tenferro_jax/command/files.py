@@ -72,7 +72,7 @@ def require_writable(option: str, path: str, *read: str) -> None:
             raise InvalidConfig(where=option, given=given, needed="another file")
 
 
-def named(tree: Any, leaves: Sequence[Any], root: str) -> dict[str, Any]:
+def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any], root: str) -> dict[str, Any]:
     """The leaves of a tree by their paths, such as "args[0]['w']"."""
     numbered = jax.tree.unflatten(tree, range(len(leaves)))
     paths, _ = jax.tree_util.tree_flatten_with_path(numbered)

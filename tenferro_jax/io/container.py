@@ -104,7 +104,7 @@ def damaged(where: str, given: str, fix: str = "Write the graph again, or copy t
     return ArtifactError(where=where, given=given, needed=needed, fix=fix)
 
 
-def _digest(head: Any, parts: Sequence[Any]) -> bytes:
+def _digest(head: bytes | memoryview, parts: Sequence[Any]) -> bytes:
     sha = hashlib.sha256(head)
     for part in parts:
         sha.update(part)

@@ -111,7 +111,7 @@ def export(
     return ExportedProgram(exported, described(exported, modules, jax.__version__), modules[0].constraints)
 
 
-def _require_options(platforms: Any, vjp_order: Any, compatibility: Any, custom_calls: Any) -> None:
+def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: str | None, custom_calls: Sequence[str]) -> None:
     jax_seam.require_platforms(platforms, "export")
     if type(vjp_order) is not int or vjp_order < 0:
         raise InvalidConfig(where="export", given=f"vjp_order={vjp_order!r}", needed="an int from 0", fix="Pass 1 for gradients.")

@@ -33,7 +33,7 @@ def _key_dtypes() -> dict[str, Any]:
     return {f"key<{name}>": jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype for name in _GENERATORS}
 
 
-def value_dtype_name(dtype: Any, where: str) -> str:
+def value_dtype_name(dtype: object, where: str) -> str:
     """The name of a dtype that a value of a graph may have, of a key's too.
 
     Raises:
@@ -47,12 +47,12 @@ def value_dtype_name(dtype: Any, where: str) -> str:
     raise Unsupported(where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}")
 
 
-def value_dtype(name: Any) -> Any:
+def value_dtype(name: object) -> Any:
     """The dtype of a name; ValueError for other text."""
     return _key_dtypes()[name] if isinstance(name, str) and name in _key_dtypes() else named_dtype(name)
 
 
-def field_json(value: Any, where: str, tensor: Number, graph: Number, dimension: Callable[[Any], Any]) -> Any:
+def field_json(value: object, where: str, tensor: Number, graph: Number, dimension: Callable[[Any], Any]) -> Any:
     """A field as JSON: leaves as in payload text, but for arrays and graphs, of which the number goes, and dimensions.
 
     Raises:

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import struct
-from typing import Any
 
 from ..errors import ArtifactError, Unsupported
 from .limits import Limits
@@ -84,7 +83,7 @@ def damaged(where: str, given: str, fix: str = "Export again, or copy the file a
     return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix=fix)
 
 
-def _canonical(found: Any) -> bytes:
+def _canonical(found: object) -> bytes:
     return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -122,11 +121,11 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
     return Manifest(jax, extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
 
 
-def _are_texts(value: Any) -> bool:
+def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def _is_call(value: Any) -> bool:
+def _is_call(value: object) -> bool:
     return isinstance(value, dict) and value.keys() == _TAGS and all(isinstance(text, str) for text in value.values())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.tree_util import PyTreeDef
 
 from ..dimensions import read_dimension, read_scope
 from ..errors import PayloadError, TenferroError, Unsupported
@@ -43,7 +44,7 @@ class _Size(NamedTuple):
 class _Open:
     """A graph of which the records are being read."""
 
-    def __init__(self, metas: list[TensorMeta], in_tree: Any):
+    def __init__(self, metas: list[TensorMeta], in_tree: PyTreeDef):
         self.metas, self.input_count, self.in_tree = metas, len(metas), in_tree
         self.nodes: list[Node] = []
         self.size = _Size(0, 1)
@@ -126,23 +127,25 @@ class GraphReader:
 
     # --- definitions ---
 
-    def _constraints(self, *constraints: Any) -> None:
+    def _constraints(self, *constraints: object) -> None:
         if self._line != 1:
             raise ValueError("constraints after the first line")
         self._scope = read_scope([self._word(constraint) for constraint in constraints])
 
-    def _type(self, dtype: Any, shape: Any) -> None:
-        self._require("rank", len(_list(shape)))
-        meta = TensorMeta(value_dtype(dtype), tuple(self._size(size) for size in shape))
+    def _type(self, dtype: object, shape: object) -> None:
+        sizes = _list(shape)
+        self._require("rank", len(sizes))
+        meta = TensorMeta(value_dtype(dtype), tuple(map(self._size, sizes)))
         self._require("elements", math.prod(size for size in meta.shape if isinstance(size, int)))
         if not x64_enabled():
             require_x64(meta, f"{self._where}, line {self._line}")
         self._types.append(meta)
 
-    def _tensor(self, name: Any, shape: Any) -> None:
-        self._require("rank", len(_list(shape)))
+    def _tensor(self, name: object, shape: object) -> None:
+        sizes = _list(shape)
+        self._require("rank", len(sizes))
         dtype = named_dtype(name)
-        count = math.prod(_count(size) for size in shape)
+        count = math.prod(map(_count, sizes))
         self._require("elements", count)
         everything = self._content.everything
         start = aligned(self._place)
@@ -150,12 +153,12 @@ class GraphReader:
         if stop > len(everything) or any(everything[self._place : start]):
             raise ValueError(f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where it should")
         self._place = stop
-        array: np.ndarray = np.ndarray(tuple(shape), dtype, everything, start)
+        array: np.ndarray = np.ndarray(tuple(sizes), dtype, everything, start)
         if not is_normal(array.reshape(-1)):
             raise ValueError(f"a tensor with bytes that no {name} has")
         self._tensors.append(array)
 
-    def _op(self, name: Any, fields: Any) -> None:
+    def _op(self, name: object, fields: object) -> None:
         if not isinstance(name, str) or name not in OPS:
             raise Unsupported(
                 where=f"{self._where}, line {self._line}",
@@ -173,16 +176,17 @@ class GraphReader:
             raise ValueError(f"{name} with {wrong[0]}, which needs {wrong[1]}")
         self._ops.append((op, self._inside))
 
-    def _numbered_tensor(self, number: Any) -> np.ndarray:
+    def _numbered_tensor(self, number: object) -> np.ndarray:
         return self._tensors[_index(number, self._tensors)]
 
-    def _body(self, number: Any) -> Graph:
+    def _body(self, number: object) -> Graph:
         graph, size = self._graphs[_index(number, self._graphs)]
         self._inside = _Size(self._inside.nodes + size.nodes, max(self._inside.depth, size.depth))
         return graph
 
-    def _extension(self, family_id: Any, payload: Any, levels: Any, outputs: Any) -> None:
-        package = parse_family_id(self._word(family_id)).package
+    def _extension(self, family_id: object, payload: object, levels: object, outputs: object) -> None:
+        family_id = self._word(family_id)
+        package = parse_family_id(family_id).package
         if self._trusted and package not in self._asked:
             self._asked.add(package)
             self._rules = self._rules.united(register_installed(family_id))
@@ -192,9 +196,9 @@ class GraphReader:
         batching = self._levels(levels)
         if self._skip_missing and lookup_extension_factory(family_id) is None:
             require_known_version(family_id)
-            text = json.dumps(levels, separators=(",", ":"))
-            self._require("values", _count(outputs))
-            self._ops.append((MissingExtension(family_id, payload, text, outputs), _Size(0, 0)))
+            text, count = json.dumps(levels, separators=(",", ":")), _count(outputs)
+            self._require("values", count)
+            self._ops.append((MissingExtension(family_id, payload, text, count), _Size(0, 0)))
             return
         op = map_leaves(self._decoded(family_id, payload), self._in_scope)
         for level in batching:
@@ -221,7 +225,7 @@ class GraphReader:
         fix = "Pass what was written of this family."
         raise PayloadError(where=f"{self._where}, line {self._line}", given=given, needed=needed, fix=fix) from cause
 
-    def _levels(self, levels: Any) -> Levels:
+    def _levels(self, levels: object) -> Levels:
         read = []
         for in_axes, axis, place in _list(levels):
             axes = tuple(None if a is None else _count(a) for a in _list(in_axes))
@@ -234,34 +238,36 @@ class GraphReader:
 
     # --- graphs ---
 
-    def _graph(self, inputs: Any, tree: Any) -> None:
+    def _graph(self, inputs: object, tree: object) -> None:
         if self._open is not None:
             raise ValueError("a graph in a graph")
         self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree, self._word, self._skip_missing))
 
-    def _node(self, op: Any, inputs: Any, outputs: Any) -> None:
+    def _node(self, op: object, inputs: object, outputs: object) -> None:
         graph = self._opened()
         self._nodes += 1
         self._require("nodes", self._nodes)
         first = len(graph.metas)
-        for value in self._counted(inputs):
+        read = self._counted(inputs)
+        for value in read:
             _index(value, graph.metas)
         made, inside = self._ops[_index(op, self._ops)]
         graph.size = _Size(graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1))
         self._require("nodes", graph.size.nodes)
         self._require("nesting", graph.size.depth)
         graph.metas.extend([self._numbered_type(number) for number in self._counted(outputs)])
-        graph.nodes.append(Node(made, tuple(inputs), first))
+        graph.nodes.append(Node(made, tuple(read), first))
 
-    def _return(self, outputs: Any, tree: Any, guards: Any, lost_rules: Any) -> None:
+    def _return(self, outputs: object, tree: object, guards: object, lost_rules: object) -> None:
         graph = self._opened()
-        for value in self._counted(outputs):
+        given = self._counted(outputs)
+        for value in given:
             _index(value, graph.metas)
         made = Graph(
             graph.metas,
             graph.input_count,
             graph.nodes,
-            outputs,
+            given,
             graph.in_tree,
             tree_of(tree, self._word, self._skip_missing),
             NO_RULES,
@@ -298,30 +304,32 @@ class GraphReader:
             raise ValueError("outside of a graph")
         return self._open
 
-    def _counted(self, values: Any) -> list[Any]:
-        self._values += len(_list(values))
+    def _counted(self, values: object) -> list[Any]:
+        found = _list(values)
+        self._values += len(found)
         self._require("values", self._values)
-        return list(values)
+        return found
 
-    def _numbered_type(self, number: Any) -> TensorMeta:
+    def _numbered_type(self, number: object) -> TensorMeta:
         return self._types[_index(number, self._types)]
 
-    def _word(self, value: Any) -> str:
+    def _word(self, value: object) -> str:
         if not isinstance(value, str):
             raise ValueError(f"{value!r:.100} where text is needed")
         self._require("text_bytes", len(value))
         return value
 
-    def _size(self, size: Any) -> Any:
+    def _size(self, size: object) -> Any:
         return self._symbolic(size) if isinstance(size, str) else _count(size)
 
-    def _symbolic(self, text: Any) -> Any:
-        if text not in self._dimensions:
+    def _symbolic(self, text: object) -> Any:
+        word = self._word(text)
+        if word not in self._dimensions:
             self._scope = self._scope or read_scope(())
-            self._dimensions[text] = read_dimension(self._word(text), self._scope)
-        return self._dimensions[text]
+            self._dimensions[word] = read_dimension(word, self._scope)
+        return self._dimensions[word]
 
-    def _in_scope(self, leaf: Any) -> Any:
+    def _in_scope(self, leaf: object) -> Any:
         return self._symbolic(str(leaf)) if is_symbolic_dim(leaf) else leaf
 
 
@@ -341,26 +349,27 @@ def _no_float(text: str) -> None:
     raise ValueError(f"the number {text:.100}, which no writer writes")
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{value!r:.100} where a list is needed")
     return value
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r:.100} where a number from 0 is needed")
     return value
 
 
-def _index(number: Any, among: Sequence[Any]) -> int:
+def _index(number: object, among: Sequence[Any]) -> int:
     """A number of something that was defined before."""
-    if _count(number) >= len(among):
+    found = _count(number)
+    if found >= len(among):
         raise ValueError(f"{number} among {len(among)} that are defined")
-    return int(number)
+    return found
 
 
-def _depth(value: Any) -> int:
+def _depth(value: object) -> int:
     """How many brackets deep a JSON value is."""
     depth, level = 0, [value]
     while level:

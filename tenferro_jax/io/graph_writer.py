@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from jax.tree_util import PyTreeDef
 
-from ..dimensions import constraint_texts, pickled_dimension
+from ..dimensions import SymDim, constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
 from ..extension import Extension
 from ..extension.missing import MissingExtension
@@ -92,7 +93,7 @@ class GraphWriter:
         lines.append(_text(["return", list(graph.outputs), self._tree(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
         return self._define("graph", "\n".join(lines))
 
-    def _tree(self, tree: Any, where: str) -> Any:
+    def _tree(self, tree: PyTreeDef, where: str) -> Any:
         plain = tree_json(tree, f"to_wire, {where}")
         if has_classes(plain):
             self.version = 2
@@ -116,7 +117,7 @@ class GraphWriter:
             number = self._types[meta] = self._define("type", _text(["type", value_dtype_name(meta.dtype, str(meta)), shape]))
         return number
 
-    def _dimension(self, size: Any) -> Any:
+    def _dimension(self, size: SymDim) -> Any:
         if not is_symbolic_dim(size):
             return int(size)
         if self._scope is None:
@@ -144,7 +145,7 @@ class GraphWriter:
             number = self._ops[op] = self._define("op", _text(self._op_record(op)))
         return number
 
-    def _op_record(self, op: Any) -> list[Any]:
+    def _op_record(self, op: StdTensorOp) -> list[Any]:
         if isinstance(op, MissingExtension):
             return ["extension", op.family_id, op.payload, json.loads(op.levels), op.output_count]
         if isinstance(op, Extension):
@@ -165,7 +166,7 @@ class GraphWriter:
         }
         return ["op", name, fields]
 
-    def _noted(self, leaf: Any) -> Any:
+    def _noted(self, leaf: object) -> Any:
         """The leaf; its scope is noted where it is a symbolic dimension."""
         if is_symbolic_dim(leaf):
             self._dimension(leaf)
@@ -186,7 +187,7 @@ def _levels(carrier: Extension) -> list[Any]:
     return levels
 
 
-def _inner_graphs(op: Any) -> Iterator[Graph]:
+def _inner_graphs(op: StdTensorOp) -> Iterator[Graph]:
     """The graphs that the fields of an op hold."""
     if isinstance(op, Extension):
         return

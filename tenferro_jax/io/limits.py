@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from ..errors import InvalidConfig, LimitExceeded
 
@@ -54,7 +53,7 @@ class Limits:
                 raise InvalidConfig(where="Limits", given=given, needed="an integer from 0", fix="Leave it out for the default.")
 
     @classmethod
-    def given(cls, limits: Any, where: str) -> Limits:
+    def given(cls, limits: object, where: str) -> Limits:
         """The limits that a caller passed.
 
         Raises:
@@ -64,7 +63,7 @@ class Limits:
             raise InvalidConfig(where=where, given=f"limits={limits!r}", needed="Limits", fix="Leave it out for the usual.")
         return limits
 
-    def require(self, name: str, size: Any, where: str) -> None:
+    def require(self, name: str, size: int, where: str) -> None:
         """Refuse a size above a limit.
 
         Raises:

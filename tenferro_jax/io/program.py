@@ -140,7 +140,7 @@ class ExportedProgram:
     def __copy__(self) -> ExportedProgram:
         return self
 
-    def __deepcopy__(self, memo: Any) -> ExportedProgram:
+    def __deepcopy__(self, memo: object) -> ExportedProgram:
         return self
 
     def to_bytes(self) -> bytes:

@@ -70,7 +70,7 @@ def _name_of(cls: type) -> str | None:
     return next((name for name, known in _classes.items() if known is cls), None)
 
 
-def _is_pytree_class(cls: Any) -> bool:
+def _is_pytree_class(cls: object) -> bool:
     if not isinstance(cls, type) or cls in (tuple, list, dict, type(None)):
         return False
     try:
@@ -88,7 +88,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
     """Give `jax.export` the name, with the bytes that JAX itself gives namedtuples."""
     named = _is_namedtuple(cls)
 
-    def write(static: Any) -> bytes:
+    def write(static: object) -> bytes:
         said = cls._fields if named else [_known_fields(cls), _static_json(static, name)]
         return json.dumps(said).encode()
 
@@ -137,7 +137,7 @@ def _known_fields(cls: Any) -> list[list[str]] | None:
     return named if all(name in own and found.count(name) == 1 for name in found) else None
 
 
-def _require_fields(cls: type, name: str, fields: Any, static: Any, count: int) -> None:
+def _require_fields(cls: type, name: str, fields: object, static: object, count: int) -> None:
     """Refuse a node whose fields, children or static values are not those of its class here.
 
     JAX reads beyond the end of too few.
@@ -150,7 +150,7 @@ def _require_fields(cls: type, name: str, fields: Any, static: Any, count: int) 
     if fields == known:
         if known is None:
             return
-        held = () if static is None and _is_namedtuple(cls) else static
+        held: Any = () if static is None and _is_namedtuple(cls) else static
         is_kind = isinstance(held, tuple) and (static is None) == _is_namedtuple(cls)
         if is_kind and (count, len(held)) == (len(known[0]), len(known[1])):
             return
@@ -163,11 +163,11 @@ def _require_fields(cls: type, name: str, fields: Any, static: Any, count: int) 
     )
 
 
-def _beyond(_: Any) -> NoReturn:
+def _beyond(_: object) -> NoReturn:
     raise ValueError("static data with an array, a graph or a dimension")
 
 
-def _static_json(static: Any, name: str) -> Any:
+def _static_json(static: object, name: str) -> Any:
     where = f"static data of {name}"
     try:
         return field_json(static, where, _beyond, _beyond, _beyond)
@@ -199,7 +199,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def tree_json(tree: Any, where: str) -> Any:
+def tree_json(tree: PyTreeDef, where: str) -> Any:
     """A PyTreeDef as JSON.
 
     Raises:
@@ -236,7 +236,7 @@ def tree_json(tree: Any, where: str) -> Any:
     return ["class", name, fields, _static_json(static, name), *items]
 
 
-def has_classes(plain: Any) -> bool:
+def has_classes(plain: object) -> bool:
     """Whether a tree as JSON has a class in it, which version 1 of the format does not know."""
     if not isinstance(plain, list):
         return False
@@ -244,7 +244,7 @@ def has_classes(plain: Any) -> bool:
     return first == "class" or any(map(has_classes, items[1:] if first == "dict" else items))
 
 
-def require_lasting(tree: Any, where: str) -> None:
+def require_lasting(tree: PyTreeDef, where: str) -> None:
     """Refuse classes that flatten in another way what they made: no reader could use the tree.
 
     Raises:
@@ -263,7 +263,7 @@ def require_lasting(tree: Any, where: str) -> None:
         )
 
 
-def tree_of(plain: Any, word: Callable[[str], str], skip_missing: bool = False) -> Any:
+def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = False) -> Any:
     """The PyTreeDef that `tree_json` wrote, each text in it through `word`.
 
     Unknown classes become placeholders if `skip_missing` says so.
@@ -273,7 +273,7 @@ def tree_of(plain: Any, word: Callable[[str], str], skip_missing: bool = False) 
       ValueError: other JSON.
     """
 
-    def nested(plain: Any) -> Any:
+    def nested(plain: object) -> Any:
         match plain:
             case None:
                 return None
@@ -294,7 +294,7 @@ def tree_of(plain: Any, word: Callable[[str], str], skip_missing: bool = False) 
     return jax.tree.structure(nested(plain))
 
 
-def _instance(name: str, fields: Any, plain: Any, children: list[Any], skip_missing: bool) -> Any:
+def _instance(name: str, fields: object, plain: object, children: list[Any], skip_missing: bool) -> Any:
     cls = _classes.get(name)
     if cls is None and skip_missing:
         return MissingClass(children, name, json.dumps([fields, plain]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ..errors import InvalidConfig
 from ..graph.graph import Graph, require_graph
@@ -142,7 +141,7 @@ def load_graph(
     return _read(content, skip_missing_extensions, trusted, limits, where)
 
 
-def _path(path: Any, where: str, fix: str) -> str | os.PathLike[str]:
+def _path(path: object, where: str, fix: str) -> str | os.PathLike[str]:
     if not isinstance(path, str | os.PathLike):
         raise InvalidConfig(where=where, given=f"{path!r:.100}", needed="a path", fix=fix)
     return path
