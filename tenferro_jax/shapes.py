@@ -76,7 +76,7 @@ def canonical_dtype(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def is_jax_dtype(dtype: object) -> bool:
+def is_jax_dtype(dtype: Any) -> bool:
     """Whether JAX has arrays of this dtype: numbers, booleans, the small floats and integers, keys; no text, dates or records.
 
     Example:

@@ -168,7 +168,7 @@ class GraphReader:
             )
         cls: Any = OPS[name]
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
-            raise ValueError(f"{name} with the fields {list(fields)}")
+            raise ValueError(f"{name} with the fields {fields!r:.200}")
         self._inside = _Size(0, 0)
         values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
         op = cls(**values)
