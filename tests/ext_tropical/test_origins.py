@@ -302,11 +302,27 @@ def cases(count, seed):
     return found
 
 
-def wrong(case):
+TOGETHER = 10
+"""How many cases are one program, which is quicker to compile than so many."""
+
+
+def wrong_of(cases):
+    """What is wrong with the results of these cases: several of one level are compiled together."""
+    found = [text for case in cases if case.origin == "eager" if (text := wrong(case, eager(case, None)))]
+    for level in (0, -1):
+        options = {} if level < 0 else {"compiler_options": {"xla_backend_optimization_level": level}}
+        left = [case for case in cases if case.level == level and case.origin != "eager"]
+        for group in (left[i : i + TOGETHER] for i in range(0, len(left), TOGETHER)):
+            calls = [ORIGINS[case.origin](case, lambda f: lambda *args: (f, args)) for case in group]
+            functions, arguments = zip(*calls, strict=True)
+            run = jax.jit(lambda arguments, fs=functions: [f(*args) for f, args in zip(fs, arguments, strict=True)], **options)
+            found += [text for case, got in zip(group, run(arguments), strict=True) if (text := wrong(case, got))]
+    return found
+
+
+def wrong(case, got):
     """What is wrong with a case's result, or ""."""
-    options = {} if case.level < 0 else {"compiler_options": {"xla_backend_optimization_level": case.level}}
-    got = np.asarray(ORIGINS[case.origin](case, functools.partial(jax.jit, **options))).astype(np.float64)
-    want = expected(case)
+    got, want = np.asarray(got).astype(np.float64), expected(case)
     if got.shape != np.shape(want):
         return f"{case}: shape {got.shape}, not {np.shape(want)}"
     # Sums of shares are rounded in their own order; all else is exact.
@@ -332,7 +348,7 @@ def test_a_constant_that_went_through_a_jitted_function_and_a_transpose():
 
 
 def test_a_sample_of_origins():
-    assert not [text for case in cases(len(ORIGINS) // 2, 1) if (text := wrong(case))]
+    assert not wrong_of(cases(len(ORIGINS) // 2, 1))
 
 
 TABLES = [integers(np, shape, i).astype(np.float32) for i, shape in enumerate(((3, 4), (4, 5), (5, 3), (3, 3)))]
@@ -359,4 +375,4 @@ def test_what_is_made_of_steps(use):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
 def test_origins(part):
-    assert not [text for case in cases(2000 if ALL else 1000, 0)[part::20] if (text := wrong(case))]
+    assert not wrong_of(cases(2000 if ALL else 1000, 0)[part::20])
