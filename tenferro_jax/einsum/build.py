@@ -1,109 +1,101 @@
-"""Plan -> standard ops, through the Builder protocol: the same code runs on arrays and records tensors."""
+"""Plan -> arrays: the steps of an einsum as a JAX function."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from ..ops.arithmetic import Mul
-from ..ops.builder import Builder
+from ..meta import SymDim
 from ..ops.contraction import DotGeneral
-from ..ops.conversion import Convert
+from ..ops.fields import Precision
 from ..ops.indexing import Gather
-from ..ops.logic import And
-from ..ops.reduction import ReduceOr, ReduceSum
-from ..ops.source import Iota
-from ..ops.structural import BroadcastInDim, Reshape, Transpose
 from .plan import Plan, Step
 
+Sizes = Mapping[str, SymDim]
 
-def build_einsum(plan: Plan, builder: Builder, operands: Sequence[Any], precision: Any = None, sums: Any = None) -> Any:
-    """Emit the steps of a plan.
+
+def run_plan(plan: Plan, operands: Sequence[jax.Array], precision: Precision = None, sums: np.dtype | None = None) -> jax.Array:
+    """The einsum of arrays by a plan.
 
     Args:
       plan: from `plan_einsum`.
-      builder: where to emit.
-      operands: values of one dtype, of the shapes that were planned for.
+      operands: arrays of one dtype, of the shapes that were planned for.
       precision: the field of DotGeneral.
       sums: the dtype of products and sums, that of the operands or a wider one; None for theirs.
 
     Returns:
-      The builder's value of the result. Of booleans the sum is or, the product and.
+      The result. Of booleans the sum is or, the product and.
     """
     sizes = dict(plan.sizes)
     values = [
-        _reshaped(builder, x, tuple(sizes[label] for label in term)) if len(term) < len(x.shape) else x
-        for x, term in zip(operands, plan.terms, strict=True)
+        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x for x, term in zip(operands, plan.terms, strict=True)
     ]
     labels = list(plan.terms)
     for step in plan.steps:
         inputs = [values[i] for i in step.operands]
         if len(inputs) == 1:
-            values.append(_reduced(builder, inputs[0], step.terms[0], step.result, sizes, sums))
+            values.append(_reduced(inputs[0], step.terms[0], step.result, sizes, sums))
         else:
-            lhs, rhs = inputs
-            values.append(_contracted(builder, (lhs, rhs), step, sizes, precision, sums))
+            values.append(_contracted(inputs, step, sizes, precision, sums))
         labels.append(step.result)
-    return _transposed(builder, values[-1], labels[-1], plan.equation.output)
+    return _transposed(values[-1], labels[-1], plan.equation.output)
 
 
-def _reshaped(builder: Builder, x: Any, shape: tuple[Any, ...]) -> Any:
-    return builder.add(Reshape(shape), x)[0]
+def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
+    return x if labels == wanted else x.transpose(tuple(map(labels.index, wanted)))
 
 
-def _transposed(builder: Builder, x: Any, labels: str, wanted: str) -> Any:
-    return x if labels == wanted else builder.add(Transpose(tuple(map(labels.index, wanted))), x)[0]
+def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
+    return x if dtype is None else x.astype(dtype)
 
 
-def _converted(builder: Builder, x: Any, dtype: Any) -> Any:
-    return x if dtype is None or x.dtype == dtype else builder.add(Convert(dtype), x)[0]
-
-
-def _reduced(builder: Builder, x: Any, term: str, result: str, sizes: Mapping[str, Any], sums: Any) -> Any:
+def _reduced(x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype | None) -> jax.Array:
     """Diagonals of repeated labels, sums over labels that the result lacks."""
     for label in dict.fromkeys(term):
         if term.count(label) > 1:
-            x, term = _diagonal(builder, x, term, label, sizes)
+            x, term = _diagonal(x, term, label, sizes)
     axes = tuple(i for i, label in enumerate(term) if label not in result)
     if axes:
-        x = _converted(builder, x, sums)
-        (x,) = builder.add(ReduceOr(axes) if x.dtype.kind == "b" else ReduceSum(axes), x)
-    return _transposed(builder, x, "".join(label for label in term if label in result), result)
+        x = _converted(x, sums)
+        x = x.any(axes) if jnp.issubdtype(x.dtype, jnp.bool_) else x.sum(axes, dtype=x.dtype)
+    return _transposed(x, "".join(label for label in term if label in result), result)
 
 
-def _diagonal(builder: Builder, x: Any, term: str, label: str, sizes: Mapping[str, Any]) -> tuple[Any, str]:
+def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Array, str]:
     """The entries whose indices on all axes of a label agree, along a new first axis: one gather, of as many entries."""
     axes = tuple(i for i, other in enumerate(term) if other == label)
     rest = tuple(i for i in range(len(term)) if i not in axes)
-    (indices,) = builder.add(Iota(np.dtype("int32"), (sizes[label], len(axes)), 0))
+    indices = lax.broadcasted_iota(jnp.int32, (sizes[label], len(axes)), 0)
     slices = tuple(1 if i in axes else sizes[other] for i, other in enumerate(term))
     gather = Gather(tuple(range(1, len(rest) + 1)), axes, axes, slices)
-    return builder.add(gather, x, indices)[0], label + "".join(term[i] for i in rest)
+    return gather.apply(x, indices), label + "".join(term[i] for i in rest)
 
 
-def _contracted(builder: Builder, operands: tuple[Any, Any], step: Step, sizes: Mapping[str, Any], precision: Any, sums: Any) -> Any:
+def _contracted(operands: Sequence[jax.Array], step: Step, sizes: Sizes, precision: Precision, sums: np.dtype | None) -> jax.Array:
     left, right = step.terms
     shared = [label for label in left if label in right]
     contracted = [label for label in shared if label not in step.result]
     mixed = operands[0].dtype != operands[1].dtype  # one of them is a sum
-    operands = tuple(_converted(builder, x, sums if mixed or not contracted else None) for x in operands)
+    operands = [_converted(x, sums if mixed or not contracted else None) for x in operands]
     dtype = operands[0].dtype
     if not contracted:
-        factors = [_spread(builder, x, term, step.result, sizes) for x, term in zip(operands, step.terms, strict=True)]
-        return builder.add(And() if dtype.kind == "b" else Mul(), *factors)[0]
+        x, y = (_spread(x, term, step.result, sizes) for x, term in zip(operands, step.terms, strict=True))
+        return x & y if jnp.issubdtype(dtype, jnp.bool_) else x * y
     batch = [label for label in shared if label in step.result]
-    contracting, batched = ([tuple(map(term.index, group)) for term in (left, right)] for group in (contracted, batch))
-    accumulation = None if sums is None or sums == dtype else sums
-    op = DotGeneral(contracting[0], contracting[1], batched[0], batched[1], precision, accumulation)
-    return builder.add(op, *operands)[0]
+    (lhs_contracting, lhs_batch), (rhs_contracting, rhs_batch) = (
+        [tuple(map(term.index, group)) for group in (contracted, batch)] for term in step.terms
+    )
+    accumulation = None if sums == dtype else sums
+    dot = DotGeneral(lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation)
+    return dot.apply(*operands)
 
 
-def _spread(builder: Builder, x: Any, term: str, result: str, sizes: Mapping[str, Any]) -> Any:
+def _spread(x: jax.Array, term: str, result: str, sizes: Sizes) -> jax.Array:
     """A factor with all axes of the product."""
     ordered = "".join(label for label in result if label in term)
-    x = _transposed(builder, x, term, ordered)
-    if ordered == result:
-        return x
-    return builder.add(BroadcastInDim(tuple(sizes[label] for label in result), tuple(map(result.index, ordered))), x)[0]
+    shape = tuple(sizes[label] for label in result)
+    return lax.broadcast_in_dim(_transposed(x, term, ordered), shape, tuple(map(result.index, ordered)))

@@ -130,6 +130,15 @@ def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
+def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    """What is under jax.checkpoint. A backward pass waits for its inputs, as JAX has it, or else nodes that are made again would
+    be one with those of the forward pass.
+    """
+    if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
+        inputs = reader.builder.add(source.OptimizationBarrier(), *inputs)
+    return _inlined(reader, eqn, inputs)
+
+
 def _expanded_primitive(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     """A hijax primitive: what it expands to. Its own derivative, where it can have one, is lost, and that is noted."""
     if any(_inexact(v.aval.dtype) for v in eqn.outvars) and not reader.is_derivative_free:
@@ -740,6 +749,7 @@ ROWS: dict[str, Row] = {
     "custom_jvp_call": _custom(_jvp_rule, control.CustomJvp),
     "custom_lin": _refused_custom_lin,
     "custom_vjp_call": _custom(_vjp_rule, control.CustomVjp),
-    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "composite"), _inlined),
+    **dict.fromkeys(("jit", "pjit", "closed_call", "core_call", "composite"), _inlined),
+    **dict.fromkeys(("remat", "remat2", "checkpoint"), _recomputed),
     **dict.fromkeys(("name", "copy", "copy_p", "device_put"), _same),
 }

@@ -1,138 +1,64 @@
-"""Derivatives of lazy tensors, again as lazy tensors.
-
-The program is cut into segments, at the tensors that are differentiated with respect to and at checkpoints; each
-segment is a graph, `tenferro_jax.ad` differentiates it, and its nodes become records. Nodes of a derivative that the
-program has already are one with them in every graph that is made of both.
-"""
+"""Lazy tensors as JAX functions of other lazy tensors, for JAX to differentiate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .. import ad
-from ..dimensions import are_equal, undecided
-from ..errors import ArityError, DTypeError, InvalidConfig, NonScalarGrad, PlaceholderDtypeMismatch, PlaceholderShapeMismatch
-from ..graph.graph import Graph
-from ..ops.arithmetic import Add
-from ..ops.source import OptimizationBarrier, StopGradient
-from .promotion import SCALARS, number
-from .record import Handle, Key, Leaf, Record, Recorder, to_graph, walk
+from ..errors import DTypeError, InvalidConfig, NonScalarGrad
+from .record import Handle, Leaf, Record, to_graph, walk
+
+Arrays = Sequence[jax.Array]
 
 
-class Segment(NamedTuple):
-    """A part of a program: from tensors where it was cut, or leaves, to the next.
+def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Callable[[Arrays, Arrays], jax.Array], list[Handle]]:
+    """y as a function of the tensors of `wrt` and of the other inputs; and those other inputs.
 
-    Attributes:
-      end: the tensor that it computes.
-      graph: how.
-      inputs: where it begins.
-      active: the positions of the inputs through which a tensor of interest moves the end.
-      again: whether it ends in a checkpoint.
+    A tensor of `wrt` that is computed from another one of them moves with it too: none hides what is behind it.
+    The program is cut at checkpoints and at the tensors of `wrt`; the part before a checkpoint is under
+    `jax.checkpoint`. What is behind a single tensor of `wrt` is not looked at.
     """
+    wanted = {x.key for x in wrt}
+    alone = wanted if len(wanted) == 1 else set()
+    ends = [x for x in walk([y], alone) if x.key in wanted or _is_checkpoint(x) or x.key == y.key]
+    cuts = {x.key for x in ends} - {y.key}
+    parts = []
+    for end in ends:
+        if not (isinstance(end.source, Leaf) and end.key in wanted) and end.key not in alone:
+            start = end.source.inputs[0] if isinstance(end.source, Record) and _is_checkpoint(end) else end
+            graph, inputs = to_graph([start], cuts - {end.key})
+            parts.append((end.key, jax.checkpoint(graph.__call__) if start is not end else graph, inputs))
+    met = {x.key: x for _, _, inputs in parts for x in inputs}
+    others = [x for key, x in met.items() if key not in wanted and isinstance(x.source, Leaf)]
 
-    end: Handle
-    graph: Graph
-    inputs: list[Handle]
-    active: list[int]
-    again: bool
+    def run(moving: Arrays, rest: Arrays) -> jax.Array:
+        given: dict[object, jax.Array] = {}
+        for x, value in zip(wrt, moving, strict=True):
+            given[x.key] = _moved_by_both(value, given[x.key]) if x.key in given else value
+        values = given | {x.key: value for x, value in zip(others, rest, strict=True)}
+        for key, part, inputs in parts:
+            (out,) = part(*[values[x.key] for x in inputs])
+            values[key] = _moved_by_both(given[key], out) if key in given else out
+        return values[y.key]
 
-
-def vjp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], cotangent: Any, where: str) -> list[Any]:
-    """The cotangent of each tensor of `wrt`, None where y does not depend on it.
-
-    From y backward, each segment hands cotangents to the tensors where it begins. A segment that ends in a checkpoint
-    is computed again, from its inputs behind a barrier that waits for the cotangent.
-    """
-    _require_inexact(wrt, where)
-    found: dict[Key, Any] = {y.key: _fitting(recorder, [y], [cotangent], where)[0]}
-    for end, graph, inputs, active, again in reversed(_segments(y, wrt, checkpoints=True)):
-        if end.key not in found or not active:
-            continue
-        values = [*inputs, found[end.key]]
-        if again:
-            values = list(recorder.add(OptimizationBarrier(), *values))
-        for i, part in zip(active, recorder.spliced(_backward(graph, active), values), strict=True):
-            key = inputs[i].key
-            found[key] = part if key not in found else recorder.add(Add(), found[key], part)[0]
-    return [found.get(x.key) for x in wrt]
+    return run, others
 
 
-def jvp(recorder: Recorder[Any], y: Handle, wrt: Sequence[Handle], tangents: Sequence[Any], where: str) -> Any:
-    """The tangent of y for tangents of `wrt`; None where y depends on none of them."""
-    _require_inexact(wrt, where)
-    found: dict[Key, Any] = dict(zip((x.key for x in wrt), _fitting(recorder, wrt, tangents, where), strict=True))
-    for end, graph, inputs, active, _ in _segments(y, wrt, checkpoints=False):
-        if active:
-            (moved,) = recorder.spliced(_forward(graph, active), [*inputs, *(found[inputs[i].key] for i in active)])
-            found[end.key] = moved if end.key not in found else recorder.add(Add(), found[end.key], moved)[0]
-    return found.get(y.key)
+def _is_checkpoint(x: Handle) -> bool:
+    return isinstance(x.source, Record) and x.source.graph is None
 
 
-def _segments(y: Handle, wrt: Sequence[Handle], checkpoints: bool) -> list[Segment]:
-    """The program of y cut at the tensors of `wrt`, and at checkpoints if asked, each after those that it needs."""
-    wanted: dict[Any, dict[Key, Handle]] = {}
-    for x in wrt:
-        wanted.setdefault(x.source, {})[x.key] = x
-    ends: dict[Key, Handle] = {}
-    again: set[Key] = set()
-    hidden = frozenset(x.key for x in wrt if len(wrt) == 1)  # what is behind a single tensor does not move y by itself
-    for handle in walk([y], hidden):
-        if handle.key in hidden:
-            ends[handle.key] = handle
-            continue
-        ends.update(wanted.get(handle.source, {}))
-        if checkpoints and isinstance(handle.source, Record) and handle.source.op is None:
-            ends[handle.key] = handle
-            again.add(handle.key)
-    cuts = frozenset(ends)
-    ends[y.key] = y
-    moving = {x.key for x in wrt}
-    segments = []
-    for key, end in ends.items():
-        if isinstance(end.source, Leaf) or key in hidden:
-            continue
-        computed = end.source.inputs[0] if key in again else end
-        graph, inputs = to_graph([computed], cuts - {key}, jax.tree.structure(0))
-        active = [i for i in _active_inputs(graph) if inputs[i].key in moving]
-        if active:
-            moving.add(key)
-        segments.append(Segment(end, graph, inputs, active, key in again))
-    return segments
+@jax.custom_jvp
+def _moved_by_both(x: jax.Array, same: jax.Array) -> jax.Array:
+    """x, which moves where either of two equal arrays moves."""
+    return x
 
 
-def _active_inputs(graph: Graph) -> list[int]:
-    """The inputs that reach the output through floating and complex values."""
-    moves = [_inexact(meta.dtype) for meta in graph.metas]
-    live = [False] * len(moves)
-    for out in graph.outputs:
-        live[out] = moves[out]
-    for node, outs in reversed(list(graph.steps())):
-        if not isinstance(node.op, StopGradient) and any(live[out] for out in outs):
-            for i in node.inputs:
-                live[i] = moves[i]
-    return [i for i in range(graph.input_count) if live[i]]
-
-
-def _backward(graph: Graph, active: Sequence[int]) -> Graph:
-    """(inputs..., cotangent) -> the cotangents of the active inputs."""
-    both = ad.vjp(graph, tuple(active))
-    return _last_outputs(both, len(active))
-
-
-def _forward(graph: Graph, active: Sequence[int]) -> Graph:
-    """(inputs..., tangents of the active ones...) -> the output's tangent."""
-    return _last_outputs(ad.jvp(graph, tuple(active)), 1)
-
-
-def _last_outputs(graph: Graph, count: int) -> Graph:
-    outputs = graph.outputs[len(graph.outputs) - count :]
-    tree = jax.tree.structure(outputs)
-    return Graph(graph.metas, graph.input_count, graph.nodes, outputs, graph.in_tree, tree, graph.rules, graph.lost_rules, graph.guards)
+@_moved_by_both.defjvp
+def _sum_of_tangents(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return primals[0], tangents[0] + tangents[1]
 
 
 def require_scalar(y: Handle) -> None:
@@ -141,56 +67,24 @@ def require_scalar(y: Handle) -> None:
     Raises:
       NonScalarGrad: y is no floating tensor of shape ().
     """
-    if y.shape != () or not jnp.issubdtype(y.dtype, np.floating):
-        fix = "Reduce it first, with reduce_sum for example, or use vjp."
+    if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
+        fix = "Reduce it first, with sum for example, or use vjp."
         raise NonScalarGrad(where="grad", given=str(y.meta), needed="a floating tensor of shape ()", fix=fix)
 
 
-def tensors_of(wrt: Any, where: str) -> list[Handle]:
-    """One tensor, or several, as a list."""
-    tensors = [wrt] if isinstance(wrt, Handle) else list(wrt) if isinstance(wrt, list | tuple) else []
+def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyTreeDef]:
+    """The tensors with respect to which is differentiated, and how they are nested.
+
+    Raises:
+      InvalidConfig: something else than tensors.
+      DTypeError: a tensor that is neither floating nor complex.
+    """
+    tensors, tree = jax.tree.flatten(wrt)
     if not tensors or not all(isinstance(x, Handle) for x in tensors):
-        given = f"wrt of type {type(wrt).__name__}"
-        raise InvalidConfig(where=where, given=given, needed="a TracedTensor or a list of them", fix="Pass the tensors themselves.")
-    return tensors
-
-
-def inactive(y: Handle, x: Handle, where: str) -> InvalidConfig:
-    """The refusal of a tensor that does not move y."""
-    return InvalidConfig(
-        where=where,
-        given=f"wrt {x!r}, on which {y!r} does not depend through floating or complex values",
-        needed="a tensor that y is computed from",
-        fix=f"Use {where}_optional, which gives None.",
-    )
-
-
-def _require_inexact(wrt: Sequence[Handle], where: str) -> None:
-    for x in wrt:
-        if not _inexact(x.dtype):
+        given = f"wrt={wrt!r}"
+        raise InvalidConfig(where=where, given=given, needed="a TracedTensor, or a list or dict of them")
+    for x in tensors:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
             given = f"wrt of dtype {x.dtype}"
-            raise DTypeError(where=where, given=given, needed="floating or complex tensors", fix="Convert before it is used.")
-
-
-def _fitting(recorder: Recorder[Any], tensors: Sequence[Handle], given: Sequence[Any], where: str) -> list[Any]:
-    """Tangents or cotangents, of the dtypes and shapes of their tensors."""
-    if len(tensors) != len(given):
-        needed = f"{len(tensors)}, one for each tensor"
-        raise ArityError(where=where, given=f"{len(given)} tangents", needed=needed, fix="Pass them in the order of wrt.")
-    values = []
-    for x, v in zip(tensors, given, strict=True):
-        value = number(v, x.dtype, where) if type(v) in SCALARS else v
-        values.append(value if isinstance(value, Handle) else recorder.constant(value))
-    for x, v in zip(tensors, values, strict=True):
-        if v.dtype != x.dtype:
-            raise PlaceholderDtypeMismatch(where=f"{where}, tangent", given=str(v.meta), needed=str(x.meta), fix="Convert it.")
-        same = [are_equal(a, b) for a, b in zip(v.shape, x.shape, strict=False)]
-        if v.ndim != x.ndim or False in same:
-            raise PlaceholderShapeMismatch(where=f"{where}, tangent", given=str(v.meta), needed=str(x.meta), fix="Reshape it.")
-        if None in same:
-            raise undecided(v.shape[same.index(None)], x.shape[same.index(None)], f"{where}, tangent")
-    return values
-
-
-def _inexact(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, np.inexact))
+            raise DTypeError(where=where, given=given, needed="floating or complex tensors")
+    return tensors, tree

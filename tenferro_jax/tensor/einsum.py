@@ -8,18 +8,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..einsum.build import build_einsum
+from ..einsum.build import run_plan
 from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError, X64Error
 from ..jax_seam import is_symbolic_dim
-from ..ops.builder import JaxBuilder
+from ..meta import as_array, canonical_dtype
 from ..ops.contraction import precision_names
-from ..shapes import as_array, canonical_dtype
-from .promotion import SCALARS, as_dtype, common_dtype, number, promoted
-from .record import Handle
-from .tensor import RECORDER
+from ..ops.fields import Precision
+from .record import NUMBERS, Handle, is_number, number
+from .tensor import recorded
 
 
 def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -65,18 +65,13 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
-    weak = [type(x) in SCALARS for x in operands]
-    values = [
-        x if scalar or isinstance(x, Handle) else as_array(x, f"einsum, operand {i}")
-        for i, (scalar, x) in enumerate(zip(weak, operands, strict=True))
-    ]
-    if any(isinstance(x, Handle) for x in values):
-        tensors = promoted(RECORDER, values, "einsum")
-        return _built(plan(equation, [x.shape for x in tensors], optimize), RECORDER, tensors, names, result)
-    if any(weak):
-        dtype = common_dtype(*(type(x) if scalar else x.dtype for scalar, x in zip(weak, values, strict=True)))
-        values = [number(x, dtype, "einsum") if scalar else x for scalar, x in zip(weak, values, strict=True)]
-    return _function(plan(equation, [jnp.shape(x) for x in values], optimize), names, result)(*values)
+    values = [x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}") for i, x in enumerate(operands)]
+    if any(is_number(x) for x in values):
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
+        values = [number(x, dtype, "einsum") if is_number(x) else x for x in values]
+    run = _function(plan(equation, [x.shape for x in values], optimize), names, result)
+    return recorded(run, tuple(values), {}, keep=True) if any(isinstance(x, Handle) for x in values) else run(*values)
 
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
@@ -90,32 +85,25 @@ _plan = functools.lru_cache(maxsize=1024)(plan_einsum)
 
 
 @functools.lru_cache(maxsize=256)
-def _function(plan: Plan, precision: Any, result: Any) -> Callable[..., Any]:
+def _function(plan: Plan, precision: Precision, result: np.dtype | None) -> Callable[..., jax.Array]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: jax.Array) -> jax.Array:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*arrays)
-        builder = JaxBuilder()
-        return _built(plan, builder, [as_dtype(builder, jnp.asarray(x), dtype) for x in arrays], precision, result)
+            sums = None if result is None else jnp.promote_types(dtype, result)
+        if sums is not None and result is not None and sums.kind == "c" != result.kind:
+            raise DTypeError(
+                where="einsum, preferred_element_type",
+                given=f"{result.name} for {sums.name} operands",
+                needed="a complex dtype",
+                fix="Take the real part of the result.",
+            )
+        x = run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
+        return x if result is None else x.astype(result)
 
     run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"  # JAX's compilation cache makes a file name of it
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
-
-
-def _built(plan: Plan, builder: Any, operands: Sequence[Any], precision: Any, result: Any) -> Any:
-    """The plan on operands of one dtype; its result in another one if that is asked for."""
-    if result is None:
-        return build_einsum(plan, builder, operands, precision)
-    sums = common_dtype(operands[0].dtype, result)
-    if sums.kind == "c" != result.kind:
-        raise DTypeError(
-            where="einsum, preferred_element_type",
-            given=f"{result.name} for {sums.name} operands",
-            needed="a complex dtype",
-            fix="Take the real part of the result.",
-        )
-    return as_dtype(builder, build_einsum(plan, builder, operands, precision, sums), result)
 
 
 def _result_dtype(given: Any) -> Any:
@@ -123,7 +111,8 @@ def _result_dtype(given: Any) -> Any:
         return None
     where = "einsum, preferred_element_type"
     try:
-        dtype = common_dtype(given) if any(given is kind for kind in SCALARS) else jnp.dtype(given)
+        is_kind = isinstance(given, type) and given in NUMBERS
+        dtype = jax.dtypes.canonicalize_dtype(given) if is_kind else jnp.dtype(given)
     except TypeError as error:
         raise DTypeError(where=where, given=repr(given), needed="a dtype", fix="Leave it out for the operands' own.") from error
     if (narrow := canonical_dtype(dtype)) != dtype:

@@ -1,84 +1,69 @@
-"""What a lazy tensor stands on: an input, or an output of a recorded op; from there to a graph and back.
+"""What a lazy tensor stands on: an input of a program, or a recorded graph on other tensors; from there to one graph.
 
 Nothing here recurses: a chain of any length is walked with a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Iterator, Sequence, Set
+from typing import TypeAlias, TypeGuard
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from ..errors import DTypeError, InvalidConfig
-from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
-from ..graph.builder import GraphBuilder
-from ..graph.graph import Graph, infer
-from ..graph.guards import Guard
-from ..ops.op import StdTensorOp
-from ..ops.source import Constant
-from ..ops.vocabulary import WITH_BODIES
-from ..shapes import Described, TensorMeta, as_operand, meta_of
+from ..graph.builder import GraphBuilder, Value
+from ..graph.graph import Graph, Node
+from ..jax_seam import is_symbolic_dim
+from ..meta import Described, TensorMeta, as_operand
+
+Array: TypeAlias = jax.Array | np.ndarray
+Number: TypeAlias = bool | int | float | complex
+NUMBERS = (bool, int, float, complex)
 
 
 class Leaf:
-    """An input of a program: a name to bind, or an array that is attached. Inputs of one name and meta are one."""
+    """An input of a program: a name to bind, or an array that is attached. Two of one name, meta and array are one."""
 
-    __slots__ = ("array", "meta", "name")
+    __slots__ = ("_key", "array", "meta", "name")
 
-    def __init__(self, name: str | None, meta: TensorMeta, array: Any = None):
+    def __init__(self, name: str | None, meta: TensorMeta, array: Array | None = None):
         self.name, self.meta, self.array = name, meta, array
+        self._key = name, meta, id(array)
 
     def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Leaf) and self.array is None is other.array and (self.name, self.meta) == (other.name, other.meta)
+        return isinstance(other, Leaf) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self.name, self.meta))
-
-    @property
-    def label(self) -> str:
-        """What errors call it."""
-        return "an unnamed array" if self.name is None else repr(self.name)
+        return hash(self._key)
 
     def __repr__(self) -> str:
-        return f"input {self.label}"
-
-
-class Terms(NamedTuple):
-    """What an op brings along beside itself: AD rules, names of lost ones, equalities of sizes that were assumed."""
-
-    rules: ExtensionRuleSet = NO_RULES
-    lost_rules: tuple[str, ...] = ()
-    guards: tuple[Guard, ...] = ()
-
-
-NO_TERMS = Terms()
+        attached = "" if self.array is None else ", attached"
+        return f"input {'without a name' if self.name is None else repr(self.name)}: {self.meta}{attached}"
 
 
 class Record:
-    """One application of an op; `op` None is the identity that marks a checkpoint."""
+    """A graph on tensors; without a graph it is the identity of one tensor, which marks a checkpoint."""
 
-    __slots__ = ("inputs", "op", "terms")
+    __slots__ = ("graph", "inputs")
 
-    def __init__(self, op: StdTensorOp | None, inputs: tuple[Handle, ...], terms: Terms):
-        self.op, self.inputs, self.terms = op, inputs, terms
+    def __init__(self, graph: Graph | None, inputs: Sequence[Handle]):
+        self.graph, self.inputs = graph, tuple(inputs)
 
 
-Source: TypeAlias = Leaf | Record
-Key: TypeAlias = tuple[Source, int]
+Key: TypeAlias = tuple[Leaf | Record, int]
 
 
 class Handle(Described):
-    """One tensor: output `index` of a record, or a leaf."""
+    """One tensor: a leaf, or output `index` of a record."""
 
     __slots__ = ("index", "meta", "program", "source")
 
-    def __init__(self, source: Source, index: int, meta: TensorMeta):
+    def __init__(self, source: Leaf | Record, index: int, meta: TensorMeta):
         self.source, self.index, self.meta = source, index, meta
-        self.program: Any = None  # what the last evaluation recorded; see evaluation.py
+        self.program: tuple[object, Graph, list[Leaf]] | None = None  # what the last evaluation made; see evaluation.py
 
     @property
     def key(self) -> Key:
@@ -86,59 +71,7 @@ class Handle(Described):
         return self.source, self.index
 
 
-H = TypeVar("H", bound=Handle)
-
-
-class Recorder(Generic[H]):
-    """The builder whose values are handles: lowerings, AD rules and einsum plans run on lazy tensors through it."""
-
-    def __init__(self, kind: Callable[[Source, int, TensorMeta], H]):
-        self._kind = kind
-
-    def handle(self, source: Source, index: int, meta: TensorMeta) -> H:
-        """A handle of the recorder's kind."""
-        return self._kind(source, index, meta)
-
-    def constant(self, array: Any) -> H:
-        """A concrete array, held in the program."""
-        return self.add(Constant(np.asarray(concrete(array, "a constant"))))[0]
-
-    def add(self, op: StdTensorOp | ExtensionOp, *values: Any, rules: ExtensionRuleSet = NO_RULES) -> tuple[H, ...]:
-        """Record one op on handles; concrete arrays among the values become constants.
-
-        Raises:
-          InvalidConfig: dtypes or shapes that the op refuses.
-          UndecidedDimensionError: it compares symbolic dimensions and JAX cannot tell.
-        """
-        carrier = Extension.of(op) if isinstance(op, ExtensionOp) else op
-        if not isinstance(carrier, StdTensorOp):
-            needed = "a standard op or an extension op, as an instance"
-            raise InvalidConfig(where="a lazy tensor", given=repr(op), needed=needed, fix="Pass Add() rather than Add.")
-        inputs = tuple([v if isinstance(v, Handle) else self.constant(v) for v in values])
-        metas, _ = infer(carrier, tuple([v.meta for v in inputs]))
-        record = Record(carrier, inputs, NO_TERMS if rules is NO_RULES else Terms(rules))
-        return tuple([self._kind(record, i, meta) for i, meta in enumerate(metas)])
-
-    def inline(self, fn: Callable[..., Any], *values: Any) -> Any:
-        """Record what a JAX function of arrays does."""
-        inputs = [v if isinstance(v, Handle) else self.constant(v) for v in values]
-        builder = GraphBuilder()
-        outs, tree = jax.tree.flatten(builder.inline(fn, *(builder.input(v.meta) for v in inputs)))
-        return jax.tree.unflatten(tree, self.spliced(builder.build(outs), inputs))
-
-    def spliced(self, graph: Graph, inputs: Sequence[Handle]) -> list[H]:
-        """The outputs of a graph whose inputs are these tensors: its nodes become records."""
-        plain = Terms(NO_RULES, graph.lost_rules, graph.guards)
-        plain, ruled = plain if plain != NO_TERMS else NO_TERMS, Terms(graph.rules, graph.lost_rules, graph.guards)
-        values: list[Any] = list(inputs)
-        for node, outs in graph.steps():
-            terms = ruled if isinstance(node.op, (Extension, *WITH_BODIES)) else plain
-            record = Record(node.op, tuple([values[i] for i in node.inputs]), terms)
-            values += [self._kind(record, i, graph.metas[out]) for i, out in enumerate(outs)]
-        return [values[i] for i in graph.outputs]
-
-
-def concrete(value: Any, where: str) -> Any:
+def concrete(value: ArrayLike, where: str) -> Array:
     """An array with values, of any kind that JAX takes.
 
     Raises:
@@ -146,79 +79,110 @@ def concrete(value: Any, where: str) -> Any:
       X64Error: a 64-bit array while 64-bit types are off.
     """
     if isinstance(value, jax.core.Tracer | Handle):
-        kind = "an array that JAX is tracing" if isinstance(value, jax.core.Tracer) else "a lazy tensor"
-        needed = "a concrete array"
-        raise DTypeError(where=where, given=kind, needed=needed, fix="Make it an input and bind it: eval(bindings=...).")
+        given = "a lazy tensor" if isinstance(value, Handle) else "an array that JAX is tracing"
+        fix = "Make it an input and bind it: eval(bindings=...)."
+        raise DTypeError(where=where, given=given, needed="a concrete array", fix=fix)
     return as_operand(value, where)
 
 
-def walk(outputs: Sequence[Handle], cuts: frozenset[Key] = frozenset()) -> Iterator[Handle]:
-    """One handle for every record, leaf and cut that the outputs need, each after its inputs; cuts hide what is behind."""
-    done: set[Any] = set()
+def is_number(value: object) -> TypeGuard[Number]:
+    """Whether it is a Python number. A NumPy scalar is an array, though some are instances of float or complex."""
+    return type(value) in NUMBERS
+
+
+def number(value: Number, dtype: np.dtype, where: str) -> Array:
+    """A Python number as a scalar array of a dtype.
+
+    Raises:
+      DTypeError: the dtype cannot hold it.
+    """
+    try:
+        return jnp.asarray(value, dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        needed = f"one that {dtype} holds"
+        raise DTypeError(where=where, given=f"the number {value}", needed=needed) from error
+
+
+def walk(outputs: Sequence[Handle], cuts: Set[Key] = frozenset()) -> Iterator[Handle]:
+    """Every tensor that the outputs need, each after those that it needs; what is behind a cut is left out."""
+    done: set[Key] = set()
     pending = list(reversed(outputs))
     while pending:
         handle = pending[-1]
-        stop = bool(cuts) and handle.key in cuts
-        node = handle.key if stop else handle.source
-        if node in done:
+        inputs = inputs_of(handle) if handle.key not in cuts else ()
+        waiting = [x for x in inputs if x.key not in done] if handle.key not in done else ()
+        pending.extend(reversed(waiting))
+        if not waiting:
             pending.pop()
-            continue
-        inputs = handle.source.inputs if not stop and isinstance(handle.source, Record) else ()
-        waiting = [x for x in inputs if (x.key if cuts and x.key in cuts else x.source) not in done]
-        if waiting:
-            pending.extend(reversed(waiting))
-            continue
-        pending.pop()
-        done.add(node)
-        yield handle
+            if handle.key not in done:
+                done.add(handle.key)
+                yield handle
 
 
-def to_graph(outputs: Sequence[Handle], cuts: frozenset[Key] = frozenset(), out_tree: Any = None) -> tuple[Graph, list[Handle]]:
-    """The graph of some tensors, and the tensors that are its inputs: cuts and leaves in the order they are met.
+def inputs_of(handle: Handle) -> tuple[Handle, ...]:
+    """The tensors on which a tensor was recorded; none for a leaf."""
+    return handle.source.inputs if isinstance(handle.source, Record) else ()
+
+
+def to_graph(
+    outputs: Sequence[Handle], cuts: Set[Key] = frozenset(), out_tree: jax.tree_util.PyTreeDef | None = None
+) -> tuple[Graph, list[Handle]]:
+    """The graph of some tensors, and its inputs: leaves and cuts, in the order in which they are met.
 
     Raises:
       InvalidConfig: two different inputs of one name.
       DuplicateRule: two different AD rules for one family.
     """
     builder = GraphBuilder()
-    values: dict[Key, Any] = {}
+    values: dict[Key, Value] = {}
     inputs: list[Handle] = []
-    names: dict[str, Leaf] = {}
-    terms: dict[int, Terms] = {}
+    parts: dict[int, Graph] = {}
     for handle in walk(outputs, cuts):
         source = handle.source
-        if isinstance(source, Leaf) or handle.key in cuts:
+        if handle.key in cuts or isinstance(source, Leaf):
             values[handle.key] = builder.input(handle.meta)
             inputs.append(handle)
-            if isinstance(source, Leaf) and source.name is not None and names.setdefault(source.name, source) != source:
-                raise InvalidConfig(
-                    where=f"input {source.name!r}",
-                    given=f"{_described(names[source.name])} and {_described(source)} of this name",
-                    needed="one input a name",
-                    fix="Rename one of them, or use the same tensor.",
-                )
-            continue
-        found = tuple([values[x.key] for x in source.inputs])
-        if source.terms is not NO_TERMS and id(source.terms) not in terms:
-            terms[id(source.terms)] = source.terms
-            builder.rules = builder.rules.united(source.terms.rules)
-            builder.lose_rules(source.terms.lost_rules)
-        outs = found if source.op is None else builder.add(source.op, *found)
-        for i, out in enumerate(outs):
-            values.setdefault((source, i), out)
-    graph = builder.build([values[h.key] for h in outputs], out_tree=out_tree)
-    guards = [guard for t in terms.values() for guard in t.guards]
-    return graph.with_guards((*graph.guards, *guards)) if guards else graph, inputs
+        elif source.graph is None:
+            values[handle.key] = values[source.inputs[0].key]
+        elif handle.key not in values:
+            parts[id(source.graph)] = source.graph
+            made = spliced(builder, source.graph, [values[x.key] for x in source.inputs])
+            values.update(((source, i), value) for i, value in enumerate(made))
+    _require_one_input_a_name([x.source for x in inputs if isinstance(x.source, Leaf)])
+    for part in parts.values():
+        builder.absorb(part)
+    graph = builder.build([values[x.key] for x in outputs], out_tree=out_tree)
+    guards = [guard for part in parts.values() for guard in part.guards]
+    return _without_unused_inputs(graph.with_guards((*graph.guards, *guards)) if guards else graph, inputs)
 
 
-def _described(leaf: Leaf) -> str:
-    return f"{leaf.meta}{' with an array' if leaf.array is not None else ''}"
+def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, list[Handle]]:
+    """A graph without the inputs that nothing in it reads, and whose shape tells no size: nobody has to bind them."""
+    used = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
+    kept = [i for i, x in enumerate(inputs) if i in used or any(map(is_symbolic_dim, x.shape))]
+    if len(kept) == len(inputs):
+        return graph, inputs
+    old = [*kept, *range(len(inputs), len(graph.metas))]
+    new = {value: i for i, value in enumerate(old)}
+    nodes = [Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes]
+    metas, outputs = [graph.metas[i] for i in old], [new[i] for i in graph.outputs]
+    in_tree = jax.tree.structure(tuple(kept))
+    trees_and_terms = in_tree, graph.out_tree, graph.rules, graph.lost_rules, graph.guards
+    return Graph(metas, len(kept), nodes, outputs, *trees_and_terms), [inputs[i] for i in kept]
 
 
-def array_meta(value: Any, where: str) -> tuple[Any, TensorMeta]:
-    """A concrete array that cannot change, and its meta."""
-    array = concrete(value, where)
-    if isinstance(array, np.ndarray | np.generic):
-        array = np.array(array)
-        array.flags.writeable = False
-    return array, meta_of(array)
+def spliced(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
+    """The outputs of a graph whose nodes are added to a builder, on these inputs."""
+    values = list(inputs)
+    for node, _ in graph.steps():
+        values += builder.add(node.op, *[values[i] for i in node.inputs])
+    return [values[i] for i in graph.outputs]
+
+
+def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
+    named: dict[str, Leaf] = {}
+    for leaf in leaves:
+        if leaf.name is not None and named.setdefault(leaf.name, leaf) != leaf:
+            given = f"{named[leaf.name]}, and {leaf}"
+            fix = "Rename one of them, or use the same tensor."
+            raise InvalidConfig(where="a program of lazy tensors", given=given, needed="one input a name", fix=fix)

@@ -1,47 +1,130 @@
-"""TracedTensor: a lazy tensor with operators, methods, derivatives and evaluation."""
+"""TracedTensor: a lazy tensor. What its operators and methods mean is a table of JAX functions."""
 
 from __future__ import annotations
 
-import functools
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NoReturn
 
+import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
-from ..dimensions import SymDim, are_equal
-from ..errors import DTypeError, InvalidConfig, ShapeError
-from ..extension import NO_RULES, NO_RUNTIMES, Extension, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet
-from ..extension.rules import not_a_rule_set
-from ..extension.runtimes import not_a_runtime_set
+from ..cache import BoundedCache
+from ..engine.engine import Engine
+from ..errors import InvalidConfig, ShapeError
+from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
+from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..jax_seam import is_symbolic_dim
-from ..ops import analytic, arithmetic, conversion, diagonal, indexing, logic, reduction, source, special, structural
-from ..ops.contraction import DotGeneral
-from ..ops.logic import Direction
-from ..ops.op import StdTensorOp
-from ..shapes import TensorMeta, canonical_dtype, require_x64, solve_sizes
+from ..meta import SymDim, TensorMeta, meta_of, solve_sizes
 from . import differentiation
-from .broadcasting import broadcast, broadcast_together
-from .evaluation import Bindings, Engine, eval_all
-from .indexing import indexed
-from .operators import matmul, power, quotient, remainder, together
-from .promotion import SCALARS, as_dtype, common_dtype, inexact_dtype, number, promoted
-from .record import NO_TERMS, Handle, Leaf, Record, Recorder, array_meta, to_graph, walk
+from .evaluation import Bindings, eval_all
+from .record import NUMBERS, Array, Handle, Leaf, Record, concrete, is_number, to_graph, walk
 
-Axes = int | Sequence[int] | None
-Size = int | str | Any
+Size = int | str | SymDim
+Fn = Callable[..., Any]
 
 _SYMBOLS = jax.export.SymbolicScope()
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
+_OPERANDS = (*_ARRAYS, *NUMBERS)
+_GRAPHS = BoundedCache(4096, "TracedTensor")
+"""What was recorded of the functions in the table: tracing one takes a millisecond, finding it again microseconds."""
+
+
+def recorded(fn: Fn, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool = False) -> Any:
+    """What `fn` makes of tensors and arrays anywhere in its arguments; everything else is given to it as it is.
+
+    Args:
+      fn: a JAX function.
+      args: of fn.
+      kwargs: of fn.
+      keep: whether the graph is kept for calls of this function with such arguments, which must be hashable then.
+    """
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    is_array = [isinstance(leaf, _ARRAYS) for leaf in leaves]
+    inputs = [leaf if isinstance(leaf, TracedTensor) else TracedTensor.constant(leaf) for leaf, array in zip(leaves, is_array) if array]
+
+    def call(*arrays: jax.Array) -> Any:
+        given = iter(arrays)
+        args, kwargs = jax.tree.unflatten(tree, [next(given) if array else leaf for leaf, array in zip(leaves, is_array)])
+        return fn(*args, **kwargs)
+
+    def trace() -> Graph:
+        builder = GraphBuilder()
+        outputs, out_tree = jax.tree.flatten(builder.inline(call, *[builder.input(x.meta) for x in inputs]))
+        return builder.build(outputs, out_tree=out_tree)
+
+    if keep:
+        static = tuple([_static(leaf) for leaf, array in zip(leaves, is_array) if not array])
+        key = fn, tree, static, tuple([x.meta for x in inputs]), _settings()
+    graph = _GRAPHS.get(key, trace) if keep else trace()
+    return jax.tree.unflatten(graph.out_tree, _outputs(graph, inputs))
+
+
+def _outputs(graph: Graph, inputs: Sequence[TracedTensor]) -> list[TracedTensor]:
+    record = Record(graph, inputs)
+    return [inputs[value] if value < len(inputs) else TracedTensor(record, i, graph.metas[value]) for i, value in enumerate(graph.outputs)]
+
+
+def _static(leaf: Any) -> Hashable:
+    """What tells an argument from every other: 1 from True, 0.0 from -0.0; slices are not hashable before Python 3.12."""
+    if isinstance(leaf, slice):
+        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
+    return type(leaf), repr(leaf) if is_number(leaf) else leaf
+
+
+def _settings() -> Hashable:
+    """The settings of JAX that change what a function is traced to."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+        config.jax_default_matmul_precision,
+    )
+
+
+def _method(fn: Fn) -> Callable[..., TracedTensor]:
+    """A row of the table: the function of the tensor and further arguments."""
+
+    def method(self: TracedTensor, *args: Any, **kwargs: Any) -> TracedTensor:
+        return recorded(fn, (self, *args), kwargs, keep=True)
+
+    method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
+    return method
+
+
+def _operators(fn: Fn) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
+    """A row of the table: an operator and its reflection. Operands of other kinds are left to their own operators."""
+
+    def method(self: TracedTensor, other: Any) -> TracedTensor:
+        return recorded(fn, (self, other), {}, keep=True) if isinstance(other, _OPERANDS) else NotImplemented
+
+    def reflected(self: TracedTensor, other: Any) -> TracedTensor:
+        return recorded(fn, (other, self), {}, keep=True) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return method, reflected
+
+
+def _reshape(x: jax.Array, *shape: Any) -> jax.Array:
+    """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
+    return x.reshape(*shape)
+
+
+def _transpose(x: jax.Array, *axes: Any) -> jax.Array:
+    """As `jax.Array.transpose`: axes one by one or as a tuple, reversed without."""
+    return x.transpose(*axes)
 
 
 class TracedTensor(Handle):
-    """A lazy tensor: an input, or what an op makes of others. Immutable; nothing runs before `eval`.
+    """A lazy tensor: an input, or what a JAX function makes of others. Immutable; nothing runs before `eval`.
 
-    Every op checks dtypes and shapes when it is applied. Tensors that were made independently combine freely. `==` is
-    identity, so that tensors can be keys; `compare` and `<` compare elements.
+    Operators and methods are those of JAX arrays, with the rules of `jax.numpy` for dtypes, shapes and indices, which
+    are checked when a tensor is made. Tensors that were made independently combine freely. `==` is identity, so that
+    tensors can be keys; `equal`, `not_equal` and `<` compare elements.
 
     Attributes:
       meta: dtype and shape; sizes may be symbolic.
@@ -52,7 +135,7 @@ class TracedTensor(Handle):
       >>> x = TracedTensor.input("x", np.float32, ("n", 2))
       >>> y = (x @ w).tanh()
       >>> y
-      TracedTensor(Tanh: float32[n,2], 2 nodes on 'x', 'w')
+      TracedTensor(float32[n,2], 2 nodes on 'x', 'w')
       >>> y.eval(bindings={x: np.zeros((1, 2), np.float32)}).tolist()
       [[0.0, 0.0]]
     """
@@ -63,7 +146,7 @@ class TracedTensor(Handle):
     # --- making one ---
 
     @staticmethod
-    def input(name: str, dtype: Any, shape: Sequence[Size]) -> TracedTensor:
+    def input(name: str, dtype: DTypeLike, shape: Sequence[Size]) -> TracedTensor:
         """An input to be bound by name.
 
         Args:
@@ -73,20 +156,19 @@ class TracedTensor(Handle):
             size in all tensors.
 
         Raises:
-          ShapeError, DTypeError, X64Error: no size, no dtype, or a 64-bit one while 64-bit types are off.
+          ShapeError, X64Error: no size, or a 64-bit dtype while 64-bit types are off.
 
         Example:
           >>> import numpy as np
           >>> TracedTensor.input("x", np.float32, ("n", 3))
           TracedTensor(input 'x': float32[n,3])
         """
-        where = f"input {name!r}"
         if not isinstance(name, str) or not name:
-            raise InvalidConfig(where="TracedTensor.input", given=repr(name), needed="a name", fix="Pass a non-empty string first.")
-        return _leaf(name, TensorMeta(_dtype(dtype, where), _shape(shape, where)))
+            raise InvalidConfig(where="TracedTensor.input", given=repr(name), needed="a name")
+        return _leaf(name, _declared(shape, dtype, f"input {name!r}"))
 
     @staticmethod
-    def from_array(array: Any, name: str | None = None, *, shape: Sequence[Size] | None = None) -> TracedTensor:
+    def from_array(array: ArrayLike, name: str | None = None, *, shape: Sequence[Size] | None = None) -> TracedTensor:
         """An input with an array attached, which is data and no part of the program.
 
         Args:
@@ -104,72 +186,70 @@ class TracedTensor(Handle):
           TracedTensor(input 'w': float32[n], attached)
         """
         where = "TracedTensor.from_array" if name is None else f"input {name!r}"
-        held, meta = array_meta(array, where)
+        held = concrete(array, where)
+        if isinstance(held, np.ndarray | np.generic):
+            held = np.array(held)
+            held.flags.writeable = False
+        meta = meta_of(held)
         if shape is not None:
-            declared = TensorMeta(meta.dtype, _shape(shape, where))
-            solve_sizes([declared], [meta], ["graph input an unnamed array" if name is None else f"graph input {name!r}"])
+            declared = _declared(shape, meta.dtype, where)
+            solve_sizes([declared], [meta], [f"graph input {'without a name' if name is None else repr(name)}"])
             meta = declared
         return _leaf(name, meta, held)
 
     @staticmethod
-    def constant(array: Any) -> TracedTensor:
+    def constant(array: ArrayLike) -> TracedTensor:
         """A concrete array that is part of the program.
 
         Example:
           >>> TracedTensor.constant(2.0)
-          TracedTensor(Constant: float32[], 1 node)
+          TracedTensor(float32[], 1 node)
         """
-        return RECORDER.constant(array)
+        builder = GraphBuilder()
+        return _outputs(builder.build([builder.constant(concrete(array, "a constant"))]), ())[0]
 
     @staticmethod
     def apply(
-        op: StdTensorOp | ExtensionOp,
-        *tensors: Any,
+        op: ExtensionOp,
+        *tensors: Handle | ArrayLike,
         rules: ExtensionRuleSet = NO_RULES,
         runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     ) -> tuple[TracedTensor, ...]:
-        """The outputs of any op of the vocabulary, or of an extension.
+        """The outputs of an extension.
 
         Args:
-          op: a standard op or an extension op.
+          op: the extension.
           *tensors: tensors, or arrays that become constants; neither promoted nor broadcast.
-          rules: AD rules that come with an extension.
-          runtimes: kernels and selected routes that come with an extension.
+          rules: AD rules that come with it.
+          runtimes: kernels and selected routes that come with it.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.
-
-        Example:
-          >>> from tenferro_jax.ops.cumulative import CumSum
-          >>> x = TracedTensor.from_array([1.0, 2.0])
-          >>> TracedTensor.apply(CumSum(0), x)[0].eval().tolist()
-          [1.0, 3.0]
         """
-        if type(rules) is not ExtensionRuleSet:
-            raise not_a_rule_set(rules, "TracedTensor.apply")
-        if type(runtimes) is not ExtensionRuntimeSet:
-            raise not_a_runtime_set(runtimes, "TracedTensor.apply")
-        return RECORDER.add(Extension.of(op, runtimes) if isinstance(op, ExtensionOp | Extension) else op, *tensors, rules=rules)
+        return recorded(apply, (op, *tensors), {"rules": rules, "runtimes": runtimes}, keep=True)
 
     @staticmethod
-    def inline(fn: Callable[..., Any], *tensors: Any) -> Any:
+    def inline(fn: Fn, *args: Any, **kwargs: Any) -> Any:
         """What a JAX function makes of tensors, recorded in standard ops.
+
+        Args:
+          fn: any function that JAX traces.
+          *args: its arguments: pytrees of tensors and arrays; leaves of other kinds are given to it as they are.
+          **kwargs: likewise.
+
+        Returns:
+          The function's result with tensors for arrays.
 
         Raises:
           Unsupported: the function uses a primitive that the vocabulary lacks.
 
         Example:
           >>> import jax
-          >>> TracedTensor.inline(jax.nn.softmax, TracedTensor.from_array([0.0, 0.0])).eval().tolist()
+          >>> x = TracedTensor.from_array([0.0, 0.0])
+          >>> TracedTensor.inline(jax.nn.softmax, x, axis=0).eval().tolist()
           [0.5, 0.5]
         """
-        return RECORDER.inline(fn, *tensors)
-
-    @staticmethod
-    def concatenate(tensors: Sequence[Any], axis: int = 0) -> TracedTensor:
-        """Tensors of one rank joined along an axis, promoted to one dtype."""
-        values = promoted(RECORDER, tensors, "concatenate")
-        return RECORDER.add(structural.Concatenate(_axis(axis, values[0].ndim, "concatenate")), *values)[0]
+        return recorded(fn, args, kwargs)
 
     # --- what it is ---
 
@@ -179,24 +259,14 @@ class TracedTensor(Handle):
         return self.source.name if isinstance(self.source, Leaf) else None
 
     @property
-    def array(self) -> Any:
+    def array(self) -> Array | None:
         """The array that is attached to an input, else None."""
         return self.source.array if isinstance(self.source, Leaf) else None
 
     @property
-    def is_concrete_shape(self) -> bool:
-        """Whether no size is symbolic."""
-        return not any(map(is_symbolic_dim, self.shape))
-
-    @property
     def size(self) -> SymDim:
         """The number of elements, symbolic where a size is."""
-        return _product(self.shape)
-
-    @property
-    def T(self) -> TracedTensor:
-        """The tensor with its axes reversed."""
-        return self.transpose()
+        return math.prod(self.shape)
 
     def graph(self) -> Graph:
         """The program as a Graph; its arguments are the inputs in the order in which a depth-first walk meets them."""
@@ -204,50 +274,21 @@ class TracedTensor(Handle):
 
     def __repr__(self) -> str:
         if isinstance(self.source, Leaf):
-            name = "array" if self.source.name is None else f"input {self.source.name!r}"
-            return f"TracedTensor({name}: {self.meta}{'' if self.source.array is None else ', attached'})"
-        behind = [h.source for h in walk([self])]
-        leaves = [s for s in behind if isinstance(s, Leaf)]
-        count = sum(isinstance(s, Record) and s.op is not None for s in behind)
-        names = ", ".join("an array" if s.name is None else repr(s.name) for s in leaves[:4]) + (", ..." if len(leaves) > 4 else "")
-        op = self.source.op
-        made = "checkpoint" if op is None else getattr(op, "family_id", type(op).__name__)
-        return f"TracedTensor({made}: {self.meta}, {count} node{'' if count == 1 else 's'}{f' on {names}' if names else ''})"
+            return f"TracedTensor({self.source})"
+        sources = dict.fromkeys(x.source for x in walk([self]))
+        names = ["an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)]
+        count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None)
+        on = f" on {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" if names else ""
+        return f"TracedTensor({self.meta}, {count} node{'' if count == 1 else 's'}{on})"
 
-    def __len__(self) -> int:
-        if not self.shape or is_symbolic_dim(self.shape[0]):
-            given = "a scalar" if not self.shape else f"the symbolic size {self.shape[0]}"
-            raise InvalidConfig(where="len", given=given, needed="a first axis of known size", fix="Use shape[0], which may be symbolic.")
-        return int(self.shape[0])
+    def _has_no_value(self, *_: object, **__: object) -> NoReturn:
+        raise InvalidConfig(where="a lazy tensor", given=repr(self), needed="an array with values", fix="Call eval() first.")
 
-    def _unknown(self, what: str) -> NoReturn:
-        needed = "an array with values"
-        raise InvalidConfig(where=what, given=f"the lazy {self!r}", needed=needed, fix="Call eval() first.")
-
-    def __bool__(self) -> bool:
-        self._unknown("bool")
-
-    def __int__(self) -> int:
-        self._unknown("int")
-
-    def __float__(self) -> float:
-        self._unknown("float")
-
-    def __complex__(self) -> complex:
-        self._unknown("complex")
-
-    def __iter__(self) -> NoReturn:
-        self._unknown("iteration")
-
-    def __contains__(self, value: object) -> bool:
-        self._unknown("in")
-
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._unknown("conversion to a NumPy array")
+    __bool__ = __int__ = __float__ = __complex__ = __iter__ = __array__ = _has_no_value
 
     # --- running and differentiating ---
 
-    def eval(self, engine: Engine | None = None, bindings: Bindings = None) -> Any:
+    def eval(self, engine: Engine | None = None, bindings: Bindings = ()) -> jax.Array:
         """The array: compile if needed, and run. Arguments and errors as `eval_all`."""
         return eval_all([self], engine, bindings)[0]
 
@@ -255,546 +296,145 @@ class TracedTensor(Handle):
         """The gradient of a floating scalar, lazy again.
 
         Args:
-          wrt: a tensor that it is computed from, an input or not, or a list of them.
+          wrt: a tensor, or a list or dict of them: inputs, or anything that the tensor is computed from.
 
         Returns:
-          A tensor like wrt (a list for a list). For a complex wrt it is JAX's: the conjugate of the direction of steepest
-          ascent.
+          What jax.grad gives: a tensor like wrt (a list for a list), zeros where nothing depends on it. For a complex wrt
+          it is the conjugate of the direction of steepest ascent.
 
         Raises:
           NonScalarGrad: no floating scalar.
-          InvalidConfig: it does not depend on a wrt.
           DTypeError: a wrt is neither floating nor complex.
           ADRuleError, Unsupported: something on the way has no derivative.
 
         Example:
           >>> x = TracedTensor.from_array([1.0, 2.0], "x")
-          >>> (x * x * x).reduce_sum().grad(x).eval().tolist()
+          >>> (x * x * x).sum().grad(x).eval().tolist()
           [3.0, 12.0]
         """
-        return self._required(self.grad_optional(wrt), wrt, "grad")
-
-    def grad_optional(self, wrt: Any) -> Any:
-        """As `grad`, with None for a tensor that it does not depend on."""
         differentiation.require_scalar(self)
-        return self._vjp(wrt, np.ones((), self.dtype), "grad")
+        return self.vjp(wrt, np.ones((), self.dtype))
 
-    def vjp(self, wrt: Any, cotangent: Any) -> Any:
+    def vjp(self, wrt: Any, cotangent: Handle | ArrayLike) -> Any:
         """The cotangents of wrt for a cotangent of the tensor, as jax.vjp has them; arguments and errors as `grad`."""
-        return self._required(self.vjp_optional(wrt, cotangent), wrt, "vjp")
+        tensors, tree = differentiation.tensors_of(wrt, "vjp")
+        run, others = differentiation.as_function(self, tensors)
 
-    def vjp_optional(self, wrt: Any, cotangent: Any) -> Any:
-        """As `vjp`, with None for a tensor that it does not depend on."""
-        return self._vjp(wrt, cotangent, "vjp")
+        def pulled(moving: Sequence[jax.Array], others: Sequence[jax.Array], cotangent: jax.Array) -> Any:
+            return jax.tree.unflatten(tree, jax.vjp(lambda moving: run(moving, others), moving)[1](cotangent)[0])
+
+        return recorded(pulled, (tensors, others, cotangent), {})
 
     def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
         """The derivative in a direction: the tangent of the tensor for a tangent of wrt (a list for a list)."""
-        moved = self.jvp_optional(wrt, tangent)
-        if moved is None:
-            raise differentiation.inactive(self, differentiation.tensors_of(wrt, "jvp")[0], "jvp")
-        return moved
+        tensors, tree = differentiation.tensors_of(wrt, "jvp")
+        run, others = differentiation.as_function(self, tensors)
 
-    def jvp_optional(self, wrt: Any, tangent: Any) -> TracedTensor | None:
-        """As `jvp`, None if it depends on no wrt."""
-        tangents = tangent if isinstance(wrt, list | tuple) else [tangent]
-        return differentiation.jvp(RECORDER, self, differentiation.tensors_of(wrt, "jvp"), tangents, "jvp")
+        def pushed(moving: Sequence[jax.Array], others: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+            return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]
 
-    def _vjp(self, wrt: Any, cotangent: Any, where: str) -> Any:
-        found = differentiation.vjp(RECORDER, self, differentiation.tensors_of(wrt, where), cotangent, where)
-        return found[0] if isinstance(wrt, Handle) else found
-
-    def _required(self, found: Any, wrt: Any, where: str) -> Any:
-        for x, one in zip(differentiation.tensors_of(wrt, where), found if isinstance(found, list) else [found], strict=True):
-            if one is None:
-                raise differentiation.inactive(self, x, where)
-        return found
+        return recorded(pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
         """The same values; a reverse derivative computes again what lies between the last checkpoints and here.
 
-        Nothing computed on the way is kept from the forward to the backward pass, but the inputs of the segment: its
-        backward pass starts from them behind an optimization barrier that waits for the cotangent. Values and
-        derivatives are those without; forward derivatives ignore it.
+        As `jax.checkpoint`: nothing computed on the way is kept from the forward to the backward pass but the inputs of
+        the segment. Values and derivatives are those without; forward derivatives ignore it.
 
         Example:
           >>> x = TracedTensor.from_array([0.5], "x")
-          >>> y = x.sin().exp().checkpoint().reduce_sum()
-          >>> sum(type(n.op).__name__ == "Exp" for n in y.grad(x).graph().nodes)
+          >>> y = x.sin().exp().checkpoint().sum()
+          >>> [type(n.op).__name__ for n in y.grad(x).graph().nodes].count("OptimizationBarrier")
           1
         """
-        return TracedTensor(Record(None, (self,), NO_TERMS), 0, self.meta)
-
-    # --- elementwise ---
-
-    def _binary(self, op: StdTensorOp, other: Any, reflected: bool = False) -> Any:
-        pair = (other, self) if reflected else (self, other)
-        return RECORDER.add(op, *together(RECORDER, pair, type(op).__name__))[0]
-
-    def _arithmetic(self, op: StdTensorOp, logical: StdTensorOp | None, other: Any, reflected: bool = False) -> Any:
-        """`op`, and for booleans its counterpart in logic, where there is one."""
-        a, b = together(RECORDER, (other, self) if reflected else (self, other), type(op).__name__)
-        return RECORDER.add(logical if logical is not None and a.dtype.kind == "b" else op, a, b)[0]
-
-    def _unary(self, op: StdTensorOp) -> TracedTensor:
-        return RECORDER.add(op, self)[0]
-
-    def _inexact(self, op: StdTensorOp) -> TracedTensor:
-        return RECORDER.add(op, as_dtype(RECORDER, self, inexact_dtype(self.dtype)))[0]
-
-    def _whole(self, op: StdTensorOp) -> TracedTensor:
-        return self if self.dtype.kind in "iub" else self._unary(op)
-
-    def add(self, other: Any) -> TracedTensor:
-        """Sum; logical or for booleans."""
-        return self._arithmetic(arithmetic.Add(), logic.Or(), other)
-
-    def sub(self, other: Any) -> TracedTensor:
-        """Difference."""
-        return self._binary(arithmetic.Sub(), other)
-
-    def mul(self, other: Any) -> TracedTensor:
-        """Product; logical and for booleans."""
-        return self._arithmetic(arithmetic.Mul(), logic.And(), other)
-
-    def div(self, other: Any) -> TracedTensor:
-        """True quotient: integers are converted to floating numbers first."""
-        return quotient(RECORDER, self, other)
-
-    def rem(self, other: Any) -> TracedTensor:
-        """Remainder with the sign of the dividend; `%` has the divisor's."""
-        return self._binary(arithmetic.Rem(), other)
-
-    def pow(self, exponent: Any) -> TracedTensor:
-        """Power; a Python integer keeps the dtype."""
-        return power(RECORDER, self, exponent)
-
-    def neg(self) -> TracedTensor:
-        """The negative."""
-        return self._unary(arithmetic.Neg())
-
-    def compare(self, other: Any, direction: Direction | str) -> TracedTensor:
-        """Boolean comparison of elements; direction is "eq", "ne", "lt", "le", "gt", "ge" or a Direction."""
-        try:
-            chosen = Direction(direction)
-        except ValueError as error:
-            needed = ", ".join(d.value for d in Direction)
-            raise InvalidConfig(where="compare", given=repr(direction), needed=f"one of {needed}") from error
-        return self._binary(logic.Compare(chosen), other)
-
-    def maximum(self, other: Any) -> TracedTensor:
-        """The larger element; NaN if either is."""
-        return self._binary(arithmetic.Maximum(), other)
-
-    def minimum(self, other: Any) -> TracedTensor:
-        """The smaller element; NaN if either is."""
-        return self._binary(arithmetic.Minimum(), other)
-
-    def select(self, on_true: Any, on_false: Any) -> TracedTensor:
-        """on_true where the tensor is true, else on_false; the tensor is boolean."""
-        cases = promoted(RECORDER, [on_true, on_false], "select")
-        return RECORDER.add(logic.Select(), *broadcast_together(RECORDER, [self, *cases], "select"))[0]
-
-    def clamp(self, lower: Any, upper: Any) -> TracedTensor:
-        """The elements limited to lower and upper; the gradient is zero at a bound."""
-        return RECORDER.add(logic.Clamp(), *together(RECORDER, (self, lower, upper), "clamp"))[0]
-
-    def conj(self) -> TracedTensor:
-        """Complex conjugate; real tensors as they are."""
-        return self._unary(conversion.Conj()) if self.dtype.kind == "c" else self
-
-    def real(self) -> TracedTensor:
-        """Real part."""
-        return self._unary(conversion.Real()) if self.dtype.kind == "c" else self
-
-    def imag(self) -> TracedTensor:
-        """Imaginary part; zero for real tensors."""
-        return self._unary(conversion.Imag()) if self.dtype.kind == "c" else self * _scalar(0, self.dtype)
-
-    def abs(self) -> TracedTensor:
-        """Absolute value; real for complex tensors."""
-        return self if self.dtype.kind in "ub" else self._unary(arithmetic.Abs())
-
-    def sign(self) -> TracedTensor:
-        """-1, 0 or 1; x / |x| for complex tensors."""
-        return self._unary(arithmetic.Sign())
-
-    def floor(self) -> TracedTensor:
-        """The largest integer not above; integers as they are."""
-        return self._whole(arithmetic.Floor())
-
-    def ceil(self) -> TracedTensor:
-        """The smallest integer not below; integers as they are."""
-        return self._whole(arithmetic.Ceil())
-
-    def round(self, *, to_even: bool = True) -> TracedTensor:
-        """The nearest integer, halves to even or away from zero; integers as they are."""
-        return self._whole(arithmetic.Round(to_even))
-
-    def exp(self) -> TracedTensor:
-        """e to the element."""
-        return self._inexact(analytic.Exp())
-
-    def expm1(self) -> TracedTensor:
-        """exp - 1, accurate near zero."""
-        return self._inexact(analytic.Expm1())
-
-    def log(self) -> TracedTensor:
-        """Natural logarithm."""
-        return self._inexact(analytic.Log())
-
-    def log1p(self) -> TracedTensor:
-        """log(1 + x), accurate near zero."""
-        return self._inexact(analytic.Log1p())
-
-    def sin(self) -> TracedTensor:
-        """Sine of radians."""
-        return self._inexact(analytic.Sin())
-
-    def cos(self) -> TracedTensor:
-        """Cosine of radians."""
-        return self._inexact(analytic.Cos())
-
-    def tanh(self) -> TracedTensor:
-        """Hyperbolic tangent."""
-        return self._inexact(analytic.Tanh())
-
-    def logistic(self) -> TracedTensor:
-        """1 / (1 + exp(-x))."""
-        return self._inexact(analytic.Logistic())
-
-    def sqrt(self) -> TracedTensor:
-        """Square root."""
-        return self._inexact(analytic.Sqrt())
-
-    def rsqrt(self) -> TracedTensor:
-        """1 / sqrt(x)."""
-        return self._inexact(analytic.Rsqrt())
-
-    def erf(self) -> TracedTensor:
-        """Error function."""
-        return self._inexact(special.Erf())
-
-    def is_finite(self) -> TracedTensor:
-        """Whether the element is neither NaN nor infinite."""
-        return self._inexact(logic.IsFinite())
-
-    def stop_gradient(self) -> TracedTensor:
-        """The same values with a derivative of zero."""
-        return self._unary(source.StopGradient())
-
-    def convert(self, dtype: Any) -> TracedTensor:
-        """The same numbers in a dtype to which this one promotes.
-
-        Raises:
-          DTypeError: the conversion could lose something; `cast` does it anyway.
-        """
-        wanted = _dtype(dtype, "convert")
-        if common_dtype(self.dtype, wanted) != wanted:
-            needed = f"a dtype to which {self.dtype} promotes"
-            raise DTypeError(where="convert", given=str(wanted), needed=needed, fix="Use cast where the loss is meant.")
-        return as_dtype(RECORDER, self, wanted)
-
-    def cast(self, dtype: Any) -> TracedTensor:
-        """The numbers in any dtype, by JAX's rules of conversion."""
-        return as_dtype(RECORDER, self, _dtype(dtype, "cast"))
-
-    # --- contraction and reduction ---
-
-    def dot_general(
-        self, other: Any, lhs_contracting: Sequence[int], rhs_contracting: Sequence[int], lhs_batch: Any = (), rhs_batch: Any = ()
-    ) -> TracedTensor:
-        """Sum of products over the contracting axes; output axes are batch, own free, other's free."""
-        a, b = promoted(RECORDER, [self, other], "dot_general")
-        axes = zip((lhs_contracting, rhs_contracting, lhs_batch, rhs_batch), (a, b, a, b), strict=True)
-        return RECORDER.add(DotGeneral(*(_axes(tuple(group), x.ndim, "dot_general") for group, x in axes)), a, b)[0]
-
-    def matmul(self, other: Any) -> TracedTensor:
-        """Matrix product as NumPy's `@`: vectors are rows or columns, axes before the last two are batches that broadcast."""
-        return matmul(RECORDER, self, other)
-
-    def _reduced(self, kind: Any, axes: Axes, *args: Any) -> TracedTensor:
-        return RECORDER.add(kind(_axes(axes, self.ndim, kind.__name__), *args), self)[0]
-
-    def reduce_sum(self, axes: Axes = None) -> TracedTensor:
-        """Sum over axes, all by default, in the tensor's dtype."""
-        return self._reduced(reduction.ReduceSum, axes)
-
-    def reduce_sum_squares(self, axes: Axes = None) -> TracedTensor:
-        """Sum of squares over axes."""
-        return self._reduced(reduction.ReduceSumSquares, axes)
-
-    def reduce_prod(self, axes: Axes = None) -> TracedTensor:
-        """Product over axes."""
-        return self._reduced(reduction.ReduceProd, axes)
-
-    def reduce_max(self, axes: Axes = None) -> TracedTensor:
-        """Maximum over axes; NaN propagates; the gradient is split among equal maxima."""
-        return self._reduced(reduction.ReduceMax, axes)
-
-    def reduce_min(self, axes: Axes = None) -> TracedTensor:
-        """Minimum over axes; NaN propagates; the gradient is split among equal minima."""
-        return self._reduced(reduction.ReduceMin, axes)
-
-    def reduce_and(self, axes: Axes = None) -> TracedTensor:
-        """Whether all are true, of booleans; bitwise and of integers."""
-        return self._reduced(reduction.ReduceAnd, axes)
-
-    def reduce_or(self, axes: Axes = None) -> TracedTensor:
-        """Whether any is true, of booleans; bitwise or of integers."""
-        return self._reduced(reduction.ReduceOr, axes)
-
-    def argmax(self, axis: int, index_dtype: Any = np.int32) -> TracedTensor:
-        """Index of the first maximum along an axis."""
-        return RECORDER.add(reduction.ArgMax(_axis(axis, self.ndim, "argmax"), _dtype(index_dtype, "argmax")), self)[0]
-
-    def argmin(self, axis: int, index_dtype: Any = np.int32) -> TracedTensor:
-        """Index of the first minimum along an axis."""
-        return RECORDER.add(reduction.ArgMin(_axis(axis, self.ndim, "argmin"), _dtype(index_dtype, "argmin")), self)[0]
-
-    # --- structure ---
-
-    def reshape(self, *shape: Any) -> TracedTensor:
-        """The elements in row-major order under another shape; one size may be -1; sizes as in `input`."""
-        sizes = list(shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape)
-        if [s for s in sizes if type(s) is int and s < 0] == [-1]:
-            at = sizes.index(-1)
-            known = _product(_shape([s for s in sizes if type(s) is not int or s >= 0], "reshape"))
-            try:
-                if type(known) is int and (known == 0 or self.size % known != 0):
-                    raise ValueError(f"{self.size} elements and {known}")
-                sizes[at] = self.size // known
-            except Exception as error:
-                needed = "sizes of which the last one follows"
-                raise ShapeError(where="reshape", given=f"{self.meta} to {shape}", needed=needed, fix="Name every size.") from error
-        wanted = _shape(sizes, "reshape")
-        if are_equal(_product(wanted), self.size) is False:
-            needed = f"{self.size} elements"
-            raise ShapeError(where="reshape", given=f"{self.meta} to {wanted}", needed=needed, fix="Correct the sizes; one may be -1.")
-        return self if wanted == self.shape else RECORDER.add(structural.Reshape(wanted), self)[0]
-
-    def transpose(self, *permutation: Any) -> TracedTensor:
-        """Output axis i is input axis permutation[i]; without one the axes are reversed."""
-        order = permutation[0] if len(permutation) == 1 and isinstance(permutation[0], list | tuple) else permutation
-        axes = _axes(tuple(order), self.ndim, "transpose") if order else tuple(reversed(range(self.ndim)))
-        return RECORDER.add(structural.Transpose(axes), self)[0]
-
-    def broadcast_in_dim(self, shape: Sequence[Size], dims: Sequence[int]) -> TracedTensor:
-        """Axis i becomes axis dims[i] of the shape; other axes, and axes of size 1, repeat."""
-        return RECORDER.add(structural.BroadcastInDim(_shape(shape, "broadcast_in_dim"), tuple(dims)), self)[0]
-
-    def broadcast_to(self, shape: Sequence[Size]) -> TracedTensor:
-        """Repeated to a shape, aligned at the last axis."""
-        return broadcast(RECORDER, self, _shape(shape, "broadcast_to"))
-
-    def slice(self, starts: Sequence[Size], limits: Sequence[Size], strides: Sequence[int] | None = None) -> TracedTensor:
-        """Elements start, start + stride, ... below limit, on every axis."""
-        steps = (1,) * self.ndim if strides is None else tuple(strides)
-        return RECORDER.add(structural.Slice(_shape(starts, "slice"), _shape(limits, "slice"), steps), self)[0]
-
-    def pad(self, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None, value: Any = 0) -> TracedTensor:
-        """Surrounded by a value: low and high edges (negative ones crop), and interior gaps."""
-        gaps = (0,) * self.ndim if interior is None else tuple(interior)
-        fill = value if isinstance(value, TracedTensor) else _scalar(value, self.dtype)
-        return RECORDER.add(structural.Pad(tuple(low), tuple(high), gaps), self, fill)[0]
-
-    def reverse(self, axes: Axes = None) -> TracedTensor:
-        """The order along axes reversed, along all by default."""
-        return self._reduced(structural.Reverse, axes)
-
-    def gather(self, indices: Any, **fields: Any) -> TracedTensor:
-        """Slices at start indices; the fields are those of the op Gather."""
-        return RECORDER.add(indexing.Gather(**fields), self, indices)[0]
-
-    def scatter(self, indices: Any, updates: Any, **fields: Any) -> TracedTensor:
-        """The tensor with updates added at indices; the fields are those of the op Scatter."""
-        return RECORDER.add(indexing.Scatter(**fields), self, indices, updates)[0]
-
-    def dynamic_slice(self, starts: Sequence[Any], sizes: Sequence[Size]) -> TracedTensor:
-        """A window of fixed sizes at scalar starts, clamped into bounds."""
-        return RECORDER.add(indexing.DynamicSlice(_shape(sizes, "dynamic_slice")), self, *_starts(starts))[0]
-
-    def dynamic_update_slice(self, update: Any, starts: Sequence[Any]) -> TracedTensor:
-        """The tensor with a window replaced at scalar starts, clamped into bounds."""
-        return RECORDER.add(indexing.DynamicUpdateSlice(), self, update, *_starts(starts))[0]
-
-    def tril(self, k: int = 0) -> TracedTensor:
-        """Zero above the k-th diagonal of the last two axes."""
-        return self._unary(diagonal.Tril(k))
-
-    def triu(self, k: int = 0) -> TracedTensor:
-        """Zero below the k-th diagonal of the last two axes."""
-        return self._unary(diagonal.Triu(k))
-
-    def extract_diag(self, axis_a: int = 0, axis_b: int = 1) -> TracedTensor:
-        """The diagonal of two axes: it stays at axis_a, axis_b is dropped."""
-        return self._unary(diagonal.ExtractDiag(*_axes((axis_a, axis_b), self.ndim, "extract_diag")))
-
-    def embed_diag(self, axis_a: int = 0, axis_b: int = 1) -> TracedTensor:
-        """Zeros with the tensor on a diagonal: axis_b of the result is new and repeats the size of its axis_a."""
-        return self._unary(diagonal.EmbedDiag(*_axes((axis_a, axis_b), self.ndim + 1, "embed_diag")))
-
-    def pad_to_match(self, reference: Any, axis: int) -> TracedTensor:
-        """Padded with zeros at the end of an axis up to the size of the reference."""
-        return RECORDER.add(diagonal.PadToMatch(_axis(axis, self.ndim, "pad_to_match")), self, reference)[0]
-
-    def shape_of(self, axis: int) -> TracedTensor:
-        """The size of an axis as an int32 scalar."""
-        return self._unary(source.ShapeOf(_axis(axis, self.ndim, "shape_of")))
-
-    def __getitem__(self, index: Any) -> TracedTensor:
-        return indexed(RECORDER, self, index)
-
-    # --- operators ---
-
-    def __add__(self, other: Any) -> Any:
-        return self.add(other) if _is_operand(other) else NotImplemented
-
-    __radd__ = __add__
-
-    def __mul__(self, other: Any) -> Any:
-        return self.mul(other) if _is_operand(other) else NotImplemented
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other: Any) -> Any:
-        return self.sub(other) if _is_operand(other) else NotImplemented
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._binary(arithmetic.Sub(), other, reflected=True) if _is_operand(other) else NotImplemented
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.div(other) if _is_operand(other) else NotImplemented
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return quotient(RECORDER, other, self) if _is_operand(other) else NotImplemented
-
-    def __mod__(self, other: Any) -> Any:
-        return remainder(RECORDER, self, other) if _is_operand(other) else NotImplemented
-
-    def __rmod__(self, other: Any) -> Any:
-        return remainder(RECORDER, other, self) if _is_operand(other) else NotImplemented
-
-    def __pow__(self, other: Any) -> Any:
-        return self.pow(other) if _is_operand(other) else NotImplemented
-
-    def __rpow__(self, other: Any) -> Any:
-        return power(RECORDER, other, self) if _is_operand(other) else NotImplemented
-
-    def __matmul__(self, other: Any) -> Any:
-        return self.matmul(other) if _is_operand(other) else NotImplemented
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return matmul(RECORDER, other, self) if _is_operand(other) else NotImplemented
-
-    def __neg__(self) -> TracedTensor:
-        return self.neg()
-
-    def __pos__(self) -> TracedTensor:
-        return self
-
-    def __abs__(self) -> TracedTensor:
-        return self.abs()
-
-    def __lt__(self, other: Any) -> Any:
-        return self.compare(other, Direction.Lt) if _is_operand(other) else NotImplemented
-
-    def __le__(self, other: Any) -> Any:
-        return self.compare(other, Direction.Le) if _is_operand(other) else NotImplemented
-
-    def __gt__(self, other: Any) -> Any:
-        return self.compare(other, Direction.Gt) if _is_operand(other) else NotImplemented
-
-    def __ge__(self, other: Any) -> Any:
-        return self.compare(other, Direction.Ge) if _is_operand(other) else NotImplemented
-
-    def __and__(self, other: Any) -> Any:
-        return self._binary(logic.And(), other) if _is_operand(other) else NotImplemented
-
-    __rand__ = __and__
-
-    def __or__(self, other: Any) -> Any:
-        return self._binary(logic.Or(), other) if _is_operand(other) else NotImplemented
-
-    __ror__ = __or__
-
-    def __xor__(self, other: Any) -> Any:
-        return self._binary(logic.Xor(), other) if _is_operand(other) else NotImplemented
-
-    __rxor__ = __xor__
-
-    def __invert__(self) -> TracedTensor:
-        return self._unary(logic.Not())
-
-
-RECORDER: Recorder[TracedTensor] = Recorder(TracedTensor)
-"""The builder whose values are TracedTensors."""
-
-
-def _leaf(name: str | None, meta: TensorMeta, array: Any = None) -> TracedTensor:
+        return TracedTensor(Record(None, (self,)), 0, self.meta)
+
+    # --- the table ---
+
+    __add__, __radd__ = _operators(operator.add)
+    __sub__, __rsub__ = _operators(operator.sub)
+    __mul__, __rmul__ = _operators(operator.mul)
+    __truediv__, __rtruediv__ = _operators(operator.truediv)
+    __floordiv__, __rfloordiv__ = _operators(operator.floordiv)
+    __mod__, __rmod__ = _operators(operator.mod)
+    __pow__, __rpow__ = _operators(operator.pow)
+    __matmul__, __rmatmul__ = _operators(operator.matmul)
+    __and__, __rand__ = _operators(operator.and_)
+    __or__, __ror__ = _operators(operator.or_)
+    __xor__, __rxor__ = _operators(operator.xor)
+    __lt__, __gt__ = _operators(operator.lt)
+    __le__, __ge__ = _operators(operator.le)
+    __neg__ = _method(operator.neg)
+    __pos__ = _method(operator.pos)
+    __abs__ = _method(operator.abs)
+    __invert__ = _method(operator.invert)
+    __getitem__ = _method(operator.getitem)
+
+    abs = _method(jnp.abs)
+    all = _method(jnp.all)
+    any = _method(jnp.any)
+    argmax = _method(jnp.argmax)
+    argmin = _method(jnp.argmin)
+    argsort = _method(jnp.argsort)
+    astype = _method(jnp.astype)
+    broadcast_to = _method(jnp.broadcast_to)
+    ceil = _method(jnp.ceil)
+    clip = _method(jnp.clip)
+    conj = _method(jnp.conj)
+    cos = _method(jnp.cos)
+    cumprod = _method(jnp.cumprod)
+    cumsum = _method(jnp.cumsum)
+    diagonal = _method(jnp.diagonal)
+    equal = _method(jnp.equal)
+    exp = _method(jnp.exp)
+    expm1 = _method(jnp.expm1)
+    floor = _method(jnp.floor)
+    isfinite = _method(jnp.isfinite)
+    log = _method(jnp.log)
+    log1p = _method(jnp.log1p)
+    max = _method(jnp.max)
+    maximum = _method(jnp.maximum)
+    mean = _method(jnp.mean)
+    min = _method(jnp.min)
+    minimum = _method(jnp.minimum)
+    not_equal = _method(jnp.not_equal)
+    prod = _method(jnp.prod)
+    ravel = _method(jnp.ravel)
+    reshape = _method(_reshape)
+    round = _method(jnp.round)
+    sign = _method(jnp.sign)
+    sin = _method(jnp.sin)
+    sort = _method(jnp.sort)
+    sqrt = _method(jnp.sqrt)
+    squeeze = _method(jnp.squeeze)
+    std = _method(jnp.std)
+    sum = _method(jnp.sum)
+    swapaxes = _method(jnp.swapaxes)
+    take = _method(jnp.take)
+    tanh = _method(jnp.tanh)
+    transpose = _method(_transpose)
+    tril = _method(jnp.tril)
+    triu = _method(jnp.triu)
+    var = _method(jnp.var)
+    where = _method(jnp.where)
+    T = property(_method(jnp.transpose))
+    imag = property(_method(jnp.imag))
+    real = property(_method(jnp.real))
+
+
+def _leaf(name: str | None, meta: TensorMeta, array: Array | None = None) -> TracedTensor:
     return TracedTensor(Leaf(name, meta, array), 0, meta)
 
 
-def _scalar(value: Any, dtype: Any) -> TracedTensor:
-    return RECORDER.constant(number(value, dtype, "a lazy tensor") if type(value) in SCALARS else value)
-
-
-def _is_operand(value: Any) -> bool:
-    return isinstance(value, TracedTensor) or type(value) in SCALARS or isinstance(value, _ARRAYS)
-
-
-def _starts(starts: Sequence[Any]) -> list[TracedTensor]:
-    return promoted(RECORDER, [np.int32(s) if type(s) is int else s for s in starts], "starts") if starts else []
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    return functools.reduce(operator.mul, sizes, 1)
-
-
-def _dtype(dtype: Any, where: str) -> Any:
-    try:
-        wanted = jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, type) and dtype in SCALARS else np.dtype(dtype)
-    except TypeError as error:
-        needed = "a dtype that JAX has"
-        raise DTypeError(where=where, given=repr(dtype), needed=needed, fix="Pass numpy.float32 for example.") from error
-    meta = TensorMeta(wanted, ())
-    require_x64(meta, where)
-    if wanted.kind not in "biufcV" or (wanted.kind == "V" and wanted.names is not None):
-        raise DTypeError(where=where, given=str(wanted), needed="a dtype that JAX has", fix="Pass numpy.float32 for example.")
-    return canonical_dtype(wanted)
-
-
-def _shape(sizes: Any, where: str) -> tuple[Any, ...]:
-    return tuple([_size(size, where) for size in ((sizes,) if isinstance(sizes, int | str) else sizes)])
-
-
-def _size(size: Any, where: str) -> Any:
-    if is_symbolic_dim(size):
-        return size
-    try:
-        if isinstance(size, str):
-            (size,) = jax.export.symbolic_shape(size, scope=_SYMBOLS)
-            return size
-        if isinstance(size, bool) or operator.index(size) < 0:
-            raise ValueError("negative or boolean")
-        return operator.index(size)
-    except (TypeError, ValueError) as error:
-        needed = "an integer from 0, a name such as 'n', or a symbolic dimension"
-        raise ShapeError(
-            where=where, given=f"the size {size!r}", needed=needed, fix=f"Correct it: {str(error).splitlines()[0]}."
-        ) from error
-
-
-def _axes(axes: Axes, rank: int, where: str) -> tuple[int, ...]:
-    """Axes counted from 0, each once; None is all."""
-    if axes is None:
-        return tuple(range(rank))
-    chosen = tuple(_axis(axis, rank, where) for axis in ((axes,) if isinstance(axes, int) else axes))
-    if len(set(chosen)) < len(chosen):
-        raise ShapeError(where=where, given=f"axes {axes}", needed="each axis once", fix="Drop the repeated one.")
-    return chosen
-
-
-def _axis(axis: Any, rank: int, where: str) -> int:
-    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
-        raise ShapeError(where=where, given=f"axis {axis!r}", needed=f"one from {-rank} to {rank - 1}", fix="Count axes from 0.")
-    return axis % rank
+def _declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
+    """What an input is declared to be; names of sizes become symbols."""
+    sizes: list[SymDim] = []
+    for size in shape:
+        try:
+            (found,) = jax.export.symbolic_shape(size, scope=_SYMBOLS) if isinstance(size, str) else (size,)
+        except ValueError as error:
+            needed = "an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension"
+            raise ShapeError(where=where, given=f"the size {size!r}", needed=needed) from error
+        sizes.append(found)
+    kind = jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, type) and dtype in NUMBERS else dtype
+    return GraphBuilder().input(jax.ShapeDtypeStruct(tuple(sizes), kind)).meta

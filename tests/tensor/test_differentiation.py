@@ -1,7 +1,5 @@
 """Derivatives of lazy tensors: finite differences and jax's own transforms are the judges."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,51 +8,59 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
 from tenferro_jax import Engine, TracedTensor, eval_all
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+from tenferro_jax.extension import ExtensionRuleSet
 from tenferro_jax.ops.source import OptimizationBarrier
 from tenferro_jax.tensor.record import to_graph
 
-from ..extension_ops import ScaledSquare, ScaledSquareRule
+from ..extension_ops import HostTanh, HostTanhRule, ScaledSquare, ScaledSquareRule
 from ..oracles import brute_force, central_difference
 
 ENGINE = Engine()
 RNG = np.random.default_rng(0)
-X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 2)), RNG.normal(size=2)
+X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 2)), RNG.normal(size=(1, 2))
 
 
 def tensors():
     return TracedTensor.from_array(X, "x"), TracedTensor.from_array(W, "w"), TracedTensor.from_array(B, "b")
 
 
-def loss_of(x, w, b):
-    """The same text for lazy tensors and for NumPy."""
-    tanh = TracedTensor.tanh if isinstance(x, TracedTensor) else np.tanh
+def loss_of(x, w, b, tanh=np.tanh):
+    """The same text for lazy tensors, for NumPy and for JAX."""
     h = tanh(x @ w + b)
-    both = h * h / (1 + h * h)
-    return both.reduce_sum() if isinstance(x, TracedTensor) else both.sum()
+    return (h * h / (1 + h * h)).sum()
 
 
-def test_grad_against_finite_differences():
-    inputs = tensors()
-    gradients = loss_of(*inputs).grad(list(inputs))
-    for i, got in enumerate(eval_all(gradients, ENGINE)):
-        np.testing.assert_allclose(got, central_difference(loss_of, [X, W, B], i), rtol=1e-6, atol=1e-8)
+def lazy_loss(x, w, b):
+    return loss_of(x, w, b, TracedTensor.tanh)
+
+
+def ops_of(*outputs):
+    graph, _ = to_graph(outputs)
+    return [type(n.op).__name__ for n in graph.nodes]
+
+
+def test_grad_against_finite_differences_nested_as_wrt():
+    x, w, b = tensors()
+    gradients = lazy_loss(x, w, b).grad({"x": x, "rest": [w, b]})
+    got = eval_all([gradients["x"], *gradients["rest"]], ENGINE)
+    for i in range(3):
+        np.testing.assert_allclose(got[i], central_difference(loss_of, [X, W, B], i), rtol=1e-6, atol=1e-8)
 
 
 def test_a_tensor_on_the_way_has_a_gradient_and_does_not_hide_what_is_behind_it():
     x, w, b = tensors()
     h = (x @ w + b).tanh()
-    y = (h * h).reduce_sum() + h.reduce_sum() * w.reduce_sum()
+    y = (h * h).sum() + h.sum() * w.sum()
     to_h, to_w, again = eval_all(y.grad([h, w, h]), ENGINE)
     hidden = np.tanh(X @ W + B)
     np.testing.assert_allclose(to_h, 2 * hidden + W.sum(), rtol=1e-12)
     np.testing.assert_array_equal(to_h, again)
-
-    def alone(w):
-        return (np.tanh(X @ w + B) ** 2).sum() + np.tanh(X @ w + B).sum() * w.sum()
-
-    np.testing.assert_allclose(to_w, central_difference(alone, [W], 0), rtol=1e-6)
+    behind = central_difference(lambda w: (np.tanh(X @ w + B) ** 2).sum() + np.tanh(X @ w + B).sum() * w.sum(), [W], 0)
+    np.testing.assert_allclose(to_w, behind, rtol=1e-6)
     assert y.grad(y).eval(ENGINE) == 1.0
+    first, second = (x[:, :2], x[:, 2:])
+    both = TracedTensor.inline(lambda p, q: (jnp.sin(p), jnp.cos(q)), first, second)
+    np.testing.assert_allclose((both[1] * both[1]).sum().grad(both[1]).eval(ENGINE), 2 * np.cos(X[:, 2:]), rtol=1e-12)
 
 
 def test_jvp_and_vjp_are_adjoint_and_agree_with_finite_differences():
@@ -75,84 +81,44 @@ def test_jvp_and_vjp_are_adjoint_and_agree_with_finite_differences():
 def test_hessian_vector_product_as_jvp_of_grad_and_as_grad_of_grad():
     x, w, b = tensors()
     v = np.cos(W)
-    gradient = loss_of(x, w, b).grad(w)
-    forward = gradient.jvp(w, v)
-    reverse = (gradient * v).reduce_sum().grad(w)
-
-    def f(w):
-        return loss_of_jax(jnp.asarray(X), w, jnp.asarray(B))
-
-    want = jax.jvp(jax.grad(f), (W,), (v,))[1]
-    for got in eval_all([forward, reverse], ENGINE):
+    gradient = lazy_loss(x, w, b).grad(w)
+    want = jax.jvp(jax.grad(lambda w: loss_of(X, w, B, jnp.tanh)), (jnp.asarray(W),), (v,))[1]
+    for got in eval_all([gradient.jvp(w, v), (gradient * v).sum().grad(w)], ENGINE):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
-
-
-def loss_of_jax(x, w, b):
-    h = jnp.tanh(x @ w + b[None])
-    return (h * h / (1 + h * h)).sum()
-
-
-def ops_of(*outputs):
-    graph, _ = to_graph(outputs)
-    return [type(n.op).__name__ for n in graph.nodes]
 
 
 def test_value_and_gradients_are_one_program_without_repetition():
     x, w, b = tensors()
-    loss = (x @ w + b).tanh().reduce_sum()
+    loss = (x @ w + b).tanh().sum()
     forward, both = ops_of(loss), ops_of(loss, *loss.grad([w, b]))
-    assert forward == ["DotGeneral", "BroadcastInDim", "Add", "Tanh", "ReduceSum"]
-    assert both[:5] == forward
+    assert both[: len(forward)] == forward
     assert both.count("Tanh") == 1
     assert both.count("DotGeneral") == 2  # x @ w, and its transpose for w
 
 
-@dataclass(frozen=True)
-class HostSquare(ExtensionOp):
-    """x**2 on the host, counting its calls."""
-
-    family_id = "test-package.host_square.v1"
-
-    def infer_output_meta(self, inputs, context):
-        return [inputs[0]]
-
-    def eager_execute(self, x):
-        CALLS.append(x.shape)
-        return [x * x]
-
-
-@dataclass(frozen=True)
-class HostSquareRule(ExtensionAdRule):
-    family_id = HostSquare.family_id
-
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda x, y, t: 2 * y / x * t, primal_in[0], primal_out[0], tangent_in[0])]
-
-
-CALLS = []
-
-
-def test_value_and_gradients_run_a_host_op_once():
+def test_value_and_gradients_run_a_host_op_once(monkeypatch):
+    calls, run = [], HostTanh.eager_execute
+    monkeypatch.setattr(HostTanh, "eager_execute", lambda self, x: calls.append(x.shape) or run(self, x))
     x = TracedTensor.from_array(np.array([1.0, 2.0]))
-    (y,) = TracedTensor.apply(HostSquare(), x * 3.0, rules=ExtensionRuleSet(HostSquareRule()))
-    loss = (y * y).reduce_sum()
-    CALLS.clear()
+    (y,) = TracedTensor.apply(HostTanh(), x * 3.0, rules=ExtensionRuleSet(HostTanhRule()))
+    loss = (y * y).sum()
     value, gradient = eval_all([loss, loss.grad(x)], ENGINE)
-    assert (float(value), gradient.tolist(), CALLS) == (81.0 * 17, [4 * 81.0, 4 * 81 * 8.0], [(2,)])
+    t = np.tanh([3.0, 6.0])
+    np.testing.assert_allclose([value, *gradient], [(t * t).sum(), *6 * t * (1 - t * t)], rtol=1e-9)
+    assert calls == [(2,)]
 
 
 def test_symbolic_sizes_stay_symbolic():
     x, w = TracedTensor.input("x", np.float64, ("n", 3)), TracedTensor.from_array(W)
-    gradient = ((x @ w).tanh()).reduce_sum().grad(x)
+    gradient = (x @ w).tanh().sum().grad(x)
     assert str(gradient.shape) == "(n, 3)"
-    want = jax.grad(lambda x: jnp.tanh(x @ W).sum())(X)
-    np.testing.assert_allclose(gradient.eval(ENGINE, {x: X}), want, rtol=1e-12)
+    np.testing.assert_allclose(gradient.eval(ENGINE, {x: X}), jax.grad(lambda x: jnp.tanh(x @ W).sum())(X), rtol=1e-12)
 
 
 def test_complex_gradients_are_jaxs():
     z = np.array([1 + 2j, -0.5 + 0.25j])
     t = TracedTensor.from_array(z)
-    got = (t * t * t.conj()).exp().abs().reduce_sum().grad(t).eval(ENGINE)
+    got = abs((t * t * t.conj()).exp()).sum().grad(t).eval(ENGINE)
     np.testing.assert_allclose(got, jax.grad(lambda z: jnp.abs(jnp.exp(z * z * z.conj())).sum())(z), rtol=1e-12)
 
 
@@ -161,7 +127,7 @@ def test_extensions_follow_their_rules():
     ta, tb = TracedTensor.from_array(a), TracedTensor.from_array(b)
     op = TropicalEinsum(max_plus, "ij,jk->ik")
     (y,) = TracedTensor.apply(op, ta, tb, rules=TROPICAL_RULES)
-    got = eval_all([y, *(y * y).reduce_sum().grad([ta, tb])], ENGINE)
+    got = eval_all([y, *(y * y).sum().grad([ta, tb])], ENGINE)
     np.testing.assert_array_equal(got[0], brute_force("max_plus", "ij,jk->ik", a, b)[0])
 
     def oracle(a, b):
@@ -169,17 +135,14 @@ def test_extensions_follow_their_rules():
 
     for i in (0, 1):
         np.testing.assert_allclose(got[1 + i], central_difference(oracle, [a, b], i), rtol=1e-6, atol=1e-8)
-    twice = (y * y).reduce_sum().grad(ta).reduce_sum().grad(tb)
+    twice = (y * y).sum().grad(ta).sum().grad(tb)
     assert twice.graph().rules == TROPICAL_RULES
-    (without,) = TracedTensor.apply(op, ta, tb)
-    with pytest.raises(tj.ADRuleError, match=r"tenferro-ext-tropical\.einsum\.v1"):
-        without.reduce_sum().grad(ta)
 
 
 def test_rules_travel_with_the_call_and_two_for_one_family_are_refused():
     x = TracedTensor.from_array(np.array([1.0, 2.0]))
     marked = [TracedTensor.apply(ScaledSquare(1.0), x, rules=ExtensionRuleSet(ScaledSquareRule(mark)))[0] for mark in (10.0, 3.0)]
-    assert [y.reduce_sum().grad(x).eval(ENGINE).tolist() for y in marked] == [[20.0, 40.0], [6.0, 12.0]]
+    assert [y.sum().grad(x).eval(ENGINE).tolist() for y in marked] == [[20.0, 40.0], [6.0, 12.0]]
     with pytest.raises(tj.DuplicateRule):
         (marked[0] + marked[1]).graph()
 
@@ -187,44 +150,39 @@ def test_rules_travel_with_the_call_and_two_for_one_family_are_refused():
 def test_functions_with_a_derivative_of_their_own_keep_it():
     x = TracedTensor.from_array(np.array([-1.0, 0.0, 2.0]))
     y = TracedTensor.inline(jax.nn.relu, x)
-    assert y.reduce_sum().grad(x).eval(ENGINE).tolist() == [0.0, 0.0, 1.0]
+    assert y.sum().grad(x).eval(ENGINE).tolist() == [0.0, 0.0, 1.0]
+
+
+def test_nothing_that_depends_gives_zeros_as_in_jax():
+    x, w, b = tensors()
+    other = TracedTensor.input("other", np.float64, ())
+    y = (x @ w).sum()
+    assert y.grad([w, b])[1].eval(ENGINE).tolist() == [[0.0, 0.0]]
+    assert y.grad(other).eval(ENGINE) == 0.0
+    assert y.jvp(b, B).eval(ENGINE) == 0.0
+    z = w.floor().astype(np.int32).sum().astype(np.float64) + TracedTensor.inline(jax.lax.stop_gradient, b).sum()
+    assert [np.any(g) for g in eval_all(z.grad([w, b]), ENGINE)] == [False, False]
 
 
 def test_what_has_no_derivative_is_refused():
-    x, w, b = tensors()
-    other = TracedTensor.input("other", np.float64, ())
-    y = (x @ w).reduce_sum()
+    x, w, _ = tensors()
+    y = (x @ w).sum()
     with pytest.raises(tj.NonScalarGrad, match=r"float64\[4,2\]"):
         (x @ w).grad(x)
     with pytest.raises(tj.NonScalarGrad, match="int64"):
-        y.cast(np.int64).grad(x)
-    for inactive in (other, b):
-        with pytest.raises(tj.InvalidConfig, match="does not depend"):
-            y.grad(inactive)
-    assert y.grad_optional(b) is None
-    assert [g is None for g in y.grad_optional([w, b])] == [False, True]
-    assert y.jvp_optional(b, B) is None
-    assert y.vjp_optional(b, 1.0) is None
-    through_integers = (w.floor().cast(np.int32) * 2).cast(np.float64).reduce_sum() + b.stop_gradient().reduce_sum()
-    assert through_integers.grad_optional([w, b]) == [None, None]
-    with pytest.raises(tj.InvalidConfig, match="does not depend"):
-        y.jvp(b, B)
+        y.astype(np.int64).grad(x)
     with pytest.raises(tj.DTypeError, match="int32"):
-        y.grad(w.cast(np.int32))
-    for wrong in ([np.ones(2)], [np.float32(W)], [W, W]):
-        with pytest.raises(tj.InvalidConfig):
-            y.jvp([w], wrong)
-    with pytest.raises(tj.InvalidConfig, match="a list of them"):
+        y.grad(w.astype(np.int32))
+    with pytest.raises(tj.InvalidConfig, match="list or dict of them"):
         y.grad("w")
-
-
-def test_inputs_that_are_not_asked_for_need_no_derivative():
-    x, w, _ = tensors()
-    (ruleless,) = TracedTensor.apply(HostSquare(), x)
-    y = (ruleless.checkpoint() @ w).reduce_sum()
-    np.testing.assert_allclose(y.grad(w).eval(ENGINE), np.tile((X**2).sum(0)[:, None], 2), rtol=1e-12)
-    with pytest.raises(tj.ADRuleError, match=r"host_square"):
-        y.grad(x)
+    for wrong in ([np.ones(2)], [np.float32(W)], [W, W], W):
+        with pytest.raises((TypeError, ValueError), match=r"tangent|List arity|Expected list"):
+            y.jvp([w], wrong)
+    (ruleless,) = TracedTensor.apply(HostTanh(), x)
+    z = (ruleless.checkpoint() @ w).sum()
+    np.testing.assert_allclose(z.grad(w).eval(ENGINE), np.tile(np.tanh(X).sum(0)[:, None], 2), rtol=1e-12)
+    with pytest.raises(tj.ADRuleError, match=r"host_tanh"):
+        z.grad(x)
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
@@ -235,7 +193,7 @@ def deep(x, w, checkpoint):
         x = (x @ w).sin().exp().tanh()
         if checkpoint:
             x = x.checkpoint()
-    return (x * x).reduce_sum()
+    return (x * x).sum()
 
 
 def test_a_checkpoint_changes_no_value_and_no_derivative():
@@ -243,7 +201,7 @@ def test_a_checkpoint_changes_no_value_and_no_derivative():
     plain, marked = deep(x, w, False), deep(x, w, True)
     assert plain.graph() == marked.graph()
     first = [y.grad(w) for y in (plain, marked)]
-    second = [(g * np.cos(g.shape[0])).reduce_sum().grad(x) for g in first]
+    second = [(g * np.cos(3)).sum().grad(x) for g in first]
     forward = [g.jvp(w, np.ones((3, 3))) for g in first]
     for a, b in (first, second, forward):
         np.testing.assert_allclose(*eval_all([a, b], ENGINE), rtol=1e-10)
@@ -259,8 +217,7 @@ def test_a_checkpoint_computes_again_behind_a_barrier():
     assert counts == {False: (3, 0), True: (6, 3)}
     graph = deep(x, w, True).grad(w).graph()
     barriers = [n for n in graph.nodes if isinstance(n.op, OptimizationBarrier)]
-    kept = {graph.metas[i].shape for n in barriers for i in n.inputs}
-    assert kept == {(3, 3)}
+    assert {graph.metas[i].shape for n in barriers for i in n.inputs} == {(3, 3)}
     assert all(len(n.inputs) == 3 for n in barriers)  # the segment's input, w, and the cotangent
 
 
@@ -274,7 +231,7 @@ def test_a_checkpoint_keeps_less_between_the_passes():
             for _ in range(4):
                 y = y.sin() * y.cos().exp()
             y = y.checkpoint() if checkpoint else y
-        memory[checkpoint] = ENGINE.compile((y.reduce_sum().grad(w)).graph()).memory().temp
+        memory[checkpoint] = ENGINE.compile(y.sum().grad(w).graph()).memory().temp
     assert memory[True] < 0.6 * memory[False]
 
 
@@ -282,16 +239,8 @@ def test_a_gradient_looks_no_further_back_than_what_it_is_taken_for():
     y = TracedTensor.from_array(np.float64([1, 2, 3]), "b")
     want = np.float64([1, 2, 3])
     for _ in range(30):
-        y = y + (y * y).reduce_sum().grad(y) * 0.01
+        y = y + (y * y).sum().grad(y) * 0.01
         want = want + 2 * want * 0.01
     np.testing.assert_allclose(y.eval(ENGINE), want, rtol=1e-12)
     before = len(y.graph().nodes)
-    step = (y * y).reduce_sum()
-    assert len(step.grad(y).graph().nodes) <= before + 6
-
-
-def test_a_diagonal_is_linear():
-    m = TracedTensor.from_array(np.arange(9.0).reshape(3, 3), "m")
-    total = m.extract_diag().reduce_sum()
-    np.testing.assert_array_equal(total.grad(m).eval(ENGINE), np.eye(3))
-    assert total.jvp(m, np.ones((3, 3))).eval(ENGINE) == 3.0
+    assert len((y * y).sum().grad(y).graph().nodes) <= before + 6
