@@ -28,7 +28,7 @@ def network(widths: Sequence[int], batch: int) -> tuple[TracedTensor, list[Trace
     hidden = x = TracedTensor.from_array(rng.normal(size=(batch, widths[0])).astype(np.float32), "x")
     for w in weights[:-1]:
         hidden = (hidden @ w).tanh()
-    return ((hidden @ weights[-1]) ** 2.0).reduce_sum(), weights, x
+    return ((hidden @ weights[-1]) ** 2.0).sum(), weights, x
 
 
 def main(widths: Sequence[int], batch: int, repeats: int = 30) -> tuple[float, float, bool]:
