@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..meta import SymDim
+from ..dimensions import SymDim
 from ..ops.contraction import DotGeneral
 from ..ops.fields import Precision
 from ..ops.indexing import Gather

@@ -15,9 +15,9 @@ from ..einsum.notation import parse_interleaved
 from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError, X64Error
 from ..jax_seam import is_symbolic_dim
-from ..meta import as_array, canonical_dtype
 from ..ops.contraction import precision_names
 from ..ops.fields import Precision
+from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number
 from .tensor import recorded
 
@@ -65,7 +65,9 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
-    values = [x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}") for i, x in enumerate(operands)]
+    values: list[Any] = [
+        x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}") for i, x in enumerate(operands)
+    ]
     if any(is_number(x) for x in values):
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])

@@ -18,7 +18,7 @@ from ..errors import (
     UnexpectedBinding,
 )
 from ..graph.graph import Graph
-from ..meta import meta_of, solve_sizes
+from ..shapes import meta_of, solve_sizes
 from .record import Array, Handle, Leaf, concrete, is_number, number, to_graph
 
 Bindings: TypeAlias = Mapping[Handle | str, ArrayLike] | Iterable[tuple[Handle | str, ArrayLike]]

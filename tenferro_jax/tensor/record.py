@@ -17,7 +17,7 @@ from ..errors import DTypeError, InvalidConfig
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph, Node
 from ..jax_seam import is_symbolic_dim
-from ..meta import Described, TensorMeta, as_operand
+from ..shapes import Described, TensorMeta, as_operand
 
 Array: TypeAlias = jax.Array | np.ndarray
 Number: TypeAlias = bool | int | float | complex
@@ -174,8 +174,9 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
 def spliced(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
     """The outputs of a graph whose nodes are added to a builder, on these inputs."""
     values = list(inputs)
-    for node, _ in graph.steps():
-        values += builder.add(node.op, *[values[i] for i in node.inputs])
+    for node, outs in graph.steps():
+        metas = [graph.metas[i] for i in outs]
+        values += builder.add(node.op, *[values[i] for i in node.inputs], metas=metas)
     return [values[i] for i in graph.outputs]
 
 

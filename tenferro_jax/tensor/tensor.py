@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ..cache import BoundedCache
+from ..bounded_cache import BoundedCache
+from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, ShapeError
 from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
-from ..meta import SymDim, TensorMeta, meta_of, solve_sizes
+from ..shapes import TensorMeta, meta_of, solve_sizes
 from . import differentiation
 from .evaluation import Bindings, eval_all
 from .record import NUMBERS, Array, Handle, Leaf, Record, concrete, is_number, to_graph, walk
