@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import DTypeError, InvalidConfig, NonScalarGrad
-from .record import Handle, Leaf, Record, to_graph, walk
+from .record import Handle, Leaf, Record, inputs_of, to_graph, walk
 
-Arrays = Sequence[jax.Array]
+Arrays: TypeAlias = Sequence[jax.Array]
+Function: TypeAlias = Callable[[Arrays, Arrays], jax.Array]
 
 
-def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Callable[[Arrays, Arrays], jax.Array], list[Handle]]:
+def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Function, list[Handle]]:
     """y as a function of the tensors of `wrt` and of the other inputs; and those other inputs.
 
-    A tensor of `wrt` that is computed from another one of them moves with it too: none hides what is behind it.
-    The program is cut at checkpoints and at the tensors of `wrt`; the part before a checkpoint is under
-    `jax.checkpoint`. What is behind a single tensor of `wrt` is not looked at.
+    A tensor of `wrt` that is computed from another one of them moves with that one too: none hides
+    what is behind it. The program is cut at checkpoints and at the tensors of `wrt`; the part
+    before a checkpoint is under `jax.checkpoint`. What is behind a single tensor of `wrt` is not
+    looked at.
     """
     wanted = {x.key for x in wrt}
     alone = wanted if len(wanted) == 1 else set()
@@ -27,9 +30,9 @@ def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Callable[[Arrays, Arr
     parts = []
     for end in ends:
         if not (isinstance(end.source, Leaf) and end.key in wanted) and end.key not in alone:
-            start = end.source.inputs[0] if isinstance(end.source, Record) and _is_checkpoint(end) else end
-            graph, inputs = to_graph([start], cuts - {end.key})
-            parts.append((end.key, jax.checkpoint(graph.__call__) if start is not end else graph, inputs))
+            again = _is_checkpoint(end)
+            graph, inputs = to_graph(inputs_of(end) if again else [end], cuts - {end.key})
+            parts.append((end.key, jax.checkpoint(graph.__call__) if again else graph, inputs))
     met = {x.key: x for _, _, inputs in parts for x in inputs}
     others = [x for key, x in met.items() if key not in wanted and isinstance(x.source, Leaf)]
 
@@ -57,7 +60,7 @@ def _moved_by_both(x: jax.Array, same: jax.Array) -> jax.Array:
 
 
 @_moved_by_both.defjvp
-def _sum_of_tangents(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+def _sum_of_tangents(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     return primals[0], tangents[0] + tangents[1]
 
 
@@ -69,7 +72,8 @@ def require_scalar(y: Handle) -> None:
     """
     if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
         fix = "Reduce it first, with sum for example, or use vjp."
-        raise NonScalarGrad(where="grad", given=str(y.meta), needed="a floating tensor of shape ()", fix=fix)
+        needed = "a floating tensor of shape ()"
+        raise NonScalarGrad(where="grad", given=str(y.meta), needed=needed, fix=fix)
 
 
 def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyTreeDef]:
@@ -82,7 +86,8 @@ def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyT
     tensors, tree = jax.tree.flatten(wrt)
     if not tensors or not all(isinstance(x, Handle) for x in tensors):
         given = f"wrt={wrt!r}"
-        raise InvalidConfig(where=where, given=given, needed="a TracedTensor, or a list or dict of them")
+        needed = "a TracedTensor, or a list or dict of them"
+        raise InvalidConfig(where=where, given=given, needed=needed)
     for x in tensors:
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             given = f"wrt of dtype {x.dtype}"

@@ -30,8 +30,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
         in one term is a diagonal; "..." are axes that broadcast, as a label of size 1 does beside a longer one. Or NumPy's
         interleaved form, in place of equation and operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
       *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. NumPy and Python
-        data are taken as `jax.numpy` takes them. Dtypes promote as in docs/spec/tensor_semantics.md; integers are summed
-        in their dtype; of booleans the sum is or, the product and.
+        data are taken as `jax.numpy` takes them. Dtypes promote as in `jax.numpy` by default; integers are summed in
+        their dtype; of booleans the sum is or, the product and.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
         or an explicit path; see `plan_einsum`. True is "auto", False the order as written.
       precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a pair of them, or a

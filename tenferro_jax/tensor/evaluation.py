@@ -33,18 +33,21 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
     Args:
       tensors: lazy tensors.
       engine: compiles and keeps the program; None is an engine of the process.
-      bindings: an array for each input that has none attached: a mapping, or pairs, from the input or its name. A
-        symbolic dimension takes the size that it meets.
+      bindings: an array for each input that has none attached: a mapping, or pairs, from the
+        input or its name. A symbolic dimension takes the size that it meets.
 
     Returns:
-      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval` works under every transform.
+      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval` works
+      under every transform.
 
     Raises:
-      UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array for no input or for one
-        that has an array, two arrays for one input.
-      PlaceholderDtypeMismatch, PlaceholderRankMismatch, PlaceholderShapeMismatch: an array is not what the input declares.
+      UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array
+        for no input or for one that has an array, two arrays for one input.
+      PlaceholderDtypeMismatch, PlaceholderRankMismatch, PlaceholderShapeMismatch: an array is not
+        what the input declares.
       ShapeConstraintViolation: a guard does not hold at these sizes.
-      DTypeError, X64Error: no concrete array. All of these before anything is compiled or uploaded.
+      DTypeError, X64Error: no concrete array.
+    All of these are raised before anything is compiled or uploaded.
 
     Example:
       >>> import numpy as np
@@ -68,12 +71,13 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
 
 
 def _program(tensors: Sequence[Handle]) -> tuple[Graph, list[Leaf]]:
-    """The graph and its leaves; the first tensor keeps them, so that the same request is recorded once."""
+    """The graph and its leaves; the first tensor keeps them for the next request of this kind."""
     keys = tuple([t.key for t in tensors])
     held = tensors[0].program
     if held is None or held[0] != keys:
         graph, inputs = to_graph(tensors)
-        held = tensors[0].program = keys, graph, [x.source for x in inputs if isinstance(x.source, Leaf)]
+        leaves = [x.source for x in inputs if isinstance(x.source, Leaf)]
+        held = tensors[0].program = keys, graph, leaves
     return held[1], held[2]
 
 
@@ -85,23 +89,25 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
         wanted = dict(bindings)
     except (TypeError, ValueError) as error:
         needed = "a mapping from inputs or names to arrays, as {'x': array}"
-        raise InvalidConfig(where="eval, bindings", given=type(bindings).__name__, needed=needed) from error
+        given = type(bindings).__name__
+        raise InvalidConfig(where="eval, bindings", given=given, needed=needed) from error
     for key, value in wanted.items():
         leaf = key.source if isinstance(key, Handle) else by_name.get(key)
         if not isinstance(leaf, Leaf) or leaf not in leaves:
             needed = f"inputs of this program: {', '.join(map(repr, by_name)) or 'none'}"
             raise UnexpectedBinding(where="eval", given=f"an array for {key!r}", needed=needed)
         if leaf in found:
-            given = "an array although one is attached" if leaf.array is not None else "a second array"
-            raise DuplicateBinding(where=repr(leaf), given=given, needed="one array an input")
+            is_attached = leaf.array is not None
+            given = "an array although one is attached" if is_attached else "a second array"
+            raise DuplicateBinding(where=leaf.label, given=given, needed="one array an input")
         found[leaf] = _array(leaf, value)
     if missing := [leaf for leaf in leaves if leaf not in found]:
         given = f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}"
         fix = "Pass bindings={name: array}."
         raise UnboundPlaceholder(where="eval", given=given, needed="an array for each input", fix=fix)
     arrays = [found[leaf] for leaf in leaves]
-    names = [f"graph {leaf}" for leaf in leaves]
-    solve_sizes([leaf.meta for leaf in leaves], [meta_of(a) for a in arrays], names)
+    metas, labels = [leaf.meta for leaf in leaves], [leaf.label for leaf in leaves]
+    solve_sizes(metas, [meta_of(a) for a in arrays], labels)
     return arrays
 
 
@@ -114,6 +120,6 @@ def _array(leaf: Leaf, value: ArrayLike) -> Array:
             dtype = jnp.result_type(value, leaf.meta.dtype)
         if dtype != leaf.meta.dtype:
             given = f"the number {value}"
-            raise PlaceholderDtypeMismatch(where=repr(leaf), given=given, needed=str(leaf.meta))
-        return number(value, dtype, repr(leaf))
-    return concrete(value, repr(leaf))
+            raise PlaceholderDtypeMismatch(where=leaf.label, given=given, needed=str(leaf.meta))
+        return number(value, dtype, leaf.label)
+    return concrete(value, leaf.label)

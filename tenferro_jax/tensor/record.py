@@ -1,4 +1,4 @@
-"""What a lazy tensor stands on: an input of a program, or a recorded graph on other tensors; from there to one graph.
+"""What a lazy tensor stands on: an input, or a graph on other tensors; and the way to one graph.
 
 Nothing here recurses: a chain of any length is walked with a list.
 """
@@ -25,7 +25,10 @@ NUMBERS = (bool, int, float, complex)
 
 
 class Leaf:
-    """An input of a program: a name to bind, or an array that is attached. Two of one name, meta and array are one."""
+    """An input of a program: a name to bind, or an array that is attached.
+
+    Two inputs of one name, meta and array are one.
+    """
 
     __slots__ = ("_key", "array", "meta", "name")
 
@@ -39,13 +42,17 @@ class Leaf:
     def __hash__(self) -> int:
         return hash(self._key)
 
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+        return "an unnamed array" if self.name is None else f"input {self.name!r}"
+
     def __repr__(self) -> str:
-        attached = "" if self.array is None else ", attached"
-        return f"input {'without a name' if self.name is None else repr(self.name)}: {self.meta}{attached}"
+        return f"{self.label}: {self.meta}{'' if self.array is None else ', attached'}"
 
 
 class Record:
-    """A graph on tensors; without a graph it is the identity of one tensor, which marks a checkpoint."""
+    """A graph on tensors; without a graph it is one tensor again, which marks a checkpoint."""
 
     __slots__ = ("graph", "inputs")
 
@@ -63,7 +70,8 @@ class Handle(Described):
 
     def __init__(self, source: Leaf | Record, index: int, meta: TensorMeta):
         self.source, self.index, self.meta = source, index, meta
-        self.program: tuple[object, Graph, list[Leaf]] | None = None  # what the last evaluation made; see evaluation.py
+        self.program: tuple[object, Graph, list[Leaf]] | None = None
+        """What the last evaluation made of it, so that the next one need not; see evaluation.py."""
 
     @property
     def key(self) -> Key:
@@ -79,14 +87,15 @@ def concrete(value: ArrayLike, where: str) -> Array:
       X64Error: a 64-bit array while 64-bit types are off.
     """
     if isinstance(value, jax.core.Tracer | Handle):
-        given = "a lazy tensor" if isinstance(value, Handle) else "an array that JAX is tracing"
+        lazy = isinstance(value, Handle)
+        given = "a lazy tensor" if lazy else "an array that JAX is tracing"
         fix = "Make it an input and bind it: eval(bindings=...)."
         raise DTypeError(where=where, given=given, needed="a concrete array", fix=fix)
     return as_operand(value, where)
 
 
 def is_number(value: object) -> TypeGuard[Number]:
-    """Whether it is a Python number. A NumPy scalar is an array, though some are instances of float or complex."""
+    """Whether it is a Python number, and no NumPy scalar, which may be an instance of float."""
     return type(value) in NUMBERS
 
 
@@ -104,7 +113,10 @@ def number(value: Number, dtype: np.dtype, where: str) -> Array:
 
 
 def walk(outputs: Sequence[Handle], cuts: Set[Key] = frozenset()) -> Iterator[Handle]:
-    """Every tensor that the outputs need, each after those that it needs; what is behind a cut is left out."""
+    """Every tensor that the outputs need, each after those that it needs.
+
+    What is behind a cut is left out.
+    """
     done: set[Key] = set()
     pending = list(reversed(outputs))
     while pending:
@@ -157,7 +169,10 @@ def to_graph(
 
 
 def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, list[Handle]]:
-    """A graph without the inputs that nothing in it reads, and whose shape tells no size: nobody has to bind them."""
+    """A graph without the inputs that nothing in it reads, which nobody has to bind then.
+
+    An input of a symbolic shape stays: it tells the size.
+    """
     used = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
     kept = [i for i, x in enumerate(inputs) if i in used or any(map(is_symbolic_dim, x.shape))]
     if len(kept) == len(inputs):
@@ -168,7 +183,8 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
     metas, outputs = [graph.metas[i] for i in old], [new[i] for i in graph.outputs]
     in_tree = jax.tree.structure(tuple(kept))
     trees_and_terms = in_tree, graph.out_tree, graph.rules, graph.lost_rules, graph.guards
-    return Graph(metas, len(kept), nodes, outputs, *trees_and_terms), [inputs[i] for i in kept]
+    trimmed = Graph(metas, len(kept), nodes, outputs, *trees_and_terms)
+    return trimmed, [inputs[i] for i in kept]
 
 
 def spliced(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
@@ -186,4 +202,5 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
         if leaf.name is not None and named.setdefault(leaf.name, leaf) != leaf:
             given = f"{named[leaf.name]}, and {leaf}"
             fix = "Rename one of them, or use the same tensor."
-            raise InvalidConfig(where="a program of lazy tensors", given=given, needed="one input a name", fix=fix)
+            where, needed = "a program of lazy tensors", "one input a name"
+            raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)

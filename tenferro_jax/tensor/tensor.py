@@ -17,11 +17,19 @@ from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, ShapeError
-from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
+from ..extension import (
+    NO_RULES,
+    NO_RUNTIMES,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    apply,
+)
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, solve_sizes
 from . import differentiation
+from .differentiation import Arrays
 from .evaluation import Bindings, eval_all
 from .record import NUMBERS, Array, Handle, Leaf, Record, concrete, is_number, to_graph, walk
 
@@ -32,46 +40,58 @@ _SYMBOLS = jax.export.SymbolicScope()
 _ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
 _OPERANDS = (*_ARRAYS, *NUMBERS)
 _GRAPHS = BoundedCache(4096, "TracedTensor")
-"""What was recorded of the functions in the table: tracing one takes a millisecond, finding it again microseconds."""
+"""Graphs of the rows of the table: tracing one takes a millisecond, finding it microseconds."""
 
 
 def recorded(fn: Fn, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool = False) -> Any:
-    """What `fn` makes of tensors and arrays anywhere in its arguments; everything else is given to it as it is.
+    """What a JAX function makes of tensors and arrays anywhere in its arguments.
 
     Args:
-      fn: a JAX function.
-      args: of fn.
-      kwargs: of fn.
-      keep: whether the graph is kept for calls of this function with such arguments, which must be hashable then.
+      fn: the function.
+      args: of fn; what is neither tensor nor array is given to it as it is.
+      kwargs: likewise.
+      keep: whether the graph is kept for other calls of fn; what is no array must be hashable.
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    is_array = [isinstance(leaf, _ARRAYS) for leaf in leaves]
-    inputs = [leaf if isinstance(leaf, TracedTensor) else TracedTensor.constant(leaf) for leaf, array in zip(leaves, is_array) if array]
+    inputs = [_tensor(x) for x in leaves if isinstance(x, _ARRAYS)]
 
     def call(*arrays: jax.Array) -> Any:
-        given = iter(arrays)
-        args, kwargs = jax.tree.unflatten(tree, [next(given) if array else leaf for leaf, array in zip(leaves, is_array)])
+        traced = iter(arrays)
+        values = [next(traced) if isinstance(x, _ARRAYS) else x for x in leaves]
+        args, kwargs = jax.tree.unflatten(tree, values)
         return fn(*args, **kwargs)
 
     def trace() -> Graph:
         builder = GraphBuilder()
-        outputs, out_tree = jax.tree.flatten(builder.inline(call, *[builder.input(x.meta) for x in inputs]))
+        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
+        outputs, out_tree = jax.tree.flatten(result)
         return builder.build(outputs, out_tree=out_tree)
 
     if keep:
-        static = tuple([_static(leaf) for leaf, array in zip(leaves, is_array) if not array])
-        key = fn, tree, static, tuple([x.meta for x in inputs]), _settings()
-    graph = _GRAPHS.get(key, trace) if keep else trace()
+        metas = iter([x.meta for x in inputs])
+        described = [next(metas) if isinstance(x, _ARRAYS) else _static(x) for x in leaves]
+        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
+    else:
+        graph = trace()
     return jax.tree.unflatten(graph.out_tree, _outputs(graph, inputs))
+
+
+def _tensor(value: Any) -> TracedTensor:
+    return value if isinstance(value, TracedTensor) else TracedTensor.constant(value)
 
 
 def _outputs(graph: Graph, inputs: Sequence[TracedTensor]) -> list[TracedTensor]:
     record = Record(graph, inputs)
-    return [inputs[value] if value < len(inputs) else TracedTensor(record, i, graph.metas[value]) for i, value in enumerate(graph.outputs)]
+    made = [TracedTensor(record, i, meta) for i, meta in enumerate(graph.output_metas)]
+    count = len(inputs)
+    return [inputs[k] if k < count else x for k, x in zip(graph.outputs, made, strict=True)]
 
 
-def _static(leaf: Any) -> Hashable:
-    """What tells an argument from every other: 1 from True, 0.0 from -0.0; slices are not hashable before Python 3.12."""
+def _static(leaf: object) -> Hashable:
+    """What tells an argument from every other: 1 from True, 0.0 from -0.0.
+
+    Slices are hashable from Python 3.12 on.
+    """
     if isinstance(leaf, slice):
         return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
     return type(leaf), repr(leaf) if is_number(leaf) else leaf
@@ -99,13 +119,18 @@ def _method(fn: Fn) -> Callable[..., TracedTensor]:
 
 
 def _operators(fn: Fn) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
-    """A row of the table: an operator and its reflection. Operands of other kinds are left to their own operators."""
+    """A row of the table: an operator and its reflection.
 
-    def method(self: TracedTensor, other: Any) -> TracedTensor:
-        return recorded(fn, (self, other), {}, keep=True) if isinstance(other, _OPERANDS) else NotImplemented
+    An operand that is no array and no number is asked for an operator of its own.
+    """
 
-    def reflected(self: TracedTensor, other: Any) -> TracedTensor:
-        return recorded(fn, (other, self), {}, keep=True) if isinstance(other, _OPERANDS) else NotImplemented
+    def method(self: TracedTensor, other: object) -> TracedTensor:
+        known = isinstance(other, _OPERANDS)
+        return recorded(fn, (self, other), {}, keep=True) if known else NotImplemented
+
+    def reflected(self: TracedTensor, other: object) -> TracedTensor:
+        known = isinstance(other, _OPERANDS)
+        return recorded(fn, (other, self), {}, keep=True) if known else NotImplemented
 
     return method, reflected
 
@@ -121,11 +146,12 @@ def _transpose(x: jax.Array, *axes: Any) -> jax.Array:
 
 
 class TracedTensor(Handle):
-    """A lazy tensor: an input, or what a JAX function makes of others. Immutable; nothing runs before `eval`.
+    """A lazy tensor: an input, or what a JAX function makes of others.
 
-    Operators and methods are those of JAX arrays, with the rules of `jax.numpy` for dtypes, shapes and indices, which
-    are checked when a tensor is made. Tensors that were made independently combine freely. `==` is identity, so that
-    tensors can be keys; `equal`, `not_equal` and `<` compare elements.
+    It is immutable, and nothing runs before `eval`. Operators and methods are those of JAX arrays,
+    with the rules of `jax.numpy` for dtypes, shapes and indices, which are checked when a tensor is
+    made. Tensors that were made independently combine freely. `==` is identity, so that tensors can
+    be keys; `equal`, `not_equal` and `<` compare elements.
 
     Attributes:
       meta: dtype and shape; sizes may be symbolic.
@@ -153,8 +179,8 @@ class TracedTensor(Handle):
         Args:
           name: inputs of one name, dtype and shape are one input.
           dtype: any dtype of JAX.
-          shape: a size is an integer, a symbolic dimension of jax.export, or text such as "n" or "2*n+1"; one name is one
-            size in all tensors.
+          shape: a size is an integer, a symbolic dimension of jax.export, or text such as "n" or
+            "2*n+1"; one name is one size in all tensors.
 
         Raises:
           ShapeError, X64Error: no size, or a 64-bit dtype while 64-bit types are off.
@@ -169,18 +195,23 @@ class TracedTensor(Handle):
         return _leaf(name, _declared(shape, dtype, f"input {name!r}"))
 
     @staticmethod
-    def from_array(array: ArrayLike, name: str | None = None, *, shape: Sequence[Size] | None = None) -> TracedTensor:
+    def from_array(
+        array: ArrayLike,
+        name: str | None = None,
+        *,
+        shape: Sequence[Size] | None = None,
+    ) -> TracedTensor:
         """An input with an array attached, which is data and no part of the program.
 
         Args:
           array: an array, a number or a list.
           name: for repr and errors.
-          shape: what to declare in place of the array's own shape, as in `input`: a program for symbolic sizes serves
-            arrays of any size.
+          shape: what to declare in place of the array's own shape, as in `input`: a program for
+            symbolic sizes serves arrays of any size.
 
         Raises:
           DTypeError, X64Error: no concrete array, or a 64-bit one while 64-bit types are off.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch: the array does not have the declared shape.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch: the array has another shape.
 
         Example:
           >>> TracedTensor.from_array([1.0, 2.0], "w", shape=("n",))
@@ -194,7 +225,7 @@ class TracedTensor(Handle):
         meta = meta_of(held)
         if shape is not None:
             declared = _declared(shape, meta.dtype, where)
-            solve_sizes([declared], [meta], [f"graph input {'without a name' if name is None else repr(name)}"])
+            solve_sizes([declared], [meta], [where])
             meta = declared
         return _leaf(name, meta, held)
 
@@ -235,7 +266,7 @@ class TracedTensor(Handle):
 
         Args:
           fn: any function that JAX traces.
-          *args: its arguments: pytrees of tensors and arrays; leaves of other kinds are given to it as they are.
+          *args: pytrees of tensors and arrays; leaves of other kinds are given to it as they are.
           **kwargs: likewise.
 
         Returns:
@@ -270,20 +301,27 @@ class TracedTensor(Handle):
         return math.prod(self.shape)
 
     def graph(self) -> Graph:
-        """The program as a Graph; its arguments are the inputs in the order in which a depth-first walk meets them."""
+        """The program as a Graph.
+
+        Its arguments are the inputs, in the order in which a depth-first walk meets them.
+        """
         return to_graph([self], out_tree=jax.tree.structure(0))[0]
 
     def __repr__(self) -> str:
         if isinstance(self.source, Leaf):
             return f"TracedTensor({self.source})"
         sources = dict.fromkeys(x.source for x in walk([self]))
-        names = ["an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)]
-        count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None)
-        on = f" on {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}" if names else ""
-        return f"TracedTensor({self.meta}, {count} node{'' if count == 1 else 's'}{on})"
+        leaves = [s for s in sources if isinstance(s, Leaf)]
+        graphs = [s.graph for s in sources if isinstance(s, Record) and s.graph is not None]
+        names = ["an array" if leaf.name is None else repr(leaf.name) for leaf in leaves]
+        count = sum(len(graph.nodes) for graph in graphs)
+        named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
+        nodes = f"{count} node{'' if count == 1 else 's'}{' on ' if names else ''}{named}"
+        return f"TracedTensor({self.meta}, {nodes})"
 
     def _has_no_value(self, *_: object, **__: object) -> NoReturn:
-        raise InvalidConfig(where="a lazy tensor", given=repr(self), needed="an array with values", fix="Call eval() first.")
+        needed, fix = "an array with values", "Call eval() first."
+        raise InvalidConfig(where="a lazy tensor", given=repr(self), needed=needed, fix=fix)
 
     __bool__ = __int__ = __float__ = __complex__ = __iter__ = __array__ = _has_no_value
 
@@ -297,11 +335,11 @@ class TracedTensor(Handle):
         """The gradient of a floating scalar, lazy again.
 
         Args:
-          wrt: a tensor, or a list or dict of them: inputs, or anything that the tensor is computed from.
+          wrt: a tensor, or a list or dict of them; inputs or anything else.
 
         Returns:
-          What jax.grad gives: a tensor like wrt (a list for a list), zeros where nothing depends on it. For a complex wrt
-          it is the conjugate of the direction of steepest ascent.
+          What jax.grad gives: a tensor like wrt (a list for a list), zeros where nothing depends on
+          it. For a complex wrt it is the conjugate of the direction of steepest ascent.
 
         Raises:
           NonScalarGrad: no floating scalar.
@@ -317,30 +355,34 @@ class TracedTensor(Handle):
         return self.vjp(wrt, np.ones((), self.dtype))
 
     def vjp(self, wrt: Any, cotangent: Handle | ArrayLike) -> Any:
-        """The cotangents of wrt for a cotangent of the tensor, as jax.vjp has them; arguments and errors as `grad`."""
+        """The cotangents of wrt for a cotangent of the tensor, as jax.vjp has them.
+
+        Arguments and errors are those of `grad`.
+        """
         tensors, tree = differentiation.tensors_of(wrt, "vjp")
         run, others = differentiation.as_function(self, tensors)
 
-        def pulled(moving: Sequence[jax.Array], others: Sequence[jax.Array], cotangent: jax.Array) -> Any:
-            return jax.tree.unflatten(tree, jax.vjp(lambda moving: run(moving, others), moving)[1](cotangent)[0])
+        def pulled(moving: Arrays, others: Arrays, cotangent: jax.Array) -> Any:
+            _, pullback = jax.vjp(lambda moving: run(moving, others), moving)
+            return jax.tree.unflatten(tree, pullback(cotangent)[0])
 
         return recorded(pulled, (tensors, others, cotangent), {})
 
     def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
-        """The derivative in a direction: the tangent of the tensor for a tangent of wrt (a list for a list)."""
+        """The tangent of the tensor for a tangent of wrt (a list for a list), as jax.jvp has it."""
         tensors, tree = differentiation.tensors_of(wrt, "jvp")
         run, others = differentiation.as_function(self, tensors)
 
-        def pushed(moving: Sequence[jax.Array], others: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+        def pushed(moving: Arrays, others: Arrays, tangents: Arrays) -> jax.Array:
             return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]
 
         return recorded(pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
-        """The same values; a reverse derivative computes again what lies between the last checkpoints and here.
+        """The same values; a reverse derivative computes again what leads to them.
 
-        As `jax.checkpoint`: nothing computed on the way is kept from the forward to the backward pass but the inputs of
-        the segment. Values and derivatives are those without; forward derivatives ignore it.
+        What lies between the last checkpoints and this tensor is under `jax.checkpoint`: of this
+        segment nothing but its inputs is kept from the forward to the backward pass.
 
         Example:
           >>> x = TracedTensor.from_array([0.5], "x")
@@ -432,10 +474,12 @@ def _declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta
     sizes: list[SymDim] = []
     for size in shape:
         try:
-            (found,) = jax.export.symbolic_shape(size, scope=_SYMBOLS) if isinstance(size, str) else (size,)
+            if isinstance(size, str):
+                (size,) = jax.export.symbolic_shape(size, scope=_SYMBOLS)
         except ValueError as error:
             needed = "an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension"
             raise ShapeError(where=where, given=f"the size {size!r}", needed=needed) from error
-        sizes.append(found)
-    kind = jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, type) and dtype in NUMBERS else dtype
-    return GraphBuilder().input(jax.ShapeDtypeStruct(tuple(sizes), kind)).meta
+        sizes.append(size)
+    if isinstance(dtype, type) and dtype in NUMBERS:
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return GraphBuilder().input(jax.ShapeDtypeStruct(tuple(sizes), dtype)).meta

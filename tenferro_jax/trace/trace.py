@@ -23,7 +23,8 @@ def trace(
 ) -> Graph:
     """Record a JAX-traceable function as a graph.
 
-    Calls (jit, checkpoint, composite) are inlined; scan, while and cond become control-flow ops with graphs as bodies;
+    Calls (jit, checkpoint, composite) are inlined, what a checkpoint computes again behind an OptimizationBarrier;
+    scan, while and cond become control-flow ops with graphs as bodies;
     functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body; extensions stay
     themselves and their AD rules are united into the graph's rule set.
 

@@ -51,7 +51,7 @@ def test_attached_sizes_may_be_declared_symbolic():
     x, y = (TracedTensor.from_array(np.ones(k), shape=("k",)) for k in (2, 2))
     assert str((x + y).graph().input_metas[0]) == "float64[k]"
     assert (x + y).eval().tolist() == [2.0, 2.0]
-    with pytest.raises(tj.PlaceholderShapeMismatch, match="without a name"):
+    with pytest.raises(tj.PlaceholderShapeMismatch, match="an unnamed array"):
         (x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval()
 
 
@@ -186,7 +186,7 @@ def test_repr():
     assert [repr(t)[13:-1] for t in shown] == [
         "input 'x': float32[n,2]",
         "input 'w': float32[1,2], attached",
-        "input without a name: float64[], attached",
+        "an unnamed array: float64[], attached",
         "float64[], 1 node",
         "float32[n], 4 nodes on 'x', 'w', 'y'",
         "float32[n,2], 0 nodes on 'x'",

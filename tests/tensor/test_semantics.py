@@ -112,6 +112,7 @@ def test_what_is_remembered_is_told_from_what_is_nearly_equal():
     x = TracedTensor.from_array(np.array([1.0, -2.0]))
     assert np.signbit((x * 0.0).eval(ENGINE)).tolist() == [False, True]
     assert np.signbit((x * -0.0).eval(ENGINE)).tolist() == [True, False]
+    assert [y.eval(ENGINE).tolist() for y in (x - 3.0, 3.0 - x, x - 3.0)] == [[-2.0, -5.0], [2.0, 5.0], [-2.0, -5.0]]
     y = TracedTensor.from_array(np.array([True, False]))
     with jax.numpy_dtype_promotion("standard"):
         assert [(y * number).dtype.kind for number in (True, 1, 1.0, 1 + 0j)] == ["b", "i", "f", "c"]

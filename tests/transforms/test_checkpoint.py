@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
+from tenferro_jax import trace
 from tenferro_jax.extension import apply, save_families
 from tenferro_jax.extension.routes import extensions_in
 
@@ -49,6 +50,17 @@ def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     saved, plain = loss(save_families(TropicalEinsum.family_id)), loss(None)
     np.testing.assert_allclose(saved(x), plain(x), rtol=1e-12)
     assert (count(saved, x), count(plain, x)) == (1, 2)
+
+
+def test_a_traced_gradient_computes_again_behind_a_barrier():
+    """Without it the nodes that are made again would be one with those of the forward pass."""
+    gradient = jax.value_and_grad(lambda x: jnp.sum(jax.checkpoint(lambda x: jnp.exp(jnp.sin(x)))(x)))
+    x = jnp.arange(3.0)
+    graph = trace(gradient, x)
+    names = [type(node.op).__name__ for node in graph.nodes]
+    assert (names.count("OptimizationBarrier"), names.count("Exp"), names.count("Sin")) == (1, 2, 2)
+    for got, want in zip(graph.to_jax()(x), gradient(x), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
 def test_a_call_whose_inputs_are_not_differentiated_is_not_saved():
