@@ -1,4 +1,5 @@
 # Two commands for newcomers: `make demo` and `make test`. Both make .venv and install what they need; both are quick the second time.
+# pip compiles nothing ahead: Python compiles the modules that are imported, the first time.
 
 enough = import sys; sys.exit(sys.version_info < $(1))
 find = $(shell for p in $(1); do $$p -c '$(call enough,$(2))' 2>/dev/null && echo $$p && break; done)
@@ -43,7 +44,7 @@ docs: .venv/.docs
 	.venv/bin/mkdocs build --quiet
 
 %/.docs: pyproject.toml | %/bin/python
-	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 .venv/bin/python:
@@ -55,11 +56,11 @@ docs: .venv/.docs
 	$(NEWEST) -m venv .venv-newest
 
 %/.demo: pyproject.toml | %/bin/python
-	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[demo]'
 	touch $@
 
 %/.test: pyproject.toml | %/bin/python
-	$*/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[test]'
 	touch $@ $*/.demo
 
 clean:

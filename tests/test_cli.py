@@ -102,6 +102,7 @@ def run(request, folder, capsys, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_an_op_that_conforms(run):
     options = ("--rules", "outside:RULES", "--runtimes", "outside:RUNTIMES", "--oracle", "outside:oracle")
     done = run("check", "outside:Soft", *options)

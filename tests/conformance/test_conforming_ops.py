@@ -66,7 +66,7 @@ EXPECTED = {
 OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OURS, ids=ids(OURS))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
@@ -110,6 +110,7 @@ def test_further_kinds(name):
     assert not_applicable(report) == NO_FORM | expected | {"others": "no other ops were given"}
 
 
+@pytest.mark.slow
 def test_values_that_are_not_numbers_have_no_derivative():
     """A square root of -1 is no defect of its rule: what can be judged is, and the report asks for another example elsewhere."""
     found = {f.check: f for f in check_extension(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings}
@@ -128,6 +129,7 @@ def not_applicable(report):
     return {f.check: f.problem for f in report.not_applicable}
 
 
+@pytest.mark.slow
 def test_finite_differences_of_restricted_values_do_not_apply():
     report = check_extension(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
     assert report.ok, str(report)

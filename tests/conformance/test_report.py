@@ -93,6 +93,7 @@ def test_kinks_are_told_and_never_passed_over():
     assert "kinks" in jvp.problem
 
 
+@pytest.mark.slow
 def test_order_one_asks_for_no_second_derivative():
     report = check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("frozen")), order=1)
     assert report.ok

@@ -72,6 +72,7 @@ def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
     np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring="max_mul"), value)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("memory_limit", [None, SCRATCH + 3000])
 def test_gradients_count_the_uses_of_an_entry(memory_limit):
     rng = np.random.default_rng(0)

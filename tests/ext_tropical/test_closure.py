@@ -139,6 +139,7 @@ def test_cycles_of_weight_zero():
     check_walks(result, weights)
 
 
+@pytest.mark.slow
 def test_a_path_through_every_node_is_found():
     """The longest one there can be, n - 1 edges, for every n around powers of 2."""
     for n in (2, 3, 5, 6, 9):

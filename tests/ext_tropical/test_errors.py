@@ -205,6 +205,7 @@ def test_accumulate_is_for_sixteen_bits():
         TropicalEinsum(max_plus, "ij,jk->ik", "value")
 
 
+@pytest.mark.slow
 def test_errors_of_long_equations_show_the_step_and_the_ends():
     """All pairs of 70 variables of two values: no order has small results, nor do slices help."""
     symbols = [opt_einsum.get_symbol(i) for i in range(70)]

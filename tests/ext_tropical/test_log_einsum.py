@@ -199,7 +199,7 @@ def test_a_gradient_exported_with_symbolic_sizes():
             np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_no_order_of_derivative_holds_all_candidates(order):
     m, k, n = 400, 420, 440

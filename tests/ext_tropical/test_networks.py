@@ -84,7 +84,7 @@ def test_min_max_sends_the_gradient_to_the_bottleneck():
     assert [g.tolist() for g in gradients] == [[[0, 0]], [[0, 0], [0, 0]], [[1], [0]]]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["jit", "vmap", "vmap of jit", "trace"])
 def test_assignments_under_transforms(how):
     equation, operands = network(3)
@@ -265,7 +265,7 @@ def test_sliced_einsums_are_exported():
     assert program.call(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("semiring", [max_plus, min_plus, max_mul, min_max, log_sum_exp()], ids=repr)
 @pytest.mark.parametrize("size", [8, 64])
 def test_contracted_labels_split_over_an_automatic_mesh(semiring, size):

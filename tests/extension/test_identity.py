@@ -141,7 +141,7 @@ class Everything(ExtensionOp):
 
 @pytest.mark.clause("X5.9")
 @given(st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color))
-@settings(max_examples=times(50))
+@settings(max_examples=times(20))
 def test_text_round_trip(f, c, b, i, s, e):
     op = Everything(f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s)
     assert Extension.of(from_payload_json(payload_json(op), Everything)) == Extension.of(op)

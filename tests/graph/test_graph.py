@@ -165,6 +165,7 @@ def test_a_lowering_is_recorded_for_symbolic_sizes_too():
         np.testing.assert_array_equal(graph(a, b)[0], op.eager_execute(a, b)[0])
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_in_a_chain():
     builder = GraphBuilder()
     first = value = builder.input(TensorMeta(F64, ()))

@@ -73,6 +73,7 @@ def test_reading_tensors_takes_no_more_than_four_times_their_bytes():
         assert peak(content) < 3 * len(content) + 2_000_000  # and the bytes themselves: four times
 
 
+@pytest.mark.slow
 def test_reading_nodes_takes_a_few_kilobytes_each():
     builder = GraphBuilder()
     value = builder.input(TensorMeta(np.dtype("float64"), (3,)))

@@ -23,9 +23,8 @@ FAILS = {
 """Name -> where it fails -> what the reason has in it. Plain jax.export fails too, wherever `export` does."""
 
 SAMPLE = [
-    *("jax.numpy.cumsum", "jax.numpy.nancumsum", "jax.numpy.unwrap", "jax.numpy.unique", "jax.numpy.diag", "jax.numpy.histogramdd"),
-    *("jax.numpy.linalg.slogdet", "jax.numpy.fft.rfft2", "jax.nn.relu", "jax.scipy.special.expn", "jax.random.choice"),
-    *("jax.random.orthogonal", "jax.scipy.linalg.hessenberg"),
+    *("jax.numpy.cumsum", "jax.numpy.unique", "jax.numpy.diag", "jax.numpy.linalg.slogdet", "jax.numpy.fft.rfft2", "jax.nn.relu"),
+    *("jax.random.choice", "jax.scipy.linalg.hessenberg"),
 ]
 
 
@@ -43,10 +42,11 @@ def test_a_sample():
 
 
 @pytest.mark.slow
-def test_every_public_function():
+@pytest.mark.parametrize("part", range(6))
+def test_every_public_function(part):
     names = list(sweep.functions())
     assert len(names) >= 660
-    require_listed(sweep.sweep(names), names)
+    require_listed(sweep.sweep(names[part::6]), names[part::6])
 
 
 def test_a_function_that_has_no_call_in_the_table_fails(monkeypatch):

@@ -66,6 +66,7 @@ def test_a_function_of_jax_alone_is_refused_at_the_line_that_traces_it():
     assert f"hessenberg at {__file__}:{refused.traceback[0].lineno + 1};" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_branches_for_pallas_kernels_are_left_out():
     """jnp.diagonal has one, and with it diag, det, slogdet and every Gaussian likelihood."""
 
