@@ -81,13 +81,6 @@ def test_pytrees_in_and_out():
         graph.to_jax()(*args[::-1])
 
 
-def test_the_index_of_a_cond_may_come_from_outside_its_body():
-    """In the derivative of a scan, the backward body gets the index as an input."""
-    scanned = jax.grad(lambda x: jax.lax.scan(lambda c, row: (jax.lax.cond(row > 0, jnp.sin, jnp.cos, c), None), 1.0, x)[0] * x.sum())
-    x = np.array([1.0, -1.0, 2.0])
-    np.testing.assert_allclose(trace(scanned, x).to_jax()(x), scanned(x), rtol=1e-14)
-
-
 @pytest.mark.parametrize("within", ["scan", "cond", "while"])
 def test_rules_are_found_in_bodies(within):
     def body(x):
