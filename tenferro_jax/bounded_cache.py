@@ -56,15 +56,6 @@ class BoundedCache:
             self._capacity = self._require(capacity)
             self._evict()
 
-    def find(self, key: Hashable) -> Any:
-        """The value of a key, or None; a value that is found counts as a hit."""
-        with self._lock:
-            value = self._values.get(key)
-            if value is not None:
-                self._values.move_to_end(key)
-                self._hits += 1
-            return value
-
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, made if it is not there; who asks while another thread makes it waits for that one."""
         with self._lock:

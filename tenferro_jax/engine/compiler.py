@@ -11,14 +11,13 @@ import collections
 import copyreg
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import InvalidConfig
 from ..extension import Extension, Route, RouteKind
 from ..extension.execution import here, route_of
-from ..graph.graph import Graph, bodies, require_graph
+from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
-from ..ops.op import StdTensorOp
 from ..shapes import TensorMeta
 from .instruction import HostStep, Instruction, Segment
 from .program import ExecProgram, Step, require_x64_values
@@ -55,10 +54,8 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     require_x64_values(graph)
     site = here()
     chosen: dict[Any, Route] = {}
-    nodes = [_Scheduled(node.op, node.inputs, tuple(outs)) for node, outs in graph.steps()]
-    routes = list(_routes(((n.op, [graph.metas[i] for i in n.inputs]) for n in nodes), site, chosen))
-    on_host = [_is_host(n, [graph.metas[i] for i in n.inputs], chosen) for n in nodes]
-    steps = _steps(graph, nodes, on_host)
+    routes = list(_routes(graph, site, chosen))
+    steps = _steps(graph, [_is_host(node, graph, chosen) for node in graph.nodes])
     segments = [s for s in steps if isinstance(s, Segment)]
     for number, segment in enumerate(segments):
         start = time.perf_counter()
@@ -75,37 +72,36 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
 copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled anew where the pickle is read
 
 
-class _Scheduled(NamedTuple):
-    op: StdTensorOp
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+# --- who runs what -------------------------------------------------------------------------------
 
 
-# --- who runs what -------------------------------------------------------------------------------------------------
-
-
-def _routes(ops: Iterable[tuple[StdTensorOp, Sequence[TensorMeta]]], site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
+def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
     """The route of every extension, control-flow bodies included; equal extensions on equal metas are asked once."""
-    for op, metas in ops:
-        if isinstance(op, Extension):
-            key = (op, tuple(metas))
+    for node in graph.nodes:
+        if isinstance(node.op, Extension):
+            key = _application(node, graph)
             if key not in chosen:
-                chosen[key] = route_of(op, metas, site)
+                chosen[key] = route_of(*key, site)
             yield chosen[key]
-        for body in bodies(op):
-            yield from _routes(((n.op, [body.metas[i] for i in n.inputs]) for n in body.nodes), site, chosen)
+        for body in bodies(node.op):
+            yield from _routes(body, site, chosen)
 
 
-def _is_host(node: _Scheduled, metas: Sequence[TensorMeta], chosen: dict[Any, Route]) -> bool:
+def _is_host(node: Node, graph: Graph, chosen: dict[Any, Route]) -> bool:
     if isinstance(node.op, Extension):
-        return chosen[node.op, tuple(metas)].kind is RouteKind.HOST
+        return chosen[_application(node, graph)].kind is RouteKind.HOST
     return hasattr(node.op, "check_on_host")
+
+
+def _application(node: Node, graph: Graph) -> tuple[Any, tuple[TensorMeta, ...]]:
+    return node.op, tuple(graph.metas[i] for i in node.inputs)
 
 
 # --- schedule ------------------------------------------------------------------------------------------------------
 
 
-def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[Step]:
+def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
+    nodes = [_instruction(node, outs, graph) for node, outs in graph.steps()]
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), []
     for group, host in reversed(groups):
@@ -113,9 +109,8 @@ def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -
         instructions = []
         for node in reversed(group):
             live.difference_update(node.outputs)
-            last_use = tuple(i not in live for i in node.inputs)
+            instructions.append(node._replace(last_use=tuple(i not in live for i in node.inputs)))
             live.update(node.inputs)
-            instructions.append(Instruction(node.op, node.inputs, node.outputs, tuple(graph.metas[i] for i in node.outputs), last_use))
         backwards.append((instructions[::-1], host, after))
     steps: list[Step] = []
     for instructions, host, after in reversed(backwards):
@@ -131,7 +126,12 @@ def _steps(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -
     return steps
 
 
-def _groups(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) -> list[tuple[list[_Scheduled], bool]]:
+def _instruction(node: Node, outs: range, graph: Graph) -> Instruction:
+    """The instruction of a node, whose last uses are not known yet."""
+    return Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ())
+
+
+def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]) -> list[tuple[list[Instruction], bool]]:
     """The nodes of each step, and whether it is a host call."""
     level: dict[int, int | None] = dict.fromkeys(range(graph.input_count), 0)  # None: depends on no input
     maker: dict[int, int] = {}
@@ -160,7 +160,7 @@ def _groups(graph: Graph, nodes: Sequence[_Scheduled], on_host: Sequence[bool]) 
     need(max(device, default=0), graph.outputs)
     if not hosts or any(i < graph.input_count for i in graph.outputs):
         device.setdefault(0, set())  # an input that is an output passes through a segment, and becomes a jax array there
-    groups: list[tuple[list[_Scheduled], bool]] = []
+    groups: list[tuple[list[Instruction], bool]] = []
     for at in sorted({*device, *hosts}):
         if at in device:
             groups.append(([nodes[i] for i in sorted(device[at])], False))

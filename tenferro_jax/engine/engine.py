@@ -7,16 +7,15 @@ from typing import Any
 
 import jax
 
-from ..bounded_cache import CacheStats
+from ..bounded_cache import BoundedCache, CacheStats
 from ..errors import InvalidConfig
 from ..extension import ExtensionRuleSet, ExtensionRuntimeSet
 from ..extension.rules import require_rules
 from ..extension.runtimes import require_runtimes
-from ..graph.graph import Graph, arguments, require_graph
-from ..shapes import x64_enabled
-from .cache import ProgramCache
+from ..graph.graph import Graph, require_graph
+from ..shapes import TensorMeta, x64_enabled
 from .compiler import compile_std_to_exec
-from .program import ExecProgram, is_plain, operands, signature
+from .program import ExecProgram, operands
 from .progress import ProgressCallback
 
 
@@ -58,7 +57,7 @@ class Engine:
         require_runtimes(runtimes, "Engine")
         if progress is not None and not callable(progress):
             raise InvalidConfig(where="Engine", given=f"progress={progress!r}", needed="a function of a Progress", fix="Leave it out.")
-        self._cache, self._rules, self._runtimes, self._progress = ProgramCache(capacity), rules, runtimes, progress
+        self._cache, self._rules, self._runtimes, self._progress = BoundedCache(capacity, "Engine"), rules, runtimes, progress
 
     @property
     def capacity(self) -> int:
@@ -77,9 +76,7 @@ class Engine:
           X64Error: the graph holds 64-bit values and 64-bit types are off.
           Unsupported: an extension has no route on this platform.
         """
-        require_graph(graph, "Engine.compile")
-        graph = self._under_runtimes(graph)
-        return self._cache.get(_key(graph), lambda: compile_std_to_exec(graph, progress=self._progress))
+        return self._program(require_graph(graph, "Engine.compile"), graph.input_metas)
 
     def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
         """Compile if needed and run; symbolic dimensions take the sizes of the arguments.
@@ -88,23 +85,19 @@ class Engine:
           ArityError, ShapeError, DTypeError, X64Error: the arguments are not what the graph declares; nothing was run.
           BackendFailure: a host step failed.
         """
-        require_graph(graph, "Engine.eval")
-        args = arguments(args, kwargs)
-        leaves, tree = jax.tree.flatten(args)
-        call = graph, signature(leaves)
-        if tree == graph.in_tree:
-            program = self._cache.find_call(call)
-            if program is not None:
-                return program.run(leaves)
-        bound = self._under_runtimes(graph.bound_to(*args))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            graph = self._under_runtimes(graph)
-            return (graph if self._rules is None else graph.with_rules(self._rules)).to_jax()(*args)
-        program = self.compile(bound)
-        arrays = operands(leaves)
-        if is_plain(leaves, arrays):
-            self._cache.remember(call, _key(bound))
-        return program.run(arrays)
+        arrays, metas, traced = operands(require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval"))
+        if traced:
+            graph = self._under_runtimes(graph if self._rules is None else graph.with_rules(self._rules))
+            return jax.tree.unflatten(graph.out_tree, graph(*arrays))
+        return self._program(graph, metas).run(arrays)
+
+    def _program(self, graph: Graph, metas: tuple[Any, ...]) -> ExecProgram:
+        """The program of a graph for inputs of these metas."""
+        return self._cache.get((graph, metas, x64_enabled()), lambda: self._compiled(graph, metas))
+
+    def _compiled(self, graph: Graph, metas: tuple[Any, ...]) -> ExecProgram:
+        bound = graph.bound_metas([TensorMeta(*meta) for meta in metas])
+        return compile_std_to_exec(self._under_runtimes(bound), progress=self._progress)
 
     def _under_runtimes(self, graph: Graph) -> Graph:
         return graph if self._runtimes is None else graph.with_runtimes(self._runtimes)
@@ -124,7 +117,3 @@ class Engine:
     def __repr__(self) -> str:
         stats = self.stats()
         return f"Engine({stats.size} of {self.capacity} programs, {stats.hits} hits, {stats.misses} misses)"
-
-
-def _key(graph: Graph) -> tuple[Graph, bool]:
-    return graph, x64_enabled()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
 from ..errors import Unsupported
 from ..extension import Route
-from ..graph.graph import Graph, arguments
+from ..graph.graph import Graph
 from ..shapes import TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment
 from .progress import Progress, ProgressCallback
@@ -84,7 +85,7 @@ class ExecProgram:
         self.graph, self.steps, self.slots, self.routes = graph, tuple(steps), tuple(slots), tuple(routes)
         self._outputs, self._progress = tuple(outputs), progress
         self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
-        self._known: set[Any] = set()  # signatures of arguments that were found right
+        self._x64, self._inputs = x64_enabled(), graph.input_metas
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -103,17 +104,13 @@ class ExecProgram:
           ArityError, ShapeError, DTypeError, X64Error: the arguments are not those; nothing was run or uploaded.
           BackendFailure: a host step failed.
         """
-        args = arguments(args, kwargs)
-        leaves, tree = jax.tree.flatten(args)
-        if tree == self.graph.in_tree and signature(leaves) in self._known:
-            return self.run(leaves)
-        self.graph.bound_to(*args)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-            return self.graph.to_jax()(*args)
-        require_x64_values(self.graph)
-        arrays = operands(leaves)
-        if is_plain(leaves, arrays) and len(self._known) < _MOST_SIGNATURES:
-            self._known.add(signature(leaves))
+        arrays, metas, traced = operands(self.graph.leaves(args, kwargs, "ExecProgram"))
+        if metas != self._inputs:
+            self.graph.bound_metas(list(starmap(TensorMeta, metas)))  # refuses them
+        if traced:
+            return jax.tree.unflatten(self.graph.out_tree, self.graph(*arrays))
+        if self._x64 and not x64_enabled():
+            require_x64_values(self.graph)
         return self.run(arrays)
 
     def run(self, arrays: Sequence[Any]) -> Any:
@@ -186,25 +183,21 @@ class ExecProgram:
         return f"ExecProgram({', '.join(parts)}): ({ins}) -> ({outs})"
 
 
-_MOST_SIGNATURES = 64
+_TAKEN: set[tuple[Any, ...]] = set()
+"""Types and dtypes of arrays, and whether 64-bit types are on, that JAX takes as they are: a call looks no further."""
 
 
-def signature(leaves: Sequence[Any]) -> Any:
-    """What decides whether arguments fit: x64 mode, and type, shape and dtype of each; None where one is no array."""
-    try:
-        return (x64_enabled(), *[(type(leaf), leaf.shape, leaf.dtype) for leaf in leaves])
-    except AttributeError:
-        return None
-
-
-def operands(leaves: Sequence[Any]) -> list[Any]:
-    """The leaves as arrays that JAX takes."""
-    return [as_operand(leaf, f"program input {i}") for i, leaf in enumerate(leaves)]
-
-
-def is_plain(leaves: Sequence[Any], arrays: Sequence[Any]) -> bool:
-    """Whether the leaves were arrays already, so that others of the same signature need no second look."""
-    return all(leaf is array for leaf, array in zip(leaves, arrays, strict=True))
+def operands(leaves: list[Any]) -> tuple[list[Any], tuple[Any, ...], bool]:
+    """The leaves as arrays that JAX takes; dtype and shape of each; whether a JAX transform traces one of them."""
+    x64 = x64_enabled()
+    kinds = [(type(leaf), getattr(leaf, "dtype", None), x64) for leaf in leaves]
+    if _TAKEN.issuperset(kinds):
+        return leaves, tuple([(kind[1], leaf.shape) for kind, leaf in zip(kinds, leaves, strict=True)]), False
+    arrays = [as_operand(leaf, f"program input {i}") for i, leaf in enumerate(leaves)]
+    traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
+    if not traced and all(array is leaf for array, leaf in zip(arrays, leaves, strict=True)):
+        _TAKEN.update(kinds)
+    return arrays, tuple([(array.dtype, array.shape) for array in arrays]), traced
 
 
 def require_x64_values(graph: Graph) -> None:

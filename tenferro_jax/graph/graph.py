@@ -273,14 +273,20 @@ class Graph(Sealed):
             graph declares.
           ShapeConstraintViolation: a guard does not hold at these sizes.
         """
-        leaves = self._leaves(arguments(args, kwargs), "Graph.bound_to()")
+        leaves = self.leaves(args, kwargs, "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")
         return self.bound_metas([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
 
-    def _leaves(self, args: Any, where: str) -> list[Any]:
-        leaves, tree = jax.tree.flatten(args)
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> list[Any]:
+        """The arguments of a call, flat.
+
+        Raises:
+          UnboundPlaceholder, UnexpectedBinding, ArityError: they are nested in another way than was traced.
+        """
+        nested = arguments(args, kwargs)
+        leaves, tree = jax.tree.flatten(nested)
         if tree != self.in_tree:
-            raise self._nesting_error(args, tree, where)
+            raise self._nesting_error(nested, tree, where)
         return leaves
 
     def _nesting_error(self, args: Any, tree: Any, where: str) -> ArityError:
@@ -297,7 +303,7 @@ class Graph(Sealed):
         """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return jax.tree.unflatten(self.out_tree, self(*self._leaves(arguments(args, kwargs), "Graph.to_jax()")))
+            return jax.tree.unflatten(self.out_tree, self(*self.leaves(args, kwargs, "Graph.to_jax()")))
 
         return run
 
