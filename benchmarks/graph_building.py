@@ -67,7 +67,7 @@ def per_node(run: Callable[[], Any], count: int, repeats: int) -> float:
 def main(counts: list[int], repeats: int = 3) -> dict[tuple[str, int], float]:
     """Print the table; returns microseconds a node of recording and building."""
     print(header(__doc__.splitlines()[0]))
-    print(f"{'us a node':>24} | {'record':>8} {'build':>8} {'hash':>8} {'str':>8} {'bytes':>8} {'verify':>8} {'svg':>8}")
+    print(f"{'us a node':>24} | {'record':>8} {'build':>8} {'hash':>8} {'str':>8} {'bytes':>8} {'verify':>8} {'dot':>8}")
     results = {}
     for name, record in (("op and shape repeat", repeating), ("ever new", ever_new)):
         for count in counts:
@@ -81,7 +81,7 @@ def main(counts: list[int], repeats: int = 3) -> dict[tuple[str, int], float]:
                 lambda graph=graph: str(graph),
                 graph.canonical_bytes,
                 lambda graph=graph: verify(graph),
-                graph.svg,
+                graph.dot,
             ]
             costs = [recorded, *(per_node(part, count, repeats) for part in parts)]
             print(f"{name:>24} | {' '.join(f'{cost:8.1f}' for cost in costs)}   {count:,} nodes")

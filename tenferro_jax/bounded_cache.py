@@ -59,10 +59,11 @@ class BoundedCache:
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The value of a key, made if it is not there; who asks while another thread makes it waits for that one."""
         with self._lock:
-            if key in self._values:
+            found = self._values.get(key)
+            if found is not None:
                 self._values.move_to_end(key)
                 self._hits += 1
-                return self._values[key]
+                return found
             waiting = self._pending.get(key)
             if waiting is None:
                 self._misses += 1

@@ -23,4 +23,4 @@ def mlp_gradient() -> tj.Graph:
 
 
 if __name__ == "__main__":
-    pathlib.Path(__file__).with_name("mlp_gradient.svg").write_text(mlp_gradient().svg(limit=30))
+    pathlib.Path(__file__).with_name("mlp_gradient.svg").write_text(mlp_gradient().svg())

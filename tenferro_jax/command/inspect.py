@@ -18,7 +18,7 @@ from ..extension import Extension, lookup_extension_factory
 from ..extension.family import parse_family_id
 from ..extension.installed import is_installed
 from ..extension.missing import MissingExtension
-from ..graph.drawing import Step, steps_svg
+from ..graph.drawing import Box, program_svg
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import plain
 from ..io.container import HEADER_BYTES, declared
@@ -168,12 +168,12 @@ def _page(facts: dict[str, Any]) -> str:
 
 def _program_svg(program: ExportedProgram) -> str:
     """The main function of a program as a picture."""
-    return steps_svg([_step(op) for op in main_ops(program.exported.mlir_module_serialized)])
+    return program_svg([_box(op) for op in main_ops(program.exported.mlir_module_serialized)])
 
 
-def _step(op: ModuleOp) -> Step:
+def _box(op: ModuleOp) -> Box:
     name = op.name.removeprefix("stablehlo.")
     kind = next((kind or part for part, kind in _KINDS.items() if part in name), "elementwise")
     kind, label = "extension" if op.family_id else kind, op.family_id or op.called or name
     types = ", ".join(op.types)
-    return Step(kind, label, [types], f"{name} : {types}", list(op.reads))
+    return Box(kind, [label, types], f"{name} : {types}", list(op.reads))

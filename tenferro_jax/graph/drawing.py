@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import html
@@ -34,11 +33,14 @@ from ..ops.vocabulary import (
     STRUCTURAL,
     WINDOW,
 )
-from .layout import Arrow, Placement, place
+from .layout import Point, place
 from .printing import named_bodies, op_text, plain, value_text
 
+LIMIT = 60
+"""How many ops a reader takes in at once; a larger graph is not drawn."""
 
-class _Look(NamedTuple):
+
+class Look(NamedTuple):
     """fill, border and text of a kind of box."""
 
     fill: str
@@ -46,19 +48,18 @@ class _Look(NamedTuple):
     text: str = "#1c2430"
 
 
-_LOOKS = {
-    "input": _Look("#dbeafe", "#2563eb"),
-    "output": _Look("#334155", "#94a3b8", "#ffffff"),
-    "constant": _Look("#f8fafc", "#94a3b8", "#475569"),
-    "elementwise": _Look("#dcf3e3", "#4aa36b"),
-    "structural": _Look("#e9edf2", "#8593a6"),
-    "contraction": _Look("#ffe3c4", "#e08a2c"),
-    "reduction": _Look("#fdf0b3", "#c9a227"),
-    "indexing": _Look("#d3f1f4", "#3a9aa6"),
-    "control": _Look("#ece4fb", "#8b5cd6"),
-    "extension": _Look("#d6246e", "#86103f", "#ffffff"),
-    "other": _Look("#f3e8e2", "#a1806f"),
-    "folded": _Look("#f1f5f9", "#64748b"),
+LOOKS = {
+    "input": Look("#dbeafe", "#2563eb"),
+    "output": Look("#334155", "#94a3b8", "#ffffff"),
+    "constant": Look("#f8fafc", "#94a3b8", "#475569"),
+    "elementwise": Look("#dcf3e3", "#4aa36b"),
+    "structural": Look("#e9edf2", "#8593a6"),
+    "contraction": Look("#ffe3c4", "#e08a2c"),
+    "reduction": Look("#fdf0b3", "#c9a227"),
+    "indexing": Look("#d3f1f4", "#3a9aa6"),
+    "control": Look("#ece4fb", "#8b5cd6"),
+    "extension": Look("#d6246e", "#86103f", "#ffffff"),
+    "other": Look("#f3e8e2", "#a1806f"),
 }
 _KINDS: dict[type[StdTensorOp], str] = {
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
@@ -71,269 +72,123 @@ _KINDS: dict[type[StdTensorOp], str] = {
     **dict.fromkeys(SOURCES, "constant"),
 }
 _SEEN = ("shape", "dtype", "value", "accumulation_dtype", "index_dtype")  # fields that the output's type or the chip shows
-_FOLDABLE = ("elementwise", "structural")
 _LINE, _TITLE_SIZE, _DETAIL_SIZE, _CHIP_SIZE = "#7c8796", 13.0, 11.0, 10.5
-_NESTED_NODES, _NESTED_DEPTH = 16, 2
 _MARGIN, _PADDING = 12.0, 10.0
 
 
-@dataclasses.dataclass
-class _Box:
-    """What is drawn for one node, input or output, or for several nodes together."""
+class Box(NamedTuple):
+    """What is drawn for an input, an op or an output.
+
+    Attributes:
+      kind: "input", "output", "constant", "extension", or another kind of op; it decides the colours.
+      texts: the lines, the name first.
+      tooltip: the whole text.
+      reads: the numbers of the earlier boxes whose arrows lead here.
+    """
 
     kind: str
-    title: str
-    details: list[str]
+    texts: Sequence[str]
     tooltip: str
-    count: int = 1  # how many nodes it stands for
-    inner: list[tuple[str, _Picture]] = dataclasses.field(default_factory=list)
-    names: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # of the ops that were folded
+    reads: Sequence[int] = ()
 
     @property
     def lines(self) -> list[tuple[str, float, str]]:
         """(text, size, weight) of each line."""
         if self.kind == "constant":
-            return [(line, _CHIP_SIZE, "400") for line in [self.title, *self.details]]
-        return [(self.title, _TITLE_SIZE, "600"), *((line, _DETAIL_SIZE, "400") for line in self.details)]
+            return [(text, _CHIP_SIZE, "400") for text in self.texts]
+        title, *details = self.texts
+        return [(title, _TITLE_SIZE, "600"), *((text, _DETAIL_SIZE, "400") for text in details)]
 
     @property
-    def text_height(self) -> float:
-        """Height of the lines with their padding."""
-        return sum(size * 1.35 for _, size, _ in self.lines) + (6.0 if self.kind == "constant" else 12.0)
-
-    @property
-    def size(self) -> tuple[float, float]:
+    def size(self) -> Point:
         """Width and height."""
-        width = max(_text_width(line, size, weight) for line, size, weight in self.lines) + 2 * _PADDING
-        height = self.text_height
-        if self.inner:
-            width = max(width, sum(p.placement.width + 2 * _PADDING for _, p in self.inner) + _PADDING * (len(self.inner) + 1))
-            height += max(p.placement.height for _, p in self.inner) + 20.0 + 2 * _PADDING
-        return width, height
+        width = max(_text_width(*line) for line in self.lines) + 2 * _PADDING
+        return width, sum(size * 1.35 for _, size, _ in self.lines) + (6.0 if self.kind == "constant" else 12.0)
 
 
-class _Picture(NamedTuple):
-    """Boxes with their places."""
-
-    boxes: list[_Box]
-    placement: Placement
-    folded: int
-
-
-def graph_svg(graph: Any, *, limit: int = 80) -> str:
+def graph_svg(graph: Any) -> str:
     """The graph as an SVG document.
 
-    Args:
-      graph: the graph.
-      limit: how many nodes are drawn one by one. In a larger graph, chains of elementwise and structural ops become one
-        box; if still more boxes than that are left, so does the middle of the graph. The picture says how many nodes it folded.
+    Raises:
+      InvalidConfig: it has more than 60 nodes.
     """
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise InvalidConfig(where="Graph.svg", given=f"limit={limit!r}", needed="an integer from 0", fix="Leave it out.")
-    return _document(_picture(graph, limit, 0), len(graph.nodes))
+    fix = "Use graph.model_explorer('graph.json'), graph.dot() or graph.text()."
+    _require_small("Graph.svg", len(graph.nodes), fix)
+    return _document(_boxes(graph), len(graph.nodes))
 
 
-class Step(NamedTuple):
-    """One op of a program that is no Graph.
+def program_svg(boxes: Sequence[Box]) -> str:
+    """A program that is no Graph as an SVG document.
 
-    Attributes:
-      kind: "input", "output", "extension", or another kind of box.
-      title: the name on the box.
-      details: further lines, the type of what it gives last.
-      text: the tooltip.
-      reads: the numbers of the steps whose results it reads.
+    Raises:
+      InvalidConfig: it has more than 60 ops.
     """
-
-    kind: str
-    title: str
-    details: list[str]
-    text: str
-    reads: list[int]
+    count = sum(box.kind not in ("input", "output") for box in boxes)
+    _require_small("the picture of a program", count, "Read its StableHLO text.")
+    return _document(boxes, count)
 
 
-def steps_svg(steps: Sequence[Step], *, limit: int = 80) -> str:
-    """A program as an SVG document, from its steps in an order in which each reads earlier ones; its middle is folded beyond `limit`."""
-    boxes = [_Box(s.kind, _short(s.title, 40), list(map(_short, s.details)), s.text, s.kind not in ("input", "output")) for s in steps]
-    count = sum(box.count for box in boxes)
-    return _document(_placed(boxes, [step.reads for step in steps], limit), count)
+def _require_small(where: str, count: int, fix: str) -> None:
+    if count > LIMIT:
+        needed = f"at most {LIMIT}, which a reader takes in at once"
+        raise InvalidConfig(where=where, given=f"{count:,} nodes", needed=needed, fix=fix)
 
 
-def _document(picture: _Picture, count: int) -> str:
-    _, placement, folded = picture
-    caption = f"{count:,} node{'s' * (count != 1)}" + (f", {folded:,} of them folded" if folded else "")
-    width = max(placement.width, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
-    height = placement.height + 2 * _MARGIN + 22
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
-        'font-family="Inter, Helvetica Neue, Helvetica, Arial, sans-serif" role="img">',
-        f"<title>graph of {_escaped(caption)}</title>",
-        f'<g transform="translate({(width - placement.width) / 2:.1f} {_MARGIN:.1f})">',
-        *_drawn(picture),
-        "</g>",
-        f'<text x="{width / 2:.1f}" y="{height - 10:.1f}" font-size="{_DETAIL_SIZE}" text-anchor="middle" fill="{_LINE}">{caption}</text>',
-        "</svg>",
+# --- which boxes there are -----------------------------------------------------------------------
+
+
+def _boxes(graph: Any) -> list[Box]:
+    """Inputs, nodes and outputs in an order in which arrows lead to later ones."""
+    boxes = [
+        Box("input", (_short(name), str(meta)), f"%{i} = {name} : {meta}")
+        for i, (name, meta) in enumerate(zip(graph.input_names, graph.input_metas, strict=True))
     ]
-    return "\n".join(parts)
+    made = dict(enumerate(range(len(boxes))))  # value number -> its box
+    chips: dict[int, Box] = {}  # value number -> the constant, drawn anew beside each reader
 
-
-# --- which boxes there are -----------------------------------------------------------------------------------------
-
-
-def _picture(graph: Any, limit: int, depth: int) -> _Picture:
-    return _placed(*_boxes(graph, depth, fold=len(graph.nodes) > limit), limit)
-
-
-def _placed(boxes: list[_Box], reads: list[list[int]], limit: int) -> _Picture:
-    if len(boxes) > 2 * limit:
-        boxes, reads = _without_middle(boxes, reads, limit)
-    sizes = [box.size for box in boxes]
-    fan_out: dict[int, list[int]] = {}
-    for target, sources in enumerate(reads):
-        for source in dict.fromkeys(sources):
-            fan_out.setdefault(source, []).append(target)
-    arrows = []
-    for target, sources in enumerate(reads):
-        distinct = list(dict.fromkeys(sources))
-        for i, source in enumerate(distinct):
-            arrows.append(Arrow(source, target, 0.0, _port(i, len(distinct), sizes[target][0])))
-    return _Picture(boxes, place(sizes, arrows), sum(box.count for box in boxes if box.count > 1))
-
-
-def _port(i: int, count: int, width: float) -> float:
-    """Where along the top of a box its i-th arrow ends, from the middle."""
-    return 0.0 if count == 1 else ((i + 0.5) / count - 0.5) * width * 0.8
-
-
-def _boxes(graph: Any, depth: int, *, fold: bool) -> tuple[list[_Box], list[list[int]]]:
-    """The boxes in an order in which arrows lead to later ones, and which boxes each reads."""
-    boxes: list[_Box] = []
-    reads: list[list[int]] = []
-    made: dict[int, int] = {}  # value number -> its box
-    chips: dict[int, _Box] = {}  # value number -> the constant, drawn anew beside each reader
-
-    def new(box: _Box, values: Sequence[int]) -> int:
+    def reads(values: Sequence[int]) -> list[int]:
         found = []
-        for value in values:
+        for value in dict.fromkeys(values):
             if value in chips:
                 boxes.append(chips[value])
-                reads.append([])
-                found.append(len(boxes) - 1)
-            elif value in made:  # not what is inside of the same box
-                found.append(made[value])
-        boxes.append(box)
-        reads.append(found)
-        return len(boxes) - 1
+            found.append(len(boxes) - 1 if value in chips else made[value])
+        return found
 
-    for i, (name, meta) in enumerate(zip(graph.input_names, graph.input_metas, strict=True)):
-        label = name.removeprefix("args") if depth == 0 else f"%{i}"
-        made[i] = new(_Box("input", _short(label), [str(meta)], f"%{i} = {name} : {meta}", 0), ())
-    ends = [*(node.first_output for node in graph.nodes), len(graph.metas)][1:]
-    for chain in _chains(graph) if fold else [[i] for i in range(len(graph.nodes))]:
-        nodes = [graph.nodes[i] for i in chain]
-        outs = range(nodes[-1].first_output, ends[chain[-1]])
-        members = [_box(node, graph.metas[node.first_output : ends[i]], depth) for i, node in zip(chain, nodes, strict=True)]
-        values = list(dict.fromkeys(value for node in nodes for value in node.inputs))
-        if len(chain) > 1:
-            box = _together(members)
-            values = [value for value in values if value not in chips]
-        elif (chip := _chip(nodes[0], members[0], chips)) is not None:
+    for node, outs in graph.steps():
+        box = _box(node, graph.metas, outs)
+        chip = _chip(node, box, chips)
+        if chip is not None:
             chips[outs[0]] = chip
             continue
-        else:
-            (box,) = members
-        made.update(dict.fromkeys(outs, new(box, values)))
-    for name, value in zip(_output_names(graph) if depth == 0 else [""] * len(graph.outputs), graph.outputs, strict=True):
-        new(_Box("output", _short(f"return {name}".rstrip()), [], f"return {name} = %{value} : {graph.metas[value]}", 0), [value])
-    return boxes, reads
+        sources = reads(node.inputs)
+        made.update(dict.fromkeys(outs, len(boxes)))
+        boxes.append(box._replace(reads=sources))
+    for name, value in zip(output_names(graph), graph.outputs, strict=True):
+        tooltip = f"return {name} = %{value} : {graph.metas[value]}"
+        sources = reads([value])
+        boxes.append(Box("output", (_short(f"return {name}".rstrip()),), tooltip, sources))
+    return boxes
 
 
-def _chains(graph: Any) -> list[list[int]]:
-    """The nodes in groups, ordered by their last: elementwise and structural ops whose result only the next one reads."""
-    readers = collections.Counter(value for node in graph.nodes for value in set(node.inputs))
-    readers.update(graph.outputs)
-    tails: dict[int, list[int]] = {}  # value number -> the chain that ends with it
-    chains: list[list[int]] = []
-    for i, node in enumerate(graph.nodes):
-        chain: list[int] = []
-        if _kind(node.op) in _FOLDABLE:
-            chain = next((tails.pop(v) for v in node.inputs if v in tails and readers[v] == 1), chain)
-            tails[node.first_output] = chain
-        chain.append(i)
-        if len(chain) == 1:
-            chains.append(chain)
-    return sorted(chains, key=lambda chain: chain[-1])
+def kind_of(op: StdTensorOp) -> str:
+    """The kind of box for an op."""
+    return "extension" if isinstance(op, Extension | MissingExtension) else _KINDS.get(type(op), "other")
 
 
-def _without_middle(boxes: list[_Box], reads: list[list[int]], limit: int) -> tuple[list[_Box], list[list[int]]]:
-    """The same with all but the first and the last ops as one box."""
-    ops = [i for i, box in enumerate(boxes) if box.count and reads[i]]
-    hidden = ops[limit // 2 : len(ops) - limit // 2]
-    if not hidden:
-        return boxes, reads
-    inside = set(hidden)
-    readers: dict[int, set[bool]] = {}
-    for i, sources in enumerate(reads):
-        for source in sources:
-            readers.setdefault(source, set()).add(i in inside)
-    dropped = {i for i, box in enumerate(boxes) if box.kind == "constant" and readers.get(i) == {True}}
-    kept: list[_Box] = []
-    kept_reads: list[list[int]] = []
-    number: dict[int, int] = {}
-    for i, box in enumerate(boxes):
-        if i in dropped or (i in inside and i != hidden[-1]):
-            continue
-        if i == hidden[-1]:
-            sources = [s for h in hidden for s in reads[h] if s not in inside and s not in dropped]
-            box = _together([boxes[h] for h in hidden])
-            number.update(dict.fromkeys(hidden, len(kept)))
-        else:
-            sources = reads[i]
-            number[i] = len(kept)
-        kept.append(box)
-        kept_reads.append(list(dict.fromkeys(number[s] for s in sources)))
-    return kept, kept_reads
+def title_of(op: StdTensorOp) -> str:
+    """The name of an op: its class, or the family of an extension."""
+    mapped = ".vmap" * len(op.batching) if isinstance(op, Extension) else ""
+    return op.family_id + mapped if isinstance(op, Extension | MissingExtension) else type(op).__name__
 
 
-def _together(members: list[_Box]) -> _Box:
-    """Several boxes as one: how many nodes they are, of which ops, and what the last one gives."""
-    count = sum(box.count for box in members)
-    names: collections.Counter[str] = collections.Counter()
-    for box in members:
-        names.update(box.names or {box.title: box.count})
-    listed = [name if n == 1 else f"{n:,} {name}" for name, n in names.most_common()]
-    text = ", ".join(listed[:4]) + (", ..." if len(listed) > 4 else "")
-    lines = [line for box in members[:20] for line in box.tooltip.splitlines()[:20]]
-    tooltip = "\n".join([*lines[:20], *(["..."] if len(members) > 20 or len(lines) > 20 else [])])
-    return _Box("folded", f"{count:,} ops", [text, members[-1].details[-1]], tooltip, count, names=names)
-
-
-# --- one box -------------------------------------------------------------------------------------------------------
-
-
-def _kind(op: StdTensorOp) -> str:
-    if isinstance(op, Extension | MissingExtension):
-        return "extension"
-    return _KINDS.get(type(op), "other")
-
-
-def _box(node: Any, metas: Sequence[Any], depth: int) -> _Box:
-    op = node.op
-    types = ", ".join(map(str, metas))
-    outs = ", ".join(f"%{i}" for i in range(node.first_output, node.first_output + len(metas)))
-    tooltip = f"{outs} = {op_text(op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}"
-    payload: Any = op.op if isinstance(op, Extension) else op
-    title = op.family_id if isinstance(op, Extension | MissingExtension) else type(op).__name__
-    if isinstance(op, Extension) and op.batching:
-        title += ".vmap" * len(op.batching)
-    details = [line for line in ["not registered" if isinstance(op, MissingExtension) else _payload(payload)] if line]
-    inner = []
-    for name, body in named_bodies(op):
-        if depth < _NESTED_DEPTH and len(body.nodes) <= _NESTED_NODES:
-            inner.append((name, _picture(body, _NESTED_NODES, depth + 1)))
-        else:
-            details.append(f"{name}: {len(body.nodes):,} nodes")
-    shown = types if len(metas) <= 3 else f"{', '.join(map(str, metas[:2]))}, ... ({len(metas)})"
-    return _Box(_kind(op), title, [*details, shown], tooltip, 1, inner)
+def _box(node: Any, metas: Sequence[Any], outs: Sequence[int]) -> Box:
+    types = [str(metas[i]) for i in outs]
+    left, right = (", ".join(f"%{i}" for i in values) for values in (outs, node.inputs))
+    tooltip = f"{left} = {op_text(node.op)}({right}) : {', '.join(types)}"
+    payload = "not registered" if isinstance(node.op, MissingExtension) else _payload(getattr(node.op, "op", node.op))
+    sizes = [f"{name}: {len(body.nodes):,} nodes" for name, body in named_bodies(node.op)]
+    shown = ", ".join(types if len(types) <= 3 else [*types[:2], f"... ({len(types)})"])
+    return Box(kind_of(node.op), [title_of(node.op), *filter(None, [payload]), *sizes, shown], tooltip)
 
 
 def _payload(op: Any) -> str:
@@ -358,20 +213,22 @@ def _axes(axes: Sequence[int]) -> str:
     return ",".join(map(str, axes)) or "none"
 
 
-def _chip(node: Any, box: _Box, chips: dict[int, _Box]) -> _Box | None:
+def _chip(node: Any, box: Box, chips: dict[int, Box]) -> Box | None:
     """A constant, or a constant repeated into a shape, as a small box; None for anything else."""
+    title, *_, shown = box.texts
     value = chips.get(node.inputs[0]) if len(node.inputs) == 1 else None
     if value is not None and isinstance(node.op, BroadcastInDim):
-        return _Box("constant", value.title, box.details[-1:], f"{value.tooltip}\n{box.tooltip}")
-    if node.inputs or len(box.details) > 2 or box.kind != "constant":
+        return Box("constant", (value.texts[0], shown), f"{value.tooltip}\n{box.tooltip}")
+    if node.inputs or box.kind != "constant":
         return None
     if isinstance(node.op, Constant):
         small = isinstance(node.op.value, np.ndarray) and node.op.value.size == 1
-        return _Box("constant", _short(str(node.op.value.reshape(())[()])) if small else "constant", box.details[-1:], box.tooltip)
-    return _Box("constant", box.title.lower() if box.title == "Iota" else box.details[0], box.details[-1:], box.tooltip)
+        title = _short(str(node.op.value.reshape(())[()])) if small else "constant"
+    return Box("constant", (title, shown), box.tooltip)
 
 
-def _output_names(graph: Any) -> list[str]:
+def output_names(graph: Any) -> list[str]:
+    """What pictures call each output: its path in the result."""
     tree = jax.tree.unflatten(graph.out_tree, range(len(graph.outputs)))
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
@@ -380,7 +237,35 @@ def _short(text: str, most: int = 28) -> str:
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
-# --- how it is written ---------------------------------------------------------------------------------------------
+# --- how it is written ---------------------------------------------------------------------------
+
+
+def _document(boxes: Sequence[Box], count: int) -> str:
+    places, routes, wide, tall = place([box.size for box in boxes], [box.reads for box in boxes])
+    caption = f"{count} node{'s' * (count != 1)}"
+    width = max(wide, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
+    height = tall + 2 * _MARGIN + 22
+    arrows = []
+    for (source, target), (*points, (x, y)) in routes.items():  # an arrow for each argument, in their order
+        sources = boxes[target].reads
+        port = ((sources.index(source) + 0.5) / len(sources) - 0.5) * boxes[target].size[0] * 0.8
+        arrows.append([*points, (x + port, y)])
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    note = f'x="{width / 2:.1f}" y="{height - 10:.1f}" font-size="{_DETAIL_SIZE}" fill="{_LINE}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="Inter, Helvetica Neue, Helvetica, Arial, sans-serif">',
+        f"<title>graph of {caption}</title>",
+        f'<g transform="translate({(width - wide) / 2:.1f} {_MARGIN:.1f})">',
+        f'<g fill="none" stroke="{_LINE}" stroke-width="1.3">',
+        *(f'<path d="{_curve(arrow)}"/>' for arrow in arrows),
+        "</g>",
+        f'<path fill="{_LINE}" d="{"".join(_head(*arrow[-1]) for arrow in arrows)}"/>',
+        *(part for box, at in zip(boxes, places, strict=True) for part in _drawn(box, *at)),
+        "</g>",
+        f'<text {note} text-anchor="middle">{caption}</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts)
 
 
 def _text_width(text: str, size: float, weight: str) -> float:
@@ -390,41 +275,18 @@ def _text_width(text: str, size: float, weight: str) -> float:
     return size * (0.6 * (len(text) - narrow - wide) + 0.36 * narrow + 0.78 * wide) * (1.06 if weight == "600" else 1.0)
 
 
-def _drawn(picture: _Picture) -> list[str]:
-    boxes, placement, _ = picture
-    parts = [f'<g fill="none" stroke="{_LINE}" stroke-width="1.3">']
-    parts += [f'<path d="{_curve(route)}"/>' for route in placement.routes]
-    parts += ["</g>", f'<path fill="{_LINE}" d="{"".join(_head(*route[-1]) for route in placement.routes)}"/>' if placement.routes else ""]
-    for box, (x, y) in zip(boxes, placement.boxes, strict=True):
-        parts += _drawn_box(box, x, y)
-    return [part for part in parts if part]
-
-
-def _drawn_box(box: _Box, x: float, y: float) -> list[str]:
-    look, (width, height) = _LOOKS[box.kind], box.size
+def _drawn(box: Box, x: float, y: float) -> list[str]:
+    look, (width, height) = LOOKS[box.kind], box.size
     stroke = 2.2 if box.kind == "extension" else 1.2
-    dash = ' stroke-dasharray="5 3"' if box.kind == "folded" else ""
     radius = height / 2 if box.kind in ("input", "output") and height < 30 else 7
-    rect = f'x="{x - width / 2:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.0f}"'
-    parts = ["<g>", f"<title>{_escaped(box.tooltip)}</title>"]
-    parts.append(f'<rect {rect} y="{y:.1f}" fill="{look.fill}" stroke="{look.border}" stroke-width="{stroke}"{dash}/>')
+    rect = f'x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.0f}"'
+    colours = f'fill="{look.fill}" stroke="{look.border}" stroke-width="{stroke}"'
+    parts = ["<g>", f"<title>{_escaped(box.tooltip)}</title>", f"<rect {rect} {colours}/>"]
     baseline = y + (2.0 if box.kind == "constant" else 5.0)
     for line, size, weight in box.lines:
         baseline += size * 1.35
         style = f'font-size="{size}" font-weight="{weight}" fill="{look.text}" text-anchor="middle"'
         parts.append(f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{_escaped(line)}</text>')
-    if box.inner:
-        total = sum(p.placement.width + 2 * _PADDING for _, p in box.inner) + _PADDING * (len(box.inner) - 1)
-        left, top, tall = x - total / 2, y + box.text_height + 2, max(p.placement.height for _, p in box.inner)
-        for name, picture in box.inner:
-            wide = picture.placement.width + 2 * _PADDING
-            frame = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall + 18 + 2 * _PADDING - 10:.1f}" rx="5"'
-            parts.append(f'<rect {frame} fill="#ffffff" stroke="{look.border}" stroke-width="0.8"/>')
-            label = f'font-size="{_CHIP_SIZE}" fill="{look.border}" font-weight="600"'
-            parts.append(f'<text x="{left + 7:.1f}" y="{top + 13:.1f}" {label}>{_escaped(name)}</text>')
-            parts.append(f'<g transform="translate({left + _PADDING:.1f} {top + 20:.1f})">')
-            parts += [*_drawn(picture), "</g>"]
-            left += wide + _PADDING
     return [*parts, "</g>"]
 
 

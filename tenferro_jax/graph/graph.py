@@ -11,6 +11,9 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import json
+import os
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,10 +28,11 @@ from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, call, require_fields, require_inputs
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import TensorMeta, as_operand, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
-from .drawing import graph_svg
+from .drawing import LIMIT, graph_svg
 from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
 from .signature import control_outputs
+from .viewers import graph_dot, model_explorer_collection
 
 
 class Node(NamedTuple):
@@ -195,17 +199,24 @@ class Graph(Sealed):
     def __repr__(self) -> str:
         return graph_text(self, abbreviate=True)
 
-    def svg(self, *, limit: int = 80) -> str:
-        """A picture: boxes coloured by kind, with full text as tooltips; notebooks show it by themselves.
+    def svg(self) -> str:
+        """A picture of a small graph: boxes coloured by kind, whose tooltips hold the whole text. Notebooks show it by themselves.
 
-        Args:
-          limit: how many nodes are drawn one by one. In a larger graph chains of elementwise and structural ops become one
-            box, then the middle; the picture says how many nodes it folded.
+        Raises:
+          InvalidConfig: the graph has more than 60 nodes.
         """
-        return graph_svg(self, limit=limit)
-
-    def _repr_svg_(self) -> str:
         return graph_svg(self)
+
+    def _repr_svg_(self) -> str | None:
+        return graph_svg(self) if len(self.nodes) <= LIMIT else None
+
+    def dot(self) -> str:
+        """The graph, of any size, in the DOT language, which Graphviz draws."""
+        return graph_dot(self)
+
+    def model_explorer(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph, of any size, into a JSON file that Google's Model Explorer opens: `model-explorer graph.json`."""
+        pathlib.Path(path).write_text(json.dumps(model_explorer_collection(self)))
 
     def canonical_bytes(self) -> bytes:
         """What equality sees, as bytes that are the same in every process and on every machine.

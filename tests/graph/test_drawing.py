@@ -1,7 +1,11 @@
 """Pictures of graphs: valid, complete, legible, bounded. Placement is judged by the geometry of what was drawn."""
 
+import dataclasses
 import itertools
+import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
 import jax
@@ -14,10 +18,9 @@ from hypothesis import strategies as st
 import tenferro_jax as tj
 from docs.pictures.draw import mlp_gradient
 from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
-from tenferro_jax.graph.drawing import _LINE, _LOOKS
-from tenferro_jax.graph.layout import Arrow, place
+from tenferro_jax.graph.drawing import _LINE, LOOKS
+from tenferro_jax.graph.layout import place
 from tenferro_jax.ops.analytic import Sin
-from tenferro_jax.ops.arithmetic import Add
 from tenferro_jax.ops.source import Constant
 
 F32 = np.dtype("float32")
@@ -35,12 +38,12 @@ def drawn(svg):
     return boxes
 
 
-def random_graph(count, seed=0):
-    builder, rng = GraphBuilder(), np.random.default_rng(seed)
-    values = [builder.input(TensorMeta(F32, (3,))) for _ in range(3)]
-    while len(values) < count + 3:
-        values.append(builder.add(Add(), values[-1], values[rng.integers(max(0, len(values) - 40), len(values))])[0])
-    return builder.build([values[-1]])
+def chain(count):
+    builder = GraphBuilder()
+    value = builder.input(SPEC)
+    for _ in range(count):
+        (value,) = builder.add(Sin(), value)
+    return builder.build([value])
 
 
 def test_every_node_input_and_output_is_a_box_with_its_full_text():
@@ -49,55 +52,35 @@ def test_every_node_input_and_output_is_a_box_with_its_full_text():
     tooltips = "\n".join(tooltip for tooltip, _, _ in boxes).splitlines()
     for line in str(graph).splitlines()[1:-2]:
         assert line.strip() in tooltips
-    assert next(lines for _, fill, lines in boxes if fill == _LOOKS["input"].fill) == ["[0]['b1']", "float32[8]"]
-    assert sorted(lines[0] for _, fill, lines in boxes if fill == _LOOKS["output"].fill) == [
+    assert next(lines for _, fill, lines in boxes if fill == LOOKS["input"].fill) == ["args[0]['b1']", "float32[8]"]
+    assert sorted(lines[0] for _, fill, lines in boxes if fill == LOOKS["output"].fill) == [
         "return ['b1']",
         "return ['w1']",
         "return ['w2']",
     ]
-    ((_, _, lines),) = [box for box in boxes if box[1] == _LOOKS["extension"].fill]
+    ((_, _, lines),) = [box for box in boxes if box[1] == LOOKS["extension"].fill]
     assert lines[0] == "tenferro-ext-tropical.einsum.v1"
     assert "max_plus" in lines[1]
-    assert any(lines == ["32.0", "float32[]"] for _, fill, lines in boxes if fill == _LOOKS["constant"].fill)
+    assert any(lines == ["32.0", "float32[]"] for _, fill, lines in boxes if fill == LOOKS["constant"].fill)
 
 
-@pytest.mark.parametrize("count", [30, 81, 500, 10_000])
-def test_a_large_graph_folds_and_says_so(count):
-    graph = random_graph(count)
-    svg = graph.svg(limit=40)
-    boxes = drawn(svg)
-    folded = sum(int(lines[0].removesuffix(" ops").replace(",", "")) for _, fill, lines in boxes if fill == _LOOKS["folded"].fill)
-    single = sum(fill == _LOOKS["elementwise"].fill for _, fill, _ in boxes)
-    assert folded + single == len(graph.nodes) == count
-    assert f"{count:,} nodes" + (f", {folded:,} of them folded" if folded else "") in svg
-    assert bool(folded) == (count > 40)
-    assert len(boxes) <= 90
+def test_a_large_graph_is_refused_and_the_error_names_the_other_ways():
+    assert len(drawn(chain(60).svg())) == 62
+    large = chain(61)
+    with pytest.raises(InvalidConfig, match=r"Graph\.svg: given 61 nodes; needed at most 60") as caught:
+        large.svg()
+    for way in ("model_explorer(", "dot()", "text()"):
+        assert f"graph.{way}" in caught.value.fix
+    assert large._repr_svg_() is None  # a notebook falls back to the text
 
 
-def test_a_chain_is_one_box():
-    builder = GraphBuilder()
-    value = builder.input(SPEC)
-    for _ in range(12):
-        (value,) = builder.add(Sin(), value)
-    _, (tooltip, _, lines), _ = drawn(builder.build([value]).svg(limit=5))
-    assert lines == ["12 ops", "12 Sin", "float32[2]"]
-    assert len(tooltip.splitlines()) == 12
+def looped(x, n):
+    return jax.lax.cond(n > 0, lambda: jax.lax.fori_loop(0, 3, lambda i, x: x * 2, x), lambda: -x)
 
 
-def test_bodies_are_drawn_inside_or_named():
-    graph = trace(lambda x, n: jax.lax.cond(n > 0, lambda: jax.lax.fori_loop(0, 3, lambda i, x: x * 2, x), lambda: -x), SPEC, np.float32(0))
-    tree = ET.fromstring(graph.svg())
-    texts = [t.text for t in tree.iter(f"{NAMESPACE}text")]
-    assert {"Cond", "branches[0]", "branches[1]", "Scan", "body", "Neg", "Mul"} <= set(texts)
-
-    def long(x):
-        for _ in range(30):
-            x = jnp.sin(x)
-        return x
-
-    looped = trace(lambda x: jax.lax.fori_loop(0, 3, lambda i, x: long(x), x), SPEC)
-    (lines,) = [lines for _, _, lines in drawn(looped.svg()) if lines[0] == "Scan"]
-    assert "body: 33 nodes" in lines or "body: 32 nodes" in lines or "body: 31 nodes" in lines
+def test_bodies_are_named_with_their_size():
+    texts = [line for _, _, lines in drawn(trace(looped, SPEC, np.float32(0)).svg()) for line in lines]
+    assert {"Cond", "branches[0]: 1 nodes", "branches[1]: 2 nodes"} <= set(texts)
 
 
 def test_text_is_escaped():
@@ -125,7 +108,6 @@ def test_odd_graphs_are_drawn():
         trace(lambda: ()),
     ):
         ET.fromstring(graph.svg())
-        ET.fromstring(graph.svg(limit=0))
         assert graph._repr_svg_() == graph.svg()
 
 
@@ -143,7 +125,7 @@ def contrast(a, b):
 
 
 def test_text_and_lines_can_be_read_on_light_and_on_dark_ground():
-    for kind, look in _LOOKS.items():
+    for kind, look in LOOKS.items():
         assert contrast(look.fill, look.text) >= 4.5, kind
     for ground in ("#ffffff", "#1e1e1e", "#000000"):
         assert contrast(_LINE, ground) >= 3.0, ground
@@ -161,18 +143,83 @@ def layered(draw):
 @given(layered())
 def test_boxes_do_not_touch_and_arrows_go_down(case):
     sizes, edges = case
-    arrows = [Arrow(a, b, 0.0, 0.0) for a, b in sorted(edges)]
-    boxes, routes, width, height = place(sizes, arrows)
+    reads = [[a for a, b in sorted(edges) if b == target] for target in range(len(sizes))]
+    boxes, routes, width, height = place(sizes, reads)
     spans = [(x - w / 2, x + w / 2, y, y + h) for (x, y), (w, h) in zip(boxes, sizes)]
     for (l1, r1, t1, b1), (l2, r2, t2, b2) in itertools.combinations(spans, 2):
         assert r1 + 5 < l2 or r2 + 5 < l1 or b1 + 5 < t2 or b2 + 5 < t1
-    assert all(left > -1e-6 and right < width + 1e-6 and top > -1e-6 and bottom < height + 1e-6 for left, right, top, bottom in spans)
-    for route, arrow in zip(routes, arrows):
+    for left, right, top, bottom in spans:
+        assert min(left, top, width - right, height - bottom) > -1e-6
+    assert set(routes) == edges
+    for (source, target), route in routes.items():
         assert all(y1 < y2 + 1e-9 for (_, y1), (_, y2) in itertools.pairwise(route))
-        assert route[0] == pytest.approx((boxes[arrow.source][0], spans[arrow.source][3]))
-        assert route[-1] == pytest.approx((boxes[arrow.target][0], spans[arrow.target][2]))
+        assert route[0] == pytest.approx((boxes[source][0], spans[source][3]))
+        assert route[-1] == pytest.approx((boxes[target][0], spans[target][2]))
         for x, y in route[1:-1]:  # a long arrow passes between the boxes of the layers on its way
             assert not any(left < x < right and top < y < bottom for left, right, top, bottom in spans)
+
+
+def test_the_dot_text_has_every_node_and_body():
+    graph = trace(looped, SPEC, np.float32(0))
+    text = graph.dot()
+    assert text.count(" -> ") == 2 + 2 + 2 + 3 + 6
+    for label in ("Cond, branches[1]", "Scan, body", "args[0]\\nfloat32[2]", "Neg\\nfloat32[2]"):
+        assert f'label="{label}"' in text
+    assert len(chain(5000).dot().splitlines()) == 3 + 5002 + 5001
+    program = shutil.which("dot")
+    if program is not None:
+        nasty = trace(lambda tree: {'"\\x\n': jnp.sin(tree['"\\x\n'])}, {'"\\x\n': SPEC})
+        for made in (graph, nasty, mlp_gradient()):
+            subprocess.run([program, "-Tsvg"], input=made.dot().encode(), check=True, capture_output=True)
+
+
+def explored(graph, tmp_path):
+    graph.model_explorer(tmp_path / "graph.json")
+    return json.loads((tmp_path / "graph.json").read_text())
+
+
+SCHEMA = {
+    "collection": {"label", "graphs"},
+    "graph": {"id", "nodes"},
+    "node": {"id", "label", "namespace", "subgraphIds", "attrs", "incomingEdges", "outputsMetadata"},
+    "edge": {"sourceNodeId", "sourceNodeOutputId", "targetNodeInputId"},
+    "item": {"id", "attrs"},
+    "pair": {"key", "value"},
+}
+"""The fields of model_explorer.graph_builder that are written."""
+
+
+@pytest.mark.parametrize("make", [mlp_gradient, lambda: trace(looped, SPEC, np.float32(0)), lambda: chain(2000)])
+def test_the_file_for_model_explorer_is_a_graph_collection(make, tmp_path):
+    graph = make()
+    found = explored(graph, tmp_path)
+    assert set(found) == SCHEMA["collection"]
+    assert len(found["graphs"][0]["nodes"]) == graph.input_count + len(graph.nodes) + len(graph.outputs)
+    ids = [one["id"] for one in found["graphs"]]
+    named = [place for one in found["graphs"] for node in one["nodes"] for place in node["subgraphIds"]]
+    assert sorted(named) == sorted(ids[1:])
+    for one in found["graphs"]:
+        assert set(one) == SCHEMA["graph"]
+        outputs = {node["id"]: {item["id"] for item in node["outputsMetadata"]} for node in one["nodes"]}
+        for node in one["nodes"]:
+            assert set(node) == SCHEMA["node"]
+            for edge in node["incomingEdges"]:
+                assert set(edge) == SCHEMA["edge"]
+                assert edge["sourceNodeOutputId"] in outputs[edge["sourceNodeId"]]
+            pairs = [*node["attrs"], *(pair for item in node["outputsMetadata"] for pair in item["attrs"])]
+            assert all(set(pair) == SCHEMA["pair"] and set(map(type, pair.values())) == {str} for pair in pairs)
+
+
+def test_model_explorer_reads_the_file(tmp_path):
+    """By the classes of the package ai-edge-model-explorer, where it is installed."""
+    made = pytest.importorskip("model_explorer").graph_builder
+    dacite = pytest.importorskip("dacite")
+    found = explored(trace(looped, SPEC, np.float32(0)), tmp_path)
+    collection = dacite.from_dict(made.GraphCollection, found, config=dacite.Config(strict=True))
+    assert [one.id for one in collection.graphs] == [one["id"] for one in found["graphs"]]
+    for one, wanted in zip(collection.graphs, found["graphs"]):
+        for node, fields in zip(one.nodes, wanted["nodes"]):
+            assert fields.items() <= dataclasses.asdict(node).items()
 
 
 def test_the_picture_of_the_docs_is_of_this_program():
@@ -180,9 +227,3 @@ def test_the_picture_of_the_docs_is_of_this_program():
     assert any(lines[0] == "tenferro-ext-tropical.einsum.v1" for _, _, lines in drawn(path.read_text()))
     assert not re.search(r"[^\x20-\x7e\n\u00b7\u2026]", path.read_text())
     assert tj.Graph.svg.__doc__
-
-
-@pytest.mark.parametrize("limit", ["a", -1, 2.0, True])
-def test_a_limit_is_an_integer(limit):
-    with pytest.raises(InvalidConfig, match=r"Graph\.svg: given limit="):
-        trace(lambda x: x + 1, np.ones(2)).svg(limit=limit)
