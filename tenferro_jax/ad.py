@@ -164,7 +164,8 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
     moved: dict[int, Any] = {i: second.input(both.metas[i]) for i in (*residuals, *range(primal_count, count))}
     for node, outs in both.steps():
         where, values = (first, known) if linear.isdisjoint(node.inputs) else (second, moved)
-        values.update(zip(outs, where.add(node.op, *(values[i] for i in node.inputs), rules=both.rules), strict=True))
+        inputs, metas = [values[i] for i in node.inputs], [both.metas[i] for i in outs]
+        values.update(zip(outs, where.add(node.op, *inputs, rules=both.rules, metas=metas), strict=True))
     tangent_specs = both.input_specs[len(graph.input_specs) :]
     out_tree, tangent_tree = jax.tree.flatten(both.output_specs[0])[1], jax.tree.flatten(both.output_specs[1])[1]
     return (

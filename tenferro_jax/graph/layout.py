@@ -39,10 +39,10 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> Placement:
     paths: dict[tuple[int, int], list[int]] = {}
     for target, sources in enumerate(reads):
         for source in dict.fromkeys(sources):  # a long arrow has a lane in each layer that it passes
-            passed = range(rank[source] + 1, rank[target])
-            paths[source, target] = [source, *range(len(widths), len(widths) + len(passed)), target]
-            widths += [LANE] * len(passed)
-            rank += passed
+            crossed = range(rank[source] + 1, rank[target])
+            paths[source, target] = [source, *range(len(widths), len(widths) + len(crossed)), target]
+            widths += [LANE] * len(crossed)
+            rank += crossed
     x = _columns(rank, widths, paths, len(sizes))
     left = min((at - width / 2 for at, width in zip(x, widths, strict=True)), default=0.0)
     x = [at - left for at in x]
