@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
+import dataclasses
+import itertools
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -20,6 +21,14 @@ class CacheStats(NamedTuple):
     capacity: int
 
 
+@dataclasses.dataclass
+class _Kept:
+    """A value, and when it was last asked for: noting that on it takes no second look at a large key."""
+
+    value: Any
+    used: int
+
+
 class BoundedCache:
     """key -> value, for an `owner` that is named in errors. Threads may share it.
 
@@ -34,7 +43,8 @@ class BoundedCache:
     def __init__(self, capacity: int, owner: str):
         self._owner = owner
         self._lock = threading.Lock()
-        self._values: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+        self._values: dict[Hashable, _Kept] = {}
+        self._clock = itertools.count()
         self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
         self._capacity = self._require(capacity)
@@ -61,9 +71,9 @@ class BoundedCache:
         with self._lock:
             found = self._values.get(key)
             if found is not None:
-                self._values.move_to_end(key)
+                found.used = next(self._clock)
                 self._hits += 1
-                return found
+                return found.value
             waiting = self._pending.get(key)
             if waiting is None:
                 self._misses += 1
@@ -82,14 +92,14 @@ class BoundedCache:
             raise
         with self._lock:
             del self._pending[key]
-            self._values[key] = value
+            self._values[key] = _Kept(value, next(self._clock))
             self._evict()
         mine.set_result(value)
         return value
 
     def _evict(self) -> None:
         while len(self._values) > self._capacity:
-            self._values.popitem(last=False)
+            del self._values[min(self._values, key=lambda key: self._values[key].used)]
 
     def stats(self) -> CacheStats:
         """Hits, misses, size, capacity."""

@@ -66,7 +66,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
         segment.finish(lowered)
         if progress is not None:
             progress(Progress("compile", number, len(segments), time.perf_counter() - middle))
-    return ExecProgram(graph, steps, graph.outputs, graph.metas, routes, progress)
+    return ExecProgram(graph, steps, routes, progress)
 
 
 copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled anew where the pickle is read

@@ -77,13 +77,11 @@ class ExecProgram:
         self,
         graph: Graph,
         steps: Sequence[Step],
-        outputs: Sequence[int],
-        slots: Sequence[TensorMeta],
         routes: Sequence[Route],
         progress: ProgressCallback | None,
     ):
-        self.graph, self.steps, self.slots, self.routes = graph, tuple(steps), tuple(slots), tuple(routes)
-        self._outputs, self._progress = tuple(outputs), progress
+        self.graph, self.steps, self.slots, self.routes = graph, tuple(steps), graph.metas, tuple(routes)
+        self._progress = progress
         self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
         self._x64, self._inputs = x64_enabled(), graph.input_metas
 
@@ -126,7 +124,7 @@ class ExecProgram:
             slots.update(zip(step.outputs, outs, strict=True))
             if self._progress is not None:
                 self._progress(Progress("run", number, len(self.steps), time.perf_counter() - start))
-        return jax.tree.unflatten(self.graph.out_tree, [slots[i] for i in self._outputs])
+        return jax.tree.unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
     def cost(self) -> Cost:
         """XLA's estimate of operations and memory traffic.
