@@ -12,17 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tenferro_jax.extension import (
-    Builder,
-    ExtensionAdRule,
-    ExtensionOp,
-    ExtensionRuleSet,
-    RuleContext,
-    ShapeContext,
-    TensorMeta,
-    apply,
-    extension_op,
-)
+from tenferro_jax import TensorMeta
+from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
 from .measure import alternating, canonical_hlo, header
 
@@ -41,27 +32,13 @@ class Body(ExtensionOp):
 
     name: str
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: Any) -> Sequence[Any]:
         """The body."""
-        return (builder.inline(BODIES[self.name], *inputs),)
+        return (BODIES[self.name](*inputs),)
 
-
-class BodyRule(ExtensionAdRule):
-    """The derivative of the body, as JAX has it."""
-
-    family_id = Body.family_id
-
-    def linearize(
-        self,
-        op: Body,
-        builder: Builder,
-        primal_in: Sequence[Any],
-        primal_out: Sequence[Any],
-        tangent_in: Sequence[Any],
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        """Forward mode of the body."""
-        return (builder.inline(lambda x, t: jax.jvp(BODIES[op.name], (x,), (t,))[1], primal_in[0], tangent_in[0]),)
+    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """The derivative of the body, as JAX has it."""
+        return (jax.jvp(BODIES[self.name], (primals[0],), (tangents[0],))[1],)
 
 
 LOWERINGS: list[float] = []
@@ -73,25 +50,25 @@ class Scale(ExtensionOp):
 
     factor: float
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """As the input."""
         return inputs
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: Any) -> Sequence[Any]:
         """The product."""
         LOWERINGS.append(self.factor)
-        return (builder.inline(lambda x: jnp.asarray(self.factor, x.dtype) * x, *inputs),)
+        (x,) = inputs
+        return (jnp.asarray(self.factor, x.dtype) * x,)
 
 
 def programs(size: int, repeats: int) -> dict[str, tuple[bool, float]]:
     """Whether the optimised programs are equal, and the ratio of the lowest times, for each body and transform."""
     x = jnp.linspace(-1.0, 1.0, size * size).reshape(size, size)
-    rules = ExtensionRuleSet(BodyRule())
     found = {}
     for name, body in BODIES.items():
 
         def extension(x: Any, name: str = name) -> Any:
-            return apply(Body(name), x, rules=rules)[0]
+            return apply(Body(name), x)[0]
 
         transforms: dict[str, Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = {
             "value": lambda f: f,

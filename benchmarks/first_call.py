@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 
-from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, TropicalEinsum, best_assignment, log_sum_exp, max_plus, tropical_einsum
+from ext_tropical import TROPICAL_RUNTIMES, TropicalEinsum, best_assignment, log_sum_exp, max_plus, tropical_einsum
 from tenferro_jax import Progress, RouteKind, compile_std_to_exec, trace
 from tenferro_jax.extension import apply
 
@@ -89,7 +89,7 @@ def steps() -> dict[str, Callable[..., Any]]:
 
     def route(kind: RouteKind) -> Callable[..., Any]:
         op, runtimes = TropicalEinsum(max_plus, "ij,jk->ik"), TROPICAL_RUNTIMES.only(kind)
-        return lambda a, b: apply(op, a, b, rules=TROPICAL_RULES, runtimes=runtimes)[0]
+        return lambda a, b: apply(op, a, b, runtimes=runtimes)[0]
 
     ways = {
         "native": route(RouteKind.KERNEL),

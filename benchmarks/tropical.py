@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, closure, max_plus
+from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, closure, max_plus
 from ext_tropical.step.native.library import native
 from tenferro_jax import Engine, RouteKind, trace
 from tenferro_jax.extension import apply
@@ -90,7 +90,7 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
     op, runtimes = TropicalEinsum(max_plus, "bij,bjk->bik", outputs), TROPICAL_RUNTIMES.only(kind)
 
     def step(a: Any, b: Any) -> Any:
-        return apply(op, a, b, rules=TROPICAL_RULES, runtimes=runtimes)
+        return apply(op, a, b, runtimes=runtimes)
 
     return _jitted(jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1)) if case.what == "gradient" else step, a, b)
 

@@ -10,12 +10,11 @@ from .algebra.smooth import LogSumExp, log_sum_exp
 from .network.einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.plan import TropicalPlan, plan_tropical_einsum
 from .network.result import Assignment, TropicalResult, TropicalStep
-from .step.einsum_op import Outputs, Ties, TropicalEinsum, TropicalEinsumFactory
-from .step.log_einsum import LogEinsum, LogEinsumFactory
+from .step.einsum_op import Outputs, Ties, TropicalEinsum
+from .step.log_einsum import LogEinsum
 from .step.registration import register
-from .step.rules import TROPICAL_RULES, TropicalEinsumRule
 from .step.runtimes import TROPICAL_RUNTIMES
-from .step.weighted_sum import Place, WeightedSum, WeightedSumFactory
+from .step.weighted_sum import Place, WeightedSum
 from .uses import composition
 from .uses.closure import ClosureResult, closure, matrix_power
 from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
@@ -23,12 +22,10 @@ from .uses.viterbi import ViterbiResult, viterbi
 
 __all__ = [
     "SEMIRINGS",
-    "TROPICAL_RULES",
     "TROPICAL_RUNTIMES",
     "Assignment",
     "ClosureResult",
     "LogEinsum",
-    "LogEinsumFactory",
     "LogSumExp",
     "MaxMul",
     "MaxPlus",
@@ -40,14 +37,11 @@ __all__ = [
     "SemiringKey",
     "Ties",
     "TropicalEinsum",
-    "TropicalEinsumFactory",
-    "TropicalEinsumRule",
     "TropicalPlan",
     "TropicalResult",
     "TropicalStep",
     "ViterbiResult",
     "WeightedSum",
-    "WeightedSumFactory",
     "best_assignment",
     "broken_laws",
     "closure",

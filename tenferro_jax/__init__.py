@@ -46,9 +46,8 @@ from .errors import (
     Unsupported,
     X64Error,
 )
-from .extension.choice import Route
-from .extension.host_errors import host_errors
-from .extension.routes import routes
+from .extension.execution import host_errors
+from .extension.routes import Route, routes
 from .extension.runtimes import RouteKind
 from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node

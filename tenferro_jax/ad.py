@@ -16,8 +16,7 @@ import numpy as np
 
 from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
-from .extension import ExtensionRuleSet
-from .extension.rules import require_rules
+from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph, require_graph
 from .shapes import x64_enabled

@@ -141,6 +141,10 @@ class Unsupported(TenferroError, NotImplementedError):
     """A well-formed request that this op, platform or version has no answer for."""
 
 
+RULES = {"jvp": "linearize", "transpose": "transpose_rule"}
+"""The method of an AD rule for each kind of derivative."""
+
+
 class ADRuleError(Unsupported):
     """An AD rule is missing for an extension family.
 
@@ -153,9 +157,10 @@ class ADRuleError(Unsupported):
         self.family_id, self.kind = family_id, kind
         super().__init__(
             where=f"{kind} of extension {family_id}",
-            given=given or f"a rule set without a {kind} rule for family_id {family_id}",
-            needed=needed or f"an ExtensionAdRule for {family_id}",
-            fix=fix or "Pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of its inputs with jax.lax.stop_gradient.",
+            given=given or f"no {kind} rule for family_id {family_id}",
+            needed=needed or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",
+            fix=fix
+            or "Override it, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of its inputs with jax.lax.stop_gradient.",
         )
 
 

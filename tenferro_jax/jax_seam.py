@@ -18,7 +18,7 @@ import jax.export
 from jax.extend import core as jexc
 from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, serialize_portable_artifact
 from jax.extend.mlir.dialects import stablehlo
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, mlir
 
 from .errors import InvalidConfig, Unsupported
 
@@ -75,11 +75,6 @@ def make_primitive(name: str, rules: Rules) -> Any:
     # One rule for all platforms: an export for several then holds one call, not one a platform behind a switch.
     mlir.register_lowering(p, rules.lowering)
     return p
-
-
-def compile_and_run(primitive: Any, *args: Any, **params: Any) -> list[Any]:
-    """Run a primitive on concrete arrays by compiling its lowering once per params and avals."""
-    return list(xla.apply_primitive(primitive, *args, **params))
 
 
 # --- symbolic zeros ------------------------------------------------------------------------------------------------

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import DTypeError
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, LinearInput
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    LinearInput,
+    apply,
+    require_equal,
+)
 
 
 @dataclass(frozen=True)
@@ -20,8 +29,8 @@ class ScaledSquare(ExtensionOp):
     family_id = "test-package.scaled_square.v1"
     factor: float = 1.0
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: jnp.asarray(self.factor, x.dtype) * x * x, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.asarray(self.factor, x.dtype) * x * x,)
 
 
 @dataclass(frozen=True)
@@ -29,9 +38,9 @@ class ScaledSquareRule(ExtensionAdRule):
     family_id = ScaledSquare.family_id
     mark: float = 1.0
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        x, t = primal_in[0], tangent_in[0]
-        return [builder.inline(lambda x, t: jnp.asarray(2 * op.factor * self.mark, x.dtype) * x * t, x, t)]
+    def linearize(self, op, primals, outputs, tangents):
+        x, t = primals[0], tangents[0]
+        return [jnp.asarray(2 * op.factor * self.mark, x.dtype) * x * t]
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class HostCumulate(ExtensionOp):
     family_id = "test-package.host_cumulate.v1"
     reverse: bool = False
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]]
 
     def eager_execute(self, x):
@@ -53,13 +62,12 @@ class HostCumulate(ExtensionOp):
 class HostCumulateRule(ExtensionAdRule):
     family_id = HostCumulate.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return builder.add(op, tangent_in[0])
+    def linearize(self, op, primals, outputs, tangents):
+        return apply(op, tangents[0])
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        assert mode.active_mask == (True,)
+    def transpose_rule(self, op, cotangents, inputs):
         assert isinstance(inputs[0], LinearInput)
-        return builder.add(HostCumulate(reverse=not op.reverse), cotangent_out[0])
+        return apply(HostCumulate(reverse=not op.reverse), cotangents[0])
 
 
 @dataclass(frozen=True)
@@ -69,32 +77,32 @@ class Bilinear(ExtensionOp):
     family_id = "test-package.bilinear.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         x, w = inputs
         if x.dtype != w.dtype:
             raise DTypeError(where=self.family_id, given=f"{x} and {w}", needed="one dtype", fix="Convert one of them.")
-        context.require_equal(x.shape[-1], w.shape[0])
+        require_equal(x.shape[-1], w.shape[0])
         return [(x.dtype, (*x.shape[:-1], *w.shape[1:]))]
 
-    def lower_to_standard_ops(self, builder, x, w):
-        return (builder.inline(lambda x, w: jnp.tensordot(x, w, axes=1), x, w),)
+    def lower_to_standard_ops(self, x, w):
+        return (jnp.tensordot(x, w, axes=1),)
 
 
 @dataclass(frozen=True)
 class BilinearRule(ExtensionAdRule):
     family_id = Bilinear.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        (x, w), (tx, tw) = primal_in, tangent_in
-        parts = ([] if tx is None else [builder.add(op, tx, w)[0]]) + ([] if tw is None else [builder.add(op, x, tw)[0]])
-        return [builder.inline(lambda *p: sum(p[1:], p[0]), *parts)]
+    def linearize(self, op, primals, outputs, tangents):
+        (x, w), (tx, tw) = primals, tangents
+        parts = ([] if tx is None else [apply(op, tx, w)[0]]) + ([] if tw is None else [apply(op, x, tw)[0]])
+        return [sum(parts[1:], parts[0])]
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+    def transpose_rule(self, op, cotangents, inputs):
         x, w = inputs
-        ct = cotangent_out[0]
-        if mode.active_mask[0]:
-            return [builder.inline(lambda ct, w: jnp.tensordot(ct, w, axes=[[-1], [-1]]), ct, w), None]
-        return [None, builder.inline(lambda ct, x: jnp.tensordot(x, ct, axes=[[-2], [-2]]), ct, x)]
+        ct = cotangents[0]
+        if isinstance(x, LinearInput):
+            return [jnp.tensordot(ct, w, axes=[[-1], [-1]]), None]
+        return [None, jnp.tensordot(x, ct, axes=[[-2], [-2]])]
 
 
 @dataclass(frozen=True)
@@ -104,19 +112,19 @@ class MaxAndIndex(ExtensionOp):
     family_id = "test-package.max_and_index.v1"
     output_count = 2
 
-    def lower_to_standard_ops(self, builder, x):
-        return builder.inline(lambda x: (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32)), x)
+    def lower_to_standard_ops(self, x):
+        return (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32))
 
 
 @dataclass(frozen=True)
 class MaxAndIndexRule(ExtensionAdRule):
     family_id = MaxAndIndex.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+    def linearize(self, op, primals, outputs, tangents):
         def pick(t: Any, index: Any) -> Any:
             return jnp.take_along_axis(t, index[..., None], -1)[..., 0]
 
-        return [builder.inline(pick, tangent_in[0], primal_out[1]), None]
+        return [pick(tangents[0], outputs[1]), None]
 
 
 @dataclass(frozen=True)
@@ -126,8 +134,8 @@ class KernelSine(ExtensionOp):
     family_id = "test-package.kernel_sine.v1"
     offset: float = 0.0
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(jnp.sin, x)]
+    def lower_to_standard_ops(self, x):
+        return [jnp.sin(x)]
 
 
 def sine_kernel(op, x):
@@ -139,8 +147,8 @@ def sine_kernel(op, x):
 class KernelSineRule(ExtensionAdRule):
     family_id = KernelSine.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda x, t: jnp.cos(x) * t, primal_in[0], tangent_in[0])]
+    def linearize(self, op, primals, outputs, tangents):
+        return [jnp.cos(primals[0]) * tangents[0]]
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class KernelCosine(ExtensionOp):
 
     family_id = "test-package.kernel_cosine.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return inputs
 
 
@@ -157,8 +165,8 @@ class KernelCosine(ExtensionOp):
 class KernelCosineRule(ExtensionAdRule):
     family_id = KernelCosine.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda x, t: -jnp.sin(x) * t, primal_in[0], tangent_in[0])]
+    def linearize(self, op, primals, outputs, tangents):
+        return [-jnp.sin(primals[0]) * tangents[0]]
 
 
 @dataclass(frozen=True)
@@ -167,23 +175,23 @@ class Difference(ExtensionOp):
 
     family_id = "test-package.difference.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(lambda x: x[..., 1:] - x[..., :-1], x)]
+    def lower_to_standard_ops(self, x):
+        return [x[..., 1:] - x[..., :-1]]
 
 
 @dataclass(frozen=True)
 class DifferenceRule(ExtensionAdRule):
     family_id = Difference.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return builder.add(op, tangent_in[0])
+    def linearize(self, op, primals, outputs, tangents):
+        return apply(op, tangents[0])
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
+    def transpose_rule(self, op, cotangents, inputs):
         def spread(ct):
             edge = jnp.zeros_like(ct[..., :1])
             return jnp.concatenate([edge, ct], -1) - jnp.concatenate([ct, edge], -1)
 
-        return [builder.inline(spread, cotangent_out[0])]
+        return [spread(cotangents[0])]
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,7 @@ class HostTanh(ExtensionOp):
 
     family_id = "test-package.host_tanh.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return inputs
 
     def eager_execute(self, x):
@@ -203,8 +211,8 @@ class HostTanh(ExtensionOp):
 class HostTanhRule(ExtensionAdRule):
     family_id = HostTanh.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda y, t: (1 - y * y) * t, primal_out[0], tangent_in[0])]
+    def linearize(self, op, primals, outputs, tangents):
+        return [(1 - outputs[0] * outputs[0]) * tangents[0]]
 
 
 @dataclass(frozen=True)
@@ -229,7 +237,7 @@ class HostProduct(ExtensionOp):
     family_id = "test-package.host_product.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]]
 
     def eager_execute(self, x, y):
@@ -240,14 +248,14 @@ class HostProduct(ExtensionOp):
 class HostProductRule(ExtensionAdRule):
     family_id = HostProduct.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        (x, y), (tx, ty) = primal_in, tangent_in
-        parts = ([] if tx is None else [*builder.add(op, tx, y)]) + ([] if ty is None else [*builder.add(op, x, ty)])
-        return [builder.inline(lambda *p: sum(p[1:], p[0]), *parts)]
+    def linearize(self, op, primals, outputs, tangents):
+        (x, y), (tx, ty) = primals, tangents
+        parts = ([] if tx is None else [*apply(op, tx, y)]) + ([] if ty is None else [*apply(op, x, ty)])
+        return [sum(parts[1:], parts[0])]
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        (x, y), ct = inputs, cotangent_out[0]
-        return [*builder.add(op, ct, y), None] if mode.active_mask[0] else [None, *builder.add(op, ct, x)]
+    def transpose_rule(self, op, cotangents, inputs):
+        (x, y), ct = inputs, cotangents[0]
+        return [*apply(op, ct, y), None] if isinstance(x, LinearInput) else [None, *apply(op, ct, x)]
 
 
 @dataclass(frozen=True)
@@ -257,16 +265,17 @@ class SineAndCosine(ExtensionOp):
     family_id = "test-package.sine_and_cosine.v1"
     output_count = 2
 
-    def lower_to_standard_ops(self, builder, x):
-        return builder.inline(lambda x: (jnp.sin(x), jnp.cos(x)), x)
+    def lower_to_standard_ops(self, x):
+        return (jnp.sin(x), jnp.cos(x))
 
 
 @dataclass(frozen=True)
 class SineAndCosineRule(ExtensionAdRule):
     family_id = SineAndCosine.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return builder.inline(lambda s, c, t: (c * t, -s * t), *primal_out, tangent_in[0])
+    def linearize(self, op, primals, outputs, tangents):
+        (sine, cosine), (t,) = outputs, tangents
+        return cosine * t, -sine * t
 
 
 @dataclass(frozen=True)
@@ -275,15 +284,15 @@ class Ranks(ExtensionOp):
 
     family_id = "test-package.ranks.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(lambda x: jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32), x)]
+    def lower_to_standard_ops(self, x):
+        return [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)]
 
 
 @dataclass(frozen=True)
 class RanksRule(ExtensionAdRule):
     family_id = Ranks.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+    def linearize(self, op, primals, outputs, tangents):
         return [None]
 
 
@@ -294,8 +303,8 @@ class CumulativeProduct(ExtensionOp):
     family_id = "test-package.cumulative_product.v1"
     axis: int = 0
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(lambda x: jnp.cumprod(x, self.axis), x)]
+    def lower_to_standard_ops(self, x):
+        return [jnp.cumprod(x, self.axis)]
 
     def batched(self, in_axes):
         (batch,) = in_axes
@@ -306,8 +315,8 @@ class CumulativeProduct(ExtensionOp):
 class CumulativeProductRule(ExtensionAdRule):
     family_id = CumulativeProduct.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda x, y, t: y * jnp.cumsum(t / x, op.axis), primal_in[0], primal_out[0], tangent_in[0])]
+    def linearize(self, op, primals, outputs, tangents):
+        return [outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)]
 
 
 @dataclass(frozen=True)
@@ -317,11 +326,11 @@ class Softplus(ExtensionOp):
     family_id = "test-package.softplus.v1"
     standard: bool = False
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return inputs
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(lambda x: jnp.logaddexp(x, jnp.zeros_like(x)), x)] if self.standard else None
+    def lower_to_standard_ops(self, x):
+        return [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
 
     def eager_execute(self, x):
         return [np.logaddexp(x, np.zeros_like(x))]
@@ -331,8 +340,8 @@ class Softplus(ExtensionOp):
 class SoftplusRule(ExtensionAdRule):
     family_id = Softplus.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return [builder.inline(lambda x, t: jax.nn.sigmoid(x) * t, primal_in[0], tangent_in[0])]
+    def linearize(self, op, primals, outputs, tangents):
+        return [jax.nn.sigmoid(primals[0]) * tangents[0]]
 
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))

@@ -16,39 +16,37 @@ import pytest
 import ext_tropical
 import tenferro_jax
 from tenferro_jax.cli import main
+from tenferro_jax.extension import registry
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = """
 import jax, jax.numpy as jnp, numpy as np
 from tenferro_jax.extension import *
+from tenferro_jax.extension.registry import ExtensionFactory
 
 class Soft(ExtensionOp):
     family_id = "outside.soft.v1"
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jax.nn.softplus, x),)
+    def lower_to_standard_ops(self, x):
+        return (jax.nn.softplus(x),)
     def example_inputs(self):
         return [np.linspace(-1.0, 1.0, 4)]
 
 class SoftRule(ExtensionAdRule):
     family_id = Soft.family_id
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (builder.inline(lambda x, t: jax.nn.sigmoid(x) * t, primal_in[0], tangent_in[0]),)
+    def linearize(self, op, primals, outputs, tangents):
+        return (jax.nn.sigmoid(primals[0]) * tangents[0],)
 
 class Lazy(SoftRule):
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (tangent_in[0],)
+    def linearize(self, op, primals, outputs, tangents):
+        return (tangents[0],)
 
 @extension_op(package="outside", name="power", version=1)
 class Power(ExtensionOp):
     exponent: int
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: jax.lax.integer_pow(x, self.exponent), x),)
+    def lower_to_standard_ops(self, x):
+        return (jax.lax.integer_pow(x, self.exponent),)
 
-class PowerFactory(ExtensionFactory):
-    def instantiate_default(self):
-        return Power(3)
-
-register_extension(PowerFactory(Power))
+register_extension(ExtensionFactory(Power, Power(3)))
 
 RULES, WRONG = ExtensionRuleSet(SoftRule()), ExtensionRuleSet(Lazy())
 RUNTIMES = ExtensionRuntimeSet(Kernel(Soft.family_id, "cpu", lambda op, x: (jnp.logaddexp(x, 0),)))
@@ -156,8 +154,10 @@ def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys,
     assert len(error.splitlines()) == 1
 
 
-def test_a_factory_stands_for_its_default_op(capsys):
-    arguments = ("check", "ext_tropical:TropicalEinsumFactory", "--input", "float64[2,3]")
+def test_a_class_stands_for_the_default_op_of_its_family(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_factories", {})
+    ext_tropical.register()
+    arguments = ("check", "ext_tropical:TropicalEinsum", "--input", "float64[2,3]")
     assert main(arguments) == 2  # one input of two: the op was found
     assert "needed 2, one for each input" in capsys.readouterr().err
 

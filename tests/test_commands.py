@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
@@ -25,7 +26,7 @@ from .io.plain_format import sealed
 
 ROOT = pathlib.Path(__file__).parent.parent
 EINSUM = "tenferro-ext-tropical.einsum.v1"
-FACTORY = ("--register", "ext_tropical:TropicalEinsumFactory")
+FACTORY = ("--register", "ext_tropical:register")
 W = np.float32([[0, 1], [2, 3]])
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 B = np.array([0.5, 2], ml_dtypes.bfloat16)
@@ -177,7 +178,8 @@ def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
 
 
 def test_explain_says_how_an_op_runs_on_each_platform(capsys):
-    assert main(["explain", "ext_tropical:TropicalEinsumFactory"]) == 0
+    ext_tropical.register()
+    assert main(["explain", "ext_tropical:TropicalEinsum"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"{EINSUM} TropicalEinsum(")
     assert [line.split()[0] for line in lines[2:]] == ["here", "cpu", "cuda", "rocm", "tpu", "exported"]

@@ -31,7 +31,13 @@ FLOORS = {
     "__main__": 11,
 }
 TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
-DOORS = {"tenferro_jax", "tenferro_jax.extension"}
+DOORS = {
+    "tenferro_jax",
+    "tenferro_jax.extension",
+    "tenferro_jax.extension.family",
+    "tenferro_jax.extension.registry",
+    "tenferro_jax.shapes",
+}
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm", "pytest"}
 

@@ -10,7 +10,8 @@ import pytest
 import ext_tropical as et
 import tenferro_jax as tj
 from ext_tropical import composition
-from tenferro_jax.extension import apply, as_array
+from tenferro_jax.extension import apply
+from tenferro_jax.shapes import as_array
 
 SQUARE = [[0, 3, 1], [2, 0, 5], [1, 1, 0]]
 ROW = [1, 0, 2]

@@ -42,7 +42,7 @@ def test_the_template_installs_and_passes_its_tests(tmp_path):
     command = [sys.executable, "-m", "tenferro_jax", "run", "soft.graph", "--input", "x.npy"]  # by the entry point, unregistered
     done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "out  float32[2]\n"), done.stderr
-    check = [sys.executable, "-m", "tenferro_jax", "check", "my_extension:SoftPlus", "--rules", "my_extension:RULES"]
+    check = [sys.executable, "-m", "tenferro_jax", "check", "my_extension:SoftPlus"]
     done = subprocess.run(check, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("my-extension.soft_plus.v1")

@@ -6,10 +6,10 @@ python -m tests.transform_page      write the page
 import inspect
 import pathlib
 
-from tenferro_jax.extension import Extension
-from tenferro_jax.extension.limitations import LIMITATIONS
+from tenferro_jax.extension.carrier import Extension
 
 from .cases import CASES, KINDS
+from .transforms.limitations import LIMITATIONS
 from .transforms.matrix import TRANSFORMS, refusal_of
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/transforms.md"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import InvalidConfig
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 

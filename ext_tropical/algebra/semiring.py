@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import DTypeError, Duplicate, InvalidConfig
-from tenferro_jax.extension import parse_family_id
+from tenferro_jax.extension.family import parse_family_id
 
 from .wellformed import problem_of
 

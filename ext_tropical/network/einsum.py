@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from opt_einsum import get_symbol
 
 from tenferro_jax import DTypeError, InvalidConfig, Unsupported, errors, parse_interleaved
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, no_semiring_among

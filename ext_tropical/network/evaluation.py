@@ -20,7 +20,6 @@ from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.smooth import LogSumExp
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
-from ..step.rules import TROPICAL_RULES
 from ..step.runtimes import TROPICAL_RUNTIMES
 from .ends import by_least
 from .result import TropicalStep, walked_back
@@ -96,10 +95,10 @@ def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> t
 def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
     """One step that contracts at least one label, by the extension op of its equation."""
     if isinstance(mode.semiring, LogSumExp):
-        return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring, rules=TROPICAL_RULES), []
+        return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring), []
     sizes = {label: size for term, x in zip(terms, inputs, strict=True) for label, size in zip(term, x.shape, strict=False)}
     op = step_op(mode.semiring, f"{','.join(terms)}->{result}", Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE, mode.ties)
-    value, *winner = apply(op, *inputs, rules=TROPICAL_RULES, runtimes=TROPICAL_RUNTIMES)
+    value, *winner = apply(op, *inputs, runtimes=TROPICAL_RUNTIMES)
     labels = "".join(label for label in terms[0] if label not in result)
     return value, [TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner]
 

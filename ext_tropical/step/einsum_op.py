@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
-from tenferro_jax import DTypeError, PayloadError, ShapeError, Unsupported
-from tenferro_jax.extension import Builder, ExtensionFactory, ExtensionOp, ShapeContext, TensorMeta, extension_op
+from tenferro_jax import DTypeError, PayloadError, ShapeError, TensorMeta, Unsupported
+from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
-from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .kernels import choose, reference
 from .layout import MatmulLayout, matmul_layout, product
+from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 MOST_CONTRACTED = 2**31 - 1
@@ -89,9 +91,9 @@ class TropicalEinsum(ExtensionOp):
         """The roles of the labels."""
         return matmul_layout(self.equation)
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = one_dtype(f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs])
-        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, context.require_equal)
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
         contracted = product(sizes, self.layout.contracted)
         if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
             raise ShapeError(
@@ -127,13 +129,67 @@ class TropicalEinsum(ExtensionOp):
         spec = jax.P(*axes)
         return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
-        return builder.inline(self._chosen, *inputs)
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
+        with_winner, last = self.output_count == 2, self.layout.contracted_last
+        matrices = self._matrices(inputs)
+        outs = choose.contract(self.algebra, matrices, with_winner=with_winner, contracted_last=last)
+        return self._tensors(inputs, outs)
 
-    def _chosen(self, *operands: Any) -> tuple[Any, ...]:
-        with_winner, contracted_last = self.output_count == 2, self.layout.contracted_last
-        outs = choose.contract(self.algebra, self._matrices(operands), with_winner=with_winner, contracted_last=contracted_last)
-        return self._tensors(operands, outs)
+    def differentiable_form(self) -> ExtensionOp:
+        """With the winner, where the derivative follows it."""
+        if self.ties is Ties.SPLIT:
+            return self
+        return dataclasses.replace(self, outputs=Outputs.VALUE_AND_WINNER)
+
+    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """The tangent of times at the winner, whose operands and tangents are gathered there.
+
+        Its transpose is a scatter-add, which JAX makes of the gather; both are standard ops and smooth in
+        the tangents, so every order works. docs/maths/tropical.md derives it.
+        """
+        shapes = [x.shape for x in primals]
+        sizes = self.layout.equation.sizes(shapes, self.family_id, require_equal)
+        contracted = [sizes[label] for label in self.layout.contracted]
+        if any(isinstance(size, int) and size == 0 for size in contracted):
+            return (None,) * self.output_count  # no winner, no derivative
+        if self.ties is Ties.SPLIT:
+            return (self._shared(primals, outputs[0], tangents), None)[: self.output_count]
+        active = [i for i, t in enumerate(tangents) if t is not None]
+        at = self.layout.matrix(outputs[1])
+
+        def chosen_entries(arrays: Sequence[Any]) -> list[Any]:
+            matrices = self._matrices(arrays)  # the transpose adds up so: 16 bits would saturate
+            return [_at_winner(matrix, at, axis) for axis, matrix in enumerate(matrices, 1)]
+
+        full = [jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+        entries, directions = chosen_entries(primals), chosen_entries(full)
+
+        def product(*chosen: Any) -> Any:
+            every = list(entries)
+            for i, x in zip(active, chosen, strict=True):
+                every[i] = x
+            return functools.reduce(self.algebra.times, every)
+
+        moving = tuple(entries[i] for i in active)
+        _, out = jax.jvp(product, moving, tuple(directions[i] for i in active))
+        return self.layout.tensor(out.astype(outputs[0].dtype), sizes), None
+
+    def _shared(self, operands: Sequence[Any], value: Any, tangents: Sequence[Any]) -> Any:
+        """The mean of the tangents of all winners of each cell.
+
+        Two sums over all candidates for one active operand, one more for another, each with a
+        search for the best.
+        """
+        inputs = [*map(widened, operands), widened(value)]
+        count = WeightedSum(self.semiring, self.equation)
+        (total,) = apply(count, *inputs)
+        moved: list[Any] = []
+        for place, tangent in zip(Place, tangents, strict=False):
+            if tangent is not None:
+                partial = place.value[0] if len(operands) == 2 else ""
+                op = dataclasses.replace(count, places=(place,), partial=partial)
+                moved += apply(op, *inputs, widened(tangent))
+        return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
         outs = reference.contract(self.algebra, list(map(np.asarray, self._matrices(arrays))))
@@ -207,11 +263,13 @@ def widened(x: Any) -> Any:
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
 
 
-class TropicalEinsumFactory(ExtensionFactory):
-    """Rebuilds TropicalEinsum from its payload."""
-
-    def __init__(self) -> None:
-        super().__init__(TropicalEinsum)
-
-    def instantiate_default(self) -> ExtensionOp:
-        return TropicalEinsum(SemiringKey.of(max_plus), "ij,jk->ik")
+def _at_winner(matrix: Any, winner: Any, own_axis: int) -> Any:
+    """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows, columns)."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(1,),
+        start_index_map=(1,),
+        operand_batching_dims=(0, 2),
+        start_indices_batching_dims=(0, own_axis),
+    )
+    return lax.gather(matrix, winner[..., None], numbers, (1, 1, 1), mode="promise_in_bounds")

@@ -7,27 +7,18 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax.extension import (
-    Builder,
-    ExtensionAdRule,
-    ExtensionFactory,
-    ExtensionOp,
-    ExtensionRuleSet,
-    RuleContext,
-    ShapeContext,
-    TensorMeta,
-    apply,
-    extension_op,
-)
+from tenferro_jax import TensorMeta
+from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.selective import max_plus
 from ..algebra.smooth import LogSumExp
 from .einsum_op import TropicalEinsum, one_dtype, widened
 from .layout import MatmulLayout, matmul_layout
-from .weighted_sum import Place, WeightedSum, WeightedSumRule, work_of
+from .weighted_sum import Place, WeightedSum, work_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
@@ -73,18 +64,27 @@ class LogEinsum(ExtensionOp):
         """The largest candidate of each cell."""
         return TropicalEinsum(max_plus, self.equation)  # type: ignore[arg-type]
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
-        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, context.require_equal)
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
         return self.largest.infer_output_sharding(inputs)
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any] | None:
-        (largest,) = self.largest.lower_to_standard_ops(builder, *inputs)
-        (total,) = self.share.lower_to_standard_ops(builder, *inputs, largest)
-        return (builder.inline(functools.partial(self._value, jnp), largest, total),)
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
+        (largest,) = self.largest.lower_to_standard_ops(*inputs)
+        (total,) = self.share.lower_to_standard_ops(*inputs, largest)
+        return (self._value(jnp, largest, total),)
+
+    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """The mean of the candidates' tangents under their softmax."""
+        moved = [
+            apply(dataclasses.replace(self.share, places=(place,)), *primals, outputs[0], tangent)[0]
+            for place, tangent in zip(Place, tangents, strict=False)
+            if tangent is not None
+        ]
+        return (functools.reduce(jnp.add, moved),)
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
         (largest,) = self.largest.eager_execute(*arrays)
@@ -105,51 +105,13 @@ class LogEinsum(ExtensionOp):
         return self.largest.example_inputs()
 
 
-class LogEinsumFactory(ExtensionFactory):
-    """Rebuilds LogEinsum from its payload."""
-
-    def __init__(self) -> None:
-        super().__init__(LogEinsum)
-
-    def instantiate_default(self) -> ExtensionOp:
-        return LogEinsum(1.0, "ij,jk->ik")
-
-
-@dataclasses.dataclass(frozen=True)
-class LogEinsumRule(ExtensionAdRule):
-    """The derivative is the mean of the candidates' under their softmax."""
-
-    family_id = LogEinsum.family_id
-
-    def linearize(
-        self,
-        op: LogEinsum,
-        builder: Builder,
-        primal_in: Sequence[Any],
-        primal_out: Sequence[Any],
-        tangent_in: Sequence[Any],
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        moved = [
-            builder.add(dataclasses.replace(op.share, places=(place,)), *primal_in, primal_out[0], tangent)[0]
-            for place, tangent in zip(Place, tangent_in, strict=False)
-            if tangent is not None
-        ]
-        return (moved[0] if len(moved) == 1 else builder.inline(jnp.add, *moved),)
-
-
-LOG_RULES = ExtensionRuleSet(LogEinsumRule(), WeightedSumRule())
-"""The AD rules of log-sum-exp."""
-
-
-def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp, rules: ExtensionRuleSet = LOG_RULES) -> Any:
+def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
     """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
 
     Args:
       equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
       *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
       semiring: log_sum_exp of a temperature, a normal number of the dtype that is computed in.
-      rules: those of log-sum-exp, among others perhaps.
 
     Returns:
       An array of the operands' dtype: NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing
@@ -174,7 +136,7 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp, rules: E
        [0.3125 0.6875]]
     """
     dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
-    (value,) = apply(_step_op(semiring.temperature, equation), *map(widened, operands), rules=rules)
+    (value,) = apply(_step_op(semiring.temperature, equation), *map(widened, operands))
     return value if value.dtype == dtype else value.astype(dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import jax.export
 
-from tenferro_jax.extension import TensorMeta
+from tenferro_jax import TensorMeta
 
 from ..algebra.semiring import SelectiveSemiring
 from .einsum_op import TropicalEinsum, work_dtype

@@ -17,21 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError
-from tenferro_jax.extension import (
-    NOT_DIFFERENTIABLE,
-    Builder,
-    ExtensionAdRule,
-    ExtensionFactory,
-    ExtensionOp,
-    LinearMode,
-    RuleContext,
-    ShapeContext,
-    TensorMeta,
-    extension_op,
-)
+from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError, TensorMeta
+from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, apply, extension_op, require_equal
 
-from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.smooth import LogSumExp
 from .kernels import choose, reference, weighted
@@ -107,26 +95,58 @@ class WeightedSum(ExtensionOp):
         """The operands, the value, the factors."""
         return self.operand_count + 1 + len(self.places)
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
-        sizes = self._sizes([m.shape for m in inputs], context.require_equal)
+        sizes = self._sizes([m.shape for m in inputs], require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
         summed = functools.partial(self._summed, jnp, weighted.blocked)
         if not isinstance(self.algebra, SelectiveSemiring):
-            return (builder.inline(summed, *inputs),)
-        search = functools.partial(choose.contract, with_winner=False, contracted_last=self.layout.contracted_last)
+            return (summed(*inputs),)
+        last = self.layout.contracted_last
+        search = functools.partial(choose.contract, with_winner=False, contracted_last=last)
 
         def shared(may_be_nan: bool, *inputs: Any) -> Any:
             return summed(*self._with_best(search, inputs), may_be_nan=may_be_nan)
 
-        def one_of_two(*inputs: Any) -> Any:
-            """The operands of a branch are arrays that were stored: each candidate made of them has the same bits everywhere."""
-            value = inputs[self.operand_count]
-            return lax.cond(jnp.any(value != value), functools.partial(shared, True), functools.partial(shared, False), *inputs)
+        # The operands of a branch are arrays that were stored: each candidate made of them has the
+        # same bits everywhere.
+        value = inputs[self.operand_count]
+        branches = (functools.partial(shared, True), functools.partial(shared, False))
+        return (lax.cond(jnp.any(value != value), *branches, *inputs),)
 
-        return (builder.inline(one_of_two, *inputs),)
+    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """Weighted sums, one for each active input."""
+        count = self.operand_count + 1
+        terms: list[Any] = []
+        for i, tangent in enumerate(tangents):
+            if tangent is None:
+                continue
+            if i >= count:
+                terms += apply(self, *primals[:i], tangent, *primals[i + 1 :])
+                continue
+            place = Place.OUT if i == count - 1 else tuple(Place)[i]
+            scale, partial = _moved(self, place)
+            if scale:
+                op = dataclasses.replace(self, places=(*self.places, place), partial=partial)
+                terms.append(apply(op, *primals, tangent)[0] * scale)
+        return (functools.reduce(jnp.add, terms) if terms else None,)
+
+    def transpose_rule(self, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+        """A weighted sum whose output and the place of the active factor are swapped."""
+        count = self.operand_count + 1
+        active = [i for i, x in enumerate(inputs) if isinstance(x, LinearInput)]
+        found: list[Any] = [None] * len(inputs)
+        if cotangents[0] is None:
+            return found
+        if len(active) > 1 or active[0] < count:  # linear in each factor, not in several together
+            return [NOT_DIFFERENTIABLE if i in active else None for i in range(len(inputs))]
+        (at,) = active
+        places = (*self.places[: at - count], self.output, *self.places[at - count + 1 :])
+        swapped = dataclasses.replace(self, places=places, output=self.places[at - count])
+        (found[at],) = apply(swapped, *inputs[:at], cotangents[0], *inputs[at + 1 :])
+        return found
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
         if isinstance(self.algebra, SelectiveSemiring):
@@ -249,72 +269,6 @@ def _derivative(times: Callable[..., Any], word: str) -> Callable[..., Any]:
         return jax.jvp(lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),))[1]
 
     return along
-
-
-class WeightedSumFactory(ExtensionFactory):
-    """Rebuilds WeightedSum from its payload."""
-
-    def __init__(self) -> None:
-        super().__init__(WeightedSum)
-
-    def instantiate_default(self) -> ExtensionOp:
-        return WeightedSum(max_plus, "ij,jk->ik")  # type: ignore[arg-type]
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightedSumRule(ExtensionAdRule):
-    """Derivatives and transposes of weighted sums are weighted sums."""
-
-    family_id = WeightedSum.family_id
-
-    def linearize(
-        self,
-        op: WeightedSum,
-        builder: Builder,
-        primal_in: Sequence[Any],
-        primal_out: Sequence[Any],
-        tangent_in: Sequence[Any],
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        count = op.operand_count + 1
-        terms: list[Any] = []
-        scales: list[float] = []
-        for i, tangent in enumerate(tangent_in):
-            if tangent is None:
-                continue
-            if i >= count:
-                terms += builder.add(op, *primal_in[:i], tangent, *primal_in[i + 1 :])
-                scales.append(1.0)
-                continue
-            place = Place.OUT if i == count - 1 else tuple(Place)[i]
-            scale, partial = _moved(op, place)
-            if scale:
-                terms += builder.add(dataclasses.replace(op, places=(*op.places, place), partial=partial), *primal_in, tangent)
-                scales.append(scale)
-        if not terms:
-            return (None,)
-        return (builder.inline(lambda *xs: functools.reduce(jnp.add, [x * scale for x, scale in zip(xs, scales, strict=True)]), *terms),)
-
-    def transpose_rule(
-        self,
-        op: WeightedSum,
-        builder: Builder,
-        cotangent_out: Sequence[Any],
-        inputs: Sequence[Any],
-        mode: LinearMode,
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        count, active = op.operand_count + 1, [i for i, is_active in enumerate(mode.active_mask) if is_active]
-        cotangents: list[Any] = [None] * len(inputs)
-        if cotangent_out[0] is None:
-            return cotangents
-        if len(active) > 1 or active[0] < count:  # linear in each factor, not in several together
-            return [NOT_DIFFERENTIABLE if is_active else None for is_active in mode.active_mask]
-        (at,) = active
-        places = (*op.places[: at - count], op.output, *op.places[at - count + 1 :])
-        swapped = dataclasses.replace(op, places=places, output=op.places[at - count])
-        (cotangents[at],) = builder.add(swapped, *inputs[:at], cotangent_out[0], *inputs[at + 1 :])
-        return cotangents
 
 
 def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:

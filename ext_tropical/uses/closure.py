@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import InvalidConfig, ShapeError, Unsupported
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from ..algebra.selective import max_mul, max_plus, min_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest

@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tenferro_jax import ShapeError, Unsupported, errors, parse_interleaved, plan_einsum
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
 from ..algebra.semiring import Semiring, as_semiring, no_semiring_among

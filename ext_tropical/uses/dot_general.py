@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from ..algebra.selective import max_plus, min_plus
 from ..algebra.semiring import Semiring

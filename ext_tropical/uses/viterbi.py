@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tenferro_jax import ShapeError
-from tenferro_jax.extension import as_array
+from tenferro_jax.shapes import as_array
 
 from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, as_selective

@@ -8,7 +8,8 @@ import json
 import numpy as np
 
 from ..conformance import check_extension
-from ..extension import NO_RULES, NO_RUNTIMES
+from ..extension.rules import NO_RULES
+from ..extension.runtimes import NO_RUNTIMES
 from .screen import FAILED, OK, show
 from .targets import imported, named_op, random_array
 

@@ -12,8 +12,9 @@ import numpy as np
 from ..dimensions import bind_dim
 from ..engine.compiler import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
-from ..extension import NO_RUNTIMES, apply
+from ..extension.primitive import apply
 from ..extension.routes import routes
+from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..io.program import ExportedProgram
 from ..jax_seam import PLATFORMS, is_symbolic_dim

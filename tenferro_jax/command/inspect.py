@@ -14,10 +14,11 @@ from typing import Any
 import jax
 
 from ..errors import InvalidConfig
-from ..extension import Extension, lookup_extension_factory
+from ..extension.carrier import Extension
 from ..extension.family import parse_family_id
 from ..extension.installed import is_installed
 from ..extension.missing import MissingExtension
+from ..extension.registry import lookup_extension_factory
 from ..graph.drawing import Box, program_svg
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import plain

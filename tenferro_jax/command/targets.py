@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..extension import ExtensionFactory, ExtensionOp, lookup_extension_factory, register_extension
+from ..extension.op import ExtensionOp
+from ..extension.registry import ExtensionFactory, lookup_extension_factory, register_extension
 
 _ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
 
@@ -35,8 +36,8 @@ def named_op(target: str) -> ExtensionOp:
     found = imported(target)
     if isinstance(found, type) and issubclass(found, ExtensionOp):
         factory = lookup_extension_factory(getattr(found, "family_id", ""))
-        default = None if factory is None else _called(factory.instantiate_default, target)
-        found = _called(found, target) if default is None else default
+        factory = factory or ExtensionFactory(found)
+        found = _called(factory.instantiate_default, target) or _called(found, target)
     elif callable(found):
         found = _called(found, target)
     if isinstance(found, ExtensionFactory):

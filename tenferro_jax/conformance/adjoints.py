@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..errors import NotDifferentiableError
-from ..extension import ExtensionAdRule
+from ..extension.rules import is_stated
 from .differentiation import Mask, Smooth, at_two_sizes, inner, names, smooth, values_of
 from .examples import FLOATS, Inputs, is_float
 from .subject import Broken, NotApplicable, Subject, breaking
@@ -59,8 +59,8 @@ def _size(a: Any, b: Any) -> float:
 
 def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """jax.linear_transpose by every subset of inputs that the op is linear in, the others as they are or zero, in every precision."""
-    rule = subject.rules.lookup_rule(subject.op.family_id)
-    if rule is None or type(rule).transpose_rule is ExtensionAdRule.transpose_rule:
+    rule = subject.rules.rule_of(subject.op)
+    if rule is None or not is_stated(rule, subject.op, "transpose_rule"):
         raise NotApplicable("no transpose_rule was given", "Override it where the op is linear.")
     view = smooth(subject, inputs, linearized=False)
     held = [(mask, zero) for mask in view.masks() if (zero := _linear(view, mask)) is not None]

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import UndecidedDimensionError
-from ..extension import RouteKind, apply
-from ..extension.execution import current_platform
 from ..extension.op import has_host_form, lowered
+from ..extension.primitive import apply
+from ..extension.routes import current_platform
+from ..extension.runtimes import RouteKind
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.loading import load_exported

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import InvalidConfig
-from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, host_errors
+from ..extension.execution import host_errors
+from ..extension.op import ExtensionOp
+from ..extension.rules import NO_RULES, ExtensionRuleSet
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from . import adjoints, agreement, derivatives, devices, forms, identity, inference, mapping, precisions, refusals, slots, transforms
 from .examples import Inputs, smaller
 from .report import ConformanceReport, Finding, Verdict
@@ -208,16 +211,14 @@ def check_extension(
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
-      >>> from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+      >>> from tenferro_jax.extension import ExtensionOp
       >>> class Cube(ExtensionOp):
       ...     family_id = "docs-example.cube.v1"
-      ...     def lower_to_standard_ops(self, builder, x):
-      ...         return (builder.inline(lambda x: x * x * x, x),)
-      >>> class CubeRule(ExtensionAdRule):
-      ...     family_id = Cube.family_id
-      ...     def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-      ...         return (builder.inline(lambda x, t: 3.003 * x * x * t, primal_in[0], tangent_in[0]),)
-      >>> report = check_extension(Cube(), np.array([0.5, 2.0]), rules=ExtensionRuleSet(CubeRule()))
+      ...     def lower_to_standard_ops(self, x):
+      ...         return (x * x * x,)
+      ...     def linearize(self, primals, outputs, tangents):
+      ...         return (3.003 * primals[0] ** 2 * tangents[0],)
+      >>> report = check_extension(Cube(), np.array([0.5, 2.0]))
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, NotDifferentiableError, TenferroError
-from ..extension import apply
+from ..extension.op import has_own_rule
+from ..extension.primitive import apply
 from .differentiation import at_two_sizes, inner, names, smooth, values_of
 from .examples import FLOATS, Inputs, is_float
 from .finite_difference import Derivative, directional
@@ -170,6 +171,8 @@ def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
     floating = [i for i, x in enumerate(inputs) if is_float(x)]
     if not floating:
         raise NotApplicable("no input is floating or complex", "Nothing is to be done.")
+    if has_own_rule(subject.op):
+        raise NotApplicable("the op's class states its rule", "Nothing is to be done.")
 
     def bare(*xs: Any) -> Any:
         return apply(subject.op, *xs, runtimes=subject.runtimes)

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..extension import ExtensionOp, RouteKind
+from ..extension.op import ExtensionOp
+from ..extension.runtimes import RouteKind
 from .differentiation import smooth
 from .examples import Inputs
 from .subject import Broken, Claim, NotApplicable, Subject

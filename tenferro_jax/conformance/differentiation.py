@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import BackendFailure, NotDifferentiableError
-from ..extension import ExtensionAdRule
+from ..extension.rules import is_stated
 from ..shapes import meta_of
 from .examples import Inputs, cast, is_float, resized, sizes_of
 from .subject import NotApplicable, Subject
@@ -91,7 +91,7 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
 def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True, linearized: bool = True) -> Smooth:
     """The derivative view of an example, of the inputs that have derivatives in that mode; NotApplicable where there is none."""
     rule = subject.rule()
-    if linearized and type(rule).linearize is ExtensionAdRule.linearize:
+    if linearized and not is_stated(rule, subject.op, "linearize"):
         raise NotApplicable("the rule has transpose_rule alone", "Override linearize, if the op is to be differentiated.")
     wide = cast(inputs, dtype)
     metas = subject.metas(wide)

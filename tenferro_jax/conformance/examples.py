@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArityError, InvalidConfig
-from ..extension import ExtensionOp
+from ..extension.op import ExtensionOp
 from ..shapes import as_operand
 
 Inputs = tuple[np.ndarray, ...]

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from ..errors import NotDifferentiableError
-from ..extension import Extension, apply
+from ..extension.carrier import Extension
+from ..extension.primitive import apply
 from ..shapes import meta_of
 from .examples import FLOATS, Inputs, cast
 from .subject import Broken, NotApplicable, Subject, breaking

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension import Extension, ExtensionFactory, ExtensionOp, lookup_extension_factory, parse_family_id
+from ..extension.carrier import Extension
+from ..extension.family import parse_family_id
+from ..extension.op import ExtensionOp
+from ..extension.registry import ExtensionFactory, lookup_extension_factory
 from ..graph.builder import GraphBuilder
 from ..payload_text import payload_json
 from ..shapes import meta_of

@@ -11,10 +11,9 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension import ExtensionOp, RouteKind
-from ..extension.execution import current_platform, lowering_body
-from ..extension.op import checked_sequence, has_host_form, has_lowering, require_arrays
-from ..extension.routes import extensions_in
+from ..extension.op import ExtensionOp, checked_sequence, has_host_form, has_lowering, require_arrays
+from ..extension.routes import current_platform, extensions_in, lowering_body
+from ..extension.runtimes import RouteKind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
@@ -136,7 +135,7 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
     if _has_equal_sizes(inputs):
-        return "X7.3", "Compare sizes by context.require_equal: == is False for symbols that may be equal."
+        return "X7.3", "Compare sizes by require_equal: == is False for symbols that may be equal."
     return "X7.2", "Compute sizes from input shapes, without constants in their place."
 
 
@@ -168,9 +167,9 @@ def _symbolic_failure(error: Exception, derived: bool) -> Broken:
     if derived or any(
         isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in _causes(error)
     ):
-        fix = "Use dimension arithmetic and context.require_equal; no int(), no < and no range() of a size."
+        fix = "Use dimension arithmetic and require_equal; no int(), no < and no range() of a size."
         return as_broken(error, "X7.2", "different symbols that may be equal", fix)
-    fix = "Compare sizes by context.require_equal: == is False for symbols that may be equal."
+    fix = "Compare sizes by require_equal: == is False for symbols that may be equal."
     return as_broken(error, "X7.3", "different symbols that may be equal are refused", fix)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..extension import ExtensionOp
+from ..extension.op import ExtensionOp
 from .differentiation import smooth
 from .examples import Inputs
 from .subject import Claim, NotApplicable, Subject

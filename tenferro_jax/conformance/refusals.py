@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from ..errors import ArityError, TenferroError
-from ..extension import ExtensionOp, RouteKind
+from ..extension.op import ExtensionOp
+from ..extension.runtimes import RouteKind
 from ..shapes import meta_of
 from .examples import Inputs
 from .subject import Broken, Subject, as_broken

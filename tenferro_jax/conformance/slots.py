@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..extension import Extension
+from ..extension.carrier import Extension
 from ..extension.differentiation import absent, linearize, present
-from ..extension.primitive import RuleBuilder
+from ..extension.scope import inherited
 from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
 from .differentiation import Mask, Smooth, names, smooth
@@ -68,8 +68,8 @@ def _emitted(view: Smooth, mask: Mask) -> Emitted:
 
     def run(primals: Any, outs: Any, given: Any) -> Any:
         tangents = [dict(zip(mask, given, strict=True)).get(i) for i in range(len(metas))]
-        builder = RuleBuilder(subject.rules, subject.runtimes)
-        results = linearize(rule, form.op, (), builder, primals, outs, tangents)
+        with inherited((subject.rules, subject.runtimes)):
+            results = linearize(rule, form.op, (), primals, outs, tangents)
         numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
         return present(results)
 

@@ -14,20 +14,14 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
-from ..extension import (
-    NO_RULES,
-    NO_RUNTIMES,
-    Extension,
-    ExtensionAdRule,
-    ExtensionOp,
-    ExtensionRuleSet,
-    ExtensionRuntimeSet,
-    RouteKind,
-    apply,
-    host_errors,
-)
-from ..extension.execution import here, route_of
-from ..extension.op import has_host_form, lowered, nested_extension
+from ..extension.carrier import Extension
+from ..extension.execution import host_errors
+from ..extension.op import ExtensionOp, has_host_form, lowered
+from ..extension.primitive import apply
+from ..extension.routes import here, route_of
+from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
+from ..extension.scope import nested_extension
 from ..shapes import TensorMeta, meta_of
 from .examples import Inputs, is_half, read_examples, rows
 
@@ -109,9 +103,9 @@ class Subject:
 
     def rule(self) -> ExtensionAdRule:
         """The AD rule of the op's family; NotApplicable where none was given."""
-        rule = self.rules.lookup_rule(self.op.family_id)
+        rule = self.rules.rule_of(self.op)
         if rule is None:
-            raise NotApplicable("no AD rule for the family", "Pass rules=ExtensionRuleSet(...).")
+            raise NotApplicable("no AD rule for the family", "Override linearize, or pass rules=ExtensionRuleSet(...).")
         return rule
 
     def call(self, *arrays: Any) -> tuple[Any, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..extension import NO_RULES, NO_RUNTIMES, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet
+from ..extension.op import ExtensionOp
+from ..extension.rules import NO_RULES, ExtensionRuleSet
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .check import CHECKS, Examination
 from .report import ConformanceReport, Verdict
 from .subject import Oracle, Subject
@@ -35,10 +37,10 @@ def conformance_tests(
 
     Example:
       >>> import numpy as np
-      >>> from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
+      >>> from ext_tropical import TropicalEinsum, max_plus
       >>> from tenferro_jax.conformance import conformance_tests
       >>> a, b = np.array([[0.5, 2.0]]), np.array([[1.0], [0.0]])
-      >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), (a, b), rules=TROPICAL_RULES)
+      >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), (a, b))
     """
     import pytest  # noqa: PLC0415
 

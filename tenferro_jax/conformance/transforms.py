@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..extension import save_families
+from ..extension.primitive import save_families
 from .differentiation import smooth
 from .examples import Inputs, cast
 from .subject import Broken, Claim, NotApplicable, Subject, breaking

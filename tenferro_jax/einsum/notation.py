@@ -41,7 +41,7 @@ class Equation:
         Args:
           shapes: the shape of each operand.
           where: what errors say before the equation.
-          compare: raises where two sizes of a label differ: the `require_equal` of a context, which may keep a guard.
+          compare: raises where two sizes of a label differ: the `require_equal` of extensions, which may keep a guard.
 
         Raises:
           ArityError: a wrong number of operands.

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..errors import InvalidConfig
-from ..extension import Extension, Route, RouteKind
-from ..extension.execution import here, route_of
+from ..extension.carrier import Extension
+from ..extension.routes import Route, here, route_of
+from ..extension.runtimes import RouteKind
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
 from ..shapes import TensorMeta

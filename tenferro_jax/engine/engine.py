@@ -9,9 +9,8 @@ import jax
 
 from ..bounded_cache import BoundedCache, CacheStats
 from ..errors import InvalidConfig
-from ..extension import ExtensionRuleSet, ExtensionRuntimeSet
-from ..extension.rules import require_rules
-from ..extension.runtimes import require_runtimes
+from ..extension.rules import ExtensionRuleSet, require_rules
+from ..extension.runtimes import ExtensionRuntimeSet, require_runtimes
 from ..graph.graph import Graph, require_graph
 from ..shapes import TensorMeta, x64_enabled
 from .compiler import compile_std_to_exec

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension import Extension, apply
+from ..extension.carrier import Extension
 from ..extension.execution import run_host
+from ..extension.primitive import apply
 from ..ops.op import StdTensorOp, call
 from ..shapes import TensorMeta, struct
 

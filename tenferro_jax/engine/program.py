@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 
 from ..errors import Unsupported
-from ..extension import Route
+from ..extension.routes import Route
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment

@@ -18,8 +18,9 @@ from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .batching import BatchLevel, Levels
 from .family import family_of
-from .op import Assume, ExtensionOp, ShapeContext, checked_sequence, require_own_family
+from .op import ExtensionOp, checked_sequence, require_own_family
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from .scope import LOWERING, Assume, Method, running
 
 
 def _forget(a: Any, b: Any, where: str) -> None:
@@ -163,10 +164,11 @@ class Extension(StdTensorOp):
             size = levels[0].size([m.shape for m in metas])
             return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
         derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
-        method = "lower_to_standard_ops, from which metas are inferred," if derived else "infer_output_meta"
-        where = f"{method} of extension {self.family_id}"
+        method = Method(self.family_id, f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta", assume)
+        where = str(method)
+        token = running.set(method)
         try:
-            outs = self.op.infer_output_meta(metas, ShapeContext(where, assume))
+            outs = self.op.infer_output_meta(metas)
         except TenferroError:
             raise
         except Exception as error:
@@ -176,6 +178,8 @@ class Extension(StdTensorOp):
                 needed="inputs that the op takes, and inference that is total over symbolic shapes",
                 fix="Correct the inputs, or the op's inference; the author's error is the cause.",
             ) from error
+        finally:
+            running.reset(token)
         if isinstance(outs, TensorMeta) or (type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)):
             raise InvalidConfig(
                 where=where,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax.numpy as jnp
 
 from ..errors import InvalidConfig, MetaMismatchError, NotDifferentiableError
-from ..ops.builder import Builder
+from ..jax_seam import graph_assumptions
 from ..shapes import TensorMeta, meta_of
 from .batching import Levels
-from .op import ExtensionOp, authored, checked_sequence
-from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, LinearInput, LinearMode, RuleContext
+from .op import ExtensionOp, checked_sequence
+from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, LinearInput
+from .scope import authored
 
 
 def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:
@@ -61,25 +63,34 @@ def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | Non
             )
 
 
+def _assume(a: Any, b: Any, where: str) -> None:
+    """Have the graph that is recorded keep an equality that a rule demands."""
+    graph_assumptions.value.append((a, b, where))
+
+
+def _rule(family_id: str, name: str) -> AbstractContextManager[None]:
+    """Runs a method of an AD rule."""
+    return authored(family_id, name, None if graph_assumptions.value is None else _assume)
+
+
 def linearize(
     rule: ExtensionAdRule,
     op: ExtensionOp,
     levels: Levels,
-    builder: Builder,
     primals: Sequence[Any],
     outs: Sequence[Any],
     tangents: Sequence[Any],
 ) -> list[Any]:
     """The rule's tangents, with the rule itself mapped over the batch levels."""
     if not levels:
-        with authored(op.family_id, "linearize"):
-            results = rule.linearize(op, builder, tuple(primals), tuple(outs), tuple(tangents), RuleContext(op.family_id))
+        with _rule(op.family_id, "linearize"):
+            results = rule.linearize(op, tuple(primals), tuple(outs), tuple(tangents))
         return list(checked_sequence(results, op, "linearize", op.output_count))
     level, rest = levels[0], levels[1:]
     pattern: list[Any] = []
 
     def one(primals: Any, outs: Any, given: Any) -> tuple[Any, ...]:
-        results = linearize(rule, op, rest, builder, primals, outs, _restored(tangents, given))
+        results = linearize(rule, op, rest, primals, outs, _restored(tangents, given))
         pattern[:] = _pattern(results)
         return present(results)
 
@@ -92,15 +103,14 @@ def transposed(
     rule: ExtensionAdRule,
     op: ExtensionOp,
     levels: Levels,
-    builder: Builder,
     cotangents: Sequence[Any],
     inputs: Sequence[Any],
 ) -> list[Any]:
     """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums over it."""
     mask = tuple(isinstance(x, LinearInput) for x in inputs)
     if not levels:
-        with authored(op.family_id, "transpose_rule"):
-            results = rule.transpose_rule(op, builder, tuple(cotangents), tuple(inputs), LinearMode(mask), RuleContext(op.family_id))
+        with _rule(op.family_id, "transpose_rule"):
+            results = rule.transpose_rule(op, tuple(cotangents), tuple(inputs))
         results = checked_sequence(results, op, "transpose_rule", op.input_count)
         return [r if m else None for r, m in zip(results, mask, strict=True)]
     level, rest = levels[0], levels[1:]
@@ -110,7 +120,7 @@ def transposed(
     def one(given: Any, known: Any) -> tuple[Any, ...]:
         values = iter(known)
         element = [LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)]
-        results = transposed(rule, op, rest, builder, _restored(cotangents, given), element)
+        results = transposed(rule, op, rest, _restored(cotangents, given), element)
         pattern[:] = _pattern(results)
         return present(results)
 

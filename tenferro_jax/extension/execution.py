@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,11 +17,12 @@ from ..jax_seam import Site
 from ..shapes import TensorMeta, meta_of, struct
 from .batching import host_over_levels, over_levels
 from .carrier import Extension
-from .choice import Route, choose_route
-from .op import authored, checked_sequence, lowered, require_arrays
+from .op import checked_sequence, require_arrays
+from .routes import choose_route, lowering_body
 from .runtimes import RouteKind
+from .scope import LOWERING, authored, inherited
 
-lowering_family: contextvars.ContextVar[str | None] = contextvars.ContextVar("family whose lowering is being traced", default=None)
+_FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
 
 def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -32,7 +34,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
         what, run = f"{site.platform} kernel", kernel.run
 
         def one(*element: Any) -> tuple[Any, ...]:
-            with authored(carrier.family_id, what):
+            with authored(carrier.family_id, what), inherited(None):
                 outs = run(carrier.op, *element)
             outs = checked_sequence(outs, carrier.op, what, carrier.output_count)
             return require_arrays(outs, carrier.op, what)
@@ -41,47 +43,9 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
     if route.kind is RouteKind.LOWERING:
         body = lowering_body(carrier, arrays)
         if body is not None:
-            return _checked(carrier, body, arrays, "lower_to_standard_ops")
+            return _checked(carrier, body, arrays, LOWERING)
         choose_route(carrier, site, metas, lowering_declined=True)
     return _callback(carrier, arrays)
-
-
-def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-    """The lowering's outputs, mapped over the batch levels; None when it declines."""
-    token = lowering_family.set(carrier.family_id)
-    declined = False
-
-    def one(*element: Any) -> tuple[Any, ...]:
-        nonlocal declined
-        outs = lowered(carrier.op, element)
-        declined = outs is None
-        return () if outs is None else outs
-
-    try:
-        outs = over_levels(carrier.batching, one)(*arrays)
-    finally:
-        lowering_family.reset(token)
-    return None if declined else tuple(outs)
-
-
-def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
-    """The route that a carrier takes at a site, found without running anything."""
-    route = choose_route(carrier, site, metas)
-    if route.kind is not RouteKind.LOWERING:
-        return route
-    declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *map(struct, metas)) is None
-    return choose_route(carrier, site, metas, lowering_declined=declined)
-
-
-def here() -> Site:
-    """The site of a call outside any program: where JAX runs now, on one device or on the mesh of jax.set_mesh."""
-    return Site(current_platform(), exporting=False, partitioned=jax_seam.spreads(jax.sharding.get_abstract_mesh()))
-
-
-def current_platform() -> str:
-    """The platform where JAX runs now, as extensions name it."""
-    backend = jax.default_backend()
-    return "cuda" if backend == "gpu" else backend
 
 
 def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], what: str) -> tuple[Any, ...]:
@@ -188,3 +152,31 @@ def _failure(carrier: Extension, error: Exception) -> BackendFailure:
         needed="an execution without an exception",
         fix="See the cause; it is the author's own exception.",
     )
+
+
+@contextlib.contextmanager
+def host_errors() -> Iterator[None]:
+    """Turn the JaxRuntimeError of a failed host op inside a jitted function into BackendFailure.
+
+    Wait for the results inside the block (`jax.block_until_ready`), since JAX runs ahead.
+
+    Raises:
+      BackendFailure: with the family_id and the author's error text; the JaxRuntimeError is the cause.
+
+    Example:
+      >>> with host_errors():
+      ...     total = jax.block_until_ready(jax.numpy.ones(3).sum())
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        found = _FAMILY.search(str(error))
+        if found is None:
+            raise
+        lines = [line for line in str(error).splitlines() if found[1] in line]
+        raise BackendFailure(
+            where=f"extension {found[1]} inside a compiled program",
+            given=lines[-1].strip(),
+            needed="an execution without an exception",
+            fix="See the cause; call the op outside jit to get the author's own exception.",
+        ) from error

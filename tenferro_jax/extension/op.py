@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 
-from ..dimensions import are_equal, require_equal
-from ..errors import ArityError, InvalidConfig
+from ..errors import ADRuleError, ArityError, InvalidConfig, MalformedFamilyId
 from ..identity import Sealed
-from ..ops.builder import Builder, JaxBuilder
-from ..ops.op import StdTensorOp
 from ..payload_text import require_annotated
 from ..shapes import TensorMeta, meta_of, struct
+from .family import parse_family_id
+from .scope import LOWERING, authored
 
-Assume = Callable[[Any, Any, str], None]
-"""What takes note of two dimensions that inference assumed to be equal, and where it did."""
-
-
-class ShapeContext:
-    """Given to `infer_output_meta`: how inference compares dimensions that may be symbolic."""
-
-    def __init__(self, where: str, assume: Assume | None = None):
-        self._where, self._assume = where, assume
-
-    def require_equal(self, a: Any, b: Any) -> None:
-        """Demand that two dimensions are equal.
-
-        Raises:
-          ShapeError: they differ.
-          UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add. A graph
-            that is being recorded keeps the equality as a guard instead, checked when the graph is bound to sizes.
-        """
-        if self._assume is not None and are_equal(a, b) is None:
-            self._assume(a, b, self._where)
-        else:
-            require_equal(a, b, self._where)
+Op = TypeVar("Op", bound="ExtensionOp")
 
 
 class ExtensionOp(Sealed):
     """An operation that its author publishes outside this project.
 
     A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It states `family_id`, `input_count`,
-    `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or both. Ops are pure: JAX may run, merge,
-    repeat or drop a call.
+    `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or both; for derivatives also `linearize`, and
+    `transpose_rule` where it is linear. Ops are pure: JAX may run, merge, repeat or drop a call.
 
     Example:
       >>> from dataclasses import dataclass
@@ -55,8 +33,8 @@ class ExtensionOp(Sealed):
       ... class Scale(ExtensionOp):
       ...     family_id = "docs-example.scale.v1"
       ...     factor: float
-      ...     def lower_to_standard_ops(self, builder, x):
-      ...         return (builder.inline(lambda x: self.factor * x, x),)
+      ...     def lower_to_standard_ops(self, x):
+      ...         return (self.factor * x,)
       >>> from tenferro_jax.extension import apply
       >>> print(jax.jit(jax.vmap(lambda x: apply(Scale(3.0), x)[0]))(jnp.arange(3.0)))
       [0. 3. 6.]
@@ -76,19 +54,17 @@ class ExtensionOp(Sealed):
         if isinstance(getattr(type(self), "family_id", None), str):  # its payload is written as text
             require_annotated(self)
 
-    def infer_output_meta(self, inputs: Sequence[TensorMeta], context: ShapeContext) -> Sequence[TensorMeta]:
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """dtype and shape of every output, total over concrete and symbolic shapes.
 
         May be left out when a lowering exists: it is derived from the lowering then.
 
         Args:
-          inputs: a TensorMeta for each input.
-          context: `context.require_equal(a, b)` compares dimensions.
+          inputs: a TensorMeta for each input; `require_equal(a, b)` compares their sizes.
 
         Returns:
           For each output a TensorMeta, or a plain (dtype, shape) pair.
         """
-        del context
         outs = jax.eval_shape(lambda *arrays: lowered(self, arrays), *map(struct, inputs))
         if outs is None:
             raise InvalidConfig(
@@ -103,14 +79,32 @@ class ExtensionOp(Sealed):
         """Reference execution: NumPy arrays in (read-only), a sequence of NumPy arrays of the inferred metas out."""
         raise NotImplementedError
 
-    def lower_to_standard_ops(self, builder: Builder, *inputs: Any) -> Sequence[Any] | None:
-        """Expand into standard ops through `builder`; a sequence of output values, or None if there is no expansion.
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any] | None:
+        """Compute the outputs by standard ops: plain jax.numpy on JAX arrays, without extensions.
+
+        Returns:
+          A sequence of arrays, one for each output; None if there is no lowering for these inputs.
 
         Raises:
           ExtensionLoweringError: for the author to raise when payload or metadata cannot be lowered.
         """
-        del builder, inputs
+        del inputs
         return None
+
+    def differentiable_form(self) -> ExtensionOp:
+        """The op of the same family to run in place of this one when it is differentiated: by default this one.
+
+        Its first outputs are those of this op; the further ones are residuals for its `linearize`.
+        """
+        return self
+
+    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """The tangents of the outputs, linear in those of the inputs: what `ExtensionAdRule.linearize` says, for this op."""
+        raise ADRuleError(self.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
+
+    def transpose_rule(self, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+        """The cotangents of the inputs that this op is linear in: what `ExtensionAdRule.transpose_rule` says, for this op."""
+        raise ADRuleError(self.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
 
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         """An op of the same family that computes the vmap of this one, with the batch axis of each output; or None.
@@ -168,6 +162,58 @@ def require_own_family(cls: Any) -> None:
         )
 
 
+@dataclass_transform(frozen_default=True)
+def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
+    """Declare the class below as the op family `<package>.<name>.v<version>`.
+
+    The class becomes a frozen dataclass: its annotated fields are the payload.
+
+    Args:
+      package: the name of the distribution that publishes the op, without a dot.
+      name: the op's name in that package.
+      version: the major version, from 0. Raise it with any change of payload, inference, rule or numbers.
+
+    Raises:
+      MalformedFamilyId: the parts make no family_id, or one that reads as other parts.
+      InvalidConfig: the class is no ExtensionOp, states another family_id itself, is a dataclass that is not frozen, or
+        overrides something of an op class that it derives from and whose family_id it states.
+
+    Example:
+      >>> @extension_op(package="docs-example", name="shift", version=1)
+      ... class Shift(ExtensionOp):
+      ...     by: float
+      ...     def lower_to_standard_ops(self, x):
+      ...         return (x + self.by,)
+      >>> Shift.family_id, Shift(2.0)
+      ('docs-example.shift.v1', Shift(by=2.0))
+    """
+    family_id = f"{package}.{name}.v{version}"
+    if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
+        raise MalformedFamilyId(family_id, problem=f"it does not read back as package={package!r}, name={name!r}, version={version!r}")
+
+    def declare(cls: type[Op]) -> type[Op]:
+        DECLARING.discard(declare)
+        if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
+            raise _refusal(family_id, repr(cls), "a subclass of ExtensionOp", "Derive it from tenferro_jax.extension.ExtensionOp.")
+        stated = vars(cls).get("family_id", family_id)
+        if stated != family_id:
+            raise _refusal(family_id, f"family_id = {stated!r} in the class", "one family_id", "Leave the line out.")
+        cls.family_id = family_id
+        require_own_family(cls)
+        if "__dataclass_params__" not in vars(cls):
+            return dataclasses.dataclass(frozen=True)(cls)
+        if not vars(cls)["__dataclass_params__"].frozen:
+            raise _refusal(family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out.")
+        return cls
+
+    DECLARING.add(declare)
+    return declare
+
+
+def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig:
+    return InvalidConfig(where=f"extension_op, {family_id}", given=given, needed=needed, fix=fix)
+
+
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
     return type(op).eager_execute is not ExtensionOp.eager_execute
@@ -178,48 +224,19 @@ def has_lowering(op: ExtensionOp) -> bool:
     return type(op).lower_to_standard_ops is not ExtensionOp.lower_to_standard_ops
 
 
-class LoweringBuilder(JaxBuilder):
-    """Emits a lowering into JAX; extensions are refused, because a lowering ends in standard ops."""
-
-    def __init__(self, family_id: str):
-        self._family_id = family_id
-
-    def add(self, op: Any, *values: Any) -> tuple[Any, ...]:
-        """Apply one standard op."""
-        if isinstance(op, StdTensorOp) and not hasattr(op, "family_id"):
-            return super().add(op, *values)
-        raise nested_extension(self._family_id, str(getattr(op, "family_id", op)))
-
-
-def nested_extension(family_id: str, inner: str) -> InvalidConfig:
-    """The refusal of an extension inside a lowering."""
-    return InvalidConfig(
-        where=f"lower_to_standard_ops of extension {family_id}",
-        given=f"an extension op {inner} emitted",
-        needed="standard ops only",
-        fix="Emit what the inner extension lowers to, or emit it from an AD rule instead.",
-    )
+def has_own_rule(op: ExtensionOp) -> bool:
+    """Whether the author wrote linearize or transpose_rule in the op's class."""
+    cls = type(op)
+    return cls.linearize is not ExtensionOp.linearize or cls.transpose_rule is not ExtensionOp.transpose_rule
 
 
 def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
-    with authored(op.family_id, "lower_to_standard_ops"):
-        outs = op.lower_to_standard_ops(LoweringBuilder(op.family_id), *arrays)
+    with authored(op.family_id, LOWERING):
+        outs = op.lower_to_standard_ops(*arrays)
     if outs is None:
         return None
-    return require_arrays(checked_sequence(outs, op, "lower_to_standard_ops", op.output_count), op, "lower_to_standard_ops")
-
-
-@contextlib.contextmanager
-def authored(family_id: str, method: str) -> Iterator[None]:
-    """Runs the author's code: an exception passes as it is, with a note that names the method and the family."""
-    try:
-        yield
-    except Exception as error:
-        note = f"in {method} of extension {family_id}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-        raise
+    return require_arrays(checked_sequence(outs, op, LOWERING, op.output_count), op, LOWERING)
 
 
 def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:

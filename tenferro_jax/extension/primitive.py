@@ -13,18 +13,17 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
-from ..jax_seam import Site
-from ..ops.builder import JaxBuilder
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
 from .batching import BatchLevel
 from .carrier import Extension
-from .choice import has_host_route_alone
 from .differentiation import linearize, not_differentiable, present, require_metas, transposed
-from .execution import forward, here, lowering_family, route_of, run_host
+from .execution import forward, run_host
 from .family import parse_family_id
-from .op import ExtensionOp, authored, has_host_form, nested_extension
-from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, not_a_rule_set
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, not_a_runtime_set
+from .op import ExtensionOp, has_host_form, has_lowering
+from .routes import here, route_of
+from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, require_rules
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
+from .scope import LOWERING, authored, inherited, nested_extension, running
 from .sharding import output_shardings
 
 # --- the entry point -----------------------------------------------------------------------------------------------
@@ -33,16 +32,18 @@ from .sharding import output_shardings
 def apply(
     op: ExtensionOp | Extension,
     *arrays: Any,
-    rules: ExtensionRuleSet = NO_RULES,
-    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    rules: ExtensionRuleSet | None = None,
+    runtimes: ExtensionRuntimeSet | None = None,
 ) -> tuple[Any, ...]:
     """Run an extension op on arrays, under any JAX transform.
 
     Args:
       op: the op.
       *arrays: one array for each input: jax or NumPy arrays, tracers; Python numbers and lists are converted.
-      rules: the AD rules to use if this call is differentiated; they are captured now.
-      runtimes: kernels that may execute it, and the routes that may be taken; also for what its rules emit.
+      rules: AD rules to use if this call is differentiated, for families whose class states none; they are captured now.
+      runtimes: kernels that may execute it, and the routes that may be taken.
+
+    A call in an AD rule that leaves out one of the two has that of the call that is differentiated.
 
     Returns:
       A tuple with one array for each output.
@@ -51,7 +52,9 @@ def apply(
       ArityError: a wrong number of arrays.
       X64Error: a 64-bit NumPy array while 64-bit types are off.
       MetaMismatchError: a route returned something else than infer_output_meta promised.
-      ADRuleError: later, if the call is differentiated and `rules` has no rule for the family.
+      InvalidConfig: a call in the lowering of an extension.
+      ADRuleError: later, if the call is differentiated, and neither its class nor `rules` has a rule.
+      DuplicateRule: later, if the call is differentiated and both have one.
       BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see `host_errors`.
 
     Cost: on concrete arrays about 2 us more than a call of an equal jitted function, and 5 us to make a new op object;
@@ -65,19 +68,26 @@ def apply(
       >>> apply(TropicalEinsum(max_plus, "ij,jk->ik"), a, a)[0].tolist()
       [[3.0, 1.0], [2.0, 3.0]]
     """
-    if type(runtimes) is not ExtensionRuntimeSet:
-        raise not_a_runtime_set(runtimes, "apply of an extension")
-    carrier = Extension.of(op, runtimes)
-    if type(rules) is ExtensionRuleSet and lowering_family.get() is None and all(map(_is_plain, arrays)):
+    method = running.get()
+    if method is not None:
+        if method.name == LOWERING:
+            raise nested_extension(method.family_id, getattr(op, "family_id", repr(op)))
+        if inherited.value is not None:
+            outer_rules, outer_runtimes = inherited.value
+            rules = outer_rules if rules is None else rules
+            runtimes = outer_runtimes if runtimes is None and isinstance(op, ExtensionOp) else runtimes
+            with inherited(None):
+                return apply(op, *arrays, rules=rules, runtimes=runtimes)
+    if rules is not None and type(rules) is not ExtensionRuleSet:
+        require_rules(rules, "apply of an extension")
+    if runtimes is not None and type(runtimes) is not ExtensionRuntimeSet:
+        require_runtimes(runtimes, "apply of an extension")
+    carrier = Extension.of(op, NO_RUNTIMES if runtimes is None else runtimes)
+    if all(map(_is_plain, arrays)):
         return _eager(carrier)(*arrays)
-    outer = lowering_family.get()
-    if outer is not None:
-        raise nested_extension(outer, carrier.family_id)
-    if not isinstance(rules, ExtensionRuleSet):
-        raise not_a_rule_set(rules, f"apply of extension {carrier.family_id}")
     operands = [as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)]
     if any(isinstance(a, jax.core.Tracer) for a in operands):
-        return tuple(_bind(carrier, rules, jax_seam.vary_together(operands)))
+        return tuple(_bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands)))
     _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
     return _eager(carrier)(*operands)
 
@@ -111,40 +121,32 @@ def save_families(*family_ids: str) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
-class _OnHost(Exception):
-    """Leaves the tracing of an eager call whose route turns out to be the host form."""
-
-
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
-    if has_host_route_alone(carrier):
+    op = carrier.op
+    if has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
 
-    def run(*arrays: Any) -> tuple[Any, ...]:
-        if has_host_form(carrier.op) and _runs_on_host(carrier, arrays):
-            raise _OnHost
-        return tuple(_bind(carrier, NO_RULES, arrays))
+    def run(*arrays: Any) -> tuple[Any, ...] | None:
+        """The outputs; None where the host computes them: the author's exception is then seen as it is."""
+        return None if _runs_on_host(carrier, arrays) else tuple(_bind(carrier, NO_RULES, arrays))
 
     run.__name__ = run.__qualname__ = carrier.family_id
     jitted = jax.jit(run)
-    if not has_host_form(carrier.op):
+    if not has_host_form(op):
         return jitted
-    on_host: set[tuple[Site, tuple[TensorMeta, ...]]] = set()  # where and at which sizes the trace ended on the host
 
     def call(*arrays: Any) -> tuple[Any, ...]:
-        if on_host and (here(), tuple(map(meta_of, arrays))) in on_host:
-            return tuple(run_host(carrier, arrays))
-        try:
-            return jitted(*arrays)
-        except _OnHost:
-            on_host.add((here(), tuple(map(meta_of, arrays))))
-        return tuple(run_host(carrier, arrays))
+        outs = jitted(*arrays)
+        return tuple(run_host(carrier, arrays)) if outs is None else outs
 
     return call
 
 
 def _runs_on_host(carrier: Extension, arrays: Sequence[Any]) -> bool:
+    if not has_host_form(carrier.op):
+        return False
     metas = tuple(map(meta_of, arrays))
     carrier.infer(*metas)  # refuses what the op does not take, before a lowering meets it
     return route_of(carrier, metas, here()).kind is RouteKind.HOST
@@ -182,9 +184,8 @@ def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
     del rules  # they never key an executable
-    if has_host_form(op.op) and _runs_on_host(op, arrays):
-        return run_host(op, arrays)
-    return jax_seam.compile_and_run(family_primitive(op.family_id), *arrays, op=op, rules=NO_RULES)
+    with jax.disable_jit(False), inherited(None):
+        return list(_eager(op)(*arrays))
 
 
 def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
@@ -196,17 +197,9 @@ def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
 # --- JVP -----------------------------------------------------------------------------------------------------------
 
 
-class RuleBuilder(JaxBuilder):
-    """Emits an AD rule into JAX; an extension that the rule emits is called with the outer call's rules and runtimes."""
-
-    def __init__(self, rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet):
-        self._rules, self._runtimes = rules, runtimes
-
-    def add(self, op: Any, *values: Any) -> tuple[Any, ...]:
-        """Apply a standard op or an extension."""
-        if isinstance(op, ExtensionOp | Extension):
-            return apply(op, *values, rules=self._rules, runtimes=self._runtimes)
-        return super().add(op, *values)
+def _inheriting(rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet) -> Any:
+    """The scope of an AD rule; where there is nothing to inherit, it shares jit's caches with the code around it."""
+    return inherited((rules, runtimes) if len(rules) or runtimes != NO_RUNTIMES else None)
 
 
 def _jax_value(value: Any) -> Any:
@@ -239,7 +232,7 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
-    rule = rules.lookup_rule(op.family_id)
+    rule = rules.rule_of(op.op)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
     primals = list(map(_jax_value, primals))
@@ -247,11 +240,12 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
     # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
-    results = jax_seam.on_automatic_axes(
-        lambda *values: linearize(rule, form.op, form.batching, RuleBuilder(rules, op.runtimes), *values),
-        (primals, outs, given),
-        [jax.typeof(out).sharding for out in outs],
-    )
+    with _inheriting(rules, op.runtimes):
+        results = jax_seam.on_automatic_axes(
+            lambda *values: linearize(rule, form.op, form.batching, *values),
+            (primals, outs, given),
+            [jax.typeof(out).sharding for out in outs],
+        )
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
     require_metas(results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}")
@@ -263,7 +257,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
-    rule = rules.lookup_rule(op.family_id)
+    rule = rules.rule_of(op.op)
     if rule is None:
         raise ADRuleError(op.family_id, "transpose")
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
@@ -271,11 +265,12 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
     inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else _jax_value(a) for a, m in zip(args, mask, strict=True)]
     results: list[Any] = [None] * len(args)
     if present(given):
-        results = jax_seam.on_automatic_axes(
-            lambda *values: transposed(rule, op.op, op.batching, RuleBuilder(rules, op.runtimes), *values),
-            (given, inputs),
-            [a.aval.sharding if m else None for a, m in zip(args, mask, strict=True)],
-        )
+        with _inheriting(rules, op.runtimes):
+            results = jax_seam.on_automatic_axes(
+                lambda *values: transposed(rule, op.op, op.batching, *values),
+                (given, inputs),
+                [a.aval.sharding if m else None for a, m in zip(args, mask, strict=True)],
+            )
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
         raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]

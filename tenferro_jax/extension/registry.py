@@ -14,21 +14,23 @@ from .op import ExtensionOp, require_own_family
 
 @dataclasses.dataclass(frozen=True)
 class ExtensionFactory:
-    """Makes the ops of one family. Subclass it to decode by hand or to offer a default instance.
+    """Makes the ops of one family, as the fields of the class say. Subclass it to decode by hand.
 
     Attributes:
       op_class: the ExtensionOp subclass, a frozen dataclass or a class without fields.
+      default: an op for diagnostics, where the class does not make one without arguments.
 
     Raises:
       InvalidConfig: op_class is no ExtensionOp subclass.
     """
 
     op_class: type[ExtensionOp]
+    default: ExtensionOp | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.op_class, type) or not issubclass(self.op_class, ExtensionOp):
             raise InvalidConfig(
-                where="ExtensionFactory", given=repr(self.op_class), needed="an ExtensionOp subclass", fix="Pass the class of the ops."
+                where="registration", given=repr(self.op_class), needed="an ExtensionOp subclass", fix="Pass the class of the ops."
             )
 
     @property
@@ -44,8 +46,12 @@ class ExtensionFactory:
         return parse_family_id(self.family_id).version
 
     def instantiate_default(self) -> ExtensionOp | None:
-        """An op for diagnostics, or None."""
-        return None
+        """An op for diagnostics, or None where there is no default and a field of the class has none."""
+        fields: dict[str, dataclasses.Field[Any]]
+        fields = getattr(self.op_class, "__dataclass_fields__", {})
+        missing = dataclasses.MISSING
+        needed = [name for name, f in fields.items() if f.init and f.default is missing and f.default_factory is missing]
+        return self.op_class() if self.default is None and not needed else self.default
 
     def decode(self, payload: str) -> Any:
         """The op whose payload was written as JSON; PayloadError if it is not one of this family."""
@@ -56,26 +62,26 @@ _factories: dict[str, ExtensionFactory] = {}
 _lock = threading.Lock()
 
 
-def register_extension(factory: ExtensionFactory) -> None:
-    """Make a family known to this process.
+def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
+    """Make a family known to this process: reading files needs it, running and differentiating do not.
+
+    Args:
+      family: the class of its ops, or a factory that decodes by hand or offers a default.
 
     Raises:
       MalformedFamilyId: the family_id is not `<package>.<op>.v<major>`.
       Duplicate: the family_id is registered already.
-      InvalidConfig: not an ExtensionFactory.
+      InvalidConfig: neither a class of ops nor a factory.
 
     Example:
-      >>> from tenferro_jax.extension import ExtensionFactory, ExtensionOp
+      >>> from tenferro_jax.extension import ExtensionOp
       >>> class Nothing(ExtensionOp):
       ...     family_id = "docs-example.nothing.v1"
-      >>> register_extension(ExtensionFactory(Nothing))
+      >>> register_extension(Nothing)
       >>> lookup_extension_factory("docs-example.nothing.v1").version
       1
     """
-    if not isinstance(factory, ExtensionFactory):
-        raise InvalidConfig(
-            where="register_extension", given=repr(factory), needed="an ExtensionFactory", fix="Pass ExtensionFactory(YourOpClass)."
-        )
+    factory = family if isinstance(family, ExtensionFactory) else ExtensionFactory(family)
     family_id = factory.family_id
     parse_family_id(family_id)
     with _lock:

@@ -1,17 +1,147 @@
-"""Ask a JAX function which route each of its extensions takes."""
+"""Who executes an extension: the one place that chooses and says why, and what asks it about a whole function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
+from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import Site, inner_jaxprs, is_literal, manual_inside, open_jaxpr, require_platforms, spreads
-from ..shapes import TensorMeta
+from ..shapes import TensorMeta, struct
+from .batching import over_levels
 from .carrier import Extension
-from .choice import Route
-from .execution import here, route_of
+from .op import has_host_form, has_lowering, lowered
+from .runtimes import Kernel, RouteKind
+from .scope import authored
+
+ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops, with no place where it runs
+
+
+class Route(NamedTuple):
+    """The chosen route of one extension node.
+
+    Attributes:
+      family_id: the extension.
+      platform: "cpu", "cuda", "rocm", "tpu", or "default".
+      kind: kernel, lowering or host.
+      reason: why this one, in a few words.
+    """
+
+    family_id: str
+    platform: str
+    kind: RouteKind
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
+
+
+def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *, lowering_declined: bool = False) -> Route:
+    """The first that exists and is selected: a kernel for the platform that serves the call, the lowering, the host form.
+
+    Args:
+      carrier: the extension, with its runtimes.
+      metas: of the inputs.
+      site: platform, whether this is an export, whether XLA partitions over several devices.
+      lowering_declined: lower_to_standard_ops was asked and returned None.
+
+    Raises:
+      Unsupported: nothing can run the op there.
+    """
+    op, selected = carrier.op, carrier.runtimes.routes
+
+    def route(kind: RouteKind, reason: str) -> Route:
+        return Route(op.family_id, site.platform, kind, reason)
+
+    passed_over = ""
+    kernel = carrier.runtimes.lookup_kernel(op.family_id, site.platform)
+    if kernel is not None:
+        if RouteKind.KERNEL not in selected:
+            passed_over = "; its kernel is not selected"
+        elif site.exporting:
+            passed_over = "; its kernel is not portable"
+        elif site.partitioned:
+            passed_over = "; its kernel cannot be partitioned, use jax.shard_map"
+        elif why := _declined(kernel, carrier, metas):
+            passed_over = f"; its kernel declines: {why}"
+        else:
+            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
+    if has_lowering(op) and not lowering_declined and RouteKind.LOWERING in selected:
+        return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
+    if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
+        return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
+    if lowering_declined:
+        passed_over += "; its lower_to_standard_ops returned None for these inputs"
+    elsewhere = sorted(known.platform for known in carrier.runtimes if known.family_id == op.family_id and known.platform != site.platform)
+    if elsewhere:
+        passed_over += f"; its kernels are for {', '.join(elsewhere)}"
+    lower = "Lower these inputs too" if lowering_declined else "Override lower_to_standard_ops"
+    if len(selected) < len(RouteKind):
+        needed, fix = f"{carrier.runtimes}", "Select more routes."
+    elif site.platform == ANY_PLATFORM:
+        needed, fix = "a lowering to standard ops: kernels and host code are none", f"{lower}."
+    elif site.exporting:
+        needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", f"{lower}."
+    else:
+        needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
+        fix = f"{lower}, or override eager_execute."
+    place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
+    given = ("no lowering to write out" if site.platform == ANY_PLATFORM else place) + passed_over
+    raise Unsupported(where=f"extension {op.family_id}", given=given, needed=needed, fix=fix)
+
+
+def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:
+    """Why a kernel does not serve the call, or nothing."""
+    if kernel.declines is None:
+        return ""
+    for level in carrier.batching:
+        metas = level.inner(metas)
+    what = f"{kernel.platform} kernel, declines"
+    with authored(carrier.family_id, what):
+        why = kernel.declines(carrier.op, *metas)
+    if not isinstance(why, str):
+        raise InvalidConfig(
+            where=f"{what}, of extension {carrier.family_id}",
+            given=repr(why),
+            needed='why the kernel does not serve the call, in words, or "" if it does',
+        )
+    return why
+
+
+def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The lowering's outputs, mapped over the batch levels; None when it declines."""
+    declined = False
+
+    def one(*element: Any) -> tuple[Any, ...]:
+        nonlocal declined
+        outs = lowered(carrier.op, element)
+        declined = outs is None
+        return () if outs is None else outs
+
+    outs = over_levels(carrier.batching, one)(*arrays)
+    return None if declined else tuple(outs)
+
+
+def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
+    """The route that a carrier takes at a site, found without running anything."""
+    route = choose_route(carrier, site, metas)
+    if route.kind is not RouteKind.LOWERING:
+        return route
+    declined = jax.eval_shape(lambda *xs: lowering_body(carrier, xs), *map(struct, metas)) is None
+    return choose_route(carrier, site, metas, lowering_declined=declined)
+
+
+def here() -> Site:
+    """The site of a call outside any program: where JAX runs now, on one device or on the mesh of jax.set_mesh."""
+    return Site(current_platform(), exporting=False, partitioned=spreads(jax.sharding.get_abstract_mesh()))
+
+
+def current_platform() -> str:
+    """The platform where JAX runs now, as extensions name it."""
+    backend = jax.default_backend()
+    return "cuda" if backend == "gpu" else backend
 
 
 def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:

@@ -6,14 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from ..dimensions import are_equal, require_equal
 from ..errors import ADRuleError, DuplicateRule, InvalidConfig
 from ..identity import Sealed
-from ..jax_seam import graph_assumptions
-from ..ops.builder import Builder
-from ..shapes import Described, TensorMeta, meta_of
+from ..shapes import Described, TensorMeta
 from .family import family_of
-from .op import ExtensionOp
+from .op import ExtensionOp, has_own_rule
 
 
 class _NotDifferentiable:
@@ -32,120 +29,83 @@ class LinearInput(Described):
     meta: TensorMeta
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearMode:
-    """How a transpose rule is called.
-
-    Attributes:
-      active_mask: for each input, whether its cotangent is wanted; `inputs[i]` is a LinearInput exactly there.
-    """
-
-    active_mask: tuple[bool, ...]
-
-
-class RuleContext:
-    """The only way for a rule to ask about values: metadata and guards."""
-
-    def __init__(self, family_id: str):
-        self._family_id = family_id
-
-    def shape_of(self, value: Any) -> tuple[Any, ...]:
-        """Shape of a value or LinearInput; dimensions may be symbolic."""
-        return tuple(value.shape)
-
-    def dtype_of(self, value: Any) -> Any:
-        """dtype of a value or LinearInput."""
-        return value.dtype
-
-    def metadata_of(self, value: Any) -> TensorMeta:
-        """dtype and shape of a value or LinearInput."""
-        return meta_of(value)
-
-    def require_equal(self, a: Any, b: Any) -> None:
-        """Demand that two dimensions are equal.
-
-        Raises:
-          ShapeError: they differ.
-          UndecidedDimensionError: they are symbolic and JAX cannot tell. Where the derivative is recorded as a graph, the
-            equality is a guard of that graph instead.
-        """
-        where = f"AD rule of extension {self._family_id}"
-        if graph_assumptions.value is not None and are_equal(a, b) is None:
-            graph_assumptions.value.append((a, b, where))
-        else:
-            require_equal(a, b, where)
-
-
 class ExtensionAdRule(Sealed):
-    """AD of one family. A frozen value: a `@dataclass(frozen=True)`, or a class without state."""
+    """AD of one family, where the op's class is another author's. A frozen value: a `@dataclass(frozen=True)`, or without state.
+
+    Its methods are written in plain JAX. An extension that they call, `apply(op, ...)`, is called with the rules and kernels
+    of the call that is differentiated. `require_equal(a, b)` compares sizes, symbolic ones too.
+    """
 
     family_id: ClassVar[str]
 
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
-        """The op of the same family to run in place of `op` when it is differentiated.
+        """The op of the same family to run in place of `op` when it is differentiated: by default `op` itself.
 
         Its first outputs are those of `op`; the further ones are residuals for `linearize`, which then receives this
-        op and all its outputs. By default `op` itself.
+        op and all its outputs.
         """
         return op
 
-    def linearize(
-        self,
-        op: Any,
-        builder: Builder,
-        primal_in: Sequence[Any],
-        primal_out: Sequence[Any],
-        tangent_in: Sequence[Any],
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        """Emit the tangents of the outputs, linear in the tangents of the inputs.
+    def linearize(self, op: Any, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """The tangents of the outputs, linear in the tangents of the inputs.
 
         Args:
           op: the extension op (its differentiable form).
-          builder: where to emit; `builder.add(op, *values)`, `builder.inline(fn, *values)`. Extensions may be emitted
-            too; they are called with the rule set of the outer call.
-          primal_in: inputs.
-          primal_out: outputs of the differentiable form.
-          tangent_in: for each input its tangent, None where inactive (a zero must not be made).
-          context: metadata and guards.
+          primals: the inputs.
+          outputs: of the differentiable form.
+          tangents: for each input its tangent, None where it has none (a zero must not be made).
 
         Returns:
           For each output of the differentiable form a tangent, None for zero, or NOT_DIFFERENTIABLE.
         """
         raise ADRuleError(op.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
-    def transpose_rule(
-        self,
-        op: Any,
-        builder: Builder,
-        cotangent_out: Sequence[Any],
-        inputs: Sequence[Any],
-        mode: LinearMode,
-        context: RuleContext,
-    ) -> Sequence[Any]:
-        """Emit the cotangents of the inputs that the op is linear in.
+    def transpose_rule(self, op: Any, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+        """The cotangents of the inputs that the op is linear in.
 
         Args:
           op: the extension op.
-          builder: where to emit.
-          cotangent_out: for each output its cotangent, None where zero.
-          inputs: for each input its value, or LinearInput where `mode.active_mask` is True.
-          mode: which inputs are linear.
-          context: metadata and guards.
+          cotangents: for each output its cotangent, None where zero.
+          inputs: for each input its value, or a LinearInput where its cotangent is wanted.
 
         Returns:
-          For each input a cotangent, None for zero or where the mask is False, or NOT_DIFFERENTIABLE.
+          For each input a cotangent, None for zero or where the input has a value, or NOT_DIFFERENTIABLE.
         """
         raise ADRuleError(op.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
+
+
+class _OwnRule(ExtensionAdRule):
+    """The rule of ops whose class states it."""
+
+    def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
+        return op.differentiable_form()
+
+    def linearize(self, op: Any, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        return op.linearize(primals, outputs, tangents)
+
+    def transpose_rule(self, op: Any, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+        return op.transpose_rule(cotangents, inputs)
+
+
+_OWN_RULE = _OwnRule()
+
+
+def is_stated(rule: ExtensionAdRule, op: ExtensionOp, method: str) -> bool:
+    """Whether a rule of an op overrides linearize or transpose_rule."""
+    cls, base = (type(op), ExtensionOp) if rule is _OWN_RULE else (type(rule), ExtensionAdRule)
+    return getattr(cls, method) is not getattr(base, method)
 
 
 class ExtensionRuleSet(Sealed):
     """An immutable set of AD rules, at most one a family, equal and hashed by content.
 
     Example:
-      >>> from ext_tropical import TROPICAL_RULES
-      >>> TROPICAL_RULES
-      ExtensionRuleSet(tenferro-ext-tropical.einsum.v1, tenferro-ext-tropical.log_einsum.v1, tenferro-ext-tropical.weighted_sum.v1)
+      >>> class SquareRule(ExtensionAdRule):
+      ...     family_id = "docs-example.square.v1"
+      ...     def linearize(self, op, primals, outputs, tangents):
+      ...         return (2 * primals[0] * tangents[0],)
+      >>> ExtensionRuleSet(SquareRule())
+      ExtensionRuleSet(docs-example.square.v1)
     """
 
     def __init__(self, *rules: ExtensionAdRule):
@@ -174,6 +134,24 @@ class ExtensionRuleSet(Sealed):
     def lookup_rule(self, family_id: str) -> ExtensionAdRule | None:
         """The rule of a family, or None."""
         return self._by_family.get(family_id)
+
+    def rule_of(self, op: ExtensionOp) -> ExtensionAdRule | None:
+        """The rule of an op: what its class states, else the rule of its family here, or None.
+
+        Raises:
+          DuplicateRule: there are both.
+        """
+        rule = self._by_family.get(op.family_id)
+        if not has_own_rule(op):
+            return rule
+        if rule is not None:
+            raise DuplicateRule(
+                where=f"derivative of extension {op.family_id}",
+                given=f"{type(rule).__name__} in the rule set, and a rule in the class {type(op).__name__}",
+                needed="one rule a family",
+                fix="Leave the family out of the rule set.",
+            )
+        return _OWN_RULE
 
     def is_rule_registered(self, family_id: str) -> bool:
         """Whether the set has a rule for the family."""

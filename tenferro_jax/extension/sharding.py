@@ -12,7 +12,8 @@ from ..errors import InvalidConfig, TenferroError
 from .batching import Levels
 from .carrier import Extension
 from .execution import lowering_body
-from .op import ExtensionOp, authored, has_lowering
+from .op import ExtensionOp, has_lowering
+from .scope import authored
 
 
 def _own(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:

@@ -12,7 +12,9 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import InvalidConfig, ShapeError
-from ..extension import NO_RULES, Extension, ExtensionOp, ExtensionRuleSet
+from ..extension.carrier import Extension
+from ..extension.op import ExtensionOp
+from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..ops.op import StdTensorOp
 from ..ops.random import RandomWrap
 from ..ops.source import Constant

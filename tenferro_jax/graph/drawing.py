@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..extension import Extension
+from ..extension.carrier import Extension
 from ..extension.missing import MissingExtension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp

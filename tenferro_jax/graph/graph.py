@@ -22,7 +22,10 @@ import jax
 
 from ..dimensions import bind_dim, undecided
 from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
-from ..extension import Extension, ExtensionRuleSet, ExtensionRuntimeSet, apply
+from ..extension.carrier import Extension
+from ..extension.primitive import apply
+from ..extension.rules import ExtensionRuleSet
+from ..extension.runtimes import ExtensionRuntimeSet
 from ..identity import Sealed, canonical_bytes, map_leaves, static_keys
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, call, require_fields, require_inputs

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..extension import Extension
+from ..extension.carrier import Extension
 from ..identity import typed_key
 from ..ops.op import StdTensorOp
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import Unsupported
-from ..extension import Extension
+from ..extension.carrier import Extension
 from ..shapes import TensorMeta, struct
 from .rows import PLAIN_PARAMS, ROWS, Row, described, refuse
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 
 from ..errors import MalformedGraph, TenferroError
-from ..extension import Extension
+from ..extension.carrier import Extension
 from ..extension.missing import MissingExtension
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp, call, require_inputs

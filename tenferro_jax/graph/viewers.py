@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..extension import Extension
+from ..extension.carrier import Extension
 from .drawing import LOOKS, kind_of, output_names, title_of
 from .printing import named_bodies, op_text, plain, value_text
 

@@ -12,12 +12,14 @@ from jax.tree_util import PyTreeDef
 
 from ..dimensions import read_dimension, read_scope
 from ..errors import PayloadError, TenferroError, Unsupported
-from ..extension import NO_RULES, Extension, ExtensionOp
 from ..extension.batching import BatchLevel, Levels
+from ..extension.carrier import Extension
 from ..extension.family import parse_family_id
 from ..extension.installed import register_installed
 from ..extension.missing import MissingExtension
+from ..extension.op import ExtensionOp
 from ..extension.registry import lookup_extension_factory, require_extension_factory, require_known_version
+from ..extension.rules import NO_RULES
 from ..graph.graph import Graph, Node
 from ..graph.guards import Guard
 from ..graph.verify import verify

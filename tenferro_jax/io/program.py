@@ -14,7 +14,7 @@ import jax.export
 
 from ..dimensions import require_constraints
 from ..errors import PlaceholderShapeMismatch, UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
-from ..extension import ExtensionOp
+from ..extension.op import ExtensionOp
 from ..extension.registry import require_extension_factory
 from ..jax_seam import Module
 from ..shapes import as_operand, meta_of, require_x64_leaves, solve_sizes

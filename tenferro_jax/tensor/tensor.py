@@ -17,14 +17,10 @@ from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, ShapeError
-from ..extension import (
-    NO_RULES,
-    NO_RUNTIMES,
-    ExtensionOp,
-    ExtensionRuleSet,
-    ExtensionRuntimeSet,
-    apply,
-)
+from ..extension.op import ExtensionOp
+from ..extension.primitive import apply
+from ..extension.rules import NO_RULES, ExtensionRuleSet
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, solve_sizes

@@ -12,9 +12,10 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import DTypeError, InvalidConfig, shortened
-from ..extension import NO_RUNTIMES, Extension
-from ..extension.choice import ANY_PLATFORM
+from ..extension.carrier import Extension
 from ..extension.execution import forward
+from ..extension.routes import ANY_PLATFORM
+from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..graph.read_jaxpr import RULE_DEPTH
 from .trace import trace

@@ -13,7 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import ShapeError
-from tenferro_jax.extension import NO_RULES, NO_RUNTIMES, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    LinearInput,
+    apply,
+    require_equal,
+)
+from tenferro_jax.extension.rules import NO_RULES
+from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import ScaledSquare
 
@@ -37,7 +48,7 @@ class Defect:
 class Same(ExtensionOp):
     """One output like the first input."""
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]]
 
 
@@ -51,7 +62,7 @@ class OneMore(Same):
     broken: bool
     family_id = "broken.one_more.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         (n,) = inputs[0].shape
         return [(inputs[0].dtype, (n if isinstance(n, int) or not self.broken else n + 1,))]
 
@@ -67,10 +78,10 @@ class AddOrJoin(ExtensionOp):
     family_id = "broken.add_or_join.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         x, y = inputs
         if not self.broken:
-            context.require_equal(x.shape[0], y.shape[0])
+            require_equal(x.shape[0], y.shape[0])
             return [x]
         return [x if x.shape == y.shape else (x.dtype, (x.shape[0] + y.shape[0],))]
 
@@ -86,10 +97,10 @@ class AddEqual(ExtensionOp):
     family_id = "broken.add_equal.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         x, y = inputs
         if not self.broken:
-            context.require_equal(x.shape[0], y.shape[0])
+            require_equal(x.shape[0], y.shape[0])
         elif x.shape != y.shape:
             raise ShapeError(where=self.family_id, given="two sizes", needed="one", fix="Cut one.")
         return [x]
@@ -103,7 +114,7 @@ class IntegerSize(Same):
     broken: bool
     family_id = "broken.integer_size.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         n = inputs[0].shape[0]
         return [(inputs[0].dtype, (int(n) if self.broken else n,))]
 
@@ -118,8 +129,8 @@ class Narrow(Same):
     broken: bool
     family_id = "broken.narrow.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: jnp.cos(x.astype("float32") if self.broken else x), x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.cos(x.astype("float32") if self.broken else x),)
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ class TwoPromised(Same):
     broken: bool
     family_id = "broken.two_promised.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]] * (2 if self.broken else 1)
 
     def eager_execute(self, x):
@@ -153,14 +164,14 @@ class FlatOnly(Same):
     broken: bool
     family_id = "broken.flat_only.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         if not self.broken and inputs[0].ndim != 1:
             raise ShapeError(where=self.family_id, given=str(inputs[0]), needed="a vector", fix="Reshape it.")
         return [inputs[0]]
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         (_,) = x.shape
-        return (builder.inline(lambda x: x + x, x),)
+        return (x + x,)
 
 
 # --- identity ------------------------------------------------------------------------------------------------------
@@ -285,8 +296,8 @@ class TwoForms(Same):
     broken: bool
     family_id = "broken.two_forms.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.sin, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.sin(x),)
 
     def eager_execute(self, x):
         return (np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),)
@@ -298,8 +309,8 @@ class Lowered(Same):
 
     family_id = "broken.lowered.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.exp, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.exp(x),)
 
 
 def exact_kernel(op, x):
@@ -321,10 +332,10 @@ class Nested(Same):
     broken: bool
     family_id = "broken.nested.v1"
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         if self.broken:
-            return builder.inline(lambda x: apply(ScaledSquare(), x), x)
-        return (builder.inline(lambda x: x * x, x),)
+            return apply(ScaledSquare(), x)
+        return (x * x,)
 
 
 @dataclass(frozen=True)
@@ -334,9 +345,9 @@ class Counting(Same):
     broken: bool
     family_id = "broken.counting.v1"
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         offset = next(_looks) if self.broken else 1
-        return (builder.inline(lambda x: x + jnp.asarray(offset, x.dtype), x),)
+        return (x + jnp.asarray(offset, x.dtype),)
 
 
 @dataclass(frozen=True)
@@ -346,15 +357,15 @@ class Unrolled(ExtensionOp):
     broken: bool
     family_id = "broken.unrolled.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         if not inputs[0].shape:
             raise ShapeError(where=self.family_id, given="a scalar", needed="an axis to sum over", fix="Give it one.")
         return [(inputs[0].dtype, inputs[0].shape[1:])]
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         if self.broken:
-            return (builder.inline(lambda x: sum((x[i] for i in range(x.shape[0])), jnp.zeros(x.shape[1:], x.dtype)), x),)
-        return (builder.inline(lambda x: x.sum(0, dtype=x.dtype), x),)
+            return (sum((x[i] for i in range(x.shape[0])), jnp.zeros(x.shape[1:], x.dtype)),)
+        return (x.sum(0, dtype=x.dtype),)
 
 
 @dataclass(frozen=True)
@@ -365,8 +376,8 @@ class SumLast(ExtensionOp):
     axis: int = 0
     family_id = "broken.sum_last.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x.sum(self.axis, dtype=x.dtype), x),)
+    def lower_to_standard_ops(self, x):
+        return (x.sum(self.axis, dtype=x.dtype),)
 
     def batched(self, in_axes):
         (axis,) = in_axes
@@ -383,8 +394,8 @@ class Cumulated(ExtensionOp):
     factor: float = 1.0
     family_id = "broken.cumulated.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: jnp.cumsum(x, self.axis) * jnp.asarray(self.factor, x.dtype), x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.cumsum(x, self.axis) * jnp.asarray(self.factor, x.dtype),)
 
     def batched(self, in_axes):
         (axis,) = in_axes
@@ -402,11 +413,11 @@ class Scaled(ExtensionOp):
     family_id = "broken.scaled.v1"
     input_count = 2
 
-    def lower_to_standard_ops(self, builder, x, y):
+    def lower_to_standard_ops(self, x, y):
         def scaled(x, y):
             return jnp.asarray(self.factor, x.dtype) * x * jnp.sin(y if not self.moved else jnp.moveaxis(y, 1, 0))
 
-        return (builder.inline(scaled, x, y),)
+        return (scaled(x, y),)
 
     def batched(self, in_axes):
         if self.moved or in_axes not in ((0, 0), (0, 1)):
@@ -421,8 +432,8 @@ class OnHost(Same):
     wrong: str
     family_id = "broken.on_host.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x * jnp.asarray(1.5, x.dtype), x),)
+    def lower_to_standard_ops(self, x):
+        return (x * jnp.asarray(1.5, x.dtype),)
 
     def eager_execute(self, x):
         wrong = {
@@ -444,8 +455,8 @@ class Placed(Same):
     broken: bool
     family_id = "broken.placed.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.exp, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.exp(x),)
 
     def infer_output_sharding(self, inputs):
         return [] if self.broken else [inputs[0].sharding]
@@ -458,8 +469,8 @@ class Placed(Same):
 class Cube(Same):
     family_id = "broken.cube.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x * x * x, x),)
+    def lower_to_standard_ops(self, x):
+        return (x * x * x,)
 
 
 @dataclass(frozen=True)
@@ -469,7 +480,7 @@ class CubeRule(ExtensionAdRule):
     mistake: str = ""
     family_id = Cube.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+    def linearize(self, op, primals, outputs, tangents):
         def tangent(x, t):
             slope = jnp.asarray(3, x.dtype) * x * x
             match self.mistake:
@@ -491,7 +502,7 @@ class CubeRule(ExtensionAdRule):
                     return -slope * t
             return slope * t
 
-        out = builder.inline(tangent, primal_in[0], tangent_in[0])
+        out = tangent(primals[0], tangents[0])
         return (out, out) if self.mistake == "two" else (out,)
 
 
@@ -512,14 +523,14 @@ class MeanRule(ExtensionAdRule):
     mistake: str = ""
     family_id = Mean.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return builder.add(op, tangent_in[0])
+    def linearize(self, op, primals, outputs, tangents):
+        return apply(op, tangents[0])
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        (out,) = builder.add(op, cotangent_out[0])
-        size, dtype = context.shape_of(inputs[0])[-1], context.dtype_of(inputs[0])
+    def transpose_rule(self, op, cotangents, inputs):
+        (out,) = apply(op, cotangents[0])
+        size, dtype = inputs[0].shape[-1], inputs[0].dtype
         wrong = {"twice": True, "even sizes": size % 2 == 0, "float32": dtype == "float32"}.get(self.mistake, False)
-        return (builder.inline(lambda c: c + c, out) if wrong else out,)
+        return (out + out if wrong else out,)
 
 
 @dataclass(frozen=True)
@@ -527,14 +538,14 @@ class Product(ExtensionOp):
     family_id = "broken.product.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         if inputs[0].dtype != inputs[1].dtype or inputs[0].ndim != 1 or inputs[1].ndim != 1:
             raise ShapeError(where=self.family_id, given="other arrays", needed="two vectors of one dtype", fix="Convert them.")
-        context.require_equal(inputs[0].shape[0], inputs[1].shape[0])
+        require_equal(inputs[0].shape[0], inputs[1].shape[0])
         return [inputs[0]]
 
-    def lower_to_standard_ops(self, builder, x, y):
-        return (builder.inline(lambda x, y: x * y, x, y),)
+    def lower_to_standard_ops(self, x, y):
+        return (x * y,)
 
 
 @dataclass(frozen=True)
@@ -544,8 +555,8 @@ class ProductRule(ExtensionAdRule):
     mistake: str = ""
     family_id = Product.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        (x, y), (tx, ty) = primal_in, tangent_in
+    def linearize(self, op, primals, outputs, tangents):
+        (x, y), (tx, ty) = primals, tangents
         if self.mistake == "zeros":
             tx, ty = (jnp.zeros(x.shape, "float32") if t is None else t for t in (tx, ty))
         if self.mistake == "zeros like":
@@ -553,7 +564,7 @@ class ProductRule(ExtensionAdRule):
         if self.mistake == "silent" and (tx is None or ty is None):
             return (None,)
         parts = ([] if tx is None else [(tx, y)]) + ([] if ty is None else [(x, ty)])
-        return (builder.inline(lambda *flat: sum(a * b for a, b in zip(flat[::2], flat[1::2])), *(v for p in parts for v in p)),)
+        return (sum(a * b for a, b in parts),)
 
 
 @dataclass(frozen=True)
@@ -564,8 +575,8 @@ class SineAndProduct(ExtensionOp):
     input_count = 2
     output_count = 2
 
-    def lower_to_standard_ops(self, builder, x, y):
-        return builder.inline(lambda x, y: (jnp.sin(x), x * y), x, y)
+    def lower_to_standard_ops(self, x, y):
+        return (jnp.sin(x), x * y)
 
 
 @dataclass(frozen=True)
@@ -573,8 +584,8 @@ class SineAndProductRule(ExtensionAdRule):
     broken: bool
     family_id = SineAndProduct.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        (x, y), (tx, ty) = primal_in, tangent_in
+    def linearize(self, op, primals, outputs, tangents):
+        (x, y), (tx, ty) = primals, tangents
         terms = ([] if tx is None else [tx * y]) + ([] if ty is None else [x * ty])
         sine = jnp.cos(x) * tx if tx is not None else jnp.zeros_like(x) if self.broken else None
         return sine, sum(terms[1:], terms[0])
@@ -587,8 +598,8 @@ class Weighted(ExtensionOp):
     family_id = "broken.weighted.v1"
     input_count = 2
 
-    def lower_to_standard_ops(self, builder, x, y):
-        return (builder.inline(lambda x, y: x + y + y, x, y),)
+    def lower_to_standard_ops(self, x, y):
+        return (x + y + y,)
 
 
 @dataclass(frozen=True)
@@ -598,16 +609,17 @@ class WeightedRule(ExtensionAdRule):
     broken: bool
     family_id = Weighted.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        tx, ty = tangent_in
+    def linearize(self, op, primals, outputs, tangents):
+        tx, ty = tangents
         if tx is None:
-            return (builder.inline(lambda t: t + t, ty),)
-        return (tx,) if ty is None else builder.add(op, tx, ty)
+            return (ty + ty,)
+        return (tx,) if ty is None else apply(op, tx, ty)
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        (c,) = cotangent_out
-        forgets = self.broken and not mode.active_mask[0]
-        return tuple(v if m else None for v, m in zip((c, c if forgets else c + c), mode.active_mask, strict=True))
+    def transpose_rule(self, op, cotangents, inputs):
+        (c,) = cotangents
+        active = [isinstance(x, LinearInput) for x in inputs]
+        forgets = self.broken and not active[0]
+        return tuple(v if m else None for v, m in zip((c, c if forgets else c + c), active, strict=True))
 
 
 @dataclass(frozen=True)
@@ -621,15 +633,15 @@ class Tangent(Same):
     def output_count(self):
         return 2 if self.keeps else 1
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]] * self.output_count
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         def both(x):
             y = jnp.tan(x)
             return (y + jnp.asarray(0.25, x.dtype) if self.keeps == "another" else y, y * y)
 
-        return builder.inline(both, x)[: self.output_count]
+        return both(x)[: self.output_count]
 
 
 @dataclass(frozen=True)
@@ -640,11 +652,11 @@ class TangentRule(ExtensionAdRule):
     def differentiable_form(self, op):
         return Tangent("another" if self.broken else "square")
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
+    def linearize(self, op, primals, outputs, tangents):
         def tangent(x, t):
             return jax.jvp(jnp.tan, (x,), (t,))[1]
 
-        return builder.inline(tangent, primal_in[0], tangent_in[0]), None
+        return tangent(primals[0], tangents[0]), None
 
 
 def _rule(made):

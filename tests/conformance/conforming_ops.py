@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import DTypeError
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet
+from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput, apply, require_equal
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class Rows(ExtensionOp):
     family_id = "conforming.rows.v1"
     input_count = 2
 
-    def lower_to_standard_ops(self, builder, x, i):
-        return (builder.inline(lambda x, i: x[i], x, i),)
+    def lower_to_standard_ops(self, x, i):
+        return (x[i],)
 
 
 class RowsRule(ExtensionAdRule):
     family_id = Rows.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return builder.add(op, tangent_in[0], primal_in[1])
+    def linearize(self, op, primals, outputs, tangents):
+        return apply(op, tangents[0], primals[1])
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        shape = context.shape_of(inputs[0])
-        return (builder.inline(lambda c, i: jnp.zeros(shape, c.dtype).at[i].add(c), cotangent_out[0], inputs[1]), None)
+    def transpose_rule(self, op, cotangents, inputs):
+        shape = inputs[0].shape
+        return (jnp.zeros(shape, cotangents[0].dtype).at[inputs[1]].add(cotangents[0]), None)
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,15 @@ class SquareAndModulus(ExtensionOp):
     family_id = "conforming.square_and_modulus.v1"
     output_count = 2
 
-    def lower_to_standard_ops(self, builder, z):
-        return (builder.inline(lambda z: z * z, z), builder.inline(lambda z: jnp.real(z * jnp.conj(z)), z))
+    def lower_to_standard_ops(self, z):
+        return (z * z, jnp.real(z * jnp.conj(z)))
 
 
 class SquareAndModulusRule(ExtensionAdRule):
     family_id = SquareAndModulus.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        def tangents(z, t):
-            return jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), (z,), (t,))[1]
-
-        return builder.inline(tangents, primal_in[0], tangent_in[0])
+    def linearize(self, op, primals, outputs, tangents):
+        return jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), primals, tangents)[1]
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,11 @@ class DeclinesWide(ExtensionOp):
 
     family_id = "conforming.declines_wide.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]]
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x + x, x),) if x.dtype == np.float32 else None
+    def lower_to_standard_ops(self, x):
+        return (x + x,) if x.dtype == np.float32 else None
 
     def eager_execute(self, x):
         return (x + x,)
@@ -77,15 +74,15 @@ class ToSingle(ExtensionOp):
 
     family_id = "conforming.to_single.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x.astype("float32"), x),)
+    def lower_to_standard_ops(self, x):
+        return (x.astype("float32"),)
 
 
 class ToSingleRule(ExtensionAdRule):
     family_id = ToSingle.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (builder.inline(lambda t: t.astype("float32"), tangent_in[0]),)
+    def linearize(self, op, primals, outputs, tangents):
+        return (tangents[0].astype("float32"),)
 
 
 @dataclass(frozen=True)
@@ -94,15 +91,15 @@ class Root(ExtensionOp):
 
     family_id = "conforming.root.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.sqrt, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.sqrt(x),)
 
 
 class RootRule(ExtensionAdRule):
     family_id = Root.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (builder.inline(lambda y, t: t / (y + y), primal_out[0], tangent_in[0]),)
+    def linearize(self, op, primals, outputs, tangents):
+        return (tangents[0] / (outputs[0] + outputs[0]),)
 
 
 class RowsOnHost(ExtensionOp):
@@ -111,7 +108,7 @@ class RowsOnHost(ExtensionOp):
     family_id = "conforming.rows_on_host.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         x, i = inputs
         return [(x.dtype, (*i.shape, *x.shape[1:]))]
 
@@ -124,7 +121,7 @@ class Entropy(ExtensionOp):
 
     family_id = "conforming.entropy.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [(inputs[0].dtype, ())]
 
     def eager_execute(self, p):
@@ -136,8 +133,8 @@ class Entropy(ExtensionOp):
 class EntropyRule(ExtensionAdRule):
     family_id = Entropy.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        return (builder.inline(lambda p, t: -((jnp.log(p) + jnp.ones_like(p)) * t).sum(), primal_in[0], tangent_in[0]),)
+    def linearize(self, op, primals, outputs, tangents):
+        return (-((jnp.log(primals[0]) + jnp.ones_like(primals[0])) * tangents[0]).sum(),)
 
 
 class Quotient(ExtensionOp):
@@ -146,31 +143,31 @@ class Quotient(ExtensionOp):
     family_id = "conforming.quotient.v1"
     input_count = 2
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         x, y = inputs
         if x.dtype != y.dtype or len(x.shape) != 1 or len(y.shape) != 1:
             raise DTypeError(where=self.family_id, given=f"{x} and {y}", needed="two vectors of one dtype", fix="Convert one.")
-        context.require_equal(x.shape[0], y.shape[0])
+        require_equal(x.shape[0], y.shape[0])
         return [x]
 
-    def lower_to_standard_ops(self, builder, x, y):
-        return (builder.inline(lambda x, y: y / x, x, y),)
+    def lower_to_standard_ops(self, x, y):
+        return (y / x,)
 
 
 class QuotientRule(ExtensionAdRule):
     family_id = Quotient.family_id
 
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        x, (tx, ty) = primal_in[0], tangent_in
-        terms = [] if ty is None else [builder.add(op, x, ty)[0]]
+    def linearize(self, op, primals, outputs, tangents):
+        x, (tx, ty) = primals[0], tangents
+        terms = [] if ty is None else [apply(op, x, ty)[0]]
         if tx is not None:
-            terms.append(builder.inline(lambda x, out, tx: -out * tx / x, x, primal_out[0], tx))
-        return (builder.inline(lambda *terms: sum(terms[1:], terms[0]), *terms),)
+            terms.append(-outputs[0] * tx / x)
+        return (sum(terms[1:], terms[0]),)
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        if mode.active_mask[0]:
+    def transpose_rule(self, op, cotangents, inputs):
+        if isinstance(inputs[0], LinearInput):
             raise NotImplementedError("not linear in the divisor")
-        return (None, builder.add(op, inputs[0], cotangent_out[0])[0])
+        return (None, apply(op, inputs[0], cotangents[0])[0])
 
 
 class Nothing(ExtensionOp):
@@ -179,7 +176,7 @@ class Nothing(ExtensionOp):
     family_id = "conforming.nothing.v1"
     output_count = 0
 
-    def lower_to_standard_ops(self, builder, x):
+    def lower_to_standard_ops(self, x):
         return ()
 
 
@@ -188,13 +185,13 @@ class PairSums(ExtensionOp):
 
     family_id = "conforming.pair_sums.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         ((dtype, (n,)),) = inputs
-        context.require_equal(n % 2, 0)
+        require_equal(n % 2, 0)
         return [(dtype, (n // 2,))]
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x.reshape(x.shape[0] // 2, 2).sum(1, dtype=x.dtype), x),)
+    def lower_to_standard_ops(self, x):
+        return (x.reshape(x.shape[0] // 2, 2).sum(1, dtype=x.dtype),)
 
 
 class Inverse(ExtensionOp):
@@ -202,15 +199,15 @@ class Inverse(ExtensionOp):
 
     family_id = "conforming.inverse.v1"
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         ((dtype, (n, m)),) = inputs
         if not np.issubdtype(dtype, np.inexact) or dtype.itemsize < 4:
             raise DTypeError(where=self.family_id, given=str(dtype), needed="float32 or float64", fix="Convert it.")
-        context.require_equal(n, m)
+        require_equal(n, m)
         return [(dtype, (n, m))]
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.linalg.inv, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.linalg.inv(x),)
 
 
 class Fourier(ExtensionOp):
@@ -218,8 +215,8 @@ class Fourier(ExtensionOp):
 
     family_id = "conforming.fourier.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(jnp.fft.fft, x),)
+    def lower_to_standard_ops(self, x):
+        return (jnp.fft.fft(x),)
 
 
 @dataclass(frozen=True)
@@ -228,15 +225,15 @@ class Backwards(ExtensionOp):
 
     family_id = "conforming.backwards.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return (builder.inline(lambda x: x[::-1], x),)
+    def lower_to_standard_ops(self, x):
+        return (x[::-1],)
 
 
 class BackwardsRule(ExtensionAdRule):
     family_id = Backwards.family_id
 
-    def transpose_rule(self, op, builder, cotangent_out, inputs, mode, context):
-        return builder.add(op, cotangent_out[0])
+    def transpose_rule(self, op, cotangents, inputs):
+        return apply(op, cotangents[0])
 
 
 RULES = ExtensionRuleSet(EntropyRule(), QuotientRule(), BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

@@ -24,13 +24,16 @@ from tenferro_jax import (
     Graph,
     InvalidConfig,
     Progress,
+    RouteKind,
     ShapeError,
     X64Error,
     export,
     grad,
     trace,
 )
-from tenferro_jax.extension import NO_RULES, NO_RUNTIMES, ExtensionRuleSet, RouteKind, apply
+from tenferro_jax.extension import ExtensionRuleSet, apply
+from tenferro_jax.extension.rules import NO_RULES
+from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
 

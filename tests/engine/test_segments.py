@@ -132,7 +132,7 @@ class Broken(ExtensionOp):
     family_id = "test-package.broken.v1"
     how: str
 
-    def infer_output_meta(self, inputs, context):
+    def infer_output_meta(self, inputs):
         return [inputs[0]]
 
     def eager_execute(self, x):

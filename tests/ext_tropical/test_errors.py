@@ -12,7 +12,6 @@ from ext_tropical import (
     SEMIRINGS,
     SelectiveSemiring,
     TropicalEinsum,
-    TropicalEinsumFactory,
     best_assignment,
     closure,
     composition,
@@ -20,11 +19,13 @@ from ext_tropical import (
     max_plus,
     min_plus,
     plan_tropical_einsum,
+    register,
     tropical_einsum,
     tropical_einsum_with_argmax,
     viterbi,
 )
 from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
+from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
 
 A, B = np.ones((2, 3)), np.ones((3, 4))
@@ -170,12 +171,14 @@ def test_a_dtype_that_was_narrowed_is_named_with_the_one_given():
 
 def test_payload():
     op = TropicalEinsum(max_plus, "ij,jk->ik")
-    assert TropicalEinsumFactory().decode(payload_json(op)) == op
-    assert TropicalEinsumFactory().instantiate_default() == op
-    assert (TropicalEinsumFactory().family_id, TropicalEinsumFactory().version) == (op.family_id, 1)
+    register()
+    factory = require_extension_factory(op.family_id)
+    assert factory.decode(payload_json(op)) == op
+    assert factory.instantiate_default() == op
+    assert (factory.family_id, factory.version) == (op.family_id, 1)
     for wrong in ("someone.else.v1", "tenferro-ext-tropical.max_plus.v2"):
         with pytest.raises(InvalidConfig, match=f"given '{wrong}'; needed a registered semiring"):
-            TropicalEinsumFactory().decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong))
+            factory.decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong))
     with pytest.raises(InvalidConfig, match="accumulate: given 'float64'; needed None or 'float32'"):
         tropical_einsum("ij,jk->ik", A, B, accumulate="float64")
     with pytest.raises(PayloadError, match="member of Ties"):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_tropical import TROPICAL_RULES, TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_mul, max_plus, min_max, min_plus, tropical_einsum
+from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_mul, max_plus, min_max, min_plus, tropical_einsum
 from ext_tropical.step.native import library
 from ext_tropical.step.native.kernel import run
 from ext_tropical.step.native.library import Native, native
@@ -127,7 +127,7 @@ def test_transforms_and_exports():
     op = TropicalEinsum(max_plus, "ij,jk->ik")
 
     def by(runtimes):
-        return jax.jit(lambda a, b: apply(op, a, b, rules=TROPICAL_RULES, runtimes=runtimes)[0])
+        return jax.jit(lambda a, b: apply(op, a, b, runtimes=runtimes)[0])
 
     native_one, xla = by(TROPICAL_RUNTIMES), by(TROPICAL_RUNTIMES.only(RouteKind.LOWERING))
     assert {r.kind for r in routes(jax.grad(lambda a: native_one(a, b).sum()), a[0])} == {RouteKind.KERNEL}
@@ -194,7 +194,7 @@ def test_the_route_conforms(equation):
     shapes = {"ij,jk->ik": ((24, 20), (20, 22)), "bij,bjk->bik": ((2, 20, 12), (2, 12, 20))}[equation]
     rng = np.random.default_rng(0)
     op = TropicalEinsum(max_plus, equation, Outputs.VALUE_AND_WINNER)
-    report = check_extension(op, tuple(rng.normal(size=shape) for shape in shapes), rules=TROPICAL_RULES, runtimes=TROPICAL_RUNTIMES)
+    report = check_extension(op, tuple(rng.normal(size=shape) for shape in shapes), runtimes=TROPICAL_RUNTIMES)
     assert report.ok, str(report)
 
 

@@ -10,12 +10,10 @@ from jax.test_util import check_grads
 
 from ext_tropical import (
     SEMIRINGS,
-    TROPICAL_RULES,
     SelectiveSemiring,
     Semiring,
     SemiringKey,
     TropicalEinsum,
-    TropicalEinsumFactory,
     best_assignment,
     broken_laws,
     log_sum_exp,
@@ -28,6 +26,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from tenferro_jax import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId, check_extension
+from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
 from ..sweep import some
@@ -146,12 +145,12 @@ def test_a_semiring_of_ones_own_has_values_winners_assignments_and_gradients():
 def test_a_semiring_of_ones_own_conforms_and_is_read_back():
     op = TropicalEinsum(MinLength(2.0), "ij,jk->ik")
     assert repr(op.semiring) == "min_length(unit=2.0)"
-    assert TropicalEinsumFactory().decode(payload_json(op)) == op
+    assert ExtensionFactory(TropicalEinsum).decode(payload_json(op)) == op
     assert op != TropicalEinsum(MinLength(3.0), "ij,jk->ik")
     assert op.algebra == MinLength(2.0)
     longer = payload_json(op).replace('"fields":[', '"fields":[1,')
     with pytest.raises(InvalidConfig, match=r"given fields \(1, 2.0\); needed the fields of MinLength"):
-        TropicalEinsumFactory().decode(longer)
+        ExtensionFactory(TropicalEinsum).decode(longer)
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_a_semiring_of_ones_own_conforms_and_is_read_back():
     ids=repr,
 )
 def test_ops_of_every_semiring_conform(semiring, equation):
-    report = check_extension(TropicalEinsum(semiring, equation), rules=TROPICAL_RULES)
+    report = check_extension(TropicalEinsum(semiring, equation))
     assert report.ok, str(report)
 
 

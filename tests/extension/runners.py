@@ -4,7 +4,8 @@ import jax
 import numpy as np
 
 from tenferro_jax import Engine, trace
-from tenferro_jax.extension import NO_RUNTIMES, apply
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import RULES
 

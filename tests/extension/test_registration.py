@@ -1,5 +1,6 @@
 """Section 9 of the contract: one factory a family, safe under threads, asked by nothing that runs."""
 
+import dataclasses
 import random
 import threading
 import time
@@ -10,8 +11,10 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Duplicate, Engine, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError, trace
-from tenferro_jax.extension import Extension, ExtensionFactory, ExtensionOp, apply, lookup_extension_factory, register_extension
+from tenferro_jax.extension import ExtensionOp, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.extension.carrier import Extension
+from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
@@ -30,11 +33,13 @@ def test_one_factory_a_family():
     register_extension(factory)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
     with pytest.raises(Duplicate, match=r"test-package\.scaled_square\.v1") as error:
-        register_extension(ExtensionFactory(ScaledSquare))
+        register_extension(ScaledSquare)
     assert isinstance(error.value, RegistrationError)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
-    with pytest.raises(InvalidConfig, match="ExtensionFactory"):
-        register_extension(ScaledSquare)
+    with pytest.raises(InvalidConfig, match="ExtensionOp subclass"):
+        register_extension(ScaledSquare())
+    register_extension(HostCumulate)
+    assert lookup_extension_factory(HostCumulate.family_id) == ExtensionFactory(HostCumulate)
 
 
 @pytest.mark.clause("X9.2", "X12.10")
@@ -112,7 +117,7 @@ def test_threads_register_and_look_up_at_once(monkeypatch):
 @pytest.mark.clause("X9.5", "X5.9")
 def test_a_factory_is_derived_from_the_class():
     factory = ExtensionFactory(ScaledSquare)
-    assert (factory.family_id, factory.version, factory.instantiate_default()) == ("test-package.scaled_square.v1", 1, None)
+    assert (factory.family_id, factory.version, factory.instantiate_default()) == ("test-package.scaled_square.v1", 1, ScaledSquare())
     op = factory.decode(payload_json(ScaledSquare(0.1)))
     assert Extension.of(op) == Extension.of(ScaledSquare(0.1))
     for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate())):
@@ -154,10 +159,15 @@ def test_text_that_is_no_payload_is_refused(text):
 
 @pytest.mark.clause("X9.5")
 def test_a_factory_may_offer_a_default_and_validate_more():
-    class Positive(ExtensionFactory):
-        def instantiate_default(self):
-            return ScaledSquare()
+    @dataclasses.dataclass(frozen=True)
+    class Power(ExtensionOp):
+        family_id = "test-package.power.v1"
+        exponent: int
 
+    assert ExtensionFactory(Power).instantiate_default() is None
+    assert ExtensionFactory(Power, Power(2)).instantiate_default() == Power(2)
+
+    class Positive(ExtensionFactory):
         def decode(self, payload):
             op = super().decode(payload)
             if not op.factor > 0:

@@ -26,7 +26,7 @@ from tenferro_jax.extension import (
     apply,
 )
 from tenferro_jax.extension.carrier import Extension
-from tenferro_jax.extension.choice import choose_route
+from tenferro_jax.extension.routes import choose_route
 from tenferro_jax.jax_seam import Site
 from tenferro_jax.shapes import TensorMeta
 
@@ -220,9 +220,9 @@ def test_a_rule_emits_under_the_runtimes_of_the_call():
     class Rule(ExtensionAdRule):
         family_id = ScaledSquare.family_id
 
-        def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-            (factor,) = builder.add(Traced(), primal_in[0])
-            return [builder.inline(lambda f, t: f * t, factor, tangent_in[0])]
+        def linearize(self, op, primals, outputs, tangents):
+            (factor,) = apply(Traced(), primals[0])
+            return [factor * tangents[0]]
 
     rules = ExtensionRuleSet(Rule())
     for kind, want in WHAT.items():
@@ -238,7 +238,7 @@ def test_the_host_form_runs_directly_where_a_lowering_declines():
     class Declining(HostCumulate):
         family_id = "test-package.declining.v1"
 
-        def lower_to_standard_ops(self, builder, x):
+        def lower_to_standard_ops(self, x):
             return [x] if x.shape[-1] == 2 else None
 
         def eager_execute(self, x):
@@ -269,7 +269,7 @@ def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
         family_id = "test-package.kernel_or_host.v1"
         lower_to_standard_ops = ExtensionOp.lower_to_standard_ops
 
-        def infer_output_meta(self, inputs, context):
+        def infer_output_meta(self, inputs):
             return inputs
 
         def eager_execute(self, x):

@@ -9,7 +9,7 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax import ArityError, DTypeError, Graph, GraphBuilder, InvalidConfig, MalformedGraph, Node, ShapeError, TensorMeta, trace
-from tenferro_jax.extension import Extension
+from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.graph.verify import RULES, verify
 from tenferro_jax.ops.analytic import Cos, Sin, Tanh
 from tenferro_jax.ops.arithmetic import Add, Neg
@@ -25,7 +25,7 @@ LEAF = jax.tree.structure(0)
 
 
 def graph(*nodes, metas=(X, X), inputs=1, outputs=(1,), in_tree=ONE, out_tree=ONE):
-    return Graph(metas, inputs, nodes, outputs, in_tree, out_tree, tj.extension.NO_RULES)
+    return Graph(metas, inputs, nodes, outputs, in_tree, out_tree, tj.extension.rules.NO_RULES)
 
 
 def body(*metas, fn=lambda *xs: xs):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
+from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax import Engine, TracedTensor, eval_all
 from tenferro_jax.extension import ExtensionRuleSet
 from tenferro_jax.ops.source import OptimizationBarrier
 from tenferro_jax.tensor.record import to_graph
 
-from ..extension_ops import HostTanh, HostTanhRule, ScaledSquare, ScaledSquareRule
+from ..extension_ops import RULES, HostTanh, HostTanhRule, ScaledSquare, ScaledSquareRule
 from ..oracles import brute_force, central_difference
 
 ENGINE = Engine()
@@ -126,7 +126,7 @@ def test_extensions_follow_their_rules():
     a, b = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 2))
     ta, tb = TracedTensor.from_array(a), TracedTensor.from_array(b)
     op = TropicalEinsum(max_plus, "ij,jk->ik")
-    (y,) = TracedTensor.apply(op, ta, tb, rules=TROPICAL_RULES)
+    (y,) = TracedTensor.apply(op, ta, tb)
     got = eval_all([y, *(y * y).sum().grad([ta, tb])], ENGINE)
     np.testing.assert_array_equal(got[0], brute_force("max_plus", "ij,jk->ik", a, b)[0])
 
@@ -136,7 +136,13 @@ def test_extensions_follow_their_rules():
     for i in (0, 1):
         np.testing.assert_allclose(got[1 + i], central_difference(oracle, [a, b], i), rtol=1e-6, atol=1e-8)
     twice = (y * y).sum().grad(ta).sum().grad(tb)
-    assert twice.graph().rules == TROPICAL_RULES
+    assert eval_all([twice], ENGINE)[0].shape == b.shape
+    (squares,) = TracedTensor.apply(ScaledSquare(), ta, rules=RULES)
+    assert squares.graph().rules == RULES
+    np.testing.assert_allclose(squares.sum().grad(ta).eval(ENGINE), 2 * a)
+    (without,) = TracedTensor.apply(ScaledSquare(), ta)
+    with pytest.raises(tj.ADRuleError, match=r"test-package\.scaled_square\.v1"):
+        without.sum().grad(ta)
 
 
 def test_rules_travel_with_the_call_and_two_for_one_family_are_refused():

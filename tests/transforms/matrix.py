@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tenferro_jax import ADRuleError, InvalidConfig, Unsupported
-from tenferro_jax.extension import limitations
 from tenferro_jax.ops.vocabulary import Limitation
 
 from ..cases import CASES, KINDS, ids
+from . import limitations
 
 TRANSFORMS = (
     "eager",

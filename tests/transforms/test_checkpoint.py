@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import TROPICAL_RULES, TropicalEinsum, max_plus
+from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax import trace
-from tenferro_jax.extension import apply, save_families
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.primitive import save_families
 from tenferro_jax.extension.routes import extensions_in
 
 from .matrix import agree_numerically, sweep
@@ -40,7 +41,7 @@ def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
     """The einsum of values alone is differentiated by the one with winners: that is what is saved."""
 
     def call(x):
-        return apply(TropicalEinsum(max_plus, "ij,jk->ik"), x, x, rules=TROPICAL_RULES)[0]
+        return apply(TropicalEinsum(max_plus, "ij,jk->ik"), x, x)[0]
 
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
 
@@ -68,7 +69,7 @@ def test_a_call_whose_inputs_are_not_differentiated_is_not_saved():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
 
     def call(x, w):
-        return (apply(TropicalEinsum(max_plus, "ij,jk->ik"), w, w, rules=TROPICAL_RULES)[0] * jnp.sin(x)).sum()
+        return (apply(TropicalEinsum(max_plus, "ij,jk->ik"), w, w)[0] * jnp.sin(x)).sum()
 
     saved = jax.grad(jax.checkpoint(call, policy=save_families(TropicalEinsum.family_id)))
     np.testing.assert_allclose(saved(x, x), jax.grad(call)(x, x), rtol=1e-12)

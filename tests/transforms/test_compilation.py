@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from tenferro_jax.extension import Extension, apply
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.carrier import Extension
 
 from ..cases import CASES, ids
 from .matrix import agree, agree_numerically, sweep

@@ -3,10 +3,9 @@
 import importlib
 import pathlib
 
-from tenferro_jax.extension.limitations import LIMITATIONS
-
 from .. import transform_page
 from ..cases import CASES, KINDS
+from .limitations import LIMITATIONS
 from .matrix import REFUSALS, SWEPT, TRANSFORMS, refusal_of
 
 

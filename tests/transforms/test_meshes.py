@@ -112,8 +112,8 @@ class Folded(ExtensionOp):
 
     family_id = "test-package.folded.v1"
 
-    def lower_to_standard_ops(self, builder, x):
-        return [builder.inline(lambda x: x.reshape(-1), x)]
+    def lower_to_standard_ops(self, x):
+        return [x.reshape(-1)]
 
 
 @pytest.mark.clause("X13.5")

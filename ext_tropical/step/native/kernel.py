@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import Unsupported
-from tenferro_jax.extension import TensorMeta
+from tenferro_jax import TensorMeta, Unsupported
 
 from ...algebra.selective import max_mul, max_plus, min_plus
 from ..einsum_op import TropicalEinsum, widened

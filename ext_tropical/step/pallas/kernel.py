@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenferro_jax import Unsupported
-from tenferro_jax.extension import TensorMeta
+from tenferro_jax import TensorMeta, Unsupported
 
 from ..einsum_op import TropicalEinsum, widened
 from ..served import not_served

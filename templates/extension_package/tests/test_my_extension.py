@@ -6,14 +6,14 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from my_extension import RULES, SoftPlus, register, soft_plus
+from my_extension import SoftPlus, register, soft_plus
 
 from tenferro_jax.conformance import conformance_tests
 from tenferro_jax.extension import apply, lookup_extension_factory
 
 X = np.linspace(-1.0, 2.0, 5, dtype=np.float32)
 
-test_contract = conformance_tests(SoftPlus(0.5), X, rules=RULES)
+test_contract = conformance_tests(SoftPlus(0.5), X)
 
 
 def test_values():
@@ -39,5 +39,6 @@ def test_equal_ops_share_a_trace():
 
 
 def test_registration():
-    assert register() is register() is RULES
+    register()
+    register()
     assert lookup_extension_factory(SoftPlus.family_id).op_class is SoftPlus

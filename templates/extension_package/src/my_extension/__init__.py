@@ -1,22 +1,17 @@
 """soft_plus: a smooth maximum of x and 0."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 
 from tenferro_jax.extension import (
-    ExtensionAdRule,
-    ExtensionFactory,
     ExtensionOp,
-    ExtensionRuleSet,
     apply,
     extension_op,
     lookup_extension_factory,
     register_extension,
 )
 
-__all__ = ["RULES", "SoftPlus", "register", "soft_plus"]
+__all__ = ["SoftPlus", "register", "soft_plus"]
 
 
 @extension_op(package="my-extension", name="soft_plus", version=1)
@@ -29,27 +24,17 @@ class SoftPlus(ExtensionOp):
 
     t: float = 1.0
 
-    def lower_to_standard_ops(self, builder, x):
-        """Standard ops, from which dtype and shape are inferred too."""
-        return (builder.inline(lambda x: self.t * jnp.logaddexp(x / self.t, 0.0), x),)
+    def lower_to_standard_ops(self, x):
+        """What the op computes; dtype and shape are inferred from it too."""
+        return (self.t * jnp.logaddexp(x / self.t, 0.0),)
+
+    def linearize(self, primals, outputs, tangents):
+        """The derivative is the logistic function. The one input has a tangent, or nobody would ask."""
+        return (jax.nn.sigmoid(primals[0] / self.t) * tangents[0],)
 
     def example_inputs(self):
         """What the op is checked on when nothing else is given."""
         return (([-1.0, 0.0, 0.5, 2.0],),)
-
-
-@dataclass(frozen=True)
-class SoftPlusRule(ExtensionAdRule):
-    """The derivative is the logistic function."""
-
-    family_id = SoftPlus.family_id
-
-    def linearize(self, op, builder, primal_in, primal_out, tangent_in, context):
-        """One output, one input: a tangent is there, or the rule would not be asked."""
-        return (builder.inline(lambda x, dx: jax.nn.sigmoid(x / op.t) * dx, primal_in[0], tangent_in[0]),)
-
-
-RULES = ExtensionRuleSet(SoftPlusRule())
 
 
 def soft_plus(x, t=1.0):
@@ -62,14 +47,13 @@ def soft_plus(x, t=1.0):
     Returns:
       An array of the shape and dtype of x.
     """
-    return apply(SoftPlus(float(t)), x, rules=RULES)[0]
+    return apply(SoftPlus(float(t)), x)[0]
 
 
 def register():
-    """Make the family known to this process, so that ops can be read back from files; returns its AD rules.
+    """Make the family known to this process, so that ops can be read back from files.
 
     The entry point in pyproject.toml, named as the package part of the family_id, leads readers here.
     """
     if lookup_extension_factory(SoftPlus.family_id) is None:
-        register_extension(ExtensionFactory(SoftPlus))
-    return RULES
+        register_extension(SoftPlus)

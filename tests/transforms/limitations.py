@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..ops.vocabulary import Limitation
+from tenferro_jax.ops.vocabulary import Limitation
 
 HOST_CODE_AND_KERNELS_IN_AN_EXPORT: Final = Limitation(
     "host code and kernels in an exported program",

@@ -1,0 +1,98 @@
+"""Which method of an author runs now: what its errors name, where the sizes go that it compares, what its calls inherit."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from ..dimensions import are_equal
+from ..dimensions import require_equal as require_equal_sizes
+from ..errors import InvalidConfig
+
+Assume = Callable[[Any, Any, str], None]
+"""What takes note of two dimensions that are assumed to be equal, and where they are."""
+
+LOWERING = "lower_to_standard_ops"
+
+
+class Method(NamedTuple):
+    """A method of an author.
+
+    Attributes:
+      family_id: of the op.
+      name: of the method.
+      assume: what takes equalities of sizes that JAX cannot decide; None: they are refused.
+    """
+
+    family_id: str
+    name: str
+    assume: Assume | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} of extension {self.family_id}"
+
+
+running: contextvars.ContextVar[Method | None] = contextvars.ContextVar("method of an author", default=None)
+
+inherited = jax.make_user_context(None)
+"""In an AD rule the rules and runtimes of the call that it differentiates, a pair. Part of the key of jit's caches: what a
+function traced in one rule is not reused in another."""
+
+
+def require_equal(a: Any, b: Any) -> None:
+    """Demand that two dimensions are equal: in `infer_output_meta` and in AD rules, where sizes may be symbolic.
+
+    A graph that is being recorded keeps an equality that JAX cannot decide as a guard, which is checked when the graph
+    is bound to sizes.
+
+    Args:
+      a: a size, an int or a symbolic dimension.
+      b: another.
+
+    Raises:
+      ShapeError: they differ.
+      UndecidedDimensionError: they are symbolic, JAX cannot tell, and no graph is recorded; the text names the constraint to add.
+
+    Example:
+      >>> require_equal(3, 2 + 1)
+      >>> require_equal(3, 4)
+      Traceback (most recent call last):
+      ...
+      tenferro_jax.errors.ShapeError: require_equal: given dimensions 3 and 4; needed equal dimensions.
+    """
+    method = running.get()
+    where = "require_equal" if method is None else str(method)
+    if method is not None and method.assume is not None and are_equal(a, b) is None:
+        method.assume(a, b, where)
+    else:
+        require_equal_sizes(a, b, where)
+
+
+@contextlib.contextmanager
+def authored(family_id: str, name: str, assume: Assume | None = None) -> Iterator[None]:
+    """Runs the author's code: an exception passes as it is, with a note that names the method and the family."""
+    method = Method(family_id, name, assume)
+    token = running.set(method)
+    try:
+        yield
+    except Exception as error:
+        note = f"in {method}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+    finally:
+        running.reset(token)
+
+
+def nested_extension(family_id: str, inner: str) -> InvalidConfig:
+    """The refusal of an extension inside a lowering."""
+    return InvalidConfig(
+        where=f"{LOWERING} of extension {family_id}",
+        given=f"a call of extension {inner}",
+        needed="standard ops only",
+        fix="Write what the inner extension computes, or call it in an AD rule instead.",
+    )
