@@ -8,6 +8,7 @@ from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+from jax.tree_util import tree_unflatten
 
 from ..errors import Unsupported
 from ..extension.routes import Route
@@ -84,6 +85,7 @@ class ExecProgram:
         self._progress = progress
         self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
         self._x64, self._inputs = x64_enabled(), graph.input_metas
+        self._alone = self.segments[0] if len(self.steps) == 1 and self.segments else None
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -106,15 +108,15 @@ class ExecProgram:
         if metas != self._inputs:
             self.graph.bound_metas(list(starmap(TensorMeta, metas)))  # refuses them
         if traced:
-            return jax.tree.unflatten(self.graph.out_tree, self.graph(*arrays))
+            return tree_unflatten(self.graph.out_tree, self.graph(*arrays))
         if self._x64 and not x64_enabled():
             require_x64_values(self.graph)
         return self.run(arrays)
 
     def run(self, arrays: Sequence[Any]) -> Any:
         """Run on flat arrays that are known to fit."""
-        if len(self.steps) == 1 and isinstance(self.steps[0], Segment):
-            return jax.tree.unflatten(self.graph.out_tree, self.steps[0](*arrays))
+        if self._alone is not None:
+            return tree_unflatten(self.graph.out_tree, self._alone(*arrays))
         slots: dict[int, Any] = dict(enumerate(arrays))
         for number, (step, dying) in enumerate(zip(self.steps, self._dying, strict=True)):
             start = time.perf_counter()
@@ -124,7 +126,7 @@ class ExecProgram:
             slots.update(zip(step.outputs, outs, strict=True))
             if self._progress is not None:
                 self._progress(Progress("run", number, len(self.steps), time.perf_counter() - start))
-        return jax.tree.unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
+        return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
     def cost(self) -> Cost:
         """XLA's estimate of operations and memory traffic.
@@ -181,21 +183,26 @@ class ExecProgram:
         return f"ExecProgram({', '.join(parts)}): ({ins}) -> ({outs})"
 
 
-_TAKEN: set[tuple[Any, ...]] = set()
-"""Types and dtypes of arrays, and whether 64-bit types are on, that JAX takes as they are: a call looks no further."""
+_TAKEN: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+"""What JAX takes as it is, by type, dtype and shape of all leaves and the width of types -> dtype and shape of each."""
+_MOST_TAKEN = 1024
 
 
 def operands(leaves: list[Any]) -> tuple[list[Any], tuple[Any, ...], bool]:
     """The leaves as arrays that JAX takes; dtype and shape of each; whether a JAX transform traces one of them."""
-    x64 = x64_enabled()
-    kinds = [(type(leaf), getattr(leaf, "dtype", None), x64) for leaf in leaves]
-    if _TAKEN.issuperset(kinds):
-        return leaves, tuple([(kind[1], leaf.shape) for kind, leaf in zip(kinds, leaves, strict=True)]), False
+    kinds = [(type(x), getattr(x, "dtype", None), getattr(x, "shape", None)) for x in leaves]
+    call = x64_enabled(), *kinds
+    known = _TAKEN.get(call)
+    if known is not None:
+        return leaves, known, False
     arrays = [as_operand(leaf, f"program input {i}") for i, leaf in enumerate(leaves)]
+    metas = tuple([(array.dtype, array.shape) for array in arrays])
     traced = any(isinstance(array, jax.core.Tracer) for array in arrays)
     if not traced and all(array is leaf for array, leaf in zip(arrays, leaves, strict=True)):
-        _TAKEN.update(kinds)
-    return arrays, tuple([(array.dtype, array.shape) for array in arrays]), traced
+        if len(_TAKEN) >= _MOST_TAKEN:
+            _TAKEN.clear()
+        _TAKEN[call] = metas
+    return arrays, metas, traced
 
 
 def require_x64_values(graph: Graph) -> None:

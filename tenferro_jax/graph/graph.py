@@ -298,7 +298,7 @@ class Graph(Sealed):
           UnboundPlaceholder, UnexpectedBinding, ArityError: they are nested in another way than was traced.
         """
         nested = arguments(args, kwargs)
-        leaves, tree = jax.tree.flatten(nested)
+        leaves, tree = jax.tree_util.tree_flatten(nested)
         if tree != self.in_tree:
             raise self._nesting_error(nested, tree, where)
         return leaves
