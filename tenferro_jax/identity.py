@@ -87,8 +87,15 @@ def _key(value: Any, where: str) -> Hashable:
     if is_symbolic_dim(value):
         return "dimension", value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        _require_frozen(kind, where)
         return kind, tuple((name, _key(getattr(value, name), f"{where}.{name}")) for name, _ in layout(kind).fields)
     raise refusal(value, where)
+
+
+def _require_frozen(cls: Any, where: str) -> None:
+    if not cls.__dataclass_params__.frozen:
+        needed, fix = "a value that cannot change after it was hashed", "Write @dataclass(frozen=True)."
+        raise PayloadError(where=where, given=f"a mutable dataclass {cls.__name__}", needed=needed, fix=fix)
 
 
 def _is_integers(value: object) -> bool:
@@ -126,9 +133,7 @@ def layout(cls: Any) -> Layout:
     where = payload_of(cls)
     names: list[str] = []
     if hasattr(cls, "__dataclass_fields__"):
-        if not cls.__dataclass_params__.frozen:
-            needed, fix = "a value that cannot change after it was hashed", "Write @dataclass(frozen=True)."
-            raise PayloadError(where=where, given=f"a mutable dataclass {cls.__name__}", needed=needed, fix=fix)
+        _require_frozen(cls, where)
         names = [f.name for f in dataclasses.fields(cls)]
     allowed = frozenset({*names, *CACHED})
     if issubclass(cls, Sealed):

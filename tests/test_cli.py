@@ -48,6 +48,11 @@ class Power(ExtensionOp):
 
 register_extension(ExtensionFactory(Power, Power(3)))
 
+@extension_op(package="outside", name="needy", version=1)
+class Needy(ExtensionOp):
+    exponent: int
+    lower_to_standard_ops = Power.lower_to_standard_ops
+
 RULES, WRONG = ExtensionRuleSet(SoftRule()), ExtensionRuleSet(Lazy())
 RUNTIMES = ExtensionRuntimeSet(Kernel(Soft.family_id, "cpu", lambda op, x: (jnp.logaddexp(x, 0),)))
 def made(): return Soft()
@@ -134,7 +139,7 @@ def test_an_op_that_does_not_as_json(run):
         (("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"), "needed a dtype and sizes, such as float64[3,4]"),
         (("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"), "needed 2, one for each input"),
         (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
-        (("check", "ext_tropical:TropicalEinsum"), "needed something that makes an op without arguments"),
+        (("check", "outside:Needy"), "needed something that makes an op without arguments"),
         (("check", "tests.extension_ops:sine_kernel"), "something that makes an op without arguments"),
         (("check", "outside:raises"), "KeyError: 'no op'"),
         (("check", "outside:leaves"), "SystemExit: 7"),
