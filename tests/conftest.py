@@ -33,7 +33,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-MOST_MEMORY = 2 * 1024**3
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 * 1024**3
+MOST_MEMORY = MACHINE // (3 * WORKERS)  # of a third of the machine, a part for each worker
 
 
 def memory() -> int:
