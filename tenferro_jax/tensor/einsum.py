@@ -19,25 +19,31 @@ from ..ops.contraction import precision_names
 from ..ops.fields import Precision
 from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number
-from .tensor import recorded
+from .recording import recorded
+from .tensor import TracedTensor
 
 
 def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Sum of products over the labels that the output lacks: out[o] = sum over the rest of x1[t1] * x2[t2] * ...
+    """Sum of products over the labels that the output lacks.
+
+    out[o] = sum over the rest of x1[t1] * x2[t2] * ...
 
     Args:
-      equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical order; a label twice
-        in one term is a diagonal; "..." are axes that broadcast, as a label of size 1 does beside a longer one. Or NumPy's
-        interleaved form, in place of equation and operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
-      *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any number. NumPy and Python
-        data are taken as `jax.numpy` takes them. Dtypes promote as in `jax.numpy` by default; integers are summed in
-        their dtype; of booleans the sum is or, the product and.
-      optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
-        or an explicit path; see `plan_einsum`. True is "auto", False the order as written.
-      precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a pair of them, or a
-        `jax.lax.DotAlgorithmPreset` or its name.
-      preferred_element_type: the dtype of the result, and of products and sums where it is wider than the operands'; a
-        narrower one rounds once, at the end.
+      equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical
+        order; a label twice in one term is a diagonal; "..." are axes that broadcast, as a label of
+        size 1 does beside a longer one. Or NumPy's interleaved form, in place of equation and
+        operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
+      *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any
+        number. NumPy and Python data are taken as `jax.numpy` takes them. Dtypes promote as in
+        `jax.numpy` by default; integers are summed in their dtype; of booleans the sum is or, the
+        product and.
+      optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
+        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True is "auto", False the
+        order as written.
+      precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a
+        pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
+      preferred_element_type: the dtype of the result, and of products and sums where it is wider
+        than the operands'; a narrower one rounds once, at the end.
 
     Returns:
       An array, or a TracedTensor where an operand is one.
@@ -45,12 +51,13 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
     Raises:
       EquationError: the equation cannot be read; the text points at the character.
       ArityError: another number of operands than of terms.
-      ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may not be equal.
-      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers or a dtype that need 64
-        bits while 64-bit types are off.
+      ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may
+        not be equal.
+      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers or
+        a dtype that need 64 bits while 64-bit types are off.
       InvalidConfig: no such algorithm or precision, or a path that does not fit.
 
-    Gradient: of any order, forward and reverse, through standard ops; order of contractions as in the plan.
+    Gradient: of any order, forward and reverse, through standard ops.
 
     Cost: as the plan says; planning once for each (equation, shapes, optimize).
 
@@ -73,7 +80,9 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
         values = [number(x, dtype, "einsum") if is_number(x) else x for x in values]
     run = _function(plan(equation, [x.shape for x in values], optimize), names, result)
-    return recorded(run, tuple(values), {}, keep=True) if any(isinstance(x, Handle) for x in values) else run(*values)
+    if any(isinstance(x, Handle) for x in values):
+        return recorded(TracedTensor, run, tuple(values), {}, keep=True)
+    return run(*values)
 
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
@@ -104,7 +113,8 @@ def _function(plan: Plan, precision: Precision, result: np.dtype | None) -> Call
         x = run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
         return x if result is None else x.astype(result)
 
-    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"  # JAX's compilation cache makes a file name of it
+    # JAX's compilation cache makes a file name of it
+    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
 
@@ -116,7 +126,8 @@ def _result_dtype(given: Any) -> Any:
         is_kind = isinstance(given, type) and given in NUMBERS
         dtype = jax.dtypes.canonicalize_dtype(given) if is_kind else jnp.dtype(given)
     except TypeError as error:
-        raise DTypeError(where=where, given=repr(given), needed="a dtype", fix="Leave it out for the operands' own.") from error
+        fix = "Leave it out for the operands' own."
+        raise DTypeError(where=where, given=repr(given), needed="a dtype", fix=fix) from error
     if (narrow := canonical_dtype(dtype)) != dtype:
         raise X64Error(
             where=where,

@@ -9,19 +9,23 @@ from collections.abc import Iterator, Sequence, Set
 from typing import TypeAlias, TypeGuard
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import DTypeLike
 
-from ..errors import DTypeError, InvalidConfig
+from ..dimensions import SymDim
+from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph, Node
 from ..jax_seam import is_symbolic_dim
 from ..shapes import Described, TensorMeta, as_operand
 
 Array: TypeAlias = jax.Array | np.ndarray
+Size: TypeAlias = int | str | SymDim
 Number: TypeAlias = bool | int | float | complex
 NUMBERS = (bool, int, float, complex)
+_SYMBOLS = jax.export.SymbolicScope()
 
 
 class Leaf:
@@ -79,7 +83,7 @@ class Handle(Described):
         return self.source, self.index
 
 
-def concrete(value: ArrayLike, where: str) -> Array:
+def concrete(value: object, where: str) -> Array:
     """An array with values, of any kind that JAX takes.
 
     Raises:
@@ -92,6 +96,22 @@ def concrete(value: ArrayLike, where: str) -> Array:
         fix = "Make it an input and bind it: eval(bindings=...)."
         raise DTypeError(where=where, given=given, needed="a concrete array", fix=fix)
     return as_operand(value, where)
+
+
+def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
+    """What an input is declared to be; names of sizes become symbols."""
+    sizes: list[SymDim] = []
+    for size in shape:
+        try:
+            if isinstance(size, str):
+                (size,) = jax.export.symbolic_shape(size, scope=_SYMBOLS)
+        except ValueError as error:
+            needed = "an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension"
+            raise ShapeError(where=where, given=f"the size {size!r}", needed=needed) from error
+        sizes.append(size)
+    if isinstance(dtype, type) and dtype in NUMBERS:
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return GraphBuilder().input(jax.ShapeDtypeStruct(tuple(sizes), dtype)).meta
 
 
 def is_number(value: object) -> TypeGuard[Number]:

@@ -4,111 +4,50 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
-from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..engine.engine import Engine
-from ..errors import InvalidConfig, ShapeError
+from ..errors import InvalidConfig
 from ..extension.op import ExtensionOp
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, solve_sizes
 from . import differentiation
 from .differentiation import Arrays
 from .evaluation import Bindings, eval_all
-from .record import NUMBERS, Array, Handle, Leaf, Record, concrete, is_number, to_graph, walk
+from .record import (
+    NUMBERS,
+    Array,
+    Handle,
+    Leaf,
+    Record,
+    Size,
+    concrete,
+    declared,
+    to_graph,
+    walk,
+)
+from .recording import ARRAYS, constant, recorded
 
-Size = int | str | SymDim
 Fn = Callable[..., Any]
 
-_SYMBOLS = jax.export.SymbolicScope()
-_ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
-_OPERANDS = (*_ARRAYS, *NUMBERS)
-_GRAPHS = BoundedCache(4096, "TracedTensor")
-"""Graphs of the rows of the table: tracing one takes a millisecond, finding it microseconds."""
-
-
-def recorded(fn: Fn, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool = False) -> Any:
-    """What a JAX function makes of tensors and arrays anywhere in its arguments.
-
-    Args:
-      fn: the function.
-      args: of fn; what is neither tensor nor array is given to it as it is.
-      kwargs: likewise.
-      keep: whether the graph is kept for other calls of fn; what is no array must be hashable.
-    """
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    inputs = [_tensor(x) for x in leaves if isinstance(x, _ARRAYS)]
-
-    def call(*arrays: jax.Array) -> Any:
-        traced = iter(arrays)
-        values = [next(traced) if isinstance(x, _ARRAYS) else x for x in leaves]
-        args, kwargs = jax.tree.unflatten(tree, values)
-        return fn(*args, **kwargs)
-
-    def trace() -> Graph:
-        builder = GraphBuilder()
-        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
-        outputs, out_tree = jax.tree.flatten(result)
-        return builder.build(outputs, out_tree=out_tree)
-
-    if keep:
-        metas = iter([x.meta for x in inputs])
-        described = [next(metas) if isinstance(x, _ARRAYS) else _static(x) for x in leaves]
-        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
-    else:
-        graph = trace()
-    return jax.tree.unflatten(graph.out_tree, _outputs(graph, inputs))
-
-
-def _tensor(value: Any) -> TracedTensor:
-    return value if isinstance(value, TracedTensor) else TracedTensor.constant(value)
-
-
-def _outputs(graph: Graph, inputs: Sequence[TracedTensor]) -> list[TracedTensor]:
-    record = Record(graph, inputs)
-    made = [TracedTensor(record, i, meta) for i, meta in enumerate(graph.output_metas)]
-    count = len(inputs)
-    return [inputs[k] if k < count else x for k, x in zip(graph.outputs, made, strict=True)]
-
-
-def _static(leaf: object) -> Hashable:
-    """What tells an argument from every other: 1 from True, 0.0 from -0.0.
-
-    Slices are hashable from Python 3.12 on.
-    """
-    if isinstance(leaf, slice):
-        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
-    return type(leaf), repr(leaf) if is_number(leaf) else leaf
-
-
-def _settings() -> Hashable:
-    """The settings of JAX that change what a function is traced to."""
-    config: Any = jax.config
-    return (
-        config.jax_enable_x64,
-        config.jax_numpy_dtype_promotion,
-        config.jax_numpy_rank_promotion,
-        config.jax_default_matmul_precision,
-    )
+_OPERANDS = (*ARRAYS, *NUMBERS)
 
 
 def _method(fn: Fn) -> Callable[..., TracedTensor]:
     """A row of the table: the function of the tensor and further arguments."""
 
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> TracedTensor:
-        return recorded(fn, (self, *args), kwargs, keep=True)
+        return recorded(TracedTensor, fn, (self, *args), kwargs, keep=True)
 
     method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
     return method
@@ -122,11 +61,11 @@ def _operators(fn: Fn) -> tuple[Callable[..., TracedTensor], Callable[..., Trace
 
     def method(self: TracedTensor, other: object) -> TracedTensor:
         known = isinstance(other, _OPERANDS)
-        return recorded(fn, (self, other), {}, keep=True) if known else NotImplemented
+        return recorded(TracedTensor, fn, (self, other), {}, keep=True) if known else NotImplemented
 
     def reflected(self: TracedTensor, other: object) -> TracedTensor:
         known = isinstance(other, _OPERANDS)
-        return recorded(fn, (other, self), {}, keep=True) if known else NotImplemented
+        return recorded(TracedTensor, fn, (other, self), {}, keep=True) if known else NotImplemented
 
     return method, reflected
 
@@ -188,7 +127,7 @@ class TracedTensor(Handle):
         """
         if not isinstance(name, str) or not name:
             raise InvalidConfig(where="TracedTensor.input", given=repr(name), needed="a name")
-        return _leaf(name, _declared(shape, dtype, f"input {name!r}"))
+        return _leaf(name, declared(shape, dtype, f"input {name!r}"))
 
     @staticmethod
     def from_array(
@@ -220,9 +159,8 @@ class TracedTensor(Handle):
             held.flags.writeable = False
         meta = meta_of(held)
         if shape is not None:
-            declared = _declared(shape, meta.dtype, where)
-            solve_sizes([declared], [meta], [where])
-            meta = declared
+            given, meta = meta, declared(shape, meta.dtype, where)
+            solve_sizes([meta], [given], [where])
         return _leaf(name, meta, held)
 
     @staticmethod
@@ -233,8 +171,7 @@ class TracedTensor(Handle):
           >>> TracedTensor.constant(2.0)
           TracedTensor(float32[], 1 node)
         """
-        builder = GraphBuilder()
-        return _outputs(builder.build([builder.constant(concrete(array, "a constant"))]), ())[0]
+        return constant(TracedTensor, array)
 
     @staticmethod
     def apply(
@@ -254,7 +191,7 @@ class TracedTensor(Handle):
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.
         """
-        return recorded(apply, (op, *tensors), {"rules": rules, "runtimes": runtimes}, keep=True)
+        return recorded(TracedTensor, apply, (op, *tensors), {"rules": rules, "runtimes": runtimes}, keep=True)
 
     @staticmethod
     def inline(fn: Fn, *args: Any, **kwargs: Any) -> Any:
@@ -277,7 +214,7 @@ class TracedTensor(Handle):
           >>> TracedTensor.inline(jax.nn.softmax, x, axis=0).eval().tolist()
           [0.5, 0.5]
         """
-        return recorded(fn, args, kwargs)
+        return recorded(TracedTensor, fn, args, kwargs)
 
     # --- what it is ---
 
@@ -362,7 +299,7 @@ class TracedTensor(Handle):
             _, pullback = jax.vjp(lambda moving: run(moving, others), moving)
             return jax.tree.unflatten(tree, pullback(cotangent)[0])
 
-        return recorded(pulled, (tensors, others, cotangent), {})
+        return recorded(TracedTensor, pulled, (tensors, others, cotangent), {})
 
     def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
         """The tangent of the tensor for a tangent of wrt (a list for a list), as jax.jvp has it."""
@@ -372,7 +309,7 @@ class TracedTensor(Handle):
         def pushed(moving: Arrays, others: Arrays, tangents: Arrays) -> jax.Array:
             return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]
 
-        return recorded(pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
+        return recorded(TracedTensor, pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
         """The same values; a reverse derivative computes again what leads to them.
@@ -463,19 +400,3 @@ class TracedTensor(Handle):
 
 def _leaf(name: str | None, meta: TensorMeta, array: Array | None = None) -> TracedTensor:
     return TracedTensor(Leaf(name, meta, array), 0, meta)
-
-
-def _declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
-    """What an input is declared to be; names of sizes become symbols."""
-    sizes: list[SymDim] = []
-    for size in shape:
-        try:
-            if isinstance(size, str):
-                (size,) = jax.export.symbolic_shape(size, scope=_SYMBOLS)
-        except ValueError as error:
-            needed = "an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension"
-            raise ShapeError(where=where, given=f"the size {size!r}", needed=needed) from error
-        sizes.append(size)
-    if isinstance(dtype, type) and dtype in NUMBERS:
-        dtype = jax.dtypes.canonicalize_dtype(dtype)
-    return GraphBuilder().input(jax.ShapeDtypeStruct(tuple(sizes), dtype)).meta
