@@ -38,8 +38,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
         `jax.numpy` by default; integers are summed in their dtype; of booleans the sum is or, the
         product and.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
-        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True is "auto", False the
-        order as written.
+        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True is "auto", False
+        the order as written.
       precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a
         pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
       preferred_element_type: the dtype of the result, and of products and sums where it is wider
@@ -53,8 +53,8 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
       ArityError: another number of operands than of terms.
       ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may
         not be equal.
-      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers or
-        a dtype that need 64 bits while 64-bit types are off.
+      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers
+        or a dtype that need 64 bits while 64-bit types are off.
       InvalidConfig: no such algorithm or precision, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops.

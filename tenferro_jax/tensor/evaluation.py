@@ -28,7 +28,9 @@ _DEFAULT = Engine()
 
 
 def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: Bindings = ()) -> list[jax.Array]:
-    """The arrays of several lazy tensors, computed by one program: what they share is computed once.
+    """The arrays of several lazy tensors, computed by one program.
+
+    What they share is computed once.
 
     Args:
       tensors: lazy tensors.
@@ -37,8 +39,8 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
         input or its name. A symbolic dimension takes the size that it meets.
 
     Returns:
-      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval` works
-      under every transform.
+      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval`
+      works under every transform.
 
     Raises:
       UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array

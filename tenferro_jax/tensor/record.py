@@ -159,7 +159,7 @@ def inputs_of(handle: Handle) -> tuple[Handle, ...]:
 def to_graph(
     outputs: Sequence[Handle], cuts: Set[Key] = frozenset(), out_tree: jax.tree_util.PyTreeDef | None = None
 ) -> tuple[Graph, list[Handle]]:
-    """The graph of some tensors, and its inputs: leaves and cuts, in the order in which they are met.
+    """The graph of some tensors, and its inputs: leaves and cuts, in the order of a walk.
 
     Raises:
       InvalidConfig: two different inputs of one name.
@@ -185,7 +185,9 @@ def to_graph(
         builder.absorb(part)
     graph = builder.build([values[x.key] for x in outputs], out_tree=out_tree)
     guards = [guard for part in parts.values() for guard in part.guards]
-    return _without_unused_inputs(graph.with_guards((*graph.guards, *guards)) if guards else graph, inputs)
+    if guards:
+        graph = graph.with_guards((*graph.guards, *guards))
+    return _without_unused_inputs(graph, inputs)
 
 
 def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, list[Handle]]:

@@ -191,7 +191,8 @@ class TracedTensor(Handle):
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.
         """
-        return recorded(TracedTensor, apply, (op, *tensors), {"rules": rules, "runtimes": runtimes}, keep=True)
+        terms = {"rules": rules, "runtimes": runtimes}
+        return recorded(TracedTensor, apply, (op, *tensors), terms, keep=True)
 
     @staticmethod
     def inline(fn: Fn, *args: Any, **kwargs: Any) -> Any:
