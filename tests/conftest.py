@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import gc
 import os
 import resource
 import shutil
@@ -16,9 +15,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tenferro_jax_tests_")
     os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-# One thread compiles a program: there are as many workers as cores, and the parts of small programs cost more than they save.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
-os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 
 import chex
 import hypothesis
@@ -36,9 +33,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 * 1024**3
-MOST_MEMORY = MACHINE // (3 * WORKERS)  # of a third of the machine, a part for each worker
+MOST_MEMORY = 2 * 1024**3
 
 
 def memory() -> int:
@@ -62,12 +57,6 @@ def _forget_programs():
 def _count_traces_anew():
     """chex.assert_max_traces knows a function by its text: the next case of a test is no second trace."""
     chex.clear_trace_counter()
-
-
-def pytest_collection_finish():
-    """What was imported stays: the collector need not look at it, nor at every few hundred new objects of a trace."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.hookimpl(tryfirst=True)

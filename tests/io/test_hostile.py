@@ -37,7 +37,7 @@ def ends(suite):
         yield case, json.loads(line[place:])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
     found = list(ends(suite))

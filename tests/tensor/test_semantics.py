@@ -52,6 +52,7 @@ def leaf(dtype, shape=(), name="x"):
     return TracedTensor.input(name, dtype, shape)
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_function_of_jax_numpy(name):
     for x, *arguments in ARGUMENTS.get(name, [(A,), (A[0],)]):
@@ -75,6 +76,7 @@ EXPRESSIONS = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_operators_are_those_of_arrays(name):
     a, b, v = (TracedTensor.from_array(x) for x in (A, B, V))
@@ -92,7 +94,7 @@ def judged(fn, *operands):
     return out.dtype, out.shape
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 @pytest.mark.parametrize("fn", [operator.add, operator.truediv, operator.lt], ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("left", DTYPES)
