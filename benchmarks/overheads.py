@@ -24,7 +24,7 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import plan_tropical_einsum, tropical_einsum
-from ext_tropical.network.plan import cached_plan
+from ext_tropical.network.tropical_plan import cached_plan
 from tenferro_jax import Engine, plan_einsum, trace
 from tenferro_jax.extension import ExtensionOp, apply
 

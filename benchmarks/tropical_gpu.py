@@ -21,7 +21,7 @@ import numpy as np
 
 from ext_tropical import Outputs, TropicalEinsum, max_plus
 from ext_tropical.step.pallas.backend import backend, cards, problem_of_cards
-from ext_tropical.step.pallas.kernel import run
+from ext_tropical.step.tropical_runtimes import run_gpu
 from tenferro_jax.extension import apply
 
 from .measure import alternating, header
@@ -60,7 +60,7 @@ def forms(case: Case, interpret: Any = None) -> dict[str, Callable[..., Any]]:
         candidates = a[:, :, :, None] + b[:, None]
         return (candidates.max(2), candidates.argmax(2)) if case.what == "winner" else (candidates.max(2),)
 
-    made: dict[str, Callable[..., Any]] = {} if backend().problem else {"pallas": lambda a, b: run(op, a, b, interpret=interpret)}
+    made: dict[str, Callable[..., Any]] = {} if backend().problem else {"pallas": lambda a, b: run_gpu(op, a, b, interpret=interpret)}
     made["xla"] = lambda a, b: apply(op, a, b)
     return made | {"naive jnp": naive}
 

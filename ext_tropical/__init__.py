@@ -4,16 +4,14 @@ from tenferro_jax import __version__ as __version__
 
 from .algebra.laws import broken_laws
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
-from .algebra.selective import SEMIRINGS, max_mul, max_plus, min_max, min_plus, or_and
 from .algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
-from .algebra.smooth import LogSumExp, log_sum_exp
-from .network.einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
-from .network.plan import TropicalPlan, plan_tropical_einsum
+from .algebra.shipped import SEMIRINGS, LogSumExp, log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
 from .network.result import Assignment, TropicalResult, TropicalStep
+from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
+from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
 from .step.einsum_op import Outputs, Ties, TropicalEinsum
 from .step.log_einsum import LogEinsum
-from .step.registration import register
-from .step.runtimes import TROPICAL_RUNTIMES
+from .step.tropical_runtimes import TROPICAL_RUNTIMES, register
 from .step.weighted_sum import Place, WeightedSum
 from .uses import composition
 from .uses.closure import ClosureResult, closure, matrix_power

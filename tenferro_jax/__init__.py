@@ -2,14 +2,13 @@
 
 from .ad import AdContext, grad, jvp, linearize, vjp
 from .bounded_cache import CacheStats
-from .conformance.check import check_extension
+from .conformance.examination import check_extension
 from .conformance.report import ConformanceReport
+from .dimensions import Guard
+from .einsum.einsum_plan import Plan, Step, plan_einsum
 from .einsum.notation import Equation, parse_equation, parse_interleaved
-from .einsum.plan import Plan, Step, plan_einsum
-from .engine.compiler import compile_std_to_exec
-from .engine.engine import Engine
-from .engine.program import Cost, ExecProgram, Memory
-from .engine.progress import Progress
+from .engine.engine import Engine, compile_std_to_exec
+from .engine.exec_program import Cost, ExecProgram, Memory, Progress
 from .errors import (
     ADRuleError,
     ArityError,
@@ -51,12 +50,10 @@ from .extension.routes import Route, routes
 from .extension.runtimes import RouteKind
 from .graph.builder import GraphBuilder, Value
 from .graph.graph import Graph, Node
-from .graph.guards import Guard
 from .graph.verify import verify
+from .io.container import Limits
 from .io.export import export
-from .io.limits import Limits
-from .io.loading import load_exported
-from .io.program import ExportedProgram
+from .io.exported import ExportedProgram, load_exported
 from .io.trees import register_pytree_name
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .ops.vocabulary import Limitation

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 
 from .command import check, doctor, explain, inspect, run
-from .command.screen import USAGE, show
+from .command.files import USAGE, show
 from .errors import TenferroError
 from .version import __version__
 

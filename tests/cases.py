@@ -11,8 +11,7 @@ import numpy as np
 import ext_tropical
 from ext_tropical import Outputs, TropicalEinsum
 from tenferro_jax.extension import ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, apply
-from tenferro_jax.extension.batching import BatchLevel
-from tenferro_jax.extension.carrier import Extension
+from tenferro_jax.extension.carrier import BatchLevel, Extension
 from tenferro_jax.extension.rules import NO_RULES
 
 from .extension_ops import (

@@ -6,7 +6,7 @@ python -m tests.check_page      write the list into the page
 import inspect
 import pathlib
 
-from tenferro_jax.conformance.check import CHECKS
+from tenferro_jax.conformance.examination import CHECKS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/guides/check_an_extension.md"
 HEADING = "## The checks\n"

@@ -19,8 +19,7 @@ import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
-from tenferro_jax.extension import installed
-from tenferro_jax.extension import registry as registry_module
+from tenferro_jax.extension import registry
 
 from .io.plain_format import sealed
 
@@ -44,8 +43,8 @@ WANT = {"out['y']": Y, "out['s']": S}
 
 @pytest.fixture(autouse=True)
 def _clean_registry(monkeypatch):
-    monkeypatch.setattr(registry_module, "_factories", {})
-    monkeypatch.setattr(installed, "GROUP", "nobody")  # whatever is installed where the tests run
+    monkeypatch.setattr(registry, "_factories", {})
+    monkeypatch.setattr(registry, "GROUP", "nobody")  # whatever is installed where the tests run
 
 
 @pytest.fixture(scope="module")

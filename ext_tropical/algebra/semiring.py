@@ -10,17 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from tenferro_jax import DTypeError, Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
-
-from .wellformed import problem_of
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
@@ -244,11 +243,6 @@ def wellformed(semiring: Semiring) -> Semiring:
     return semiring
 
 
-@functools.lru_cache(maxsize=1024)
-def _problem_of(semiring: Semiring) -> str:
-    return problem_of(semiring, (*FLOATS, *INTEGERS, "bool"), is_selective=isinstance(semiring, SelectiveSemiring))
-
-
 def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
     """Tell who passed a semiring without its keyword.
 
@@ -367,3 +361,36 @@ def _found(key: SemiringKey) -> Semiring:
         raise InvalidConfig(
             where=f"semiring {key.id}", given=f"fields {key.fields}", needed=f"the fields of {cls.__name__}", fix=str(error)
         ) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _problem_of(semiring: Semiring) -> str:
+    """The first method of a semiring that does not return what it must, tried on tiny arrays, in words; "" if there is none."""
+    dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
+    if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
+        return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
+    dtype = jnp.dtype(next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0]))
+    for name, returned, shape, kind in _tried(semiring, dtype):
+        try:
+            out = returned()
+            have = (np.shape(out), jnp.dtype(getattr(out, "dtype", type(out))))
+        except Exception as error:  # whatever the author's code raises
+            return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if have != (shape, kind):
+            return f"{name} returns {have[1].name}{list(have[0])}, where {kind.name}{list(shape)} is needed"
+    return ""
+
+
+def _tried(semiring: Semiring, dtype: Any) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
+    """(method, what calls it, shape, dtype) of what it must return."""
+    x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
+    for name in ("zero", "one", "identity"):
+        yield f"{name}({dtype.name})", lambda name=name: np.asarray(getattr(semiring, name)(dtype)), (), dtype
+    yield "times", lambda: jax.eval_shape(semiring.times, x, x), (2,), dtype
+    yield "plus", lambda: jax.eval_shape(semiring.plus, x, x), (2,), dtype
+    if isinstance(semiring, SelectiveSemiring):
+        truth = np.dtype(bool)
+        yield "better", lambda: jax.eval_shape(semiring.better, x, x), (2,), truth
+        yield "best", lambda: jax.eval_shape(lambda t: semiring.best(t, 1), table), (2,), dtype
+        if jnp.issubdtype(dtype, jnp.floating):
+            yield "may_make_nan", lambda: jax.eval_shape(semiring.may_make_nan, x, x), (), truth

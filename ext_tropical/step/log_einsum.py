@@ -14,8 +14,7 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
-from ..algebra.selective import max_plus
-from ..algebra.smooth import LogSumExp
+from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened
 from .layout import MatmulLayout, matmul_layout
 from .weighted_sum import Place, WeightedSum, work_of

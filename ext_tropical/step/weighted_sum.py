@@ -21,7 +21,7 @@ from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError, Tens
 from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
-from ..algebra.smooth import LogSumExp
+from ..algebra.shipped import LogSumExp
 from .kernels import choose, reference, weighted
 from .layout import MatmulLayout, matmul_layout, product
 

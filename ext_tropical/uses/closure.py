@@ -15,9 +15,9 @@ from jax import lax
 from tenferro_jax import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
-from ..algebra.selective import max_mul, max_plus, min_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest
-from ..network.einsum import tropical_einsum, tropical_einsum_with_argmax
+from ..algebra.shipped import max_mul, max_plus, min_plus
+from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}

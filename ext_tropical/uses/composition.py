@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from tenferro_jax import ShapeError, Unsupported, errors, parse_interleaved, plan_einsum
 from tenferro_jax.shapes import as_array
 
-from ..algebra.selective import max_mul, max_plus, min_max, min_plus, or_and
 from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
-from ..network.plan import MOST_ENTRIES
+from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
+from ..network.tropical_plan import MOST_ENTRIES
 from ..step.einsum_op import one_dtype, widened
-from .axes import dot_general_equation, reduction_equation
+from .dot_general import dot_general_equation, reduction_equation
 
 _REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
 

@@ -13,9 +13,9 @@ from jax import lax
 from tenferro_jax import ShapeError
 from tenferro_jax.shapes import as_array
 
-from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, as_selective
-from ..network.einsum import tropical_einsum_with_argmax
+from ..algebra.shipped import max_plus
+from ..network.tropical_einsum import tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 
 

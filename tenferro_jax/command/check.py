@@ -10,8 +10,7 @@ import numpy as np
 from ..conformance import check_extension
 from ..extension.rules import NO_RULES
 from ..extension.runtimes import NO_RUNTIMES
-from .screen import FAILED, OK, show
-from .targets import imported, named_op, random_array
+from .files import FAILED, OK, imported, named_op, random_array, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:

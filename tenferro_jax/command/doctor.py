@@ -10,7 +10,7 @@ import platform
 import jax
 
 from ..version import __version__
-from .screen import OK, show
+from .files import OK, show
 
 _OPTIONAL = {
     "flatbuffers": "exported programs",

@@ -10,18 +10,16 @@ import jax
 import numpy as np
 
 from ..dimensions import bind_dim
-from ..engine.compiler import compile_std_to_exec
+from ..engine.engine import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
 from ..extension.primitive import apply
 from ..extension.routes import routes
 from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
-from ..io.program import ExportedProgram
+from ..io.exported import ExportedProgram
 from ..jax_seam import PLATFORMS, is_symbolic_dim
 from ..shapes import meta_of
-from .files import add_file, arguments, inputs, read
-from .screen import FAILED, OK, show
-from .targets import imported, named_op, random_array
+from .files import FAILED, OK, add_file, arguments, imported, inputs, named_op, random_array, read, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:

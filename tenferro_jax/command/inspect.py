@@ -14,22 +14,18 @@ from typing import Any
 import jax
 
 from ..errors import InvalidConfig
-from ..extension.carrier import Extension
+from ..extension.carrier import Extension, MissingExtension
 from ..extension.family import parse_family_id
-from ..extension.installed import is_installed
-from ..extension.missing import MissingExtension
-from ..extension.registry import lookup_extension_factory
+from ..extension.registry import is_installed, lookup_extension_factory
 from ..graph.drawing import Box, program_svg
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import plain
-from ..io.container import HEADER_BYTES, declared
-from ..io.program import ExportedProgram
-from ..io.replacing import replace_file
+from ..io.container import HEADER_BYTES, declared, replace_file
+from ..io.exported import ExportedProgram
 from ..jax_seam import ModuleOp, main_ops, read_module
 from ..payload_text import payload_json
 from ..shapes import symbol_constraints
-from .files import add_file, inputs, outputs, read, require_writable
-from .screen import OK, show
+from .files import OK, add_file, inputs, outputs, read, require_writable, show
 
 _KINDS = {  # part of a StableHLO op's name -> kind of box; the first that fits
     "custom_call": "other",

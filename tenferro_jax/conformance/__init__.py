@@ -1,7 +1,6 @@
 """The conformance kit: does an extension op keep the contract? Re-exports only."""
 
-from .check import check_extension
+from .examination import check_extension, conformance_tests
 from .report import ConformanceReport, Finding, Verdict
-from .testing import conformance_tests
 
 __all__ = ["ConformanceReport", "Finding", "Verdict", "check_extension", "conformance_tests"]

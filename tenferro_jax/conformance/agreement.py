@@ -14,13 +14,13 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import UndecidedDimensionError
-from ..extension.op import has_host_form, lowered
+from ..extension.contract import has_host_form, lowered
 from ..extension.primitive import apply
 from ..extension.routes import current_platform
 from ..extension.runtimes import RouteKind
 from ..graph.graph import Graph
 from ..io.export import export
-from ..io.loading import load_exported
+from ..io.exported import load_exported
 from ..shapes import meta_of, struct
 from .examples import Inputs, grown, in_other_dtypes, is_float, is_half, of_other_sizes
 from .inference import run_host_form, symbolic_graph

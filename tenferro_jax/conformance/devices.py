@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..extension.op import ExtensionOp
+from ..extension.contract import ExtensionOp
 from ..extension.runtimes import RouteKind
-from .differentiation import smooth
 from .examples import Inputs
+from .smooth import smooth
 from .subject import Broken, Claim, NotApplicable, Subject
 
 FIX = "Keep lowerings free of what only works on one device; rules too."

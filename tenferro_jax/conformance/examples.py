@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import ArityError, InvalidConfig
-from ..extension.op import ExtensionOp
+from ..extension.contract import ExtensionOp
 from ..shapes import as_operand
 
 Inputs = tuple[np.ndarray, ...]

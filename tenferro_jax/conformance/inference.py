@@ -11,7 +11,7 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension.op import ExtensionOp, checked_sequence, has_host_form, has_lowering, require_arrays
+from ..extension.contract import ExtensionOp, checked_sequence, has_host_form, has_lowering, require_arrays
 from ..extension.routes import current_platform, extensions_in, lowering_body
 from ..extension.runtimes import RouteKind
 from ..graph.builder import GraphBuilder

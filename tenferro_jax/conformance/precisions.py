@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .differentiation import Smooth, smooth
 from .examples import FLOATS, Inputs, cast, is_float
+from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
 NEARBY = 8

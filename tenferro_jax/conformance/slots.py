@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from ..extension.carrier import Extension
-from ..extension.differentiation import absent, linearize, present
+from ..extension.rules import absent, linearize, present
 from ..extension.scope import inherited
 from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
-from .differentiation import Mask, Smooth, names, smooth
 from .examples import Inputs
+from .smooth import Mask, Smooth, names, smooth
 from .subject import Broken, Subject
 
 MULTIPLIES = ("mul", "dot_general", "div")

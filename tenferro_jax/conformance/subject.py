@@ -15,8 +15,8 @@ import numpy as np
 
 from ..errors import ADRuleError, ArityError, BackendFailure, InvalidConfig, MetaMismatchError, TenferroError, UndecidedDimensionError
 from ..extension.carrier import Extension
+from ..extension.contract import ExtensionOp, has_host_form, lowered
 from ..extension.execution import host_errors
-from ..extension.op import ExtensionOp, has_host_form, lowered
 from ..extension.primitive import apply
 from ..extension.routes import here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet

@@ -1,6 +1,6 @@
 """What the author of an extension op imports: re-exports only."""
 
-from .op import ExtensionOp, extension_op
+from .contract import ExtensionOp, extension_op
 from .primitive import apply
 from .registry import lookup_extension_factory, register_extension
 from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput

@@ -1,26 +1,92 @@
-"""The carrier: what enters graphs and JAX programs for an extension op, and owns its identity and inference."""
+"""What enters graphs and JAX programs for an extension op: its carrier with the levels of vmap, or a placeholder.
+
+vmap of an extension op is the same op with a batch level: its identity and its AD rule stay.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
+from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, Unsupported
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..ops.op import StdTensorOp
+from ..ops.op import StdTensorOp, op
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
-from .batching import BatchLevel, Levels
+from .contract import ExtensionOp, checked_sequence, require_own_family
 from .family import family_of
-from .op import ExtensionOp, checked_sequence, require_own_family
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, Assume, Method, running
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLevel:
+    """One vmap around an op. Outputs carry the batch axis first; its size is read from the input shapes.
+
+    Attributes:
+      in_axes: for each input the mapped axis, or None.
+      axis_name: name for collectives inside the op's lowering, or None.
+      spmd_axis_name: mesh axis (or axes) that the batch axis lives on, or None.
+    """
+
+    in_axes: tuple[int | None, ...]
+    axis_name: Any = None
+    spmd_axis_name: Any = None
+
+    def size(self, shapes: Sequence[Sequence[Any]]) -> Any:
+        """The batch size that the shapes of the mapped inputs state."""
+        return next(shape[axis] for shape, axis in zip(shapes, self.in_axes, strict=True) if axis is not None)
+
+    def inner(self, metas: Sequence[TensorMeta]) -> list[TensorMeta]:
+        """Metas of one element of the batch."""
+        return [
+            m if axis is None else TensorMeta(m.dtype, (*m.shape[:axis], *m.shape[axis + 1 :]))
+            for m, axis in zip(metas, self.in_axes, strict=True)
+        ]
+
+    def vmap(self, fn: Callable[..., Any], in_axes: Any = None) -> Callable[..., Any]:
+        """jax.vmap of fn over this level; `in_axes` where fn takes something else than the op's inputs."""
+        names = {} if self.axis_name is None else {"axis_name": self.axis_name}
+        if self.spmd_axis_name is not None:
+            names["spmd_axis_name"] = self.spmd_axis_name
+        return jax.vmap(fn, in_axes=self.in_axes if in_axes is None else in_axes, **names)
+
+
+Levels = tuple[BatchLevel, ...]
+"""Batch levels, outermost first."""
+
+
+def over_levels(levels: Levels, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A JAX function of arrays mapped over all levels."""
+    for level in reversed(levels):
+        fn = level.vmap(lambda *arrays, fn=fn: tuple(fn(*arrays)))
+    return fn
+
+
+def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence[TensorMeta]) -> Callable[..., Any]:
+    """A NumPy function mapped over all levels by a loop; an empty batch gives empty outputs."""
+    if not levels:
+        return fn
+    level, rest = levels[0], levels[1:]
+    inner = host_over_levels(rest, fn, [TensorMeta(m.dtype, m.shape[1:]) for m in out_metas])
+
+    def mapped(*arrays: np.ndarray) -> list[np.ndarray]:
+        outs = [np.empty(m.shape, m.dtype) for m in out_metas]
+        for i in range(level.size([a.shape for a in arrays])):
+            element = [a if axis is None else np.take(a, i, axis=axis) for a, axis in zip(arrays, level.in_axes, strict=True)]
+            for out, value in zip(outs, inner(*element), strict=True):
+                out[i] = value
+        return outs
+
+    return mapped
 
 
 def _forget(a: Any, b: Any, where: str) -> None:
@@ -206,3 +272,57 @@ class Extension(StdTensorOp):
     def __repr__(self) -> str:
         levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
         return f"{self.op!r}{levels}{f' {self.runtimes}' if self.runtimes != NO_RUNTIMES else ''}"
+
+
+@op
+class MissingExtension(StdTensorOp):
+    """An extension that was read with `skip_missing_extensions=True`: it keeps what was written of it, and does nothing else.
+
+    Attributes:
+      family_id: the family, which was not registered.
+      payload: its payload, as it was written.
+      levels: its batch levels, as canonical JSON text.
+      outputs: how many outputs it has.
+
+    Example:
+      >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
+      Traceback (most recent call last):
+      ...
+      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; needed the factory of its family \
+in this process. Import the package that publishes it, register it, and read the graph again.
+    """
+
+    input_count = None
+    family_id: str
+    payload: str
+    levels: str
+    outputs: int
+
+    @property
+    def output_count(self) -> int:
+        """As many as were written."""
+        return self.outputs
+
+    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+        """Refuses.
+
+        Raises:
+          Unsupported: always.
+        """
+        raise self._unsupported()
+
+    def apply(self, *inputs: Any) -> Any:
+        """Refuses.
+
+        Raises:
+          Unsupported: always.
+        """
+        raise self._unsupported()
+
+    def _unsupported(self) -> Unsupported:
+        return Unsupported(
+            where="extension",
+            given=f"{self.family_id}: not registered",
+            needed="the factory of its family in this process",
+            fix="Import the package that publishes it, register it, and read the graph again.",
+        )

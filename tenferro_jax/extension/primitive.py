@@ -14,17 +14,26 @@ import numpy as np
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
-from .batching import BatchLevel
-from .carrier import Extension
-from .differentiation import linearize, not_differentiable, present, require_metas, transposed
-from .execution import forward, run_host
+from .carrier import BatchLevel, Extension
+from .contract import ExtensionOp, has_host_form, has_lowering
+from .execution import forward, output_shardings, run_host
 from .family import parse_family_id
-from .op import ExtensionOp, has_host_form, has_lowering
 from .routes import here, route_of
-from .rules import NO_RULES, NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput, require_rules
+from .rules import (
+    NO_RULES,
+    NOT_DIFFERENTIABLE,
+    ExtensionAdRule,
+    ExtensionRuleSet,
+    LinearInput,
+    linearize,
+    not_differentiable,
+    present,
+    require_metas,
+    require_rules,
+    transposed,
+)
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
 from .scope import LOWERING, authored, inherited, nested_extension, running
-from .sharding import output_shardings
 
 # --- the entry point -----------------------------------------------------------------------------------------------
 

@@ -10,9 +10,8 @@ import jax
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import Site, inner_jaxprs, is_literal, manual_inside, open_jaxpr, require_platforms, spreads
 from ..shapes import TensorMeta, struct
-from .batching import over_levels
-from .carrier import Extension
-from .op import has_host_form, has_lowering, lowered
+from .carrier import Extension, over_levels
+from .contract import has_host_form, has_lowering, lowered
 from .runtimes import Kernel, RouteKind
 from .scope import authored
 

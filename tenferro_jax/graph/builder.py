@@ -11,17 +11,18 @@ import jax
 import numpy as np
 
 from .. import jax_seam
+from ..dimensions import Guard
 from ..errors import InvalidConfig, ShapeError
 from ..extension.carrier import Extension
-from ..extension.op import ExtensionOp
+from ..extension.contract import ExtensionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..ops.op import StdTensorOp
 from ..ops.random import RandomWrap
 from ..ops.source import Constant
 from ..shapes import Described, TensorMeta, as_operand, is_key, meta_of, require_x64, struct
-from .graph import Graph, Node, infer
-from .guards import Guard
+from .graph import Graph, Node
 from .read_jaxpr import Reader
+from .signature import infer
 
 
 class Value(Described):

@@ -12,8 +12,7 @@ import jax
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..extension.carrier import Extension
-from ..extension.missing import MissingExtension
+from ..extension.carrier import Extension, MissingExtension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant
@@ -33,7 +32,7 @@ from ..ops.vocabulary import (
     STRUCTURAL,
     WINDOW,
 )
-from .layout import Point, place
+from .placement import Point, place
 from .printing import named_bodies, op_text, plain, value_text
 
 LIMIT = 60

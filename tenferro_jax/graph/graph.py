@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..dimensions import bind_dim, undecided
+from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
 from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
@@ -28,13 +28,11 @@ from ..extension.rules import ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..identity import Sealed, canonical_bytes, map_leaves, static_keys
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..ops.op import StdTensorOp, call, require_fields, require_inputs
+from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import TensorMeta, as_operand, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
 from .drawing import LIMIT, graph_svg
-from .guards import Guard, bound_guards, canonical_guards
 from .printing import graph_text
-from .signature import control_outputs
 from .viewers import graph_dot, model_explorer_collection
 
 
@@ -338,33 +336,6 @@ def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
     return (*args, kwargs) if kwargs else args
-
-
-def infer(
-    op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
-) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
-    """dtype and shape of each output of a node, and the guards under which they are right.
-
-    Args:
-      op: the op of the node.
-      metas: of its inputs.
-      known: the outputs, where the caller knows them and the op cannot assume anything. That the op takes
-        the inputs is still required.
-
-    Raises:
-      InvalidConfig: as `StdTensorOp.infer`.
-    """
-    if isinstance(op, Extension):
-        guards: list[Guard] = []
-        return op.infer_assuming(metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))), tuple(guards)
-    if isinstance(op, WITH_BODIES):
-        outputs = control_outputs(op, metas)
-        require_fields(op)
-        return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
-    if known is None:
-        return op.infer(*metas), ()
-    require_inputs(op, metas)
-    return known, ()
 
 
 def require_graph(value: Any, where: str) -> Graph:

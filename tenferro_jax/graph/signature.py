@@ -1,4 +1,4 @@
-"""What control flow asks of its bodies: what goes in, what comes out, what is carried. It also gives the op's outputs."""
+"""What a node gives: dtype and shape of its outputs; for control flow by what its bodies take, give and carry."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..dimensions import Guard
 from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError
+from ..extension.carrier import Extension
 from ..jax_seam import is_symbolic_dim
 from ..ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
-from ..ops.op import StdTensorOp
+from ..ops.op import StdTensorOp, require_fields, require_inputs
 from ..ops.reduction import Reduce
+from ..ops.vocabulary import WITH_BODIES
 from ..ops.window import ReduceWindow
 from ..shapes import TensorMeta
+from .graph import bodies
 
 Metas = Sequence[TensorMeta]
 
@@ -29,6 +33,33 @@ def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | 
     """
     check = _SIGNATURES.get(type(op))
     return None if check is None else check(op, inputs)
+
+
+def infer(
+    op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
+) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
+    """dtype and shape of each output of a node, and the guards under which they are right.
+
+    Args:
+      op: the op of the node.
+      metas: of its inputs.
+      known: the outputs, where the caller knows them and the op cannot assume anything. That the op takes
+        the inputs is still required.
+
+    Raises:
+      InvalidConfig: as `StdTensorOp.infer`.
+    """
+    if isinstance(op, Extension):
+        guards: list[Guard] = []
+        return op.infer_assuming(metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))), tuple(guards)
+    if isinstance(op, WITH_BODIES):
+        outputs = control_outputs(op, metas)
+        require_fields(op)
+        return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
+    if known is None:
+        return op.infer(*metas), ()
+    require_inputs(op, metas)
+    return known, ()
 
 
 def _scan(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:

@@ -10,17 +10,16 @@ from typing import NamedTuple, TypeAlias
 
 import jax
 
+from ..dimensions import Guard, canonical_guards
 from ..errors import MalformedGraph, TenferroError
-from ..extension.carrier import Extension
-from ..extension.missing import MissingExtension
+from ..extension.carrier import Extension, MissingExtension
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp, call, require_inputs
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import TensorMeta, canonical_dtype, meta_of, struct
-from .graph import Graph, Node, bodies, infer, require_graph
-from .guards import Guard, canonical_guards
+from .graph import Graph, Node, bodies, require_graph
 from .printing import op_text
-from .signature import control_outputs
+from .signature import control_outputs, infer
 
 Application: TypeAlias = tuple[StdTensorOp, tuple[TensorMeta, ...]]
 Inferred: TypeAlias = tuple[Sequence[TensorMeta], tuple[Guard, ...]]

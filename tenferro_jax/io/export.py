@@ -9,13 +9,12 @@ import jax
 import jax.export
 
 from .. import jax_seam
-from ..dimensions import undecided
-from ..engine.program import ExecProgram
+from ..dimensions import Guard, undecided
+from ..engine.exec_program import ExecProgram
 from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line
 from ..graph.graph import Graph
-from ..graph.guards import Guard
 from ..shapes import as_operand, require_x64_leaves
-from .program import ExportedProgram, described
+from .exported import ExportedProgram, described
 from .trees import require_lasting
 
 

@@ -12,7 +12,7 @@ import json
 import struct
 
 from ..errors import ArtifactError, Unsupported
-from .limits import Limits
+from .container import Limits
 
 FORMAT = 1
 MAGIC = b"tenferro-export1"

@@ -10,18 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..dimensions import read_dimension, read_scope
+from ..dimensions import Guard, read_dimension, read_scope
 from ..errors import PayloadError, TenferroError, Unsupported
-from ..extension.batching import BatchLevel, Levels
-from ..extension.carrier import Extension
+from ..extension.carrier import BatchLevel, Extension, Levels, MissingExtension
+from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
-from ..extension.installed import register_installed
-from ..extension.missing import MissingExtension
-from ..extension.op import ExtensionOp
-from ..extension.registry import lookup_extension_factory, require_extension_factory, require_known_version
+from ..extension.registry import lookup_extension_factory, register_installed, require_extension_factory, require_known_version
 from ..extension.rules import NO_RULES
 from ..graph.graph import Graph, Node
-from ..graph.guards import Guard
 from ..graph.verify import verify
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
@@ -29,10 +25,9 @@ from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
 from ..payload_leaves import is_normal, named_dtype
 from ..shapes import TensorMeta, require_x64, x64_enabled
-from .container import Content, aligned, damaged
+from .container import Content, Limits, aligned, damaged
 from .field_json import OPS, field_value, value_dtype
 from .graph_writer import GraphWriter
-from .limits import Limits
 from .trees import tree_of
 
 

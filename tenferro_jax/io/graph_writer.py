@@ -11,8 +11,7 @@ from jax.tree_util import PyTreeDef
 
 from ..dimensions import SymDim, constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
-from ..extension.carrier import Extension
-from ..extension.missing import MissingExtension
+from ..extension.carrier import Extension, MissingExtension
 from ..graph.graph import Graph
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim

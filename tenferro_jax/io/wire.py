@@ -6,11 +6,9 @@ import os
 
 from ..errors import InvalidConfig
 from ..graph.graph import Graph, require_graph
-from .container import HEADER_BYTES, damaged, declared, pack, unpack
+from .container import HEADER_BYTES, Limits, damaged, declared, pack, replace_file, unpack
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
-from .limits import Limits
-from .replacing import replace_file
 
 _LIMITS = Limits()
 

@@ -10,16 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..einsum.build import run_plan
+from ..einsum.einsum_plan import Optimize, Plan, plan_einsum, run_plan
 from ..einsum.notation import parse_interleaved
-from ..einsum.plan import Optimize, Plan, plan_einsum
 from ..errors import DTypeError, X64Error
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import precision_names
 from ..ops.fields import Precision
 from ..shapes import as_array, canonical_dtype
-from .record import NUMBERS, Handle, is_number, number
-from .recording import recorded
+from .record import NUMBERS, Handle, is_number, number, recorded
 from .tensor import TracedTensor
 
 

@@ -1,12 +1,12 @@
-"""What a lazy tensor stands on: an input, or a graph on other tensors; and the way to one graph.
+"""What a lazy tensor stands on: an input, or the graph that tracing a JAX function on other tensors gives; and the way to one graph.
 
 Nothing here recurses: a chain of any length is walked with a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from typing import TypeAlias, TypeGuard
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.export
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..graph.builder import GraphBuilder, Value
@@ -226,3 +227,89 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
             fix = "Rename one of them, or use the same tensor."
             where, needed = "a program of lazy tensors", "one input a name"
             raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+
+
+H = TypeVar("H", bound=Handle)
+
+ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
+"""What a function is traced for; everything else in its arguments is given to it as it is."""
+
+_GRAPHS = BoundedCache(4096, "TracedTensor")
+"""Graphs that are kept: tracing a function takes a millisecond, finding its graph microseconds."""
+
+
+def recorded(
+    kind: type[H],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    keep: bool = False,
+) -> Any:
+    """What a JAX function makes of tensors and arrays anywhere in its arguments.
+
+    Args:
+      kind: the class of the tensors that are made.
+      fn: the function.
+      args: of fn; what is neither tensor nor array is given to it as it is.
+      kwargs: likewise.
+      keep: whether the graph is kept for other calls of fn; what is no array must be hashable.
+    """
+    leaves, tree = jax.tree.flatten((args, dict(kwargs)))
+    arrays = [x for x in leaves if isinstance(x, ARRAYS)]
+    inputs = [x if isinstance(x, kind) else constant(kind, x) for x in arrays]
+
+    def call(*arrays: jax.Array) -> Any:
+        traced = iter(arrays)
+        values = [next(traced) if isinstance(x, ARRAYS) else x for x in leaves]
+        args, kwargs = jax.tree.unflatten(tree, values)
+        return fn(*args, **kwargs)
+
+    def trace() -> Graph:
+        builder = GraphBuilder()
+        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
+        outputs, out_tree = jax.tree.flatten(result)
+        return builder.build(outputs, out_tree=out_tree)
+
+    if keep:
+        metas = iter([x.meta for x in inputs])
+        described = [next(metas) if isinstance(x, ARRAYS) else _static(x) for x in leaves]
+        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
+    else:
+        graph = trace()
+    return jax.tree.unflatten(graph.out_tree, _outputs(kind, graph, inputs))
+
+
+def constant(kind: type[H], array: object) -> H:
+    """A concrete array as a tensor: a part of the program."""
+    builder = GraphBuilder()
+    graph = builder.build([builder.constant(concrete(array, "a constant"))])
+    return kind(Record(graph, ()), 0, graph.output_metas[0])
+
+
+def _outputs(kind: type[H], graph: Graph, inputs: Sequence[H]) -> list[H]:
+    """A tensor for each output of a graph; where it hands an input on, that one."""
+    record = Record(graph, inputs)
+    made = [kind(record, i, meta) for i, meta in enumerate(graph.output_metas)]
+    count = len(inputs)
+    return [inputs[k] if k < count else x for k, x in zip(graph.outputs, made, strict=True)]
+
+
+def _static(leaf: object) -> Hashable:
+    """What tells an argument from every other: 1 from True, 0.0 from -0.0.
+
+    Slices are hashable from Python 3.12 on.
+    """
+    if isinstance(leaf, slice):
+        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
+    return type(leaf), repr(leaf) if is_number(leaf) else leaf
+
+
+def _settings() -> Hashable:
+    """The settings of JAX that change what a function is traced to."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+        config.jax_default_matmul_precision,
+    )

@@ -15,16 +15,16 @@ from jax.typing import ArrayLike, DTypeLike
 from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig
-from ..extension.op import ExtensionOp
+from ..extension.contract import ExtensionOp
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, solve_sizes
-from . import differentiation
-from .differentiation import Arrays
+from .as_function import Arrays, as_function, require_scalar, tensors_of
 from .evaluation import Bindings, eval_all
 from .record import (
+    ARRAYS,
     NUMBERS,
     Array,
     Handle,
@@ -32,11 +32,12 @@ from .record import (
     Record,
     Size,
     concrete,
+    constant,
     declared,
+    recorded,
     to_graph,
     walk,
 )
-from .recording import ARRAYS, constant, recorded
 
 Fn = Callable[..., Any]
 
@@ -285,7 +286,7 @@ class TracedTensor(Handle):
           >>> (x * x * x).sum().grad(x).eval().tolist()
           [3.0, 12.0]
         """
-        differentiation.require_scalar(self)
+        require_scalar(self)
         return self.vjp(wrt, np.ones((), self.dtype))
 
     def vjp(self, wrt: Any, cotangent: Handle | ArrayLike) -> Any:
@@ -293,8 +294,8 @@ class TracedTensor(Handle):
 
         Arguments and errors are those of `grad`.
         """
-        tensors, tree = differentiation.tensors_of(wrt, "vjp")
-        run, others = differentiation.as_function(self, tensors)
+        tensors, tree = tensors_of(wrt, "vjp")
+        run, others = as_function(self, tensors)
 
         def pulled(moving: Arrays, others: Arrays, cotangent: jax.Array) -> Any:
             _, pullback = jax.vjp(lambda moving: run(moving, others), moving)
@@ -304,8 +305,8 @@ class TracedTensor(Handle):
 
     def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
         """The tangent of the tensor for a tangent of wrt (a list for a list), as jax.jvp has it."""
-        tensors, tree = differentiation.tensors_of(wrt, "jvp")
-        run, others = differentiation.as_function(self, tensors)
+        tensors, tree = tensors_of(wrt, "jvp")
+        run, others = as_function(self, tensors)
 
         def pushed(moving: Arrays, others: Arrays, tangents: Arrays) -> jax.Array:
             return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tenferro_jax.conformance.finite_difference import directional
+from tenferro_jax.conformance.smooth import directional
 
 X = np.array([0.3, -1.7, 2.5])
 V = np.array([1.0, -0.5, 2.0])

@@ -11,7 +11,7 @@ import pytest
 
 from tenferro_jax import ConformanceError
 from tenferro_jax.conformance import conformance_tests
-from tenferro_jax.conformance.check import CHECKS
+from tenferro_jax.conformance.examination import CHECKS
 from tenferro_jax.extension import ExtensionRuleSet
 
 from .broken_ops import Cube, CubeRule

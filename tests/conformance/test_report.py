@@ -10,7 +10,7 @@ import pytest
 
 from tenferro_jax import ArityError, ConformanceError, InvalidConfig, check_extension
 from tenferro_jax.conformance import Verdict
-from tenferro_jax.conformance.check import CHECKS
+from tenferro_jax.conformance.examination import CHECKS
 from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare

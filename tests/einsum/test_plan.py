@@ -10,7 +10,7 @@ from opt_einsum import get_symbol
 
 import tenferro_jax as tj
 from tenferro_jax import plan_einsum
-from tenferro_jax.einsum import plan as plan_module
+from tenferro_jax.einsum import einsum_plan as plan_module
 
 CHAIN = "ab,bc,cd,de->ae"
 SHAPES = [(2, 30), (30, 4), (4, 50), (50, 3)]

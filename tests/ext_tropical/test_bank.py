@@ -10,7 +10,7 @@ import pytest
 
 from ext_tropical import TropicalResult, log_sum_exp, plan_tropical_einsum, tropical_einsum, tropical_einsum_with_argmax
 from ext_tropical.algebra.semiring import as_semiring
-from ext_tropical.network.evaluation import Mode, evaluate
+from ext_tropical.network.steps import Mode, evaluate
 
 from ..oracles import ALGEBRAS, log_einsum, object_einsum
 from ..sweep import ALL

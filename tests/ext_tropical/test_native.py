@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_mul, max_plus, min_max, min_plus, tropical_einsum
 from ext_tropical.step.native import library
-from ext_tropical.step.native.kernel import run
 from ext_tropical.step.native.library import Native, native
+from ext_tropical.step.tropical_runtimes import run_native
 from tenferro_jax import RouteKind, check_extension, export, routes, trace
 from tenferro_jax.extension import apply
 
@@ -25,7 +25,9 @@ from ..sweep import some, times
 ROOT = pathlib.Path(__file__).parents[2]
 BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
 SEMIRINGS = (max_plus, min_plus, max_mul)
-RUNS = {name: jax.jit(lambda op, *xs, name=name: run(op, *xs, instructions=name), static_argnums=0) for name in native().instructions}
+RUNS = {
+    name: jax.jit(lambda op, *xs, name=name: run_native(op, *xs, instructions=name), static_argnums=0) for name in native().instructions
+}
 
 
 def entries(rng, shape, dtype, special):

@@ -25,7 +25,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.network.memory import SCRATCH
+from ext_tropical.network.tropical_plan import SCRATCH
 from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported, export, trace
 
 from ..oracles import object_einsum

@@ -26,7 +26,7 @@ from ext_tropical import (
 )
 from ext_tropical.step.kernels import reference
 from ext_tropical.step.pallas import backend, search
-from ext_tropical.step.pallas.kernel import run
+from ext_tropical.step.tropical_runtimes import run_gpu
 from tenferro_jax import RouteKind, Unsupported, routes
 
 from ..oracles import brute_force
@@ -39,7 +39,7 @@ HERE = pytest.mark.skipif(bool(backend.backend().problem), reason=backend.backen
 
 def interpreted(op, *operands):
     """The kernel's own code, on simulated shared memory and copies that arrive later."""
-    return run(op, *map(jnp.asarray, operands), interpret=backend.backend().module.InterpretGPUParams())
+    return run_gpu(op, *map(jnp.asarray, operands), interpret=backend.backend().module.InterpretGPUParams())
 
 
 def check(op, *operands):
@@ -156,7 +156,7 @@ def test_it_lowers_for_cuda_without_a_card(semiring, dtype, outputs):
     for n in (70, 2000) if (semiring, dtype) == (max_plus, "float32") else (70,):  # 2000 takes a larger tile
         x = jax.ShapeDtypeStruct((2, 37, n), dtype)
         op = TropicalEinsum(semiring, "bji,bjk->bik", outputs)
-        assert lowered(lambda a, b, op=op: run(op, a, b), x, x).count("@mosaic_gpu_v2") == 1
+        assert lowered(lambda a, b, op=op: run_gpu(op, a, b), x, x).count("@mosaic_gpu_v2") == 1
 
 
 def test_it_is_off_until_it_was_measured(monkeypatch):
@@ -202,9 +202,9 @@ def test_what_is_missing_is_told(monkeypatch):
     ampere, hopper = (types.SimpleNamespace(device_kind=kind, compute_capability=c) for kind, c in (("A100", "8.0"), ("B200", "10.0")))
     assert backend.problem_of_cards([hopper]) == ""
     assert backend.problem_of_cards([hopper, ampere]) == "it needs compute capability 9.0 or newer, and A100 has less"
-    monkeypatch.setattr("ext_tropical.step.pallas.kernel.backend", lambda: old)
+    monkeypatch.setattr("ext_tropical.step.tropical_runtimes.backend", lambda: old)
     with pytest.raises(Unsupported, match=r"JAX 0\.11"):
-        run(TropicalEinsum(max_plus, "ij,jk->ik"), np.zeros((2, 2)), np.zeros((2, 2)))
+        run_gpu(TropicalEinsum(max_plus, "ij,jk->ik"), np.zeros((2, 2)), np.zeros((2, 2)))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from docs.pictures.draw import mlp_gradient
 from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
 from tenferro_jax.graph.drawing import _LINE, LOOKS
 from tenferro_jax.graph.graph import bodies
-from tenferro_jax.graph.layout import place
+from tenferro_jax.graph.placement import place
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.ops.source import Constant
 

@@ -19,8 +19,8 @@ from tenferro_jax import (
     UndecidedDimensionError,
     trace,
 )
+from tenferro_jax.dimensions import Guard
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, require_equal
-from tenferro_jax.graph.guards import Guard
 
 from ..extension_ops import Bilinear
 

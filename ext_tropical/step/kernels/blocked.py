@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ...algebra.nan import are_finite
 from ...algebra.semiring import SelectiveSemiring
+from ...algebra.shipped import are_finite
 from . import direct
 
 BLOCK = 16

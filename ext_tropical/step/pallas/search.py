@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ...algebra.selective import max_mul, max_plus, min_max, min_plus
 from ...algebra.semiring import SelectiveSemiring
+from ...algebra.shipped import max_mul, max_plus, min_max, min_plus
 from .backend import backend
 
 EXTREMES: dict[SelectiveSemiring, Callable[..., Any]] = {

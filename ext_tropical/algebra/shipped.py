@@ -1,8 +1,12 @@
-"""The selective semirings that ship here."""
+"""The semirings that ship here: the selective ones, and log-sum-exp, the smooth neighbour of max_plus, whose plus adds up."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
+import numbers
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .nan import are_finite, with_nan
-from .semiring import SelectiveSemiring, highest, lowest, register_semiring
+from tenferro_jax import InvalidConfig
+
+from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, register_semiring
+
+
+def with_nan(value: Any, candidates: Any, axis: int) -> Any:
+    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, where it is vectorised."""
+    if not jnp.issubdtype(candidates.dtype, jnp.floating):
+        return value
+    return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
+
+
+def are_finite(*arrays: Any) -> Any:
+    """Whether all entries of floating arrays are finite: a sum of zeros is quicker than a look at each entry.
+
+    Example:
+      >>> bool(are_finite(jnp.ones(3), jnp.array([1.0, jnp.inf])))
+      False
+    """
+    return functools.reduce(operator.and_, (jnp.sum(x * 0) == 0 for x in arrays))
 
 
 def _may(scan: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -164,3 +186,61 @@ or_and = OrAndSemiring()
 
 SEMIRINGS = (max_plus, min_plus, max_mul, min_max, or_and)
 """The selective semirings that ship here."""
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class LogSumExp(Semiring):
+    """plus is T log(exp(x / T) + exp(y / T)), times is +, zero -inf, one 0.
+
+    Attributes:
+      temperature: T, positive and finite. As it falls, plus tends to the maximum.
+
+    Raises:
+      InvalidConfig: another temperature.
+
+    Example:
+      >>> round(float(log_sum_exp(0.5).plus(1.0, 2.0)), 4)
+      2.0635
+    """
+
+    id = "tenferro-ext-tropical.log_sum_exp.v1"
+    dtypes = FLOATS
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        given: Any = self.temperature
+        try:
+            temperature = float(given) if isinstance(given, numbers.Real) and not isinstance(given, bool) else math.nan
+        except OverflowError:
+            temperature = math.inf
+        if not 0 < temperature < math.inf:
+            raise InvalidConfig(
+                where="log_sum_exp, temperature",
+                given=repr(given),
+                needed="a positive finite number",
+                fix="Pass one; for the limit at 0 take max_plus, for a minimum negate the operands.",
+            )
+        object.__setattr__(self, "temperature", temperature)
+
+    def times(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def plus(self, x: Any, y: Any) -> Any:
+        gap = jnp.where(x == y, 0.0, abs(x - y))  # infinities too
+        return jnp.maximum(x, y) + self.temperature * jnp.log1p(jnp.exp(-gap / self.temperature))
+
+    def share(self, x: Any, total: Any) -> Any:
+        """exp((x - total) / T), what x contributes to a total; 0 of -inf."""
+        return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(x.dtype)
+
+    def zero(self, dtype: Any) -> Any:
+        return lowest(dtype)
+
+    def one(self, dtype: Any) -> Any:
+        return np.zeros((), dtype)
+
+
+log_sum_exp = LogSumExp
+"""Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log space. Its gradient is the
+softmax of the candidates: marginals."""

@@ -1,9 +1,9 @@
-"""The compiled program: call it, ask what it costs and who executes what."""
+"""The compiled program: call it, ask what it costs and who executes what; and what is reported while one is made or run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +15,27 @@ from ..extension.routes import Route
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment
-from .progress import Progress, ProgressCallback
+
+
+class Progress(NamedTuple):
+    """One step that is done.
+
+    Attributes:
+      phase: "lower" or "compile" of a segment, "run" of a step of a program that has several.
+      number: which one, from 0.
+      total: of how many.
+      seconds: wall time it took; for a segment that runs on an accelerator, the time to dispatch it.
+    """
+
+    phase: str
+    number: int
+    total: int
+    seconds: float
+
+
+ProgressCallback: TypeAlias = Callable[[Progress], object]
+"""Called in the thread that works, after each step; what it raises ends the work."""
+
 
 Step: TypeAlias = Segment | HostStep
 

@@ -1,4 +1,4 @@
-"""L2: what an op is, and what it is not equal to."""
+"""L2: what an op is, and what it is not equal to. L6: its payload as text, and what is refused by a typed error that names the family."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
-from ..errors import TenferroError
+from ..errors import ArityError, TenferroError
 from ..extension.carrier import Extension
+from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
-from ..extension.op import ExtensionOp
 from ..extension.registry import ExtensionFactory, lookup_extension_factory
+from ..extension.runtimes import RouteKind
 from ..graph.builder import GraphBuilder
 from ..payload_text import payload_json
 from ..shapes import meta_of
 from .examples import Inputs
-from .subject import Broken, NotApplicable, Subject, breaking
+from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 
 
 def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -168,3 +170,62 @@ def _near(value: Any) -> list[Any]:
     if kind is tuple:
         return [(*value, 0), *((*value[:i], near, *value[i + 1 :]) for i, item in enumerate(value) for near in _near(item)[:2])]
     return []
+
+
+_REFUSE = "Raise a typed error of tenferro_jax for what the op does not take, in infer_output_meta."
+
+
+def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """One array too few, one too many."""
+    extra = inputs[-1] if inputs else np.zeros(())
+    for given in ([] if not inputs else [inputs[:-1]]) + [(*inputs, extra)]:
+        try:
+            jax.eval_shape(subject.call, *given)
+        except ArityError as error:
+            if subject.op.family_id in str(error):
+                yield
+                continue
+        raise Broken(
+            "X6.2", f"{len(given)} inputs were not refused by an ArityError that names the family", "Leave input_count a plain number."
+        )
+
+
+def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Other dtypes, ranks and sizes one input at a time: taken, or refused with a typed error that names the family."""
+    for made in _altered(inputs):
+        what = ", ".join(str(meta_of(x)) for x in made)
+        try:
+            _run_as_far(subject, made)
+        except TenferroError as error:
+            if subject.op.family_id not in str(error):
+                raise Broken("X7.6", f"{what}: refused without naming the family: {error}", _REFUSE) from error
+        except Exception as error:
+            raise as_broken(error, "X7.1", f"{what}: inference takes these, and the implementation fails", _REFUSE) from error
+        yield
+
+
+def _run_as_far(subject: Subject, inputs: Inputs) -> Any:
+    """As far as a mistake shows: host code is run, a lowering is traced, unless inference has done that already."""
+    subject.carrier.infer(*map(meta_of, inputs))
+    if type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta:
+        return None
+    if subject.routes(inputs) == (RouteKind.HOST,):
+        return subject.call(*inputs)
+    return jax.jit(lambda *xs: subject.call(*xs)).lower(*inputs)
+
+
+def _altered(inputs: Inputs) -> Iterator[Inputs]:
+    for i, x in enumerate(inputs):
+        for other in _unlike(x):
+            yield (*inputs[:i], other, *inputs[i + 1 :])
+
+
+def _unlike(x: np.ndarray) -> Iterator[np.ndarray]:
+    for dtype in (np.bool_, np.int32, np.float32, np.complex64):
+        if x.dtype != dtype:
+            yield x.real.astype(dtype) if x.dtype.kind == "c" else x.astype(dtype)
+    yield x[None]
+    if x.ndim:
+        yield x.reshape(-1)[:1].reshape(()) if x.size else np.zeros((), x.dtype)
+        yield np.repeat(x, 2, axis=x.ndim - 1)
+        yield np.repeat(x, 2, axis=0)

@@ -14,14 +14,13 @@ from opt_einsum import get_symbol
 from tenferro_jax import DTypeError, InvalidConfig, Unsupported, errors, parse_interleaved
 from tenferro_jax.shapes import as_array
 
-from ..algebra.selective import max_plus
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, no_semiring_among
+from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
-from .evaluation import Mode, contract, evaluate
-from .plan import TropicalPlan, byte_count, cached_plan, hashable
 from .result import Assignment, TropicalResult, TropicalStep
-from .slicing import beginning, joined, whole
+from .steps import Mode, beginning, contract, evaluate, joined, whole
+from .tropical_plan import TropicalPlan, byte_count, cached_plan, hashable
 
 
 def tropical_einsum(

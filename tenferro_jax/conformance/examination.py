@@ -1,4 +1,4 @@
-"""The list of checks, and how one is run: case by case, its failure brought down to a small example."""
+"""The list of checks, how one is run, case by case, its failure brought down to a small example; as a report and as pytest tests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 
 from ..errors import InvalidConfig
+from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
-from ..extension.op import ExtensionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from . import adjoints, agreement, derivatives, devices, forms, identity, inference, mapping, precisions, refusals, slots, transforms
+from . import agreement, derivatives, devices, inference, payloads, precisions, slots, transforms
 from .examples import Inputs, smaller
 from .report import ConformanceReport, Finding, Verdict
 from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
@@ -50,26 +50,26 @@ CHECKS = (
     Check("L1", inference.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
     Check("L1", inference.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
     Check("L1", inference.lowering, ("X8.5", "X4.3")),
-    Check("L2", identity.family_id, ("X5.1", "X5.3")),
-    Check("L2", identity.arity, ("X6.1",)),
-    Check("L2", identity.identity, ("X5.6", "X5.8", "X4.2")),
-    Check("L2", identity.others, ("X5.8",)),
-    Check("L2", identity.interning, ("X4.4",), ("meta",)),
-    Check("L2", identity.immutable, ("X4.1",), RUNS),
-    Check("L3", forms.differentiable_form, ("X10.12",), RUNS),
+    Check("L2", payloads.family_id, ("X5.1", "X5.3")),
+    Check("L2", payloads.arity, ("X6.1",)),
+    Check("L2", payloads.identity, ("X5.6", "X5.8", "X4.2")),
+    Check("L2", payloads.others, ("X5.8",)),
+    Check("L2", payloads.interning, ("X4.4",), ("meta",)),
+    Check("L2", payloads.immutable, ("X4.1",), RUNS),
+    Check("L3", derivatives.differentiable_form, ("X10.12",), RUNS),
     Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
     Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
     Check("L3", derivatives.linear, ("X10.6",), DIFFERENTIATES),
     Check("L3", derivatives.inactive_inputs, ("X10.3", "X10.4"), DIFFERENTIATES),
     Check("L3", slots.inactive_slots, ("X10.4",), DIFFERENTIATES),
-    Check("L3", adjoints.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
-    Check("L3", adjoints.linear_transpose, ("X10.11",), DIFFERENTIATES),
+    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
+    Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
     Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.missing_rule, ("X10.2",), RUNS),
-    Check("L4", mapping.vmap, ("X13.1", "X13.2"), RUNS),
-    Check("L4", mapping.nested_vmap, ("X13.1", "X13.2"), RUNS),
-    Check("L4", mapping.vmap_of_grad, ("X13.1",), (*DIFFERENTIATES, "adjoint", "vmap")),
+    Check("L4", transforms.vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", transforms.nested_vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", transforms.vmap_of_grad, ("X13.1",), (*DIFFERENTIATES, "adjoint", "vmap")),
     Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
     Check("L5", agreement.value, ("X8.1", "X8.10")),
     Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
@@ -87,9 +87,9 @@ CHECKS = (
     Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), RUNS),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),
-    Check("L6", identity.payload_text, ("X5.9",)),
-    Check("L6", refusals.wrong_arity, ("X6.2",)),
-    Check("L6", refusals.wrong_inputs, ("X7.6", "X7.1"), RUNS),
+    Check("L6", payloads.payload_text, ("X5.9",)),
+    Check("L6", payloads.wrong_arity, ("X6.2",)),
+    Check("L6", payloads.wrong_inputs, ("X7.6", "X7.1"), RUNS),
 )
 
 
@@ -232,3 +232,48 @@ def check_extension(
         if progress is not None:
             progress(findings[-1], number, len(CHECKS))
     return ConformanceReport(op.family_id, repr(op), tuple(findings))
+
+
+def conformance_tests(
+    op: ExtensionOp,
+    *examples: Any,
+    rules: ExtensionRuleSet = NO_RULES,
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    oracle: Oracle | None = None,
+    tolerance: float | None = None,
+    others: Sequence[ExtensionOp] = (),
+    order: int = 2,
+    seed: int = 0,
+) -> Callable[..., None]:
+    """A pytest test, parametrised by check: assign it to a name that starts with test.
+
+    A check that does not apply is skipped with its reason. Nothing runs while tests are collected.
+
+    Args:
+      op, *examples, rules, runtimes, oracle, tolerance, others, order, seed: as for `check_extension`.
+
+    Raises:
+      ImportError: pytest is not installed.
+      ConformanceError: in a test, whose check failed.
+
+    Example:
+      >>> import numpy as np
+      >>> from ext_tropical import TropicalEinsum, max_plus
+      >>> from tenferro_jax.conformance import conformance_tests
+      >>> a, b = np.array([[0.5, 2.0]]), np.array([[1.0], [0.0]])
+      >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), (a, b))
+    """
+    import pytest  # noqa: PLC0415
+
+    made: list[Examination] = []
+
+    @pytest.mark.parametrize("check", [c.name for c in CHECKS], ids=[f"{c.law}-{c.name}" for c in CHECKS])
+    def test(check: str) -> None:
+        if not made:
+            made.append(Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)))
+        finding = made[0].finding(check)
+        if finding.verdict is Verdict.NOT_APPLICABLE:
+            pytest.skip(finding.problem)
+        ConformanceReport(op.family_id, repr(op), (finding,)).raise_if_failed()
+
+    return test

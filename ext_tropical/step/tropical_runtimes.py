@@ -1,0 +1,170 @@
+"""Who may compute the einsum beside XLA: the kernels of all platforms, which calls each serves, and the families to register."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import TensorMeta, Unsupported
+from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, lookup_extension_factory, register_extension
+from tenferro_jax.extension.registry import ExtensionFactory
+
+from ..algebra.semiring import SelectiveSemiring, SemiringKey
+from ..algebra.shipped import max_mul, max_plus, min_plus
+from .einsum_op import TropicalEinsum, widened, work_dtype
+from .kernels.choose import fits_one_reduction
+from .log_einsum import LogEinsum
+from .native.library import TARGET, native
+from .pallas.backend import backend, problem
+from .pallas.search import EXTREMES, contract
+from .weighted_sum import WeightedSum
+
+
+def _not_served(
+    op: TropicalEinsum,
+    metas: Sequence[TensorMeta],
+    semirings: Collection[SelectiveSemiring],
+    dtypes: Collection[str],
+    min_cells: int = 1,
+) -> str:
+    """Why XLA computes a step, or "" if a kernel for these semirings and dtypes may.
+
+    Args:
+      op: the step.
+      metas: of its operands.
+      semirings: what the kernel has.
+      dtypes: names of what it computes in; 16-bit floats are computed in float32.
+      min_cells: cells of a batch entry from which on the kernel is the faster route.
+    """
+    work = work_dtype(metas[0].dtype).name
+    if op.algebra not in semirings:
+        return f"it has {', '.join(map(repr, semirings))}"
+    if len(metas) == 1:
+        return "one reduction does it"
+    if work not in dtypes:
+        return f"it computes in {', '.join(dtypes)}"
+    if any(jax.export.is_symbolic_dim(size) for meta in metas for size in meta.shape):
+        return "sizes are symbolic"
+    sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
+    if 0 in sizes.values():
+        return "there is nothing to search"
+    batch, contracted, rows, columns = op.layout.extents(sizes)
+    if fits_one_reduction(batch, contracted, rows, columns):
+        return "one reduction does it"
+    return f"there are fewer than {min_cells} cells a batch entry" if rows * columns < min_cells else ""
+
+
+NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
+"""The semirings, as the library numbers them."""
+
+_NATIVE_DTYPES = ("float64", "float32", "int32")
+"""What the library computes in; 16-bit floats are computed in float32."""
+
+NATIVE_CELLS = 256
+"""Cells of a batch entry from which on the library is the faster route: fewer do not fill its blocks of registers."""
+
+
+def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
+    """Why XLA computes a step, or "" if the library does."""
+    return _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, NATIVE_CELLS) or native().problem
+
+
+def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any, ...]:
+    """Value, and winner if the op returns it.
+
+    Args:
+      op: the step.
+      *operands: two arrays.
+      instructions: those of the library to use; by default the widest of this machine.
+
+    Cost: time b m n k, once; memory of at most 1.2 MB a thread, which keeps it.
+    """
+    if native().problem:
+        raise Unsupported(
+            where=f"{op.family_id}, native kernel",
+            given=native().problem,
+            needed="the library",
+            fix="Build it, or call by TROPICAL_RUNTIMES.",
+        )
+    layout, dtype = op.layout, operands[0].dtype
+    sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
+    batch, contracted, rows, columns = layout.extents(sizes)
+    arrays = [widened(x) for x in operands]
+    strides = layout.strides([x.shape for x in arrays])
+    if None in strides:
+        turned = layout.matrices(*arrays)
+        dense = [(contracted * own, own, 1) for own in (rows, columns)]
+        arrays = [x if s else m for x, m, s in zip(arrays, turned, strides, strict=True)]
+        strides = [s or d for s, d in zip(strides, dense, strict=True)]
+    cells = (batch, rows, columns)
+    outs = [jax.ShapeDtypeStruct(cells, arrays[0].dtype), jax.ShapeDtypeStruct(cells, jnp.int32)][: op.output_count]
+    attributes = {"lhs": strides[0], "rhs": strides[1], "sizes": (batch, contracted, rows, columns)}
+    value, *winner = jax.ffi.ffi_call(TARGET, outs, vmap_method="sequential")(
+        *arrays,
+        algebra=np.int64(NATIVE_ALGEBRAS[op.algebra]),
+        instructions=instructions,
+        **{name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()},
+    )
+    return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
+
+
+_GPU_DTYPES = ("float32", "int32")
+"""What it computes in; 16-bit floats are computed in float32. The copy engine knows no float64."""
+
+
+def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
+    """Why XLA computes a step, or "" if the kernel does."""
+    return _not_served(op, metas, EXTREMES, _GPU_DTYPES) or problem()
+
+
+def run_gpu(op: TropicalEinsum, *operands: Any, interpret: Any = None) -> tuple[Any, ...]:
+    """Value, and winner if the op returns it.
+
+    Args:
+      op: the step.
+      *operands: two arrays.
+      interpret: as for `search.contract`.
+
+    Cost: time b m n k; memory of both operands, turned, and of the results.
+    """
+    if backend().problem:
+        raise Unsupported(
+            where=f"{op.family_id}, GPU kernel",
+            given=backend().problem,
+            needed="Pallas with Mosaic GPU",
+            fix="Install a newer JAX, or call by TROPICAL_RUNTIMES.",
+        )
+    layout, dtype = op.layout, operands[0].dtype
+    sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
+    matrices = layout.matrices(*map(widened, operands))
+    value, *winner = contract(op.algebra, *matrices, with_winner=op.output_count == 2, interpret=interpret)
+    return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
+
+
+TROPICAL_RUNTIMES = ExtensionRuntimeSet(
+    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines),
+    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines),
+)
+"""The kernels of the einsum, which the functions here pass along. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""
+
+
+def register() -> None:
+    """Register every family of this package, once: to read graphs and payloads from bytes.
+
+    It is the package's entry point in the group "tenferro_jax.extensions".
+
+    Example:
+      >>> from tenferro_jax.extension import lookup_extension_factory
+      >>> register()
+      >>> lookup_extension_factory("tenferro-ext-tropical.einsum.v1").version
+      1
+    """
+    equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
+    for default in (TropicalEinsum(semiring, equation), LogEinsum(1.0, equation), WeightedSum(semiring, equation)):
+        if lookup_extension_factory(default.family_id) is None:
+            register_extension(ExtensionFactory(type(default), default))
