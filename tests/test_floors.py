@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import pathlib
+import re
 
 ROOT = pathlib.Path(__file__).parent.parent
 FLOORS = {
@@ -105,6 +106,15 @@ def test_no_cycle_between_modules():
 
 def test_every_room_has_a_floor():
     assert {room(dotted(path)) for path in files("tenferro_jax")} == set(FLOORS)
+
+
+def test_the_map_for_contributors_names_every_room_and_its_floor():
+    page = (ROOT / "docs/contributing.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(\w+)\.(\w+)` \| .+ \|$", page, re.MULTILINE)
+    for package, floors in (("tenferro_jax", FLOORS), ("ext_tropical", TROPICAL_FLOORS)):
+        assert sorted((name, int(floor)) for floor, p, name in rows if p == package) == sorted(floors.items())
+    named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", page) + re.findall(r"`((?:tests|tenferro_jax|ext_tropical)/\w+)`", page)
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_jax_internals_are_named_in_the_seam_alone():
