@@ -52,14 +52,22 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     require_graph(graph, "grad of a graph")
     outputs = graph.output_metas
     if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
-        given = f"outputs {', '.join(map(str, outputs)) or 'none'}"
-        raise NonScalarGrad(where="grad", given=given, needed="one floating output of shape ()", fix="Reduce it first, or use vjp.")
+        raise NonScalarGrad(
+            where="grad",
+            given=f"outputs {', '.join(map(str, outputs)) or 'none'}",
+            needed="one floating output of shape ()",
+            fix="Reduce it first, or use vjp.",
+        )
     active = _Active(graph, argnums, rules, "grad")
     specs = graph.input_specs
     for leaf in jax.tree.leaves([specs[i] for i in active.argnums]):
         if not _inexact(leaf.dtype):
-            needed = "floating or complex arguments"
-            raise InvalidConfig(where="grad", given=f"an argument of dtype {leaf.dtype}", needed=needed, fix="Choose other argnums.")
+            raise InvalidConfig(
+                where="grad",
+                given=f"an argument of dtype {leaf.dtype}",
+                needed="floating or complex arguments",
+                fix="Choose other argnums.",
+            )
 
     def run(*args: Any) -> Any:
         _, pullback = jax.vjp(lambda *moving: active.of(moving, args)[0], *active.moving_of(args))
@@ -309,6 +317,9 @@ def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
         chosen = tuple(argnums)
     chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
     if (not chosen and (where == "grad" or argnums is not None)) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
-        needed = f"one or more of {list(range(count))}, each once"
-        raise InvalidConfig(where=where, given=f"argnums={argnums!r}", needed=needed)
+        raise InvalidConfig(
+            where=where,
+            given=f"argnums={argnums!r}",
+            needed=f"one or more of {list(range(count))}, each once",
+        )
     return chosen

@@ -51,8 +51,12 @@ class BoundedCache:
 
     def _require(self, capacity: int) -> int:
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            given = f"capacity={capacity!r}"
-            raise InvalidConfig(where=self._owner, given=given, needed="a positive integer", fix="Leave it out for 128.")
+            raise InvalidConfig(
+                where=self._owner,
+                given=f"capacity={capacity!r}",
+                needed="a positive integer",
+                fix="Leave it out for 128.",
+            )
         return capacity
 
     @property

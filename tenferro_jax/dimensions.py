@@ -76,8 +76,11 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
     if equal is None:
         raise undecided(a, b, where)
     if not equal:
-        given = f"dimensions {a} and {b}"
-        raise ShapeError(where=where, given=given, needed="equal dimensions")
+        raise ShapeError(
+            where=where,
+            given=f"dimensions {a} and {b}",
+            needed="equal dimensions",
+        )
 
 
 def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:

@@ -94,8 +94,12 @@ def _key(value: Any, where: str) -> Hashable:
 
 def _require_frozen(cls: Any, where: str) -> None:
     if not cls.__dataclass_params__.frozen:
-        needed, fix = "a value that cannot change after it was hashed", "Write @dataclass(frozen=True)."
-        raise PayloadError(where=where, given=f"a mutable dataclass {cls.__name__}", needed=needed, fix=fix)
+        raise PayloadError(
+            where=where,
+            given=f"a mutable dataclass {cls.__name__}",
+            needed="a value that cannot change after it was hashed",
+            fix="Write @dataclass(frozen=True).",
+        )
 
 
 def _is_integers(value: object) -> bool:

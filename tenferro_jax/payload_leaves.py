@@ -136,9 +136,12 @@ def refusal(value: object, where: str, fix: str = "") -> PayloadError:
     kind = type(value)
     if isinstance(value, type) and not fix:
         fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})." if _names_dtype(value) else "Pass a value, or an enum member."
-    fix = fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list.")
-    given = f"{value!r} of type {kind.__module__}.{kind.__qualname__}"
-    return PayloadError(where=where, given=given, needed=f"one of: {CLOSED_LIST}", fix=fix)
+    return PayloadError(
+        where=where,
+        given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
+        needed=f"one of: {CLOSED_LIST}",
+        fix=fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list."),
+    )
 
 
 def leaf_json(value: Any, where: str) -> Any:

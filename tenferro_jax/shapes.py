@@ -196,8 +196,12 @@ def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
     if bits > 63:
         given = f"an integer of {bits} bits" if bits > 128 else f"the integer {farthest}"
         kind = DTypeError if x64_enabled() else X64Error
-        needed = "at most 2**63 - 1, at least -2**63, or a NumPy array of uint64: 64 bits hold no more"
-        return kind(where=where, given=given, needed=needed, fix="Scale the integers, or pass floats.")
+        return kind(
+            where=where,
+            given=given,
+            needed="at most 2**63 - 1, at least -2**63, or a NumPy array of uint64: 64 bits hold no more",
+            fix="Scale the integers, or pass floats.",
+        )
     if bits > 31 and not x64_enabled():
         return _too_wide(where, min(integers), max(integers))
     return DTypeError(

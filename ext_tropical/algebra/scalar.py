@@ -19,8 +19,12 @@ class _Scalar:
     def __post_init__(self) -> None:
         name = type(self).__name__
         if not isinstance(self.value, numbers.Real):
-            given = f"{self.value!r} of type {type(self.value).__name__}"
-            raise DTypeError(where=name, given=given, needed="a real number", fix=f"Pass {name}(float(x)).")
+            raise DTypeError(
+                where=name,
+                given=f"{self.value!r} of type {type(self.value).__name__}",
+                needed="a real number",
+                fix=f"Pass {name}(float(x)).",
+            )
         try:
             object.__setattr__(self, "value", float(self.value))
         except OverflowError:

@@ -75,11 +75,10 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
 def _square_matrix(given: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
     a = jnp.asarray(as_array(given, where))
     if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
-        needed = "a square matrix" if rank else "square matrices along the last two axes"
         raise ShapeError(
             where=where,
             given=f"shape {a.shape}",
-            needed=needed,
+            needed="a square matrix" if rank else "square matrices along the last two axes",
             fix="Correct the array; for many use jax.vmap." if rank else "",
         )
     one_dtype(where, semiring, [a.dtype], [given])

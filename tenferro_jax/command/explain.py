@@ -43,13 +43,18 @@ def explain(chosen: argparse.Namespace) -> int:
     """Print how a target would run."""
     is_file = pathlib.Path(chosen.file).exists()
     if not is_file and ":" not in chosen.file:
-        needed = "a file that is there, or package.module:Op"
-        raise InvalidConfig(where="explain", given=repr(chosen.file), needed=needed)
+        raise InvalidConfig(
+            where="explain",
+            given=repr(chosen.file),
+            needed="a file that is there, or package.module:Op",
+        )
     ignored = [*chosen.input, *filter(None, [chosen.runtimes])] if is_file else chosen.size
     if ignored:
-        needed = "--size for a file, --input and --runtimes for an op"
-        given = f"{' '.join(ignored)} for {chosen.file}"
-        raise InvalidConfig(where="explain", given=given, needed=needed)
+        raise InvalidConfig(
+            where="explain",
+            given=f"{' '.join(ignored)} for {chosen.file}",
+            needed="--size for a file, --input and --runtimes for an op",
+        )
     return _explain_file(read(chosen), _sizes(chosen.size)) if is_file else _explain_op(chosen)
 
 
@@ -60,9 +65,12 @@ def _explain_op(chosen: argparse.Namespace) -> int:
     if not arrays:
         arrays = list(offered) if isinstance(offered, list | tuple) else [offered]
     if not arrays:
-        where, fix = f"explain {op.family_id}", "Pass --input for each input."
-        given, needed = "no example inputs", "shapes of its inputs"
-        raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+        raise InvalidConfig(
+            where=f"explain {op.family_id}",
+            given="no example inputs",
+            needed="shapes of its inputs",
+            fix="Pass --input for each input.",
+        )
     runtimes = NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes)
 
     def function(*xs: Any) -> Any:
@@ -90,8 +98,11 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     for text in texts:
         name, _, size = text.partition("=")
         if not name.isidentifier() or not size.isdecimal() or len(size) > 9:
-            needed = "a name and an int of up to 9 digits, such as n=32"
-            raise InvalidConfig(where="--size", given=repr(text), needed=needed)
+            raise InvalidConfig(
+                where="--size",
+                given=repr(text),
+                needed="a name and an int of up to 9 digits, such as n=32",
+            )
         sizes[name] = int(size)
     return sizes
 
@@ -101,8 +112,11 @@ def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
     symbols = {str(d) for meta in metas for d in meta.shape if is_symbolic_dim(d)}
     symbols = set(filter(str.isidentifier, symbols))
     if unknown := sorted(set(sizes) - symbols):
-        needed = f"one of {', '.join(sorted(symbols)) or 'none'}"
-        raise InvalidConfig(where="--size", given=", ".join(unknown), needed=needed)
+        raise InvalidConfig(
+            where="--size",
+            given=", ".join(unknown),
+            needed=f"one of {', '.join(sorted(symbols)) or 'none'}",
+        )
     bound: dict[str, Any] = dict.fromkeys(symbols, 1) | sizes
     shapes = [tuple(bind_dim(d, bound) for d in meta.shape) for meta in metas]
     structs = map(jax.ShapeDtypeStruct, shapes, (meta.dtype for meta in metas))

@@ -36,9 +36,11 @@ def imported(target: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except (Exception, SystemExit) as error:  # the module is the user's
-        given = f"{target!r}: {type(error).__name__}: {error}"
-        needed = "package.module:name, of a module that can be imported from here"
-        raise InvalidConfig(where="target", given=given, needed=needed) from error
+        raise InvalidConfig(
+            where="target",
+            given=f"{target!r}: {type(error).__name__}: {error}",
+            needed="package.module:name, of a module that can be imported from here",
+        ) from error
     return found
 
 
@@ -54,8 +56,11 @@ def named_op(target: str) -> ExtensionOp:
     if isinstance(found, ExtensionFactory):
         found = _called(found.instantiate_default, target)
     if not isinstance(found, ExtensionOp):
-        needed = "an extension op, its class, or a function that returns one"
-        raise InvalidConfig(where=target, given=repr(found), needed=needed)
+        raise InvalidConfig(
+            where=target,
+            given=repr(found),
+            needed="an extension op, its class, or a function that returns one",
+        )
     return found
 
 
@@ -73,9 +78,11 @@ def register(target: str) -> None:
         if not isinstance(found, ExtensionFactory):
             return  # the function has registered what it wants
     if not isinstance(found, ExtensionFactory):
-        given = f"{target!r}: {found!r}"
-        needed = "an op class, a factory, or a function without arguments that registers some"
-        raise InvalidConfig(where="--register", given=given, needed=needed)
+        raise InvalidConfig(
+            where="--register",
+            given=f"{target!r}: {found!r}",
+            needed="an op class, a factory, or a function without arguments that registers some",
+        )
     if lookup_extension_factory(found.family_id) is None:
         register_extension(found)
 
@@ -108,9 +115,12 @@ def random_array(text: str, rng: np.random.Generator) -> Any:
         made = rng.normal(size=shape)
         return (made + 1j * rng.normal(size=shape) if dtype.kind == "c" else made).astype(dtype)
     except (TypeError, ValueError, MemoryError) as error:
-        needed = "a dtype and sizes, such as float64[3,4] or int32[]"
-        given, fix = f"{text!r}: {error}", "Quote it for the shell."
-        raise InvalidConfig(where="--input", given=given, needed=needed, fix=fix) from error
+        raise InvalidConfig(
+            where="--input",
+            given=f"{text!r}: {error}",
+            needed="a dtype and sizes, such as float64[3,4] or int32[]",
+            fix="Quote it for the shell.",
+        ) from error
 
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -179,13 +189,20 @@ def require_writable(option: str, path: str, *read: str) -> None:
     """
     target = pathlib.Path(path)
     if not target.parent.is_dir():
-        needed = "a file in a folder that is there"
-        raise InvalidConfig(where=option, given=path, needed=needed, fix="Make the folder first.")
+        raise InvalidConfig(
+            where=option,
+            given=path,
+            needed="a file in a folder that is there",
+            fix="Make the folder first.",
+        )
     for other in map(pathlib.Path, read):
         if target.exists() and other.exists() and target.samefile(other):
             alias = "" if os.fspath(other) == path else f" as {other}"
-            given = f"{path}, which is read{alias}"
-            raise InvalidConfig(where=option, given=given, needed="another file")
+            raise InvalidConfig(
+                where=option,
+                given=f"{path}, which is read{alias}",
+                needed="another file",
+            )
 
 
 def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any], root: str) -> dict[str, Any]:

@@ -57,8 +57,11 @@ def inspect(chosen: argparse.Namespace) -> int:
     if chosen.graph:
         require_writable("--graph", chosen.graph, chosen.file)
         if not chosen.graph.endswith(".svg"):
-            needed = "a name that ends in .svg: the picture is an SVG file"
-            raise InvalidConfig(where="--graph", given=chosen.graph, needed=needed)
+            raise InvalidConfig(
+                where="--graph",
+                given=chosen.graph,
+                needed="a name that ends in .svg: the picture is an SVG file",
+            )
     found = read(chosen, skip_missing=True)
     content = pathlib.Path(chosen.file).read_bytes()
     facts = {

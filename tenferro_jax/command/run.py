@@ -113,8 +113,11 @@ def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray
     if array.dtype == dtype:
         return array
     if array.dtype.kind not in "Vu" or array.dtype.itemsize != dtype.itemsize:
-        given, needed = f"{where}: {array.dtype}, named {dtype_name(dtype)}", "that dtype, or bytes without a type"
-        raise InvalidConfig(where="--input", given=given, needed=needed)
+        raise InvalidConfig(
+            where="--input",
+            given=f"{where}: {array.dtype}, named {dtype_name(dtype)}",
+            needed="that dtype, or bytes without a type",
+        )
     return array.view(dtype)
 
 
@@ -181,8 +184,11 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
             continue
         arrays = {name: found} if isinstance(found, np.ndarray) else found
         if twice := given.keys() & arrays.keys():
-            what = f"{', '.join(sorted(twice))} twice"
-            raise DuplicateBinding(where="--input", given=what, needed="one array each")
+            raise DuplicateBinding(
+                where="--input",
+                given=f"{', '.join(sorted(twice))} twice",
+                needed="one array each",
+            )
         given.update(arrays)
     free = [name for name in declared if name not in given]
     given.update(zip(free, unnamed, strict=False))
@@ -191,9 +197,11 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     missing = [name for name in declared if name not in given]
     if unknown or missing:
         kind = UnexpectedBinding if unknown else UnboundPlaceholder
-        what = ", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}"
-        needed = ", ".join(f"{name} {meta}" for name, meta in declared.items()) or "none"
-        raise kind(where="--input", given=what, needed=needed)
+        raise kind(
+            where="--input",
+            given=", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}",
+            needed=", ".join(f"{name} {meta}" for name, meta in declared.items()) or "none",
+        )
     return given
 
 
@@ -206,9 +214,15 @@ def _require_output(chosen: argparse.Namespace, results: list[Any]) -> None:
     if path.endswith(".npz"):
         return
     if not path.endswith(".npy") or len(results) != 1:
-        text = f"{path} for {len(results)} results"
-        raise InvalidConfig(where="--output", given=text, needed=".npz, or .npy for one result")
+        raise InvalidConfig(
+            where="--output",
+            given=f"{path} for {len(results)} results",
+            needed=".npz, or .npy for one result",
+        )
     (dtype,) = (result.dtype for result in results)
     if not is_key(dtype) and not is_named_by_numpy(dtype):
-        needed = ".npz, in which its name is written: .npy files forget it"
-        raise InvalidConfig(where="--output", given=f"{path} for {dtype}", needed=needed)
+        raise InvalidConfig(
+            where="--output",
+            given=f"{path} for {dtype}",
+            needed=".npz, in which its name is written: .npy files forget it",
+        )

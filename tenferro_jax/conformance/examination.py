@@ -223,8 +223,12 @@ def check_extension(
       [('jvp', 'X10.6')]
     """
     if progress is not None and not callable(progress):
-        fix = "Pass a function of a Finding, its number and the number of checks."
-        raise InvalidConfig(where="check_extension", given=f"progress={progress!r}", needed="a function", fix=fix)
+        raise InvalidConfig(
+            where="check_extension",
+            given=f"progress={progress!r}",
+            needed="a function",
+            fix="Pass a function of a Finding, its number and the number of checks.",
+        )
     examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
     findings = []
     for number, check in enumerate(CHECKS):

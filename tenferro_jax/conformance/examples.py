@@ -43,8 +43,12 @@ def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
     try:
         return tuple(tuple(example) if isinstance(example, list) else example for example in op.example_inputs())
     except Exception as error:
-        given, needed = f"example_inputs(): {type(error).__name__}: {error}", "a sequence of examples, each with an array for each input"
-        raise InvalidConfig(where=where, given=given, needed=needed, fix="Correct it, or pass the examples after the op.") from error
+        raise InvalidConfig(
+            where=where,
+            given=f"example_inputs(): {type(error).__name__}: {error}",
+            needed="a sequence of examples, each with an array for each input",
+            fix="Correct it, or pass the examples after the op.",
+        ) from error
 
 
 def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
@@ -62,8 +66,12 @@ def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
 def _own(array: Any, where: str) -> np.ndarray:
     """A copy that nobody can write into."""
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
-        fix = "Pass numbers; for a random key its jax.random.key_data, and wrap_key_data in the op."
-        raise InvalidConfig(where=where, given=f"an array of {array.dtype}", needed="numbers or booleans", fix=fix)
+        raise InvalidConfig(
+            where=where,
+            given=f"an array of {array.dtype}",
+            needed="numbers or booleans",
+            fix="Pass numbers; for a random key its jax.random.key_data, and wrap_key_data in the op.",
+        )
     copy = np.array(array)
     copy.setflags(write=False)
     return copy

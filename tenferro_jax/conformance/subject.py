@@ -83,8 +83,12 @@ class Subject:
             ("seed", type(self.seed) is int and self.seed >= 0, "an int from 0"),
         ):
             if not right:
-                given = f"{name}={getattr(self, name)!r}"
-                raise InvalidConfig(where="check_extension", given=given, needed=needed, fix="See its docstring.")
+                raise InvalidConfig(
+                    where="check_extension",
+                    given=f"{name}={getattr(self, name)!r}",
+                    needed=needed,
+                    fix="See its docstring.",
+                )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
         self.notes: dict[str, None] = {}

@@ -200,8 +200,12 @@ def _is_label(character: str) -> bool:
 
 def _require_text(text: object) -> str:
     if not isinstance(text, str):
-        needed = "a string such as 'ij,jk->ik'"
-        raise EquationError(where="einsum equation", given=f"{text!r}", needed=needed, fix="Pass the equation first.")
+        raise EquationError(
+            where="einsum equation",
+            given=f"{text!r}",
+            needed="a string such as 'ij,jk->ik'",
+            fix="Pass the equation first.",
+        )
     return text
 
 

@@ -125,8 +125,11 @@ def _require_constants(op: ExtensionOp) -> None:
     for name in ("input_count", "output_count"):
         count = getattr(op, name)
         if type(count) is not int or count < 0:
-            where, given = f"extension {family_id}", f"{name}={count!r}"
-            raise InvalidConfig(where=where, given=given, needed="an int from 0")
+            raise InvalidConfig(
+                where=f"extension {family_id}",
+                given=f"{name}={count!r}",
+                needed="an int from 0",
+            )
 
 
 class Extension(StdTensorOp):

@@ -129,8 +129,12 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
         except BackendFailure as error:  # what the author says of the machine stays as it is said
             if carrier.family_id in str(error):
                 raise
-            where = f"eager_execute of extension {carrier.family_id}, {error.where}"  # a compiled program keeps the text alone
-            raise BackendFailure(where=where, given=error.given, needed=error.needed, fix=error.fix) from error
+            raise BackendFailure(
+                where=f"eager_execute of extension {carrier.family_id}, {error.where}",
+                given=error.given,
+                needed=error.needed,
+                fix=error.fix,
+            ) from error
         except TenferroError as error:  # the author's, not one of ours
             raise _failure(carrier, error) from error
         returned = checked_sequence(returned, carrier.op, "eager_execute", carrier.output_count)

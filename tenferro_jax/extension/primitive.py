@@ -224,9 +224,11 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
     if form is op.op:
         return op
     if not isinstance(form, ExtensionOp) or form.family_id != op.family_id:
-        needed = f"an op of family {op.family_id}"
         raise InvalidConfig(
-            where=where, given=repr(form), needed=needed, fix="Return op itself, or an op of its family that computes more."
+            where=where,
+            given=repr(form),
+            needed=f"an op of family {op.family_id}",
+            fix="Return op itself, or an op of its family that computes more.",
         )
     carrier = op.with_op(form)
     have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)

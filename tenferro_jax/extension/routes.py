@@ -87,8 +87,12 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
         needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
         fix = f"{lower}, or override eager_execute."
     place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
-    given = ("no lowering to write out" if site.platform == ANY_PLATFORM else place) + passed_over
-    raise Unsupported(where=f"extension {op.family_id}", given=given, needed=needed, fix=fix)
+    raise Unsupported(
+        where=f"extension {op.family_id}",
+        given=("no lowering to write out" if site.platform == ANY_PLATFORM else place) + passed_over,
+        needed=needed,
+        fix=fix,
+    )
 
 
 def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:

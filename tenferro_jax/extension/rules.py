@@ -121,8 +121,12 @@ class ExtensionRuleSet(Sealed):
         by_family: dict[str, ExtensionAdRule] = {}
         for rule in rules:
             if not isinstance(rule, ExtensionAdRule):
-                given, fix = repr(rule), "Pass instances, ExtensionRuleSet(YourRule())."
-                raise InvalidConfig(where="ExtensionRuleSet", given=given, needed="instances of ExtensionAdRule subclasses", fix=fix)
+                raise InvalidConfig(
+                    where="ExtensionRuleSet",
+                    given=repr(rule),
+                    needed="instances of ExtensionAdRule subclasses",
+                    fix="Pass instances, ExtensionRuleSet(YourRule()).",
+                )
             family_of(type(rule))
             if rule.family_id in by_family:
                 raise DuplicateRule(
@@ -202,8 +206,12 @@ def require_rules(rules: Any, where: str) -> None:
 
 def not_a_rule_set(value: Any, where: str) -> InvalidConfig:
     """The refusal of something else than a rule set."""
-    fix = "Wrap the rules: ExtensionRuleSet(rule, ...)."
-    return InvalidConfig(where=where, given=f"rules={value!r}", needed="an ExtensionRuleSet", fix=fix)
+    return InvalidConfig(
+        where=where,
+        given=f"rules={value!r}",
+        needed="an ExtensionRuleSet",
+        fix="Wrap the rules: ExtensionRuleSet(rule, ...).",
+    )
 
 
 def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:

@@ -164,5 +164,9 @@ def require_runtimes(runtimes: Any, where: str) -> None:
 
 def not_a_runtime_set(value: Any, where: str) -> InvalidConfig:
     """The refusal of something else than a runtime set."""
-    given, fix = f"runtimes={value!r}", "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
-    return InvalidConfig(where=where, given=given, needed="an ExtensionRuntimeSet", fix=fix)
+    return InvalidConfig(
+        where=where,
+        given=f"runtimes={value!r}",
+        needed="an ExtensionRuntimeSet",
+        fix="Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...).",
+    )

@@ -76,14 +76,21 @@ class GraphBuilder:
           X64Error: a 64-bit array or spec while 64-bit types are off.
         """
         if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or getattr(spec.dtype, "hasobject", False):
-            needed = "a TensorMeta, or anything with a dtype and a shape"
-            raise InvalidConfig(where="GraphBuilder.input", given=repr(spec), needed=needed, fix="Pass a jax.ShapeDtypeStruct.")
+            raise InvalidConfig(
+                where="GraphBuilder.input",
+                given=repr(spec),
+                needed="a TensorMeta, or anything with a dtype and a shape",
+                fix="Pass a jax.ShapeDtypeStruct.",
+            )
         require_x64(spec, f"graph input {len(self._inputs)}")
         meta = meta_of(spec)
         for size in meta.shape:
             if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
-                where, needed = f"graph input {len(self._inputs)}", "sizes that are symbolic, or integers from 0"
-                raise ShapeError(where=where, given=str(meta), needed=needed)
+                raise ShapeError(
+                    where=f"graph input {len(self._inputs)}",
+                    given=str(meta),
+                    needed="sizes that are symbolic, or integers from 0",
+                )
         value = self._new(meta, None)
         self._inputs.append(value.index)
         return value
@@ -200,13 +207,21 @@ class GraphBuilder:
     def build(self, outputs: Sequence[Value], in_tree: Any = None, out_tree: Any = None) -> Graph:
         """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
         if isinstance(outputs, Value):
-            given = repr(outputs)
-            raise InvalidConfig(where="GraphBuilder.build", given=given, needed="a list of values", fix="Write build([value]).")
+            raise InvalidConfig(
+                where="GraphBuilder.build",
+                given=repr(outputs),
+                needed="a list of values",
+                fix="Write build([value]).",
+            )
         self._require_own(outputs, "GraphBuilder.build")
         for name, tree, count in (("in_tree", in_tree, len(self._inputs)), ("out_tree", out_tree, len(outputs))):
             if tree is not None and getattr(tree, "num_leaves", None) != count:
-                needed = f"a tree of {count} leaves"
-                raise InvalidConfig(where=f"GraphBuilder.build, {name}", given=repr(tree), needed=needed, fix="Leave it out.")
+                raise InvalidConfig(
+                    where=f"GraphBuilder.build, {name}",
+                    given=repr(tree),
+                    needed=f"a tree of {count} leaves",
+                    fix="Leave it out.",
+                )
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))
         if out_tree is None:

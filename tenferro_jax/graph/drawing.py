@@ -129,8 +129,12 @@ def program_svg(boxes: Sequence[Box]) -> str:
 
 def _require_small(where: str, count: int, fix: str) -> None:
     if count > LIMIT:
-        needed = f"at most {LIMIT}, which a reader takes in at once"
-        raise InvalidConfig(where=where, given=f"{count:,} nodes", needed=needed, fix=fix)
+        raise InvalidConfig(
+            where=where,
+            given=f"{count:,} nodes",
+            needed=f"at most {LIMIT}, which a reader takes in at once",
+            fix=fix,
+        )
 
 
 # --- which boxes there are -----------------------------------------------------------------------

@@ -247,8 +247,11 @@ class Graph(Sealed):
         """
         if len(arrays) != self.input_count:
             kind = UnboundPlaceholder if len(arrays) < self.input_count else UnexpectedBinding
-            needed = f"{self.input_count}: {', '.join(self.input_names)}"
-            raise kind(where="Graph", given=f"{len(arrays)} inputs", needed=needed)
+            raise kind(
+                where="Graph",
+                given=f"{len(arrays)} inputs",
+                needed=f"{self.input_count}: {', '.join(self.input_names)}",
+            )
         arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
         graph = self.bound_metas([meta_of(a) for a in arrays])
         if graph.guards:
@@ -308,8 +311,12 @@ class Graph(Sealed):
         extra = [name for name in given if name not in declared]
         kind = UnboundPlaceholder if missing else UnexpectedBinding if extra else ArityError
         found = f"nothing for {', '.join(missing)}" if missing else f"an array too many, {', '.join(extra)}" if extra else "another nesting"
-        fix = "Pass arguments nested as those that were traced."
-        return kind(where=where, given=f"{found}: {tree}", needed=str(self.in_tree), fix=fix)
+        return kind(
+            where=where,
+            given=f"{found}: {tree}",
+            needed=str(self.in_tree),
+            fix="Pass arguments nested as those that were traced.",
+        )
 
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""

@@ -70,8 +70,12 @@ def _scan(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     constants, carry, scanned = _split("Scan", inputs, constant_count=op.constant_count, carry_count=op.carry_count)
     for i, meta in enumerate(scanned):
         if not meta.shape or meta.shape[0] != op.length:
-            fix = "Scan arrays whose first axis is the length."
-            raise ShapeError(where=f"Scan, scanned input {i}", given=str(meta), needed=f"a first axis of {op.length}", fix=fix)
+            raise ShapeError(
+                where=f"Scan, scanned input {i}",
+                given=str(meta),
+                needed=f"a first axis of {op.length}",
+                fix="Scan arrays whose first axis is the length.",
+            )
     slices = [TensorMeta(meta.dtype, meta.shape[1:]) for meta in scanned]
     outs = _outputs("Scan, body", op.body, (*constants, *carry, *slices))
     _carries(outs[: len(carry)], carry, "Scan, body")

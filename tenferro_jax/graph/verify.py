@@ -60,8 +60,12 @@ def verify(graph: Graph) -> Graph:
         done.add(id(current))
         for rule in RULES:
             for breach in rule.broken(current):
-                fix = "Build the graph with GraphBuilder, which keeps the rules."
-                raise MalformedGraph(where=f"{where}, rule {rule.name!r}", given=breach, needed=rule.says, fix=fix)
+                raise MalformedGraph(
+                    where=f"{where}, rule {rule.name!r}",
+                    given=breach,
+                    needed=rule.says,
+                    fix="Build the graph with GraphBuilder, which keeps the rules.",
+                )
         for i, node in enumerate(current.nodes):
             pending.extend((body, f"{where}, node {i}, body {k}") for k, body in enumerate(bodies(node.op)))
     return graph

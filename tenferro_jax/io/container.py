@@ -60,8 +60,12 @@ class Limits:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is not int or value < 0:
-                given = f"{field.name}={value!r}"
-                raise InvalidConfig(where="Limits", given=given, needed="an integer from 0", fix="Leave it out for the default.")
+                raise InvalidConfig(
+                    where="Limits",
+                    given=f"{field.name}={value!r}",
+                    needed="an integer from 0",
+                    fix="Leave it out for the default.",
+                )
 
     @classmethod
     def given(cls, limits: object, where: str) -> Limits:
@@ -176,8 +180,12 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
 
 def damaged(where: str, given: str, fix: str = "Write the graph again, or copy the file again.") -> ArtifactError:
     """The error for bytes that are not what they should be."""
-    needed = "bytes as to_wire and save_graph write them"
-    return ArtifactError(where=where, given=given, needed=needed, fix=fix)
+    return ArtifactError(
+        where=where,
+        given=given,
+        needed="bytes as to_wire and save_graph write them",
+        fix=fix,
+    )
 
 
 def _digest(head: bytes | memoryview, parts: Sequence[Any]) -> bytes:

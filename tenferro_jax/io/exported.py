@@ -107,8 +107,12 @@ class ExportedProgram:
         leaves, tree = jax.tree.flatten((args, {}))
         if tree != self.exported.in_tree:
             kind = UnexpectedBinding if len(leaves) > len(self.exported.in_avals) else UnboundPlaceholder
-            needed = f"{self.exported.in_tree}"
-            raise kind(where="exported program", given=f"arguments {tree}", needed=needed, fix="Pass them nested as they were exported.")
+            raise kind(
+                where="exported program",
+                given=f"arguments {tree}",
+                needed=f"{self.exported.in_tree}",
+                fix="Pass them nested as they were exported.",
+            )
         declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
         if declared != given:
             sizes = solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
@@ -124,9 +128,12 @@ class ExportedProgram:
                     fix="Pass arrays of such sizes, or export again for others.",
                 ) from error
             if there := _DEVICES.search(str(error)):
-                needed = f"{_devices(self.exported.nr_devices)}, as it was exported for"
-                fix = "Put the arguments on a mesh of so many, with jax.device_put(x, jax.NamedSharding(mesh, spec))."
-                raise Unsupported(where="exported program", given=f"a call on {_devices(int(there[1]))}", needed=needed, fix=fix) from error
+                raise Unsupported(
+                    where="exported program",
+                    given=f"a call on {_devices(int(there[1]))}",
+                    needed=f"{_devices(self.exported.nr_devices)}, as it was exported for",
+                    fix="Put the arguments on a mesh of so many, with jax.device_put(x, jax.NamedSharding(mesh, spec)).",
+                ) from error
             if "was exported for platforms" not in str(error):
                 raise
             raise Unsupported(

@@ -218,9 +218,12 @@ class GraphReader:
             raise
         except Exception as error:
             given, cause = f"{payload!r:.100}: {type(error).__name__}: {error}", error
-        needed = f"the payload of an op of {family_id}"
-        fix = "Pass what was written of this family."
-        raise PayloadError(where=f"{self._where}, line {self._line}", given=given, needed=needed, fix=fix) from cause
+        raise PayloadError(
+            where=f"{self._where}, line {self._line}",
+            given=given,
+            needed=f"the payload of an op of {family_id}",
+            fix="Pass what was written of this family.",
+        ) from cause
 
     def _levels(self, levels: object) -> Levels:
         read = []

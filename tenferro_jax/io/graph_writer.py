@@ -153,8 +153,12 @@ class GraphWriter:
             return ["extension", op.family_id, payload_json(op.op) if payload is None else payload, _levels(op), op.output_count]
         name = type(op).__name__
         if OPS.get(name) is not type(op):
-            given, needed = f"{op!r}", "ops of the vocabulary and extensions"
-            raise Unsupported(where="to_wire", given=given, needed=needed, fix="Publish it as an extension op.")
+            raise Unsupported(
+                where="to_wire",
+                given=f"{op!r}",
+                needed="ops of the vocabulary and extensions",
+                fix="Publish it as an extension op.",
+            )
 
         def number(graph: Graph) -> int:
             return self._graphs[id(graph)]
@@ -181,8 +185,12 @@ def _levels(carrier: Extension) -> list[Any]:
     for _, axis, places in levels:
         names = [axis, *(places if isinstance(places, tuple) else (places,))]
         if not all(name is None or isinstance(name, str) for name in names):
-            given = f"a batch level of {carrier.family_id} with the axis names {names}"
-            raise Unsupported(where="to_wire", given=given, needed="names that are text", fix="Name the axis with text.")
+            raise Unsupported(
+                where="to_wire",
+                given=f"a batch level of {carrier.family_id} with the axis names {names}",
+                needed="names that are text",
+                fix="Name the axis with text.",
+            )
     return levels
 
 

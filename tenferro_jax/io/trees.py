@@ -55,9 +55,12 @@ def register_pytree_name(cls: type, name: str) -> None:
     """
     where, given = "register_pytree_name", f"{cls!r:.100} and {name!r:.100}"
     if not isinstance(name, str) or not name or not _is_pytree_class(cls):
-        needed = "a namedtuple or a class that jax.tree_util knows, and text as its name"
-        fix = "Call jax.tree_util.register_dataclass or register_pytree_node first."
-        raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+        raise InvalidConfig(
+            where=where,
+            given=given,
+            needed="a namedtuple or a class that jax.tree_util knows, and text as its name",
+            fix="Call jax.tree_util.register_dataclass or register_pytree_node first.",
+        )
     if (_name_of(cls) or name, _classes.get(name, cls)) != (name, cls):
         given += f", after {_classes.get(name, cls)!r:.100} and {_name_of(cls)!r:.100}"
         raise Duplicate(where=where, given=given, needed="one name a class, one class a name")
@@ -217,8 +220,11 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
         return [kind.__name__, *items]
     if kind is dict:
         if not all(type(key) in (str, int) for key in static):
-            given = f"a dict with the keys {list(static)!r:.100}"
-            raise Unsupported(where=where, given=given, needed="text and integers as keys")
+            raise Unsupported(
+                where=where,
+                given=f"a dict with the keys {list(static)!r:.100}",
+                needed="text and integers as keys",
+            )
         return ["dict", list(static), *items]
     if kind is MissingClass:
         return ["class", static[0], *json.loads(static[1]), *items]

@@ -18,8 +18,12 @@ def _precision(names: Any) -> Any:
     try:
         return lax.DotAlgorithmPreset[names] if isinstance(names, str) else (lax.Precision[names[0]], lax.Precision[names[1]])
     except (KeyError, TypeError, IndexError) as error:
-        needed = "None, two names of lax.Precision, or one of lax.DotAlgorithmPreset"
-        raise InvalidConfig(where="precision", given=repr(names), needed=needed, fix='Use ("HIGHEST", "HIGHEST").') from error
+        raise InvalidConfig(
+            where="precision",
+            given=repr(names),
+            needed="None, two names of lax.Precision, or one of lax.DotAlgorithmPreset",
+            fix='Use ("HIGHEST", "HIGHEST").',
+        ) from error
 
 
 def precision_names(precision: Any) -> Any:
@@ -109,8 +113,12 @@ class Convolution(StdTensorOp):
         spatial = (self.strides, self.padding, self.lhs_dilation, self.rhs_dilation)
         positive = min((*self.strides, *self.lhs_dilation, *self.rhs_dilation), default=1)
         if any(sorted(s) != list(range(rank)) for s in specs) or any(len(s) != rank - 2 for s in spatial) or positive < 1:
-            needed = f"specs that permute {rank} axes, {rank - 2} positive strides and dilations, as many paddings"
-            raise InvalidConfig(where="Convolution", given=str(self), needed=needed, fix="See StableHLO convolution.")
+            raise InvalidConfig(
+                where="Convolution",
+                given=str(self),
+                needed=f"specs that permute {rank} axes, {rank - 2} positive strides and dilations, as many paddings",
+                fix="See StableHLO convolution.",
+            )
 
     def apply(self, lhs: Any, rhs: Any) -> Any:
         return lax.conv_general_dilated(
@@ -148,8 +156,12 @@ class Fft(StdTensorOp):
         wanted = (*self.lengths[:-1], self.lengths[-1] // 2 + 1) if self.kind == "IRFFT" and self.lengths else self.lengths
         known = all(isinstance(n, int) for n in (*last, *wanted))
         if not 1 <= len(self.lengths) <= 3 or real != (self.kind == "RFFT") or "int" in str(x.dtype) or (known and last != wanted):
-            needed = f"one to three lengths, those of the last axes, {'real' if self.kind == 'RFFT' else 'complex'} numbers"
-            raise InvalidConfig(where=str(self), given=f"{x.dtype}{list(x.shape)}", needed=needed, fix="Convert, pad or slice first.")
+            raise InvalidConfig(
+                where=str(self),
+                given=f"{x.dtype}{list(x.shape)}",
+                needed=f"one to three lengths, those of the last axes, {'real' if self.kind == 'RFFT' else 'complex'} numbers",
+                fix="Convert, pad or slice first.",
+            )
 
     def apply(self, x: Any) -> Any:
         return lax.fft(x, self.kind, self.lengths)

@@ -178,9 +178,12 @@ class TriangularSolve(StdTensorOp):
         """C1, the batch axes."""
         a, b = operands
         if len(a.shape) != len(b.shape) or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
-            needed = "equal batch axes and one dtype"
-            given = f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}"
-            raise ShapeError(where=str(self), given=given, needed=needed, fix="Broadcast or convert one of them.")
+            raise ShapeError(
+                where=str(self),
+                given=f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}",
+                needed="equal batch axes and one dtype",
+                fix="Broadcast or convert one of them.",
+            )
 
     def apply(self, a: Any, b: Any) -> Any:
         return linalg.triangular_solve(
@@ -222,9 +225,11 @@ class Solve(StdTensorOp):
 
     def apply(self, a: Any, b: Any) -> Any:
         if b.ndim != a.ndim or a.ndim < 2 or a.dtype != b.dtype:
-            given = f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}"
             raise ShapeError(
-                where="Solve", given=given, needed="equal ranks, at least 2, and one dtype", fix="Give B its columns as last axis."
+                where="Solve",
+                given=f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}",
+                needed="equal ranks, at least 2, and one dtype",
+                fix="Give B its columns as last axis.",
             )
         return jnp.linalg.solve(a, b)
 

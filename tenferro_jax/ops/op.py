@@ -80,8 +80,12 @@ class Binary(StdTensorOp):
             raise DTypeError(where=str(self), given=f"{x.dtype} and {y.dtype}", needed="one dtype", fix="Convert one of them.")
         if x.shape != y.shape:
             if len(x.shape) != len(y.shape):
-                given = f"shapes {x.shape} and {y.shape}"
-                raise ShapeError(where=str(self), given=given, needed="one shape", fix="Broadcast with BroadcastInDim first.")
+                raise ShapeError(
+                    where=str(self),
+                    given=f"shapes {x.shape} and {y.shape}",
+                    needed="one shape",
+                    fix="Broadcast with BroadcastInDim first.",
+                )
             for a, b in zip(x.shape, y.shape, strict=True):
                 require_equal(a, b, str(self))
 
@@ -143,8 +147,12 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
     fields = getattr(op, "__dataclass_fields__", {})
     axes = op.axes if "axes" in fields else (op.axis,) if "axis" in fields else ()
     if metas and (len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)):
-        given = f"axes {axes} of {metas[0]}"
-        raise InvalidConfig(where=str(op), given=given, needed="different axes from 0 to rank - 1", fix="Count axes from the front.")
+        raise InvalidConfig(
+            where=str(op),
+            given=f"axes {axes} of {metas[0]}",
+            needed="different axes from 0 to rank - 1",
+            fix="Count axes from the front.",
+        )
     _require_constraints(op, metas)
 
 

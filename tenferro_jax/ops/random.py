@@ -86,8 +86,12 @@ class RandomBits(StdTensorOp):
         """C1."""
         _require_shape(self)
         if self.bit_width == 64 and not x64_enabled():
-            fix = "Run under jax.enable_x64(True), or draw 32 bits."
-            raise X64Error(where="RandomBits", given="64 bits while 64-bit types are off", needed="x64 switched on", fix=fix)
+            raise X64Error(
+                where="RandomBits",
+                given="64 bits while 64-bit types are off",
+                needed="x64 switched on",
+                fix="Run under jax.enable_x64(True), or draw 32 bits.",
+            )
 
     def apply(self, key: Any) -> Any:
         def bits(k: Any) -> Any:
@@ -186,8 +190,12 @@ class RngBitGenerator(StdTensorOp):
         if self.algorithm == "RNG_THREE_FRY" and words == (4,):
             sizes = {(4,), (2,)}
         if not words or tuple(state.shape) not in sizes | {(4,)}:
-            given = f"state {state.dtype}{list(state.shape)}"
-            raise InvalidConfig(where="RngBitGenerator", given=given, needed="uint32[4] or uint64[2] state", fix="Use a key of jax.random.")
+            raise InvalidConfig(
+                where="RngBitGenerator",
+                given=f"state {state.dtype}{list(state.shape)}",
+                needed="uint32[4] or uint64[2] state",
+                fix="Use a key of jax.random.",
+            )
 
     def apply(self, key: Any) -> Any:
         return lax.rng_bit_generator(key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm])

@@ -67,8 +67,12 @@ class ApproxTopK(StdTensorOp):
     def check(self, *operands: Any) -> None:
         """C3."""
         if not 0 < self.recall_target <= 1:
-            given = f"recall_target={self.recall_target}"
-            raise InvalidConfig(where="ApproxTopK", given=given, needed="a probability above 0", fix="Use 0.95, for example.")
+            raise InvalidConfig(
+                where="ApproxTopK",
+                given=f"recall_target={self.recall_target}",
+                needed="a probability above 0",
+                fix="Use 0.95, for example.",
+            )
 
     def apply(self, x: Any) -> Any:
         find = lax.approx_max_k if self.largest else lax.approx_min_k

@@ -61,8 +61,12 @@ class DimensionValue(StdTensorOp):
     def check(self, *operands: Any) -> None:
         """C1."""
         if not jnp.issubdtype(self.dtype, jnp.integer) or isinstance(self.dim, float | bool):
-            given = f"dimension {self.dim!r} as {self.dtype}"
-            raise DTypeError(where="DimensionValue", given=given, needed="an integer or a dimension, an integer dtype", fix="Use int32.")
+            raise DTypeError(
+                where="DimensionValue",
+                given=f"dimension {self.dim!r} as {self.dtype}",
+                needed="an integer or a dimension, an integer dtype",
+                fix="Use int32.",
+            )
 
     def apply(self) -> Any:
         return jnp.asarray(self.dim, self.dtype)

@@ -43,8 +43,11 @@ class Reshape(StdTensorOp):
         (x,) = operands
         sizes = (*self.shape, *x.shape)
         if all(isinstance(size, int) for size in sizes) and (math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0):
-            needed = f"{math.prod(x.shape)} elements"
-            raise ShapeError(where=str(self), given=f"shape {x.shape}", needed=needed)
+            raise ShapeError(
+                where=str(self),
+                given=f"shape {x.shape}",
+                needed=f"{math.prod(x.shape)} elements",
+            )
 
     def apply(self, x: Any) -> Any:
         return lax.reshape(x, self.shape)
@@ -64,9 +67,11 @@ class BroadcastInDim(StdTensorOp):
 
     def apply(self, x: Any) -> Any:
         if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax lets some of these pass
-            needed = f"rank {len(self.dims)}, dims ascending"
             raise ShapeError(
-                where=str(self), given=f"an input of rank {x.ndim}", needed=needed, fix="Name one dim an axis, transpose first."
+                where=str(self),
+                given=f"an input of rank {x.ndim}",
+                needed=f"rank {len(self.dims)}, dims ascending",
+                fix="Name one dim an axis, transpose first.",
             )
         return lax.broadcast_in_dim(x, self.shape, self.dims)
 

@@ -141,8 +141,12 @@ class SelectAndScatterAdd(StdTensorOp):
         ones = (1,) * len(x.shape)
         (pooled,) = ReduceWindowMax(self.sizes, self.strides, self.padding, ones, ones).infer(meta_of(x))
         if tuple(source.shape) != pooled.shape or source.dtype != x.dtype:
-            given = f"source {source.dtype}{list(source.shape)}"
-            raise ShapeError(where="SelectAndScatterAdd", given=given, needed=str(pooled), fix="Pass one element a window.")
+            raise ShapeError(
+                where="SelectAndScatterAdd",
+                given=f"source {source.dtype}{list(source.shape)}",
+                needed=str(pooled),
+                fix="Pass one element a window.",
+            )
 
     def apply(self, source: Any, x: Any) -> Any:
         return lax.select_and_scatter_add_p.bind(
@@ -176,8 +180,12 @@ class SelectAndGatherAdd(_Window):
         """C2."""
         source, x = operands
         if source.shape != x.shape or source.dtype != x.dtype or x.dtype not in _FLOATS:
-            given = f"source {source.dtype}{list(source.shape)}, x {x.dtype}{list(x.shape)}"
-            raise ShapeError(where="SelectAndGatherAdd", given=given, needed="one floating dtype and shape", fix="Convert or broadcast.")
+            raise ShapeError(
+                where="SelectAndGatherAdd",
+                given=f"source {source.dtype}{list(source.shape)}, x {x.dtype}{list(x.shape)}",
+                needed="one floating dtype and shape",
+                fix="Convert or broadcast.",
+            )
 
     def apply(self, source: Any, x: Any) -> Any:
         return lax.select_and_gather_add_p.bind(source, x, select_prim=lax.ge_p if self.of_maximum else lax.le_p, **self._numbers())

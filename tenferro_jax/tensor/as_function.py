@@ -71,9 +71,12 @@ def require_scalar(y: Handle) -> None:
       NonScalarGrad: y is no floating tensor of shape ().
     """
     if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
-        fix = "Reduce it first, with sum for example, or use vjp."
-        needed = "a floating tensor of shape ()"
-        raise NonScalarGrad(where="grad", given=str(y.meta), needed=needed, fix=fix)
+        raise NonScalarGrad(
+            where="grad",
+            given=str(y.meta),
+            needed="a floating tensor of shape ()",
+            fix="Reduce it first, with sum for example, or use vjp.",
+        )
 
 
 def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyTreeDef]:
@@ -85,11 +88,16 @@ def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyT
     """
     tensors, tree = jax.tree.flatten(wrt)
     if not tensors or not all(isinstance(x, Handle) for x in tensors):
-        given = f"wrt={wrt!r}"
-        needed = "a TracedTensor, or a list or dict of them"
-        raise InvalidConfig(where=where, given=given, needed=needed)
+        raise InvalidConfig(
+            where=where,
+            given=f"wrt={wrt!r}",
+            needed="a TracedTensor, or a list or dict of them",
+        )
     for x in tensors:
         if not jnp.issubdtype(x.dtype, jnp.inexact):
-            given = f"wrt of dtype {x.dtype}"
-            raise DTypeError(where=where, given=given, needed="floating or complex tensors")
+            raise DTypeError(
+                where=where,
+                given=f"wrt of dtype {x.dtype}",
+                needed="floating or complex tensors",
+            )
     return tensors, tree

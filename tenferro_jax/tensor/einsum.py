@@ -124,8 +124,12 @@ def _result_dtype(given: Any) -> Any:
         is_kind = isinstance(given, type) and given in NUMBERS
         dtype = jax.dtypes.canonicalize_dtype(given) if is_kind else jnp.dtype(given)
     except TypeError as error:
-        fix = "Leave it out for the operands' own."
-        raise DTypeError(where=where, given=repr(given), needed="a dtype", fix=fix) from error
+        raise DTypeError(
+            where=where,
+            given=repr(given),
+            needed="a dtype",
+            fix="Leave it out for the operands' own.",
+        ) from error
     if (narrow := canonical_dtype(dtype)) != dtype:
         raise X64Error(
             where=where,

@@ -61,11 +61,17 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
     """
     tensors = [tensors] if isinstance(tensors, Handle) else list(tensors)
     if not all(isinstance(t, Handle) for t in tensors):
-        given = f"{[type(t).__name__ for t in tensors]}"
-        raise InvalidConfig(where="eval_all", given=given, needed="TracedTensors")
+        raise InvalidConfig(
+            where="eval_all",
+            given=f"{[type(t).__name__ for t in tensors]}",
+            needed="TracedTensors",
+        )
     if engine is not None and not isinstance(engine, Engine):
-        given = f"engine={type(engine).__name__}"
-        raise InvalidConfig(where="eval", given=given, needed="a tenferro_jax.Engine, or None")
+        raise InvalidConfig(
+            where="eval",
+            given=f"engine={type(engine).__name__}",
+            needed="a tenferro_jax.Engine, or None",
+        )
     if not tensors:
         return []
     graph, leaves = _program(tensors)
@@ -90,23 +96,34 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
     try:
         wanted = dict(bindings)
     except (TypeError, ValueError) as error:
-        needed = "a mapping from inputs or names to arrays, as {'x': array}"
-        given = type(bindings).__name__
-        raise InvalidConfig(where="eval, bindings", given=given, needed=needed) from error
+        raise InvalidConfig(
+            where="eval, bindings",
+            given=type(bindings).__name__,
+            needed="a mapping from inputs or names to arrays, as {'x': array}",
+        ) from error
     for key, value in wanted.items():
         leaf = key.source if isinstance(key, Handle) else by_name.get(key)
         if not isinstance(leaf, Leaf) or leaf not in leaves:
-            needed = f"inputs of this program: {', '.join(map(repr, by_name)) or 'none'}"
-            raise UnexpectedBinding(where="eval", given=f"an array for {key!r}", needed=needed)
+            raise UnexpectedBinding(
+                where="eval",
+                given=f"an array for {key!r}",
+                needed=f"inputs of this program: {', '.join(map(repr, by_name)) or 'none'}",
+            )
         if leaf in found:
             is_attached = leaf.array is not None
-            given = "an array although one is attached" if is_attached else "a second array"
-            raise DuplicateBinding(where=leaf.label, given=given, needed="one array an input")
+            raise DuplicateBinding(
+                where=leaf.label,
+                given="an array although one is attached" if is_attached else "a second array",
+                needed="one array an input",
+            )
         found[leaf] = _array(leaf, value)
     if missing := [leaf for leaf in leaves if leaf not in found]:
-        given = f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}"
-        fix = "Pass bindings={name: array}."
-        raise UnboundPlaceholder(where="eval", given=given, needed="an array for each input", fix=fix)
+        raise UnboundPlaceholder(
+            where="eval",
+            given=f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}",
+            needed="an array for each input",
+            fix="Pass bindings={name: array}.",
+        )
     arrays = [found[leaf] for leaf in leaves]
     metas, labels = [leaf.meta for leaf in leaves], [leaf.label for leaf in leaves]
     solve_sizes(metas, [meta_of(a) for a in arrays], labels)
@@ -121,7 +138,10 @@ def _array(leaf: Leaf, value: ArrayLike) -> Array:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(value, leaf.meta.dtype)
         if dtype != leaf.meta.dtype:
-            given = f"the number {value}"
-            raise PlaceholderDtypeMismatch(where=leaf.label, given=given, needed=str(leaf.meta))
+            raise PlaceholderDtypeMismatch(
+                where=leaf.label,
+                given=f"the number {value}",
+                needed=str(leaf.meta),
+            )
         return number(value, dtype, leaf.label)
     return concrete(value, leaf.label)

@@ -93,9 +93,12 @@ def concrete(value: object, where: str) -> Array:
     """
     if isinstance(value, jax.core.Tracer | Handle):
         lazy = isinstance(value, Handle)
-        given = "a lazy tensor" if lazy else "an array that JAX is tracing"
-        fix = "Make it an input and bind it: eval(bindings=...)."
-        raise DTypeError(where=where, given=given, needed="a concrete array", fix=fix)
+        raise DTypeError(
+            where=where,
+            given="a lazy tensor" if lazy else "an array that JAX is tracing",
+            needed="a concrete array",
+            fix="Make it an input and bind it: eval(bindings=...).",
+        )
     return as_operand(value, where)
 
 
@@ -107,8 +110,11 @@ def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
             if isinstance(size, str):
                 (size,) = jax.export.symbolic_shape(size, scope=_SYMBOLS)
         except ValueError as error:
-            needed = "an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension"
-            raise ShapeError(where=where, given=f"the size {size!r}", needed=needed) from error
+            raise ShapeError(
+                where=where,
+                given=f"the size {size!r}",
+                needed="an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension",
+            ) from error
         sizes.append(size)
     if isinstance(dtype, type) and dtype in NUMBERS:
         dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -129,8 +135,11 @@ def number(value: Number, dtype: np.dtype, where: str) -> Array:
     try:
         return jnp.asarray(value, dtype)
     except (OverflowError, TypeError, ValueError) as error:
-        needed = f"one that {dtype} holds"
-        raise DTypeError(where=where, given=f"the number {value}", needed=needed) from error
+        raise DTypeError(
+            where=where,
+            given=f"the number {value}",
+            needed=f"one that {dtype} holds",
+        ) from error
 
 
 def walk(outputs: Sequence[Handle], cuts: Set[Key] = frozenset()) -> Iterator[Handle]:
@@ -223,10 +232,12 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
     named: dict[str, Leaf] = {}
     for leaf in leaves:
         if leaf.name is not None and named.setdefault(leaf.name, leaf) != leaf:
-            given = f"{named[leaf.name]}, and {leaf}"
-            fix = "Rename one of them, or use the same tensor."
-            where, needed = "a program of lazy tensors", "one input a name"
-            raise InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+            raise InvalidConfig(
+                where="a program of lazy tensors",
+                given=f"{named[leaf.name]}, and {leaf}",
+                needed="one input a name",
+                fix="Rename one of them, or use the same tensor.",
+            )
 
 
 H = TypeVar("H", bound=Handle)

@@ -255,8 +255,12 @@ class TracedTensor(Handle):
         return f"TracedTensor({self.meta}, {nodes})"
 
     def _has_no_value(self, *_: object, **__: object) -> NoReturn:
-        needed, fix = "an array with values", "Call eval() first."
-        raise InvalidConfig(where="a lazy tensor", given=repr(self), needed=needed, fix=fix)
+        raise InvalidConfig(
+            where="a lazy tensor",
+            given=repr(self),
+            needed="an array with values",
+            fix="Call eval() first.",
+        )
 
     __bool__ = __int__ = __float__ = __complex__ = __iter__ = __array__ = _has_no_value
 

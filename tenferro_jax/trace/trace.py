@@ -91,8 +91,12 @@ def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], 
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     positions = {i + count if isinstance(i, int) and i < 0 else i for i in wanted}
     if not positions <= set(range(count)):
-        needed = f"positions among {list(range(count))}"
-        raise InvalidConfig(where="trace", given=f"static_argnums={argnums!r}", needed=needed, fix="Count the positional arguments from 0.")
+        raise InvalidConfig(
+            where="trace",
+            given=f"static_argnums={argnums!r}",
+            needed=f"positions among {list(range(count))}",
+            fix="Count the positional arguments from 0.",
+        )
     if names:
         try:
             parameters = list(inspect.signature(fn).parameters)
@@ -102,6 +106,9 @@ def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], 
             if name in parameters[:count]:
                 positions.add(parameters.index(name))
             elif name not in by_name:
-                needed = f"arguments that are given: {', '.join((*parameters[:count], *by_name)) or 'none'}"
-                raise InvalidConfig(where="trace", given=f"static_argnames {name!r}", needed=needed)
+                raise InvalidConfig(
+                    where="trace",
+                    given=f"static_argnames {name!r}",
+                    needed=f"arguments that are given: {', '.join((*parameters[:count], *by_name)) or 'none'}",
+                )
     return positions
