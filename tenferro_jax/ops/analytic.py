@@ -11,8 +11,11 @@ from .fields import Accuracy
 from .op import INEXACT, Binary, Unary, op
 
 
+@op
 class _Accurate(Unary):
     """`accuracy` is None or a lax.AccuracyMode."""
+
+    accuracy: Accuracy = None
 
     def apply(self, x: Any) -> Any:
         return self._function(x, accuracy=self.accuracy)  # type: ignore[attr-defined]
@@ -27,7 +30,6 @@ class Exp(_Accurate):
     Example: Exp().apply(0.0) = 1.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.exp)
 
 
@@ -40,7 +42,6 @@ class Exp2(_Accurate):
     Example: Exp2().apply(3.0) = 8.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.exp2)
 
 
@@ -53,7 +54,6 @@ class Expm1(_Accurate):
     Example: Expm1().apply(0.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.expm1)
 
 
@@ -66,7 +66,6 @@ class Log(_Accurate):
     Example: Log().apply(1.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.log)
 
 
@@ -79,7 +78,6 @@ class Log1p(_Accurate):
     Example: Log1p().apply(0.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.log1p)
 
 
@@ -92,7 +90,6 @@ class Sqrt(_Accurate):
     Example: Sqrt().apply(9.0) = 3.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.sqrt)
 
 
@@ -105,7 +102,6 @@ class Rsqrt(_Accurate):
     Example: Rsqrt().apply(4.0) = 0.5
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.rsqrt)
 
 
@@ -118,7 +114,6 @@ class Cbrt(_Accurate):
     Example: Cbrt().apply(-8.0) = -2.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.cbrt)
 
 
@@ -131,7 +126,6 @@ class Logistic(_Accurate):
     Example: Logistic().apply(0.0) = 0.5
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.logistic)
 
 
@@ -144,7 +138,6 @@ class Sin(_Accurate):
     Example: Sin().apply(0.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.sin)
 
 
@@ -157,7 +150,6 @@ class Cos(_Accurate):
     Example: Cos().apply(0.0) = 1.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.cos)
 
 
@@ -170,7 +162,6 @@ class Tan(_Accurate):
     Example: Tan().apply(0.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.tan)
 
 
@@ -243,7 +234,6 @@ class Tanh(_Accurate):
     Example: Tanh().apply(0.0) = 0.0
     """
 
-    accuracy: Accuracy = None
     _function = staticmethod(lax.tanh)
 
 

@@ -9,7 +9,11 @@ from jax import lax
 from .op import INEXACT, StdTensorOp, op
 
 
+@op
 class _Cumulative(StdTensorOp):
+    axis: int
+    reverse: bool = False
+
     def apply(self, x: Any) -> Any:
         return self._run(x, axis=self.axis, reverse=self.reverse)  # type: ignore[attr-defined]
 
@@ -23,8 +27,6 @@ class CumSum(_Cumulative):
     Example: CumSum(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 3.0, 6.0]
     """
 
-    axis: int
-    reverse: bool = False
     _run = staticmethod(lax.cumsum)
 
 
@@ -37,8 +39,6 @@ class CumProd(_Cumulative):
     Example: CumProd(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0, 6.0]
     """
 
-    axis: int
-    reverse: bool = False
     _run = staticmethod(lax.cumprod)
 
 
@@ -51,8 +51,6 @@ class CumMax(_Cumulative):
     Example: CumMax(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0, 3.0]
     """
 
-    axis: int
-    reverse: bool = False
     _run = staticmethod(lax.cummax)
 
 
@@ -65,8 +63,6 @@ class CumMin(_Cumulative):
     Example: CumMin(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 1.0, 1.0]
     """
 
-    axis: int
-    reverse: bool = False
     _run = staticmethod(lax.cummin)
 
 
@@ -79,7 +75,5 @@ class CumLogSumExp(_Cumulative):
     Example: CumLogSumExp(0).apply(np.array([1.0, 2.0, 3.0])) = np.log(np.cumsum(np.exp([1.0, 2.0, 3.0])))
     """
 
-    axis: int
-    reverse: bool = False
     takes = INEXACT
     _run = staticmethod(lax.cumlogsumexp)

@@ -62,7 +62,10 @@ def _two_axes(op: Any, rank: int) -> None:
         raise InvalidConfig(where=str(op), given=f"rank {rank}", needed="two different axes in range", fix="Count axes from 0.")
 
 
+@op
 class _Triangle(StdTensorOp):
+    k: int = 0
+
     def apply(self, x: Any) -> Any:
         if x.ndim < 2:
             raise ShapeError(where=str(self), given=f"rank {x.ndim}", needed="rank 2 or more", fix="Pass a matrix.")
@@ -78,7 +81,6 @@ class Tril(_Triangle):
     Example: Tril().apply(np.ones((2, 2))) = [[1.0, 0.0], [1.0, 1.0]]
     """
 
-    k: int = 0
     _cut = staticmethod(jnp.tril)
 
 
@@ -91,7 +93,6 @@ class Triu(_Triangle):
     Example: Triu().apply(np.ones((2, 2))) = [[1.0, 1.0], [0.0, 1.0]]
     """
 
-    k: int = 0
     _cut = staticmethod(jnp.triu)
 
 

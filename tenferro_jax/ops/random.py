@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,13 @@ from ..errors import InvalidConfig, X64Error
 from ..shapes import x64_enabled
 from .fields import DType, Size
 from .op import INTEGER, Binary, StdTensorOp, op
+
+
+def _for_each(fn: Callable[..., Any], ndim: int) -> Callable[..., Any]:
+    """A function of one key, mapped over all axes of an array of keys."""
+    for _ in range(ndim):
+        fn = jax.vmap(fn)
+    return fn
 
 
 def _require_shape(op: Any) -> None:
@@ -34,13 +42,7 @@ class RandomSeed(StdTensorOp):
 
     def apply(self, seed: Any) -> Any:
         seeds = jnp.asarray(seed)
-
-        def make(s: Any) -> Any:
-            return jax.random.key(s, impl=self.generator)
-
-        for _ in range(seeds.ndim):
-            make = jax.vmap(make)
-        return make(seeds)
+        return _for_each(lambda s: jax.random.key(s, impl=self.generator), seeds.ndim)(seeds)
 
 
 @op
@@ -94,12 +96,7 @@ class RandomBits(StdTensorOp):
             )
 
     def apply(self, key: Any) -> Any:
-        def bits(k: Any) -> Any:
-            return jax.random.bits(k, self.shape, f"uint{self.bit_width}")
-
-        for _ in range(key.ndim):
-            bits = jax.vmap(bits)
-        return bits(key)
+        return _for_each(lambda k: jax.random.bits(k, self.shape, f"uint{self.bit_width}"), key.ndim)(key)
 
 
 @op
@@ -118,12 +115,7 @@ class RandomSplit(StdTensorOp):
         _require_shape(self)
 
     def apply(self, key: Any) -> Any:
-        def split(k: Any) -> Any:
-            return jax.random.split(k, self.shape)
-
-        for _ in range(key.ndim):
-            split = jax.vmap(split)
-        return split(key)
+        return _for_each(lambda k: jax.random.split(k, self.shape), key.ndim)(key)
 
 
 @op
@@ -138,10 +130,7 @@ class RandomFoldIn(Binary):
     equal_dtypes = False
 
     def apply(self, key: Any, number: Any) -> Any:
-        fold = jax.random.fold_in
-        for _ in range(key.ndim):
-            fold = jax.vmap(fold)
-        return fold(key, number)
+        return _for_each(jax.random.fold_in, key.ndim)(key, number)
 
 
 @op
@@ -158,13 +147,7 @@ class RandomGamma(StdTensorOp):
 
     def apply(self, key: Any, a: Any) -> Any:
         draw = jax.random.loggamma if self.log_space else jax.random.gamma
-
-        def sample(k: Any, alpha: Any) -> Any:
-            return draw(k, alpha, alpha.shape, alpha.dtype)
-
-        for _ in range(key.ndim):
-            sample = jax.vmap(sample)
-        return sample(key, a)
+        return _for_each(lambda k, alpha: draw(k, alpha, alpha.shape, alpha.dtype), key.ndim)(key, a)
 
 
 @op

@@ -13,127 +13,100 @@ from .fields import Body, DType
 from .op import StdTensorOp, op
 
 
-class Reduction(StdTensorOp):
+@op
+class _Reduction(StdTensorOp):
     """C1: different axes, in range."""
 
+    axes: tuple[int, ...]
 
-def _fits(op: Any, *operands: Any) -> None:
-    """C3, C4."""
-    (x,) = operands
-    size = x.shape[op.axis] if 0 <= op.axis < len(x.shape) else 0
-    if not jnp.issubdtype(op.index_dtype, jnp.integer) or (isinstance(size, int) and size - 1 > jnp.iinfo(op.index_dtype).max):
-        raise DTypeError(where=str(op), given=f"an axis of {size}", needed="an index dtype that counts it", fix="Use int32 or int64.")
-    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
-        raise DTypeError(where=str(op), given=str(x.dtype), needed="numbers that have an order", fix="Take the absolute value first.")
+    def apply(self, x: Any) -> Any:
+        return self._reduce(x, self.axes)  # type: ignore[attr-defined]
 
 
 @op
-class ReduceSum(Reduction):
+class ReduceSum(_Reduction):
     """Sum; 0 over nothing; integers wrap.
 
     Gradient: linear.
     Example: ReduceSum((0,)).apply(np.array([1.0, 2.0])) = 3.0
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_sum(x, self.axes)
+    _reduce = staticmethod(lax.reduce_sum)
 
 
 @op
-class ReduceProd(Reduction):
+class ReduceProd(_Reduction):
     """Product; 1 over nothing; integers wrap.
 
     Gradient: the product of the others; through zeros exact.
     Example: ReduceProd((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_prod(x, self.axes)
+    _reduce = staticmethod(lax.reduce_prod)
 
 
 @op
-class ReduceMax(Reduction):
+class ReduceMax(_Reduction):
     """Maximum; NaN propagates; the type's minimum over nothing.
 
     Gradient: split equally among the maxima.
     Example: ReduceMax((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_max(x, self.axes)
+    _reduce = staticmethod(lax.reduce_max)
 
 
 @op
-class ReduceMin(Reduction):
+class ReduceMin(_Reduction):
     """Minimum; NaN propagates; the type's maximum over nothing.
 
     Gradient: split equally among the minima.
     Example: ReduceMin((0,)).apply(np.array([1.0, 2.0])) = 1.0
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_min(x, self.axes)
+    _reduce = staticmethod(lax.reduce_min)
 
 
 @op
-class ReduceAnd(Reduction):
+class ReduceAnd(_Reduction):
     """Bitwise and; logical for booleans; all bits set over nothing.
 
     Gradient: none.
     Example: ReduceAnd((0,)).apply(np.array([True, False])) = False
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_and(x, self.axes)
+    _reduce = staticmethod(lax.reduce_and)
 
 
 @op
-class ReduceOr(Reduction):
+class ReduceOr(_Reduction):
     """Bitwise or; logical for booleans; 0 over nothing.
 
     Gradient: none.
     Example: ReduceOr((0,)).apply(np.array([True, False])) = True
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_or(x, self.axes)
+    _reduce = staticmethod(lax.reduce_or)
 
 
 @op
-class ReduceXor(Reduction):
+class ReduceXor(_Reduction):
     """Bitwise exclusive or; logical for booleans; 0 over nothing.
 
     Gradient: none.
     Example: ReduceXor((0,)).apply(np.array([6, 3])) = 5
     """
 
-    axes: tuple[int, ...]
-
-    def apply(self, x: Any) -> Any:
-        return lax.reduce_xor(x, self.axes)
+    _reduce = staticmethod(lax.reduce_xor)
 
 
 @op
-class ReduceSumSquares(Reduction):
+class ReduceSumSquares(_Reduction):
     """Sum of squares; 0 over nothing; for complex numbers of the squares, not of the absolute squares.
 
     Gradient: 2 x t, summed.
     Example: ReduceSumSquares((0,)).apply(np.array([1.0, 2.0])) = 5.0
     """
-
-    axes: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
         return lax.reduce_sum(lax.mul(x, x), self.axes)
@@ -163,7 +136,25 @@ class Reduce(StdTensorOp):
 
 
 @op
-class ArgMax(StdTensorOp):
+class _Arg(StdTensorOp):
+    axis: int
+    index_dtype: DType
+
+    def check(self, *operands: Any) -> None:
+        """C3, C4."""
+        (x,) = operands
+        size = x.shape[self.axis] if 0 <= self.axis < len(x.shape) else 0
+        if not jnp.issubdtype(self.index_dtype, jnp.integer) or (isinstance(size, int) and size - 1 > jnp.iinfo(self.index_dtype).max):
+            raise DTypeError(where=str(self), given=f"an axis of {size}", needed="an index dtype that counts it", fix="Use int32 or int64.")
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
+            raise DTypeError(where=str(self), given=str(x.dtype), needed="numbers that have an order", fix="Take the absolute value first.")
+
+    def apply(self, x: Any) -> Any:
+        return self._find(x, self.axis, self.index_dtype)  # type: ignore[attr-defined]
+
+
+@op
+class ArgMax(_Arg):
     """Index of the first maximum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
@@ -171,16 +162,11 @@ class ArgMax(StdTensorOp):
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
 
-    axis: int
-    index_dtype: DType
-    check = _fits
-
-    def apply(self, x: Any) -> Any:
-        return lax.argmax(x, self.axis, self.index_dtype)
+    _find = staticmethod(lax.argmax)
 
 
 @op
-class ArgMin(StdTensorOp):
+class ArgMin(_Arg):
     """Index of the first minimum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
@@ -188,9 +174,4 @@ class ArgMin(StdTensorOp):
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """
 
-    axis: int
-    index_dtype: DType
-    check = _fits
-
-    def apply(self, x: Any) -> Any:
-        return lax.argmin(x, self.axis, self.index_dtype)
+    _find = staticmethod(lax.argmin)

@@ -30,7 +30,14 @@ class _Window(StdTensorOp):
         }
 
 
+@op
 class _Pooling(_Window):
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    base_dilation: tuple[int, ...]
+    window_dilation: tuple[int, ...]
+
     def check(self, *operands: Any) -> None:
         """C1, and dtypes that have an order."""
         numbers: Any = self._numbers()
@@ -52,11 +59,6 @@ class ReduceWindowSum(_Pooling):
     Example: ReduceWindowSum((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [3.0, 5.0]
     """
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
     _primitive = lax.reduce_window_sum_p
 
 
@@ -68,11 +70,6 @@ class ReduceWindowMax(_Pooling):
     Example: ReduceWindowMax((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [2.0, 3.0]
     """
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
     _primitive = lax.reduce_window_max_p
 
 
@@ -84,11 +81,6 @@ class ReduceWindowMin(_Pooling):
     Example: ReduceWindowMin((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0]
     """
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    window_dilation: tuple[int, ...]
     _primitive = lax.reduce_window_min_p
 
 
