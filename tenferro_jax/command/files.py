@@ -20,7 +20,7 @@ from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.registry import ExtensionFactory, lookup_extension_factory, register_extension
 from ..graph.graph import Graph
-from ..graph.printing import plain
+from ..graph.printing import leaf_names, plain
 from ..io.container import MAGIC
 from ..io.exported import ExportedProgram, load_exported
 from ..io.wire import load_graph
@@ -207,9 +207,7 @@ def require_writable(option: str, path: str, *read: str) -> None:
 
 def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any], root: str) -> dict[str, Any]:
     """The leaves of a tree by their paths, such as "args[0]['w']"."""
-    numbered = jax.tree.unflatten(tree, range(len(leaves)))
-    paths, _ = jax.tree_util.tree_flatten_with_path(numbered)
-    return {root + jax.tree_util.keystr(path): leaves[i] for path, i in paths}
+    return dict(zip(leaf_names(tree, root), leaves, strict=True))
 
 
 def inputs(found: Graph | ExportedProgram) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ..shapes import Described, TensorMeta, as_operand, is_key, meta_of, require
 from .graph import Graph, Node
 from .read_jaxpr import Reader
 from .signature import infer
+from .verify import depth_first
 
 
 class Value(Described):
@@ -229,27 +230,16 @@ class GraphBuilder:
         number = {old: new for new, old in enumerate(self._inputs)}
         metas = [self._metas[i] for i in self._inputs]
         nodes: list[Node] = []
-        done = [False] * len(self._nodes)
         producer = self._producer
-        pending = [producer[v.index] for v in reversed(outputs)]
-        while pending:
-            index = pending[-1]
-            if index is None or done[index]:
-                pending.pop()
-                continue
+        order = depth_first(self._nodes, producer, [v.index for v in outputs])
+        for index in order:
             op, inputs, first = self._nodes[index]
-            waiting = [p for i in inputs if (p := producer[i]) is not None and not done[p]]
-            if waiting:
-                pending.extend(reversed(waiting))
-                continue
-            pending.pop()
-            done[index] = True
             nodes.append(Node(op, tuple([number[i] for i in inputs]), len(metas)))
             while first < len(producer) and producer[first] == index:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        guards = [*self._assumed, *(guard for index, assumed in self._guards.items() if done[index] for guard in assumed)]
+        guards = [*self._assumed, *(guard for index in sorted(order) for guard in self._guards.get(index, ()))]
         return Graph(
             metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules, guards
         )

@@ -8,7 +8,6 @@ import html
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ..errors import InvalidConfig
@@ -166,7 +165,7 @@ def _boxes(graph: Any) -> list[Box]:
         sources = reads(node.inputs)
         made.update(dict.fromkeys(outs, len(boxes)))
         boxes.append(box._replace(reads=sources))
-    for name, value in zip(output_names(graph), graph.outputs, strict=True):
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
         tooltip = f"return {name} = %{value} : {graph.metas[value]}"
         sources = reads([value])
         boxes.append(Box("output", (_short(f"return {name}".rstrip()),), tooltip, sources))
@@ -228,12 +227,6 @@ def _chip(node: Any, box: Box, chips: dict[int, Box]) -> Box | None:
         small = isinstance(node.op.value, np.ndarray) and node.op.value.size == 1
         title = _short(str(node.op.value.reshape(())[()])) if small else "constant"
     return Box("constant", (title, shown), box.tooltip)
-
-
-def output_names(graph: Any) -> list[str]:
-    """What pictures call each output: its path in the result."""
-    tree = jax.tree.unflatten(graph.out_tree, range(len(graph.outputs)))
-    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
 
 
 def _short(text: str, most: int = 28) -> str:

@@ -32,7 +32,7 @@ from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import TensorMeta, as_operand, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
 from .drawing import LIMIT, graph_svg
-from .printing import graph_text
+from .printing import graph_text, leaf_names, named_bodies
 from .viewers import graph_dot, model_explorer_collection
 
 
@@ -111,8 +111,12 @@ class Graph(Sealed):
     @property
     def input_names(self) -> tuple[str, ...]:
         """What errors and pictures call each input: its path in the arguments, such as "args[0]['w']"."""
-        tree = jax.tree.unflatten(self.in_tree, range(self.input_count))
-        return tuple("args" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0])
+        return tuple(leaf_names(self.in_tree, "args"))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What pictures call each output: its path in the result, such as "['y']"."""
+        return tuple(leaf_names(self.out_tree))
 
     @property
     def output_metas(self) -> tuple[TensorMeta, ...]:
@@ -298,15 +302,13 @@ class Graph(Sealed):
         Raises:
           UnboundPlaceholder, UnexpectedBinding, ArityError: they are nested in another way than was traced.
         """
-        nested = arguments(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten(nested)
+        leaves, tree = jax.tree_util.tree_flatten(arguments(args, kwargs))
         if tree != self.in_tree:
-            raise self._nesting_error(nested, tree, where)
+            raise self._nesting_error(tree, where)
         return leaves
 
-    def _nesting_error(self, args: Any, tree: Any, where: str) -> ArityError:
-        declared = self.input_names
-        given = ["args" + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(args)[0]]
+    def _nesting_error(self, tree: Any, where: str) -> ArityError:
+        declared, given = self.input_names, leaf_names(tree, "args")
         missing = [name for name in declared if name not in given]
         extra = [name for name in given if name not in declared]
         kind = UnboundPlaceholder if missing else UnexpectedBinding if extra else ArityError
@@ -387,11 +389,4 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:
     """The graphs inside a control-flow op."""
-    found: list[Graph] = []
-
-    def keep(body: Graph) -> Graph:
-        found.append(body)
-        return body
-
-    map_bodies(op, keep)
-    return tuple(found)
+    return tuple(body for _, body in named_bodies(op)) if isinstance(op, WITH_BODIES) else ()

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..extension.carrier import Extension
@@ -28,14 +29,12 @@ def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) ->
     """
     inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(graph.input_metas))
     lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in graph.guards)]
-    ends = [*(n.first_output for n in graph.nodes), len(graph.metas)][1:]
     hidden = range(HEAD, len(graph.nodes) - TAIL) if abbreviate else range(0)
-    for i, (node, end) in enumerate(zip(graph.nodes, ends, strict=bool(graph.nodes))):
+    for i, (node, outs) in enumerate(graph.steps()):
         if i in hidden:
             if i == HEAD:
                 lines.append(f"  ... {len(hidden)} more nodes ...")
             continue
-        outs = range(node.first_output, end)
         names, types = ", ".join(f"%{i}" for i in outs), ", ".join(str(graph.metas[i]) for i in outs)
         lines.append(f"  {names} = {op_text(node.op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}")
         if expand:
@@ -44,6 +43,12 @@ def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) ->
                 lines.extend(f"    {line}" for line in text.splitlines())
     lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}".rstrip())
     return "\n".join([*lines, "}"])
+
+
+def leaf_names(tree: Any, root: str = "") -> list[str]:
+    """What errors, pictures and commands call the leaves of a tree: their paths, such as "args[0]['w']"."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+    return [root + jax.tree_util.keystr(path) for path, _ in paths]
 
 
 def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from ..ops import (
     window,
 )
 from ..shapes import TensorMeta
+from .graph import bodies
 
 Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
 """(reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
@@ -171,17 +172,11 @@ def _custom(extract: Callable[..., Any], cls: Any) -> Row:
         if isinstance(op, str):  # why the rule is lost
             reader.builder.lose_rules([f"{name} at {reader.recorded_line(eqn)} ({op})"])
             return reader.read(inner, inputs, eqn)
-        for graph in bodies_of(op):
+        for graph in bodies(op):
             reader.builder.absorb_rules(graph)
         return reader.builder.add(op, *inputs)
 
     return row
-
-
-def bodies_of(op: Any) -> list[Any]:
-    """The graphs among an op's fields."""
-    values = (getattr(op, name) for name in op.__dataclass_fields__)
-    return [value for value in values if hasattr(value, "input_metas")]
 
 
 def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

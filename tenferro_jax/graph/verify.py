@@ -71,11 +71,6 @@ def verify(graph: Graph) -> Graph:
     return graph
 
 
-def _ends(graph: Graph) -> list[int]:
-    """For each node the number after its last output."""
-    return [*(node.first_output for node in graph.nodes[1:]), len(graph.metas)] if graph.nodes else []
-
-
 def _name(i: int, node: Node) -> str:
     return f"node {i}, {op_text(node.op)}"
 
@@ -147,23 +142,34 @@ def _interned(graph: Graph) -> Iterator[str]:
 def _order(graph: Graph) -> list[int]:
     """The nodes that the outputs need, depth first."""
     producer: list[int | None] = [None] * graph.input_count
-    for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
-        producer.extend([i] * (end - node.first_output))
+    for i, (_, outs) in enumerate(graph.steps()):
+        producer.extend([i] * len(outs))
+    return depth_first(graph.nodes, producer, graph.outputs)
+
+
+def depth_first(nodes: Sequence[Node], producer: Sequence[int | None], outputs: Iterable[int]) -> list[int]:
+    """The numbers of the nodes that the outputs need, each after those that it needs: the canonical order.
+
+    Args:
+      nodes: all of them.
+      producer: for each value the number of the node that gives it, None for an input.
+      outputs: numbers of values.
+    """
     order: list[int] = []
-    done: set[int] = set()
-    pending = [producer[value] for value in reversed(graph.outputs)]
+    done = [False] * len(nodes)
+    pending = [producer[value] for value in outputs][::-1]
     while pending:
         index = pending[-1]
-        if index is None or index in done:
+        if index is None or done[index]:
             pending.pop()
             continue
-        waiting = [p for value in graph.nodes[index].inputs if (p := producer[value]) is not None and p not in done]
+        waiting = [p for i in nodes[index].inputs if (p := producer[i]) is not None and not done[p]]
         if waiting:
             pending.extend(reversed(waiting))
             continue
-        order.append(index)
-        done.add(index)
         pending.pop()
+        done[index] = True
+        order.append(index)
     return order
 
 
@@ -191,7 +197,7 @@ def _inference(graph: Graph) -> Iterator[str]:
     guards = set(map(str, graph.guards))
     applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
     known = _inferred_together(applications)
-    for i, (node, end) in enumerate(zip(graph.nodes, _ends(graph), strict=True)):
+    for i, (node, outs) in enumerate(graph.steps()):
         if isinstance(node.op, MissingExtension):  # nobody here knows its metas; nobody here can run it either
             continue
         application = applications[i]
@@ -202,7 +208,7 @@ def _inference(graph: Graph) -> Iterator[str]:
         except TenferroError as error:
             yield f"{_name(i, node)}: {error}"
             continue
-        stored = graph.metas[node.first_output : end]
+        stored = graph.metas[outs.start : outs.stop]
         if stored != tuple(inferred):
             yield f"{_name(i, node)} with outputs {', '.join(map(str, stored))}; inference says {', '.join(map(str, inferred))}"
         yield from (f"{_name(i, node)} assumes {guard}" for guard in canonical_guards(assumed) if str(guard) not in guards)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..extension.carrier import Extension
-from .drawing import LOOKS, kind_of, output_names, title_of
+from .drawing import LOOKS, kind_of, title_of
 from .printing import named_bodies, op_text, plain, value_text
 
 
@@ -28,7 +28,7 @@ def _items(graph: Any) -> Iterator[_Item]:
     for node, outs in graph.steps():
         label = title_of(node.op)
         yield _Item(kind_of(node.op), label, op_text(node.op), node.inputs, outs, node.op)
-    for name, value in zip(output_names(graph), graph.outputs, strict=True):
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
         label = f"return {name}".rstrip()
         yield _Item("output", label, f"{label} = %{value}", (value,), ())
 

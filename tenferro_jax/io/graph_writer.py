@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from jax.tree_util import PyTreeDef
 from ..dimensions import SymDim, constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
 from ..extension.carrier import Extension, MissingExtension
-from ..graph.graph import Graph
+from ..graph.graph import Graph, bodies
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
 from ..ops.op import StdTensorOp
@@ -59,7 +59,7 @@ class GraphWriter:
         pending = [root]
         while pending:
             graph = pending[-1]
-            inner = [body for node in graph.nodes for body in _inner_graphs(node.op) if id(body) not in self._graphs]
+            inner = [body for node in graph.nodes for body in bodies(node.op) if id(body) not in self._graphs]
             if inner:
                 pending.extend(reversed(inner))
                 continue
@@ -192,16 +192,3 @@ def _levels(carrier: Extension) -> list[Any]:
                 fix="Name the axis with text.",
             )
     return levels
-
-
-def _inner_graphs(op: StdTensorOp) -> Iterator[Graph]:
-    """The graphs that the fields of an op hold."""
-    if isinstance(op, Extension):
-        return
-    pending = [getattr(op, name) for name in getattr(op, "__dataclass_fields__", {})]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, Graph):
-            yield value
-        elif type(value) is tuple:
-            pending.extend(value)
