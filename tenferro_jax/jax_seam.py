@@ -7,7 +7,6 @@ of `jax.extend.mlir`. Verified on JAX 0.10.2, 0.11.2 and 0.12.0.1.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, seri
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
-from .errors import InvalidConfig, Unsupported
+from .errors import InvalidConfig
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -341,45 +340,22 @@ def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:
     return [(quoted or plain, op) for quoted, plain, op in _REFUSED.findall(str(error))]
 
 
+def refused_for(error: Exception) -> tuple[str, int]:
+    """Why jax.export refuses, which it says in words alone: a key of `_SAID` or "", and the number of devices that are named."""
+    why = next((why for why, words in _SAID.items() if re.search(words, str(error))), "")
+    devices = re.search(_SAID["devices"], str(error))
+    return why, int(devices[1]) if devices else 0
+
+
+_SAID = {
+    "sizes": "polymorphic shapes specification|Error refining shapes",
+    "devices": r"(?:in a context with|device assignment) (\d+)",
+    "platforms": "was exported for platforms",
+    "class": "unregistered type",
+    "name": "for serialized_name",
+    "routine": "not found for platform",
+}
 _REFUSED = re.compile(r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE)
-
-
-@dataclasses.dataclass(frozen=True)
-class DerivedExported(jax.export.Exported):
-    """An Exported with its derivative at hand; one more than that is refused in words."""
-
-    derivative: jax.export.Exported | None
-
-    def has_vjp(self) -> bool:
-        """Whether there is a derivative."""
-        return self.derivative is not None
-
-    def vjp(self) -> jax.export.Exported:
-        """The derivative."""
-        if self.derivative is None:
-            raise Unsupported(
-                where="gradient of an exported program",
-                given="a program that holds no derivative of this order",
-                needed="one exported with a higher vjp_order",
-                fix="Export with vjp_order=1 for gradients, 2 for gradients of gradients.",
-            )
-        return self.derivative
-
-
-def with_derivatives(exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]) -> DerivedExported:
-    """An Exported with `order` derivatives made now, the module of each passed through `change`."""
-    derivative = with_derivatives(exported.vjp(), order - 1, change) if order else None
-    fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
-    fields["mlir_module_serialized"] = change(exported.mlir_module_serialized)
-    return DerivedExported(**fields, derivative=derivative)
-
-
-def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
-    """A program that was read from bytes or made by `with_derivatives`, then its derivatives."""
-    found = [exported]
-    while found[-1].has_vjp():
-        found.append(found[-1].vjp())
-    return found
 
 
 # --- jaxprs --------------------------------------------------------------------------------------------------------

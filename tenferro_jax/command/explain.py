@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import pathlib
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..dimensions import bind_dim
 from ..engine.engine import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
 from ..extension.primitive import apply
-from ..extension.routes import routes
+from ..extension.routes import current_platform, routes
 from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..io.exported import ExportedProgram
@@ -73,9 +74,7 @@ def _explain_op(chosen: argparse.Namespace) -> int:
         )
     runtimes = NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes)
 
-    def function(*xs: Any) -> Any:
-        return apply(op, *xs, runtimes=runtimes)
-
+    function = functools.partial(apply, op, runtimes=runtimes)
     results = map(meta_of, jax.eval_shape(function, *arrays))
     show(f"{op.family_id} {op!r}")
     show(f"  ({', '.join(str(meta_of(x)) for x in arrays)}) -> ({', '.join(map(str, results))})")
@@ -139,14 +138,10 @@ def _explain_program(program: ExportedProgram, args: tuple[Any, ...]) -> int:
     if (devices := program.exported.nr_devices) > 1:
         show(f"  does not run here: it is for {devices} devices, and a command runs on 1")
         return FAILED
-    try:
-        compiled = jax.jit(program.call).lower(*args).compile()
-    except ValueError as error:
-        if "was exported for platforms" not in str(error):
-            raise
-        platforms = ", ".join(program.platforms)
-        show(f"  does not run here: it is for {platforms}, and JAX runs on {jax.default_backend()}")
+    if current_platform() not in program.platforms:
+        show(f"  does not run here: it is for {', '.join(program.platforms)}, and JAX runs on {jax.default_backend()}")
         return FAILED
+    compiled = jax.jit(program.call).lower(*args).compile()
     show(f"  runs here, on {jax.default_backend()}")
     cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
     if isinstance(cost, dict) and memory is not None:

@@ -14,7 +14,7 @@ from ..engine.exec_program import ExecProgram
 from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line
 from ..graph.graph import Graph
 from ..shapes import as_operand, require_x64_leaves
-from .exported import ExportedProgram, described
+from .exported import ExportedProgram, described, orders, with_derivatives
 from .trees import require_lasting
 
 
@@ -85,11 +85,11 @@ def export(
     try:
         lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(*specs)
         require_lasting(lowered.out_tree, "export, results")
-        exported = jax_seam.with_derivatives(lowered, vjp_order, rewritten)
+        exported = with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise
     except NotImplementedError as error:  # what JAX says of host callbacks
-        raise _unwritable(first_line(error)) from error
+        raise _unwritable(error, first_line(error)) from error
     except Exception as error:
         if found := jax_seam.unguaranteed_calls(error):
             raise _unguaranteed(found) from error
@@ -101,12 +101,12 @@ def export(
                 fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
             ) from error
         if effects := _effects(jitted, specs):  # JAX fails on some of them before it can say so
-            raise _unwritable(f"what has effects: {effects}") from error
+            raise _unwritable(error, f"what has effects: {effects}") from error
         if not guards:
             raise
         # JAX: a symbol that a guard took away is left in a constraint
         raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
-    modules = [jax_seam.read_module(program.mlir_module_serialized) for program in jax_seam.orders(exported)]
+    modules = [jax_seam.read_module(program.mlir_module_serialized) for program in orders(exported)]
     return ExportedProgram(exported, described(exported, modules, jax.__version__), modules[0].constraints)
 
 
@@ -125,8 +125,8 @@ def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: st
         raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names")
 
 
-def _unwritable(given: str) -> Unsupported:
-    lacking = "not found for platform" in given  # what JAX says of a routine that some platforms have
+def _unwritable(error: Exception, given: str) -> Unsupported:
+    lacking = jax_seam.refused_for(error)[0] == "routine"  # that some platforms have
     return Unsupported(
         where="export",
         given=given,

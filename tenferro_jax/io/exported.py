@@ -10,8 +10,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -120,21 +119,22 @@ class ExportedProgram:
         try:
             return self.exported.call(*args)
         except ValueError as error:
-            if "polymorphic shapes specification" in str(error) or "Error refining shapes" in str(error):  # of symbols that JAX solves for
+            why, devices = jax_seam.refused_for(error)
+            if why == "sizes":  # of symbols that JAX solves for
                 raise PlaceholderShapeMismatch(
                     where="exported program",
                     given=", ".join(map(str, given)),
                     needed=f"{', '.join(map(str, declared))}, each symbol 1 or more{''.join(f', {text}' for text in self.constraints)}",
                     fix="Pass arrays of such sizes, or export again for others.",
                 ) from error
-            if there := _DEVICES.search(str(error)):
+            if why == "devices":
                 raise Unsupported(
                     where="exported program",
-                    given=f"a call on {_devices(int(there[1]))}",
+                    given=f"a call on {_devices(devices)}",
                     needed=f"{_devices(self.exported.nr_devices)}, as it was exported for",
                     fix="Put the arguments on a mesh of so many, with jax.device_put(x, jax.NamedSharding(mesh, spec)).",
                 ) from error
-            if "was exported for platforms" not in str(error):
+            if why != "platforms":
                 raise
             raise Unsupported(
                 where="exported program",
@@ -182,11 +182,46 @@ class ExportedProgram:
         return replace_file(path, self.to_bytes())
 
 
-_DEVICES = re.compile(r"(?:in a context with|device assignment) (\d+)")  # how many a call is on, in what JAX says of another number
-
-
 def _devices(count: int) -> str:
     return f"{count} device{'s' * (count != 1)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivedExported(jax.export.Exported):
+    """An Exported with its derivative at hand; one more than that is refused in words."""
+
+    derivative: jax.export.Exported | None
+
+    def has_vjp(self) -> bool:
+        """Whether there is a derivative."""
+        return self.derivative is not None
+
+    def vjp(self) -> jax.export.Exported:
+        """The derivative."""
+        if self.derivative is None:
+            raise Unsupported(
+                where="gradient of an exported program",
+                given="a program that holds no derivative of this order",
+                needed="one exported with a higher vjp_order",
+                fix="Export with vjp_order=1 for gradients, 2 for gradients of gradients.",
+            )
+        return self.derivative
+
+
+def with_derivatives(exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]) -> DerivedExported:
+    """An Exported with `order` derivatives made now, the module of each passed through `change`."""
+    derivative = with_derivatives(exported.vjp(), order - 1, change) if order else None
+    fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
+    fields["mlir_module_serialized"] = change(exported.mlir_module_serialized)
+    return DerivedExported(**fields, derivative=derivative)
+
+
+def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
+    """A program that was read from bytes or made by `with_derivatives`, then its derivatives."""
+    found = [exported]
+    while found[-1].has_vjp():
+        found.append(found[-1].vjp())
+    return found
 
 
 def described(exported: jax.export.Exported, modules: Sequence[Module], jax_version: str) -> Manifest:
@@ -279,7 +314,7 @@ def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], li
 def _program(content: bytearray, where: str, manifest: Manifest | None) -> ExportedProgram:
     try:
         exported = jax.export.deserialize(content)  # reads from the front, and so not the footer
-        found = jax_seam.orders(exported)
+        found = orders(exported)
         low, high = jax.export.minimum_supported_calling_convention_version, jax.export.maximum_supported_calling_convention_version
         for program in found:
             if not low <= program.calling_convention_version <= high:
@@ -290,7 +325,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     except Exception as error:  # JAX's readers raise as many kinds as there are ways to be unreadable
         if manifest is None:
             raise damaged(where, f"what JAX {jax.__version__} cannot read ({type(error).__name__}: {first_line(error)})") from error
-        if "unregistered type" in str(error):
+        if jax_seam.refused_for(error)[0] == "class":
             raise Unsupported(
                 where=where,
                 given=first_line(error),
@@ -306,7 +341,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
         raise damaged(where, "a manifest that tells of another program than the file holds")
-    return ExportedProgram(jax_seam.with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
+    return ExportedProgram(with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
 
 
 copyreg.pickle(ExportedProgram, lambda program: (load_exported, (program.to_bytes(),)))  # in a pickle it is its file's content

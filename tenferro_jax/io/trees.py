@@ -20,6 +20,7 @@ import jax.export
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, PayloadError, Unsupported, first_line
+from ..jax_seam import refused_for
 from .field_json import field_json, field_value
 
 _LEAF = jax.tree.structure(0)
@@ -112,7 +113,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
             from_children=made,
         )
     except ValueError as error:
-        if "for serialized_name" in str(error):  # else the class has a name there, which stays
+        if refused_for(error)[0] == "name":  # else the class has a name there, which stays
             raise Duplicate(
                 where="register_pytree_name",
                 given=first_line(error),
