@@ -101,7 +101,6 @@ class SelectiveSemiring(Semiring):
 
         Where it is False a loop runs that is twice as fast; True is always right.
         """
-        del a, b
         return np.True_
 
     def plus(self, x: Any, y: Any) -> Any:
@@ -214,7 +213,12 @@ def as_semiring(value: Any) -> Semiring:
     raise _unknown(repr(value), found)
 
 
-def _require_plain_fields(semiring: Semiring) -> None:
+def wellformed(semiring: Semiring) -> Semiring:
+    """The semiring itself.
+
+    Raises:
+      InvalidConfig: a field that no payload can hold, or a method that returns something else than it must.
+    """
     fields: Any = dataclasses.fields(semiring) if dataclasses.is_dataclass(semiring) else ()
     for field in fields:
         if not isinstance(getattr(semiring, field.name), PLAIN):
@@ -224,15 +228,6 @@ def _require_plain_fields(semiring: Semiring) -> None:
                 needed="a bool, int, float or str: parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
-
-
-def wellformed(semiring: Semiring) -> Semiring:
-    """The semiring itself.
-
-    Raises:
-      InvalidConfig: a field that no payload can hold, or a method that returns something else than it must.
-    """
-    _require_plain_fields(semiring)
     problem = _problem_of(semiring)
     if problem:
         raise InvalidConfig(

@@ -84,7 +84,7 @@ class TropicalResult:
         shape = self.value.shape
         if len(shape) > len(self.output):  # the result of a vmap
             return jax.vmap(TropicalResult.coordinates)(self)
-        if any(_is_empty(step) for step in self.steps):
+        if any(isinstance(size, int) and size == 0 for step in self.steps for size in step.shape):
             nowhere = jnp.full(shape, -1, jnp.int32)
             return dict.fromkeys(sorted("".join(step.labels for step in self.steps)), nowhere)
         steps = walked_back(self.steps, self.output, shape)
@@ -107,10 +107,6 @@ def walked_back(steps: Sequence[TropicalStep], output: str, shape: Sequence[Any]
         found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
         known |= found[0].coordinates()
     return tuple(found)
-
-
-def _is_empty(step: TropicalStep) -> bool:
-    return any(isinstance(size, int) and size == 0 for size in step.shape)
 
 
 class Assignment(NamedTuple):

@@ -22,22 +22,18 @@ _OPTIONAL = {
 
 def doctor(chosen: argparse.Namespace) -> int:
     """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
-    del chosen
     show(f"Python {platform.python_version()}, tenferro_jax {__version__}, JAX {jax.__version__}")
     show(f"devices: {', '.join(str(device) for device in jax.devices())}")
     show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
     set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"
-    show(f"64-bit types: {'on' if _starts_with_x64() else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
+    # What a process has that sets nothing: this one has turned them on for the command.
+    starts_with_x64 = os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true", "yes", "on", "t", "y")
+    show(f"64-bit types: {'on' if starts_with_x64 else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
     for name, use in _OPTIONAL.items():
         show(f"{name}: {_version(name) or f'not installed, no {use}'}")
     for point in sorted(importlib.metadata.entry_points(group="tenferro_jax.doctor"), key=lambda point: point.name):
         show(f"{point.name}: {_reported(point)}")
     return OK
-
-
-def _starts_with_x64() -> bool:
-    """What a process has that sets nothing: this one has turned it on for the command."""
-    return os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true", "yes", "on", "t", "y")
 
 
 def _version(name: str) -> str | None:

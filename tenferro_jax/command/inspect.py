@@ -73,7 +73,7 @@ def inspect(chosen: argparse.Namespace) -> int:
     }
     facts |= _of_graph(found, content) if isinstance(found, Graph) else _of_program(found)
     if chosen.graph:
-        drawn = found.svg() if isinstance(found, Graph) else _program_svg(found)
+        drawn = found.svg() if isinstance(found, Graph) else program_svg(map(_box, main_ops(found.exported.mlir_module_serialized)))
         replace_file(chosen.graph, drawn.encode())
     show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
     return OK
@@ -164,11 +164,6 @@ def _page(facts: dict[str, Any]) -> str:
         rows = zip(labels, texts or ["none"], strict=False)
         lines += [f"{label:<13} {plain(text)}" for label, text in rows]
     return "\n".join(lines)
-
-
-def _program_svg(program: ExportedProgram) -> str:
-    """The main function of a program as a picture."""
-    return program_svg([_box(op) for op in main_ops(program.exported.mlir_module_serialized)])
 
 
 def _box(op: ModuleOp) -> Box:

@@ -122,7 +122,7 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
     with jax.set_mesh(mesh):
         whole, spread = ([jax.device_put(x, place) for x in xs] for xs, place in ((inputs, jax.P()), (args, jax.P("d"))))
         wants = subject.expected(inputs), [np.stack(column) for column in zip(*map(subject.expected, elements), strict=True)]
-        for what, map_, placed, want in (("replicated inputs", _itself, whole, wants[0]), ("vmap", jax.vmap, spread, wants[1])):
+        for what, map_, placed, want in (("replicated inputs", lambda fn: fn, whole, wants[0]), ("vmap", jax.vmap, spread, wants[1])):
             if map_ is jax.vmap and not lowered:
                 continue
             try:
@@ -131,10 +131,6 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 if type(subject.op).infer_output_sharding is ExtensionOp.infer_output_sharding:
                     subject.require_plain(f"place {what} on an explicit mesh", functools.partial(_jitted, map_), placed)
                 raise
-
-
-def _itself(fn: Any) -> Any:
-    return fn
 
 
 def _jitted(map_: Callable[[Any], Any], fn: Any) -> Any:

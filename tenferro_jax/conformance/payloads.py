@@ -192,7 +192,7 @@ def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Other dtypes, ranks and sizes one input at a time: taken, or refused with a typed error that names the family."""
-    for made in _altered(inputs):
+    for made in ((*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)):
         what = ", ".join(str(meta_of(x)) for x in made)
         try:
             _run_as_far(subject, made)
@@ -212,12 +212,6 @@ def _run_as_far(subject: Subject, inputs: Inputs) -> Any:
     if subject.routes(inputs) == (RouteKind.HOST,):
         return subject.call(*inputs)
     return jax.jit(lambda *xs: subject.call(*xs)).lower(*inputs)
-
-
-def _altered(inputs: Inputs) -> Iterator[Inputs]:
-    for i, x in enumerate(inputs):
-        for other in _unlike(x):
-            yield (*inputs[:i], other, *inputs[i + 1 :])
 
 
 def _unlike(x: np.ndarray) -> Iterator[np.ndarray]:

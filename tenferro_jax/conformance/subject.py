@@ -77,7 +77,11 @@ class Subject:
             ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
             ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
             ("oracle", self.oracle is None or callable(self.oracle), "a NumPy function of the inputs"),
-            ("tolerance", self.tolerance is None or _is_tolerance(self.tolerance), "a finite number from 0"),
+            (
+                "tolerance",
+                self.tolerance is None or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
+                "a finite number from 0",
+            ),
             ("others", isinstance(self.others, Sequence) and all(isinstance(o, ExtensionOp) for o in self.others), "a sequence of ops"),
             ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
             ("seed", type(self.seed) is int and self.seed >= 0, "an int from 0"),

@@ -61,7 +61,11 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     site = here()
     chosen: dict[Any, Route] = {}
     routes = list(_routes(graph, site, chosen))
-    steps = _steps(graph, [_is_host(node, graph, chosen) for node in graph.nodes])
+    on_host = [
+        chosen[_application(node, graph)].kind is RouteKind.HOST if isinstance(node.op, Extension) else hasattr(node.op, "check_on_host")
+        for node in graph.nodes
+    ]
+    steps = _steps(graph, on_host)
     segments = [s for s in steps if isinstance(s, Segment)]
     for number, segment in enumerate(segments):
         start = time.perf_counter()
@@ -93,12 +97,6 @@ def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Rout
             yield from _routes(body, site, chosen)
 
 
-def _is_host(node: Node, graph: Graph, chosen: dict[Any, Route]) -> bool:
-    if isinstance(node.op, Extension):
-        return chosen[_application(node, graph)].kind is RouteKind.HOST
-    return hasattr(node.op, "check_on_host")
-
-
 def _application(node: Node, graph: Graph) -> tuple[Any, tuple[TensorMeta, ...]]:
     return node.op, tuple(graph.metas[i] for i in node.inputs)
 
@@ -107,7 +105,8 @@ def _application(node: Node, graph: Graph) -> tuple[Any, tuple[TensorMeta, ...]]
 
 
 def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
-    nodes = [_instruction(node, outs, graph) for node, outs in graph.steps()]
+    # Their last uses are not known yet.
+    nodes = [Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ()) for node, outs in graph.steps()]
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), []
     for group, host in reversed(groups):
@@ -130,11 +129,6 @@ def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
         outputs = graph.outputs if alone else [*through, *sorted(written & after)]
         steps.append(Segment(f"segment_{len(steps)}", instructions, sorted({*inputs, *through}), outputs))
     return steps
-
-
-def _instruction(node: Node, outs: range, graph: Graph) -> Instruction:
-    """The instruction of a node, whose last uses are not known yet."""
-    return Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ())
 
 
 def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]) -> list[tuple[list[Instruction], bool]]:

@@ -89,10 +89,6 @@ def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence
     return mapped
 
 
-def _forget(a: Any, b: Any, where: str) -> None:
-    del a, b, where
-
-
 def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     """What infer_output_meta returned for one output, as a TensorMeta."""
     try:
@@ -209,7 +205,7 @@ class Extension(StdTensorOp):
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
         # What is traced for a graph is inferred once more where the graph reads it: there the equalities are noted.
-        return self.infer_assuming(metas, None if graph_assumptions.value is None else _forget)
+        return self.infer_assuming(metas, None if graph_assumptions.value is None else lambda *_: None)
 
     def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
         """As `infer`; equalities of dimensions that JAX cannot decide go to `assume`, where there is one."""

@@ -88,7 +88,6 @@ class ExtensionOp(Sealed):
         Raises:
           ExtensionLoweringError: for the author to raise when payload or metadata cannot be lowered.
         """
-        del inputs
         return None
 
     def differentiable_form(self) -> ExtensionOp:
@@ -111,7 +110,6 @@ class ExtensionOp(Sealed):
 
         Without it, vmap wraps the op in a batch level and maps its lowering. With it, the op chooses a better form.
         """
-        del in_axes
         return None
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
@@ -120,7 +118,6 @@ class ExtensionOp(Sealed):
         Returns:
           For each output a jax.P or a NamedSharding; None: as the lowering has it.
         """
-        del inputs
         return None
 
     def __repr__(self) -> str:  # of a class without fields; a dataclass writes its own

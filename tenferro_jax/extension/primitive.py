@@ -186,19 +186,16 @@ def family_primitive(family_id: str) -> Any:
 
 
 def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
-    del rules
     metas = op.infer(*(TensorMeta(a.dtype, tuple(a.shape)) for a in avals))
     return jax_seam.output_avals(metas, avals, functools.partial(output_shardings, op))
 
 
 def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
-    del rules  # they never key an executable
     with jax.disable_jit(False), inherited(None):
         return list(_eager(op)(*arrays))
 
 
 def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
-    del rules
     site = jax_seam.site_of(ctx)
     return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes)
 

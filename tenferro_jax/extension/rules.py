@@ -260,14 +260,10 @@ def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | Non
             )
 
 
-def _assume(a: Any, b: Any, where: str) -> None:
-    """Have the graph that is recorded keep an equality that a rule demands."""
-    graph_assumptions.value.append((a, b, where))
-
-
 def _rule(family_id: str, name: str) -> AbstractContextManager[None]:
-    """Runs a method of an AD rule."""
-    return authored(family_id, name, None if graph_assumptions.value is None else _assume)
+    """Runs a method of an AD rule; a graph that is recorded keeps the equalities that it demands."""
+    graph = graph_assumptions.value
+    return authored(family_id, name, None if graph is None else lambda *assumed: graph.append(assumed))
 
 
 def linearize(

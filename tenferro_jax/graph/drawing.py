@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,12 +115,13 @@ def graph_svg(graph: Any) -> str:
     return _document(_boxes(graph), len(graph.nodes))
 
 
-def program_svg(boxes: Sequence[Box]) -> str:
+def program_svg(drawn: Iterable[Box]) -> str:
     """A program that is no Graph as an SVG document.
 
     Raises:
       InvalidConfig: it has more than 60 ops.
     """
+    boxes = list(drawn)
     count = sum(box.kind not in ("input", "output") for box in boxes)
     _require_small("the picture of a program", count, "Read its StableHLO text.")
     return _document(boxes, count)
@@ -255,7 +256,7 @@ def _document(boxes: Sequence[Box], count: int) -> str:
         f'<g fill="none" stroke="{_LINE}" stroke-width="1.3">',
         *(f'<path d="{_curve(arrow)}"/>' for arrow in arrows),
         "</g>",
-        f'<path fill="{_LINE}" d="{"".join(_head(*arrow[-1]) for arrow in arrows)}"/>',
+        f'<path fill="{_LINE}" d="{"".join(f"M{x:.1f} {y - 0.5:.1f}l-3.6 -7h7.2z" for *_, (x, y) in arrows)}"/>',
         *(part for box, at in zip(boxes, places, strict=True) for part in _drawn(box, *at)),
         "</g>",
         f'<text {note} text-anchor="middle">{caption}</text>',
@@ -299,10 +300,6 @@ def _curve(route: Sequence[tuple[float, float]]) -> str:
             path.append(f"C{x:.1f} {bend:.1f} {end_x:.1f} {bend:.1f} {end_x:.1f} {end_y:.1f}")
         x, y = end_x, end_y
     return "".join(path)
-
-
-def _head(x: float, y: float) -> str:
-    return f"M{x:.1f} {y - 0.5:.1f}l-3.6 -7h7.2z"
 
 
 def _escaped(text: str) -> str:

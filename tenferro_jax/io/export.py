@@ -79,7 +79,12 @@ def export(
         try:
             return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
         except Exception as error:  # whatever JAX's serialiser raises
-            raise _too_new(str(compatibility), error) from error
+            raise Unsupported(
+                where=f"export with compatibility={compatibility!r}",
+                given=f"a program that this JAX cannot write for readers so old: {first_line(error)}",
+                needed="operations that such readers have",
+                fix="Pass a later level, or compatibility=None for the level that this JAX writes.",
+            ) from error
 
     lowered, jitted = None, jax.jit(fn)
     try:
@@ -132,15 +137,6 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
         given=given,
         needed="operations that JAX can write into a file for these platforms",
         fix="Export for platforms that have it." if lacking else "Take host callbacks and jax.debug.print out.",
-    )
-
-
-def _too_new(compatibility: str, error: Exception) -> Unsupported:
-    return Unsupported(
-        where=f"export with compatibility={compatibility!r}",
-        given=f"a program that this JAX cannot write for readers so old: {first_line(error)}",
-        needed="operations that such readers have",
-        fix="Pass a later level, or compatibility=None for the level that this JAX writes.",
     )
 
 

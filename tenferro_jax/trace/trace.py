@@ -64,8 +64,8 @@ def trace(
     leaves, in_tree = jax.tree.flatten(arguments(given, by_name))
     require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()
-    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_shaped, leaves)]
-    inputs = [builder.input(s) for s in structs]
+    shaped = [x if hasattr(x, "dtype") and hasattr(x, "shape") else as_operand(x, "trace") for x in leaves]
+    inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
     trees: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
@@ -79,10 +79,6 @@ def trace(
 
     outputs = builder.inline(flat, *inputs)
     return builder.build(outputs, in_tree, trees[-1])
-
-
-def _shaped(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "dtype") and hasattr(leaf, "shape") else as_operand(leaf, "trace")
 
 
 def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], argnums: Any, names: tuple[str, ...]) -> set[int]:
