@@ -22,14 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, ExportedProgram, Progress, TenferroError, export, load_exported, routes, trace
+from tenferro_jax import Engine, ExportedProgram, TenferroError, export, load_exported, routes, trace
 
 try:
     import matplotlib
     import optax
     from matplotlib import pyplot
-    from rich.console import Console
-    from rich.table import Table
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
     from tqdm import tqdm
@@ -110,7 +108,7 @@ def predict(middle: Callable[[Any, Any], Any], params: dict[str, Any], x: Any) -
 
 
 def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: str) -> tuple[dict[str, Any], History]:
-    """Train with Adam: an epoch, gradient and all, is traced into a graph, compiled once, called once an epoch; bars show both."""
+    """Train with Adam: an epoch, gradient and all, is traced into a graph, compiled once, called once an epoch under a bar."""
     optimizer = optax.adam(3e-3)
     params = initial_params(jax.random.key(0))
     state = optimizer.init(params)
@@ -135,13 +133,7 @@ def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: st
     history = History([], [], 0.0)
     start = time.perf_counter()
     graph = trace(epoch, params, state, jax.random.key(0))
-    with tqdm(total=2, desc=f"{name:>8}", unit="phase", file=sys.stdout) as compiling:
-
-        def show(event: Progress) -> None:
-            compiling.set_postfix_str(f"{event.phase} an epoch of {len(graph.nodes)} nodes")
-            compiling.update()
-
-        program = Engine(progress=show).compile(graph)
+    program = Engine().compile(graph)
     bar = tqdm(range(epochs), desc=f"{name:>8}", unit="epoch", file=sys.stdout, mininterval=0.5)
     for i in bar:
         params, state, value, right = program(params, state, jax.random.key(i + 1))
@@ -223,13 +215,9 @@ def run(out: pathlib.Path, epochs: int) -> None:
     layers = {"max-plus": max_plus_layer, "linear": linear_layer}
     trained = {name: train(layer, data, epochs, name) for name, layer in layers.items()}
 
-    table = Table(title="the same model with another middle layer")
-    for heading in ("middle layer", "held-out right", "training loss", "seconds"):
-        table.add_column(heading, justify="right")
+    print("middle layer  held-out right  training loss  seconds")
     for name, (_, history) in trained.items():
-        table.add_row(name, f"{history.accuracy[-1]:.1%}", f"{history.loss[-1]:.4f}", f"{history.seconds:.1f}")
-    console = Console(width=100)
-    console.print(table)
+        print(f"{name:>12}  {history.accuracy[-1]:>14.1%}  {history.loss[-1]:>13.4f}  {history.seconds:>7.1f}")
     params, history = trained["max-plus"]
     if history.accuracy[-1] < GOAL:
         raise DemoError(f"{history.accuracy[-1]:.1%} of the held-out images are right, {GOAL:.0%} are needed")

@@ -40,7 +40,7 @@ DOORS = {
     "tenferro_jax.shapes",
 }
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
-OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "rich", "tqdm", "pytest"}
+OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "tqdm", "pytest"}
 
 
 def imports(path):
