@@ -86,6 +86,18 @@ class EquationError(InvalidConfig):
     """An einsum equation that cannot be read or is outside what the op computes; the message points at the character."""
 
 
+def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", name: str = "") -> Any:
+    """The value, which must be an instance of a class or of one of a union; `name` is the parameter that it was given as.
+
+    Raises:
+      InvalidConfig: it is none.
+    """
+    if not isinstance(value, kind):
+        given = f"{value!r:.500}"
+        raise InvalidConfig(where=where, given=f"{name}={given}" if name else given, needed=needed, fix=fix)
+    return value
+
+
 class UndecidedDimensionError(InvalidConfig):
     """Two symbolic dimensions must be equal and JAX cannot decide whether they are."""
 

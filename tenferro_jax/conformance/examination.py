@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import InvalidConfig
+from ..errors import require_kind
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
@@ -222,13 +222,8 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
-    if progress is not None and not callable(progress):
-        raise InvalidConfig(
-            where="check_extension",
-            given=f"progress={progress!r}",
-            needed="a function",
-            fix="Pass a function of a Finding, its number and the number of checks.",
-        )
+    fix = "Pass a function of a Finding, its number and the number of checks."
+    require_kind(progress, Callable | None, "check_extension", "a function", fix, "progress")
     examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
     findings = []
     for number, check in enumerate(CHECKS):

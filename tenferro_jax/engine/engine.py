@@ -12,13 +12,13 @@ import collections
 import copyreg
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from ..bounded_cache import BoundedCache, CacheStats
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, require_kind
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.rules import ExtensionRuleSet, require_rules
@@ -204,8 +204,7 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        if progress is not None and not callable(progress):
-            raise InvalidConfig(where="Engine", given=f"progress={progress!r}", needed="a function of a Progress", fix="Leave it out.")
+        require_kind(progress, Callable | None, "Engine", "a function of a Progress", "Leave it out.", "progress")
         self._cache, self._rules, self._runtimes, self._progress = BoundedCache(capacity, "Engine"), rules, runtimes, progress
 
     @property

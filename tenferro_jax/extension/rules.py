@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import jax.numpy as jnp
 
-from ..errors import ADRuleError, DuplicateRule, InvalidConfig, MetaMismatchError, NotDifferentiableError
+from ..errors import ADRuleError, DuplicateRule, InvalidConfig, MetaMismatchError, NotDifferentiableError, require_kind
 from ..identity import Sealed
 from ..jax_seam import graph_assumptions
 from ..shapes import Described, TensorMeta, meta_of
@@ -120,13 +120,8 @@ class ExtensionRuleSet(Sealed):
     def __init__(self, *rules: ExtensionAdRule):
         by_family: dict[str, ExtensionAdRule] = {}
         for rule in rules:
-            if not isinstance(rule, ExtensionAdRule):
-                raise InvalidConfig(
-                    where="ExtensionRuleSet",
-                    given=repr(rule),
-                    needed="instances of ExtensionAdRule subclasses",
-                    fix="Pass instances, ExtensionRuleSet(YourRule()).",
-                )
+            fix = "Pass instances, ExtensionRuleSet(YourRule())."
+            require_kind(rule, ExtensionAdRule, "ExtensionRuleSet", "instances of ExtensionAdRule subclasses", fix)
             family_of(type(rule))
             if rule.family_id in by_family:
                 raise DuplicateRule(
@@ -176,8 +171,7 @@ class ExtensionRuleSet(Sealed):
 
     def merge(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
         """A new set with the rules of both; DuplicateRule, and nothing changed, if they share a family."""
-        if not isinstance(other, ExtensionRuleSet):
-            raise not_a_rule_set(other, "ExtensionRuleSet.merge")
+        require_rules(other, "ExtensionRuleSet.merge", ExtensionRuleSet)
         return ExtensionRuleSet(*self, *other)
 
     def united(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
@@ -198,20 +192,9 @@ NO_RULES: Final = ExtensionRuleSet()
 """The empty rule set."""
 
 
-def require_rules(rules: Any, where: str) -> None:
+def require_rules(rules: Any, where: str, kind: Any = ExtensionRuleSet | None) -> None:
     """Refuse what is neither None nor an ExtensionRuleSet."""
-    if rules is not None and not isinstance(rules, ExtensionRuleSet):
-        raise not_a_rule_set(rules, where)
-
-
-def not_a_rule_set(value: Any, where: str) -> InvalidConfig:
-    """The refusal of something else than a rule set."""
-    return InvalidConfig(
-        where=where,
-        given=f"rules={value!r}",
-        needed="an ExtensionRuleSet",
-        fix="Wrap the rules: ExtensionRuleSet(rule, ...).",
-    )
+    require_kind(rules, kind, where, "an ExtensionRuleSet", "Wrap the rules: ExtensionRuleSet(rule, ...).", "rules")
 
 
 def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:

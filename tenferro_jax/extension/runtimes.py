@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 
-from ..errors import DuplicateKernel, InvalidConfig
+from ..errors import DuplicateKernel, InvalidConfig, require_kind
 from ..identity import Sealed
 from ..jax_seam import require_platforms
 from .family import parse_family_id
@@ -103,8 +103,7 @@ class ExtensionRuntimeSet(Sealed):
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
         """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a place."""
-        if not isinstance(other, ExtensionRuntimeSet):
-            raise not_a_runtime_set(other, "ExtensionRuntimeSet.merge")
+        require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
         return self._with(iter((*self, *other)), self.routes & other.routes)
 
     def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
@@ -156,17 +155,7 @@ NO_RUNTIMES: Final = ExtensionRuntimeSet()
 """No kernels, every route."""
 
 
-def require_runtimes(runtimes: Any, where: str) -> None:
+def require_runtimes(runtimes: Any, where: str, kind: Any = ExtensionRuntimeSet | None) -> None:
     """Refuse what is neither None nor an ExtensionRuntimeSet."""
-    if runtimes is not None and not isinstance(runtimes, ExtensionRuntimeSet):
-        raise not_a_runtime_set(runtimes, where)
-
-
-def not_a_runtime_set(value: Any, where: str) -> InvalidConfig:
-    """The refusal of something else than a runtime set."""
-    return InvalidConfig(
-        where=where,
-        given=f"runtimes={value!r}",
-        needed="an ExtensionRuntimeSet",
-        fix="Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...).",
-    )
+    fix = "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
+    require_kind(runtimes, kind, where, "an ExtensionRuntimeSet", fix, "runtimes")

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import jax_seam
 from ..dimensions import Guard
-from ..errors import InvalidConfig, ShapeError
+from ..errors import InvalidConfig, ShapeError, require_kind
 from ..extension.carrier import Extension
 from ..extension.contract import ExtensionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
@@ -178,8 +178,7 @@ class GraphBuilder:
         Raises:
           Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
         """
-        if not callable(fn):
-            raise InvalidConfig(where="GraphBuilder.inline", given=repr(fn), needed="a function of arrays", fix="Pass one first.")
+        require_kind(fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass one first.")
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
         symbolic = any(jax_seam.is_symbolic_dim(d) for v in inputs for d in v.meta.shape)
         assumed = jax_seam.Assumptions()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
-from ..errors import ArityError, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
+from ..errors import ArityError, UnboundPlaceholder, UnexpectedBinding, Unsupported, require_kind
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
 from ..extension.rules import ExtensionRuleSet
@@ -349,9 +349,7 @@ def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 def require_graph(value: Any, where: str) -> Graph:
     """Refuse what is no graph: most often the function that should have been traced."""
-    if not isinstance(value, Graph):
-        raise InvalidConfig(where=where, given=repr(value), needed="a Graph", fix="Make one with tenferro_jax.trace(fn, *specs).")
-    return value
+    return require_kind(value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs).")
 
 
 def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:

@@ -67,17 +67,6 @@ class Limits:
                     fix="Leave it out for the default.",
                 )
 
-    @classmethod
-    def given(cls, limits: object, where: str) -> Limits:
-        """The limits that a caller passed.
-
-        Raises:
-          InvalidConfig: they are none.
-        """
-        if not isinstance(limits, cls):
-            raise InvalidConfig(where=where, given=f"limits={limits!r}", needed="Limits", fix="Leave it out for the usual.")
-        return limits
-
     def require(self, name: str, size: int, where: str) -> None:
         """Refuse a size above a limit.
 

@@ -11,7 +11,7 @@ import jax.export
 from .. import jax_seam
 from ..dimensions import Guard, undecided
 from ..engine.exec_program import ExecProgram
-from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line
+from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
 from ..shapes import as_operand, require_x64_leaves
 from .exported import ExportedProgram, described, orders, with_derivatives
@@ -57,8 +57,7 @@ def export(
       >>> program.call(jnp.ones((2, 3))).tolist()
       [3.0, 3.0]
     """
-    if not callable(fn):
-        raise InvalidConfig(where="export", given=repr(fn), needed="a function or a Graph", fix="Pass one first, then its specs.")
+    require_kind(fn, Callable, "export", "a function or a Graph", "Pass one first, then its specs.")
     guards: tuple[Guard, ...] = ()
     if isinstance(fn, ExecProgram):
         fn = fn.graph

@@ -18,7 +18,15 @@ import jax.export
 
 from .. import jax_seam
 from ..dimensions import require_constraints
-from ..errors import InvalidConfig, PlaceholderShapeMismatch, TenferroError, UnboundPlaceholder, UnexpectedBinding, Unsupported, first_line
+from ..errors import (
+    PlaceholderShapeMismatch,
+    TenferroError,
+    UnboundPlaceholder,
+    UnexpectedBinding,
+    Unsupported,
+    first_line,
+    require_kind,
+)
 from ..extension.contract import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..jax_seam import Module
@@ -274,7 +282,7 @@ def load_exported(
       >>> load_exported(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    where, content = _content(source, Limits.given(limits, "load_exported"))
+    where, content = _content(source, require_kind(limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits"))
     if content.startswith(GRAPH_MAGIC):
         raise damaged(where, "a graph", "Read it with load_graph or from_wire.")
     try:
@@ -298,10 +306,7 @@ def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], li
         size = source.nbytes if isinstance(source, memoryview) else len(source)
         limits.require("file_bytes", size, "exported program")
         return "exported program", source if isinstance(source, bytearray) else bytearray(source)
-    if not isinstance(source, str | os.PathLike):
-        raise InvalidConfig(
-            where="load_exported", given=repr(source), needed="a path or bytes", fix="Pass what ExportedProgram.save wrote."
-        )
+    require_kind(source, str | os.PathLike, "load_exported", "a path or bytes", "Pass what ExportedProgram.save wrote.")
     where = f"exported program {os.fspath(source)}"
     with pathlib.Path(source).open("rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import InvalidConfig
+from ..errors import require_kind
 from ..graph.graph import Graph, require_graph
 from .container import HEADER_BYTES, Limits, damaged, declared, pack, replace_file, unpack
 from .graph_reader import GraphReader
@@ -70,9 +70,8 @@ def from_wire(
       >>> from_wire(to_wire(trace(jnp.sin, jnp.zeros(2)))).to_jax()(jnp.zeros(2)).tolist()
       [0.0, 0.0]
     """
-    if not isinstance(source, bytes | bytearray | memoryview):
-        raise InvalidConfig(where="from_wire", given=f"{source!r:.100}", needed="bytes", fix="Read a file with load_graph.")
-    Limits.given(limits, "from_wire")
+    require_kind(source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph.")
+    require_kind(limits, Limits, "from_wire", "Limits", "Leave it out for the usual.", "limits")
     return _read(bytes(source), skip_missing_extensions, trusted, limits, "graph bytes")
 
 
@@ -97,7 +96,8 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
       ...     load_graph(pathlib.Path(folder, "sine.tenferro")) == graph
       True
     """
-    return replace_file(_path(path, "save_graph", "Take the bytes from to_wire."), to_wire(graph))
+    require_kind(path, str | os.PathLike, "save_graph", "a path", "Take the bytes from to_wire.")
+    return replace_file(path, to_wire(graph))
 
 
 def load_graph(
@@ -126,8 +126,8 @@ def load_graph(
       ...
       tenferro_jax.errors.ArtifactError: graph ...no.graph: given bytes that begin with ...
     """
-    path = _path(path, "load_graph", "Read bytes with from_wire.")
-    Limits.given(limits, "load_graph")
+    require_kind(path, str | os.PathLike, "load_graph", "a path", "Read bytes with from_wire.")
+    require_kind(limits, Limits, "load_graph", "Limits", "Leave it out for the usual.", "limits")
     where = f"graph {os.fspath(path)}"
     with open(path, "rb") as file:
         _, length = declared(file.peek(HEADER_BYTES)[:HEADER_BYTES], where)
@@ -137,12 +137,6 @@ def load_graph(
             raise damaged(where, f"{size} bytes of {length}")
         content = file.read(length)
     return _read(content, skip_missing_extensions, trusted, limits, where)
-
-
-def _path(path: object, where: str, fix: str) -> str | os.PathLike[str]:
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidConfig(where=where, given=f"{path!r:.100}", needed="a path", fix=fix)
-    return path
 
 
 def _read(content: bytes, skip_missing: bool, trusted: bool, limits: Limits, where: str) -> Graph:

@@ -16,6 +16,7 @@ from ..errors import (
     PlaceholderDtypeMismatch,
     UnboundPlaceholder,
     UnexpectedBinding,
+    require_kind,
 )
 from ..graph.graph import Graph
 from ..shapes import meta_of, solve_sizes
@@ -66,12 +67,7 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
             given=f"{[type(t).__name__ for t in tensors]}",
             needed="TracedTensors",
         )
-    if engine is not None and not isinstance(engine, Engine):
-        raise InvalidConfig(
-            where="eval",
-            given=f"engine={type(engine).__name__}",
-            needed="a tenferro_jax.Engine, or None",
-        )
+    require_kind(engine, Engine | None, "eval", "a tenferro_jax.Engine, or None", name="engine")
     if not tensors:
         return []
     graph, leaves = _program(tensors)

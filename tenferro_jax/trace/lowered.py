@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import DTypeError, InvalidConfig, shortened
+from ..errors import DTypeError, require_kind, shortened
 from ..extension.carrier import Extension
 from ..extension.execution import forward
 from ..extension.routes import ANY_PLATFORM
@@ -53,8 +53,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
       >>> print([eqn.primitive.name for eqn in jax.make_jaxpr(lowered(f))(a).eqns])
       ['jit']
     """
-    if not callable(fn):
-        raise InvalidConfig(where="lowered", given=repr(fn), needed="a function of arrays")
+    require_kind(fn, Callable, "lowered", "a function of arrays")
 
     @functools.wraps(fn)
     def written_out(*args: Any, **kwargs: Any) -> Any:

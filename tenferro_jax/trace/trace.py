@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, require_kind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, arguments
 from ..shapes import as_operand, require_x64_leaves
@@ -54,8 +54,7 @@ def trace(
         return %4
       }
     """
-    if not callable(fn):
-        raise InvalidConfig(where="trace", given=repr(fn), needed="a function of arrays", fix="Pass the function first, then its specs.")
+    require_kind(fn, Callable, "trace", "a function of arrays", "Pass the function first, then its specs.")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     static = _static_positions(fn, specs, keyword_specs, static_argnums, names)
     given = tuple(spec for i, spec in enumerate(specs) if i not in static)
