@@ -17,9 +17,8 @@ import numpy as np
 from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
-from .graph.builder import GraphBuilder
 from .graph.graph import Graph, require_graph
-from .shapes import x64_enabled
+from .shapes import struct, x64_enabled
 from .trace.trace import trace
 
 Argnums = int | Sequence[int] | None
@@ -102,7 +101,7 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
         outs, out_tangents, others = jax.jvp(lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True)
         return active.outputs(outs, others), active.outputs(out_tangents, None)
 
-    return active.traced(run, *graph.input_specs, *active.nested([graph.metas[i] for i in active.moving], as_spec=True))
+    return active.traced(run, *graph.input_specs, *active.tangent_specs)
 
 
 def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> Graph:
@@ -130,9 +129,7 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
         outs, pullback, others = jax.vjp(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
         return active.outputs(outs, others), active.nested(pullback(cotangents))
 
-    return active.traced(
-        run, *graph.input_specs, active.outputs([graph.metas[graph.outputs[i]] for i in active.floating], None, as_spec=True)
-    )
+    return active.traced(run, *graph.input_specs, active.outputs([struct(graph.metas[graph.outputs[i]]) for i in active.floating], None))
 
 
 def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> tuple[Graph, Graph]:
@@ -157,36 +154,20 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
       >>> float(second.to_jax()(residuals, jnp.float32(5)))
       5.0
     """
-    both = jvp(graph, argnums, rules=rules)
-    primal_count, count = graph.input_count, both.input_count
-    linear = set(range(primal_count, count))
-    for node, outs in both.steps():
-        if not linear.isdisjoint(node.inputs):
-            linear.update(outs)
-    used = [i for node in both.nodes if not linear.isdisjoint(node.inputs) for i in node.inputs] + list(both.outputs[len(graph.outputs) :])
-    residuals = [i for i in dict.fromkeys(used) if i not in linear]
+    active = _Active(graph, argnums, rules, "linearize")
+    trees: list[Any] = []
 
-    first, second = GraphBuilder(), GraphBuilder()
-    known: dict[int, Any] = {i: first.input(both.metas[i]) for i in range(primal_count)}
-    moved: dict[int, Any] = {i: second.input(both.metas[i]) for i in (*residuals, *range(primal_count, count))}
-    for node, outs in both.steps():
-        where, values = (first, known) if linear.isdisjoint(node.inputs) else (second, moved)
-        inputs, metas = [values[i] for i in node.inputs], [both.metas[i] for i in outs]
-        values.update(zip(outs, where.add(node.op, *inputs, rules=both.rules, metas=metas), strict=True))
-    tangent_specs = both.input_specs[len(graph.input_specs) :]
-    out_tree, tangent_tree = jax.tree.flatten(both.output_specs[0])[1], jax.tree.flatten(both.output_specs[1])[1]
-    return (
-        first.build(
-            [known[i] for i in (*both.outputs[: len(graph.outputs)], *residuals)],
-            graph.in_tree,
-            jax.tree.structure((jax.tree.unflatten(out_tree, graph.outputs), tuple(residuals))),
-        ),
-        second.build(
-            [moved[i] for i in both.outputs[len(graph.outputs) :]],
-            jax.tree.structure((tuple(residuals), *tangent_specs)),
-            tangent_tree,
-        ),
-    )
+    def first(*args: Any) -> Any:
+        outs, push, others = jax.linearize(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
+        residuals, tree = jax.tree.flatten(push)
+        trees.append(tree)
+        return active.outputs(outs, others), tuple(residuals)
+
+    def second(residuals: Any, *tangents: Any) -> Any:
+        return active.outputs(jax.tree.unflatten(trees[-1], residuals)(*jax.tree.leaves(tangents)), None)
+
+    primal = active.traced(first, *graph.input_specs)
+    return primal, active.traced(second, primal.output_specs[1], *active.tangent_specs)
 
 
 class AdContext:
@@ -257,6 +238,11 @@ class _Active:
         self.moving = [i for n in self.argnums for i in self.positions[n] if _inexact(graph.metas[i].dtype)]
         self.floating = [i for i, meta in enumerate(graph.output_metas) if _inexact(meta.dtype)]
 
+    @property
+    def tangent_specs(self) -> tuple[Any, ...]:
+        """Of each differentiated argument what its tangent is."""
+        return self.nested([struct(self.graph.metas[i]) for i in self.moving])
+
     def moving_of(self, args: Any) -> tuple[Any, ...]:
         """The active leaves of the arguments."""
         leaves = jax.tree.leaves(args)
@@ -271,15 +257,15 @@ class _Active:
         others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not _inexact(meta.dtype)]
         return [outs[i] for i in self.floating], others
 
-    def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None, as_spec: bool = False) -> Any:
+    def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None) -> Any:
         """Outputs nested as the graph nests them; None in place of `others` where they are None."""
         floating_left, others_left = iter(floating), iter(others or ())
         flat = [next(floating_left) if _inexact(meta.dtype) else next(others_left, None) for meta in self.graph.output_metas]
-        return jax.tree.unflatten(self.graph.out_tree, [_spec(m) if as_spec else m for m in flat])
+        return jax.tree.unflatten(self.graph.out_tree, flat)
 
-    def nested(self, moving: Sequence[Any], as_spec: bool = False) -> tuple[Any, ...]:
+    def nested(self, moving: Sequence[Any]) -> tuple[Any, ...]:
         """A value for each active leaf, nested as the differentiated arguments; None at inactive leaves."""
-        found = dict(zip(self.moving, [_spec(m) for m in moving] if as_spec else moving, strict=True))
+        found = dict(zip(self.moving, moving, strict=True))
         specs = self.graph.input_specs
         trees = [jax.tree.structure(specs[n]) for n in self.argnums]
         return tuple(
@@ -300,10 +286,6 @@ class _Active:
                 needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
                 fix=symbols + "Stop the gradient before that op, choose other argnums, or another mode.",
             ) from error
-
-
-def _spec(meta: Any) -> Any:
-    return None if meta is None else jax.ShapeDtypeStruct(meta.shape, meta.dtype)
 
 
 def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
