@@ -14,12 +14,12 @@ from typing import Any
 import jax
 
 from ..errors import InvalidConfig
-from ..extension.carrier import Extension, MissingExtension
+from ..extension.carrier import MissingExtension
 from ..extension.family import parse_family_id
 from ..extension.registry import is_installed, lookup_extension_factory
 from ..graph.drawing import Box, program_svg
 from ..graph.graph import Graph, Node, bodies
-from ..graph.printing import plain
+from ..graph.printing import op_name, plain
 from ..io.container import HEADER_BYTES, declared, replace_file
 from ..io.exported import ExportedProgram
 from ..jax_seam import ModuleOp, main_ops, read_module
@@ -85,15 +85,13 @@ def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
     missing = [op for op in ops if isinstance(op, MissingExtension)]
     calls = [(op.family_id, op.payload) for op in missing]
     calls += [(op.family_id, payload_json(op.op)) for op in graph.extensions]
-    kinds = (Extension, MissingExtension)
-    names = [op.family_id if isinstance(op, kinds) else type(op).__name__ for op in ops]
     return {
         "kind": "graph",
         "version": f"format {version}",
         "constraints": list(symbol_constraints(graph.metas)),
         "guards": list(map(str, graph.guards)),
         "extensions": _families(calls, calls),
-        "ops": dict(collections.Counter(names).most_common()),
+        "ops": dict(collections.Counter(map(op_name, ops)).most_common()),
     }
 
 

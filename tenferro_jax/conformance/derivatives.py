@@ -15,7 +15,7 @@ from ..extension.contract import has_own_rule
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import meta_of
-from .examples import FLOATS, Inputs, cast, is_float
+from .examples import FLOATS, Inputs, cast, first_wrong, is_float
 from .smooth import Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
@@ -86,11 +86,8 @@ def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: st
                 "no entry has a derivative at the example: kinks, or values that are not finite", "Give other example inputs."
             )
         wrong = w.smooth & ~(abs(g - w.value) <= WITHIN * abs(w.value) + 8 * w.error)
-        if wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            place = f" at {list(at)}" if at else ""
-            text = f"{what}: {g[at]!s} where finite differences give {w.value[at]!s}{place}, {wrong.sum()} of {wrong.size} entries"
-            raise Broken(clause, text, fix)
+        if text := first_wrong(wrong, g, w.value, "finite differences give {}"):
+            raise Broken(clause, f"{what}: {text}", fix)
         yield f"{kinks} of {w.smooth.size} entries at a kink, not checked there" if kinks else ""
 
 

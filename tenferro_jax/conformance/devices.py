@@ -11,7 +11,7 @@ import numpy as np
 
 from ..extension.contract import ExtensionOp
 from ..extension.runtimes import RouteKind
-from .examples import Inputs
+from .examples import Inputs, replaced
 from .smooth import smooth
 from .subject import Broken, Claim, NotApplicable, Subject
 
@@ -69,13 +69,7 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
         return tuple(outs[i] for i in view.outputs)
 
     def by_active(fn: Any, full: Any) -> Any:
-        def moved(*moving: Any) -> Any:
-            held = list(full)
-            for i, x in zip(view.active, moving, strict=True):
-                held[i] = x
-            return fn(*held)
-
-        return jax.vjp(moved, *[full[i] for i in view.active])[1](cotangents)
+        return jax.vjp(lambda *moving: fn(*replaced(full, view.active, moving)), *[full[i] for i in view.active])[1](cotangents)
 
     claims = [Claim("vjp of shard_map", lambda *xs: by_active(whole, xs), args, spread)]
     if rest:

@@ -77,6 +77,21 @@ def _own(array: Any, where: str) -> np.ndarray:
     return copy
 
 
+def replaced(full: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """The inputs with those of some numbers replaced."""
+    new = dict(zip(numbers, values, strict=True))
+    return [new.get(i, x) for i, x in enumerate(full)]
+
+
+def first_wrong(wrong: Any, got: Any, want: Any, said: str) -> str:
+    """The first of the wrong entries in words, and how many they are; "" where there is none. `said` tells of what is wanted."""
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    place = f" at {list(at)}" if at else ""
+    return f"{got[at]!s} where {said.format(want[at])}{place}, {wrong.sum()} of {wrong.size} entries"
+
+
 def is_half(dtype: Any) -> bool:
     """Whether it is a floating dtype narrower than float32."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4

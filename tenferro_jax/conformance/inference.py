@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import TenferroError
 from ..extension.contract import ExtensionOp, checked_sequence, has_host_form, has_lowering, require_arrays
+from ..extension.execution import read_only
 from ..extension.routes import current_platform, extensions_in, lowering_body
 from ..extension.runtimes import RouteKind
 from ..graph.builder import GraphBuilder
@@ -69,14 +70,11 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     """What eager_execute itself returns for read-only arrays: NumPy arrays, and the inputs as they were."""
     private = [x.copy("K") for x in inputs]
-    views = [x.view() for x in private]
-    for view in views:
-        view.setflags(write=False)
     fix = "Never write into an input: make a new array."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
-            returned = op.eager_execute(*views)
+            returned = op.eager_execute(*map(read_only, private))
     except ValueError as error:
         if "read-only" in str(error):
             raise Broken("X8.7", f"eager_execute writes into an input: {error}", fix) from error

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .examples import FLOATS, Inputs, cast, is_float
+from .examples import FLOATS, Inputs, cast, first_wrong, is_float
 from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
@@ -94,8 +94,4 @@ def _difference(got: Any, want: Any, near: Any, allowed: float, info: Any) -> st
         scale = np.max(size, where=judged, initial=0.0)
         difference = abs(got.astype(want.dtype) - want)
         wrong = judged & ~(difference <= allowed * (size + scale) + 2 * spread + float(info.tiny))
-    if not wrong.any():
-        return ""
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    place = f" at {list(at)}" if at else ""
-    return f"{got[at]!s} where float64 gives {want[at]!s}{place}, {wrong.sum()} of {wrong.size} entries"
+    return first_wrong(wrong, got, want, "float64 gives {}")

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import BackendFailure, NotDifferentiableError
 from ..extension.rules import is_stated
 from ..shapes import meta_of
-from .examples import Inputs, cast, is_float, resized, sizes_of
+from .examples import Inputs, cast, is_float, replaced, resized, sizes_of
 from .subject import NotApplicable, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
@@ -123,10 +123,7 @@ class Smooth(NamedTuple):
         """A function of the inputs in `mask`, the others held (as they are in `others`)."""
 
         def run(*moving: Any) -> tuple[Any, ...]:
-            full = list(self.inputs if others is None else others)
-            for i, x in zip(mask, moving, strict=True):
-                full[i] = x
-            outs = self.subject.call(*full)
+            outs = self.subject.call(*replaced(self.inputs if others is None else others, mask, moving))
             return tuple(outs[i] for i in self.outputs)
 
         return run
@@ -207,12 +204,9 @@ def values_of(view: Smooth, mask: Mask, others: Sequence[Any] | None = None) -> 
     """The floating outputs by NumPy, the oracle's where there is one, as a function of the inputs in `mask`."""
 
     def run(*moving: Any) -> list[np.ndarray]:
-        full = list(view.inputs if others is None else others)
-        for i, x in zip(mask, moving, strict=True):
-            full[i] = x
         answer = view.subject.oracle or view.subject.call
         try:
-            outs = answer(*full)
+            outs = answer(*replaced(view.inputs if others is None else others, mask, moving))
         except BackendFailure as error:
             text = f"the op refuses values near the example ({error.__cause__})"
             raise NotApplicable(text, "Compare its derivative with one that you know: finite differences need values around it.") from error

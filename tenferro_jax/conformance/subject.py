@@ -23,7 +23,7 @@ from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..extension.scope import nested_extension
 from ..shapes import TensorMeta, meta_of
-from .examples import Inputs, is_half, read_examples, rows
+from .examples import Inputs, first_wrong, is_half, read_examples, rows
 
 
 class Broken(Exception):
@@ -301,9 +301,6 @@ def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> s
             scale = np.max(size, where=np.isfinite(size), initial=0.0)
             # What cancels keeps the rounding of its terms: a floor, of some units in the last place of the largest entry.
             wrong = ~equal & ~(abs(a - b) <= allowed * size + min(allowed, ROUNDINGS * eps) * scale)
-    if not wrong.any():
-        return ""
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
     limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
-    place = f" at {list(at)}" if at else ""
-    return f"{got[at]!s} where {want[at]!s} was expected{place}, {wrong.sum()} of {wrong.size} entries beyond {limit}"
+    text = first_wrong(wrong, got, want, "{} was expected")
+    return text and f"{text} beyond {limit}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..extension.contract import ExtensionOp
 from ..extension.primitive import save_families
-from .examples import Inputs, cast
+from .examples import Inputs, cast, replaced
 from .smooth import smooth
 from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
@@ -220,9 +220,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     number = len(view.active)
 
     def pulled(*xs: Any) -> Any:
-        held = list(xs)
-        f = view.function(view.active, held)
-        return jax.vjp(f, *[held[i] for i in view.active])[1](w)
+        return jax.vjp(view.function(view.active, xs), *[xs[i] for i in view.active])[1](w)
 
     choices: list[Axes] = [(0,) * len(inputs)]
     if len(inputs) > 1:
@@ -236,10 +234,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
         def through(*xs: Any, axes: Axes = axes) -> Any:
             def mapped(*moving: Any) -> Any:
-                full = list(xs)
-                for i, x in zip(view.active, moving, strict=True):
-                    full[i] = x
-                outs = jax.vmap(subject.call, in_axes=axes)(*full)
+                outs = jax.vmap(subject.call, in_axes=axes)(*replaced(xs, view.active, moving))
                 return tuple(outs[i] for i in view.outputs)
 
             cotangents = tuple(np.stack([c, c]) for c in w)

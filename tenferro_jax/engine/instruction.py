@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..errors import TenferroError
 from ..extension.carrier import Extension
-from ..extension.execution import run_host
+from ..extension.execution import read_only, run_host
 from ..extension.primitive import apply
+from ..graph.printing import op_name
 from ..ops.op import StdTensorOp, call
 from ..shapes import TensorMeta, struct
 
@@ -76,7 +76,7 @@ class Segment:
 
     def kinds(self) -> str:
         """How many instructions of each kind, most frequent first."""
-        count = collections.Counter(instruction_kind(i.op) for i in self.instructions)
+        count = collections.Counter(op_name(i.op) for i in self.instructions)
         return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))) or "nothing but copies"
 
 
@@ -116,16 +116,4 @@ class HostStep:
 
     def kinds(self) -> str:
         """The op."""
-        return instruction_kind(self.instructions[0].op)
-
-
-def read_only(array: Any) -> np.ndarray:
-    """A NumPy view of an array that cannot be written through."""
-    view = np.asarray(array).view()
-    view.setflags(write=False)
-    return view
-
-
-def instruction_kind(op: StdTensorOp) -> str:
-    """What an op is called in tables: its class, an extension's family."""
-    return op.family_id if isinstance(op, Extension) else type(op).__name__
+        return op_name(self.instructions[0].op)

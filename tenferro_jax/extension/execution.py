@@ -70,7 +70,7 @@ def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: S
 def run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
     """Run eager_execute on concrete arrays now; an exception of the author is kept as the cause."""
     metas = carrier.infer(*map(meta_of, arrays))
-    outs = _host_outputs(carrier, metas, [np.asarray(a) for a in arrays])
+    outs = _host_outputs(carrier, metas, arrays)
     placement = jax_seam.replicated_placement(arrays)
     return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
 
@@ -81,7 +81,7 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
     structs = tuple(map(struct, metas))
 
     def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
-        return tuple(_host_outputs(carrier, metas, [np.asarray(x) for x in xs]))
+        return tuple(_host_outputs(carrier, metas, xs))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")
     # Where XLA partitions, JAX marks the result with a sharding that its next jit refuses; behind a barrier it does not.
@@ -116,10 +116,14 @@ def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
     return out
 
 
-def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    arrays = [array.view() for array in arrays]  # the author reads, the caller's own array stays as it is
-    for array in arrays:
-        array.setflags(write=False)
+def read_only(array: Any) -> np.ndarray:
+    """A NumPy view of an array that cannot be written through: the author reads, the caller's own array stays as it is."""
+    view = np.asarray(array).view()
+    view.setflags(write=False)
+    return view
+
+
+def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[Any]) -> list[np.ndarray]:
     depth = len(carrier.batching)
     want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
 
@@ -145,7 +149,7 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
         return outs
 
     try:
-        return list(host_over_levels(carrier.batching, one, metas)(*arrays))
+        return list(host_over_levels(carrier.batching, one, metas)(*map(read_only, arrays)))
     except TenferroError:
         raise
     except Exception as error:

@@ -32,7 +32,7 @@ from ..ops.vocabulary import (
     WINDOW,
 )
 from .placement import Point, place
-from .printing import named_bodies, op_text, plain, value_text
+from .printing import named_bodies, op_name, op_text, plain, value_text
 
 LIMIT = 60
 """How many ops a reader takes in at once; a larger graph is not drawn."""
@@ -180,8 +180,7 @@ def kind_of(op: StdTensorOp) -> str:
 
 def title_of(op: StdTensorOp) -> str:
     """The name of an op: its class, or the family of an extension."""
-    mapped = ".vmap" * len(op.batching) if isinstance(op, Extension) else ""
-    return op.family_id + mapped if isinstance(op, Extension | MissingExtension) else type(op).__name__
+    return op_name(op) + (".vmap" * len(op.batching) if isinstance(op, Extension) else "")
 
 
 def _box(node: Any, metas: Sequence[Any], outs: Sequence[int]) -> Box:

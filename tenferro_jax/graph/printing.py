@@ -64,6 +64,11 @@ def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:
     return found
 
 
+def op_name(op: StdTensorOp) -> str:
+    """What an op is called: its class, or the family of an extension."""
+    return getattr(op, "family_id", type(op).__name__)
+
+
 def op_text(op: StdTensorOp) -> str:
     """An op with its payload in one line."""
     if isinstance(op, Extension):
