@@ -165,11 +165,6 @@ def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Seque
     return [jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x for x, place in zip(outs, places, strict=True)]
 
 
-def replicated_placement(arrays: Sequence[Any]) -> Any:
-    """Where the result of a host op belongs: beside its first committed, replicated input; None for the default device."""
-    return next((a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated), None)
-
-
 # --- lowering ------------------------------------------------------------------------------------------------------
 
 
@@ -475,20 +470,6 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
 
 
 # --- functions that only newer versions have -------------------------------------------------------------------------
-
-
-@jax.custom_jvp
-def _one_minus_square(x: Any) -> Any:
-    return (1 + x) * (1 - x)
-
-
-@_one_minus_square.defjvp
-def _one_minus_square_jvp(primals: Any, tangents: Any) -> Any:
-    return _one_minus_square(*primals), tangents[0] * -2 * primals[0]
-
-
-one_minus_square = getattr(jax.lax, "one_minus_square", _one_minus_square)
-log2 = getattr(jax.lax, "log2", jax.numpy.log2)
 
 
 def comparison(name: str) -> Callable[..., Any]:

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import jax_seam
 from ..errors import BackendFailure, InvalidConfig, MetaMismatchError, TenferroError
 from ..jax_seam import Site
 from ..shapes import TensorMeta, meta_of, struct
@@ -71,7 +70,9 @@ def run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
     """Run eager_execute on concrete arrays now; an exception of the author is kept as the cause."""
     metas = carrier.infer(*map(meta_of, arrays))
     outs = _host_outputs(carrier, metas, arrays)
-    placement = jax_seam.replicated_placement(arrays)
+    # Beside the first committed, replicated input; without one on the default device.
+    placed = (a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated)
+    placement = next(placed, None)
     return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 
-from .. import jax_seam
 from .fields import Accuracy
 from .op import INEXACT, Binary, Unary, op
 
@@ -283,7 +284,17 @@ class Log2(Unary):
     """
 
     takes = INEXACT
-    apply = staticmethod(jax_seam.log2)
+    apply = staticmethod(getattr(lax, "log2", jnp.log2))  # in lax from JAX 0.11 on
+
+
+@jax.custom_jvp
+def _one_minus_square(x: Any) -> Any:
+    return (1 + x) * (1 - x)
+
+
+@_one_minus_square.defjvp
+def _one_minus_square_jvp(primals: Any, tangents: Any) -> Any:
+    return _one_minus_square(*primals), tangents[0] * -2 * primals[0]
 
 
 @op
@@ -296,7 +307,7 @@ class OneMinusSquare(Unary):
     """
 
     takes = INEXACT
-    apply = staticmethod(jax_seam.one_minus_square)
+    apply = staticmethod(getattr(lax, "one_minus_square", _one_minus_square))  # in lax from JAX 0.11 on
 
 
 @op

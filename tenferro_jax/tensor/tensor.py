@@ -20,7 +20,7 @@ from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..graph.graph import Graph
-from ..shapes import TensorMeta, meta_of, solve_sizes
+from ..shapes import meta_of, solve_sizes
 from .as_function import Arrays, as_function, require_scalar, tensors_of
 from .evaluation import Bindings, eval_all
 from .record import (
@@ -39,12 +39,10 @@ from .record import (
     walk,
 )
 
-Fn = Callable[..., Any]
-
 _OPERANDS = (*ARRAYS, *NUMBERS)
 
 
-def _method(fn: Fn) -> Callable[..., TracedTensor]:
+def _method(fn: Callable[..., Any]) -> Callable[..., TracedTensor]:
     """A row of the table: the function of the tensor and further arguments."""
 
     def method(self: TracedTensor, *args: Any, **kwargs: Any) -> TracedTensor:
@@ -54,21 +52,20 @@ def _method(fn: Fn) -> Callable[..., TracedTensor]:
     return method
 
 
-def _operators(fn: Fn) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
+def _operators(fn: Callable[..., Any]) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
     """A row of the table: an operator and its reflection.
 
     An operand that is no array and no number is asked for an operator of its own.
     """
 
-    def method(self: TracedTensor, other: object) -> TracedTensor:
-        known = isinstance(other, _OPERANDS)
-        return recorded(TracedTensor, fn, (self, other), {}, keep=True) if known else NotImplemented
+    def of(order: int) -> Callable[..., TracedTensor]:
+        def method(self: TracedTensor, other: object) -> TracedTensor:
+            known = isinstance(other, _OPERANDS)
+            return recorded(TracedTensor, fn, (self, other)[::order], {}, keep=True) if known else NotImplemented
 
-    def reflected(self: TracedTensor, other: object) -> TracedTensor:
-        known = isinstance(other, _OPERANDS)
-        return recorded(TracedTensor, fn, (other, self), {}, keep=True) if known else NotImplemented
+        return method
 
-    return method, reflected
+    return of(1), of(-1)
 
 
 def _reshape(x: jax.Array, *shape: Any) -> jax.Array:
@@ -128,7 +125,8 @@ class TracedTensor(Handle):
         """
         if not isinstance(name, str) or not name:
             raise InvalidConfig(where="TracedTensor.input", given=repr(name), needed="a name")
-        return _leaf(name, declared(shape, dtype, f"input {name!r}"))
+        meta = declared(shape, dtype, f"input {name!r}")
+        return TracedTensor(Leaf(name, meta), 0, meta)
 
     @staticmethod
     def from_array(
@@ -162,7 +160,7 @@ class TracedTensor(Handle):
         if shape is not None:
             given, meta = meta, declared(shape, meta.dtype, where)
             solve_sizes([meta], [given], [where])
-        return _leaf(name, meta, held)
+        return TracedTensor(Leaf(name, meta, held), 0, meta)
 
     @staticmethod
     def constant(array: ArrayLike) -> TracedTensor:
@@ -196,7 +194,7 @@ class TracedTensor(Handle):
         return recorded(TracedTensor, apply, (op, *tensors), terms, keep=True)
 
     @staticmethod
-    def inline(fn: Fn, *args: Any, **kwargs: Any) -> Any:
+    def inline(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a JAX function makes of tensors, recorded in standard ops.
 
         Args:
@@ -402,7 +400,3 @@ class TracedTensor(Handle):
     T = property(_method(jnp.transpose))
     imag = property(_method(jnp.imag))
     real = property(_method(jnp.real))
-
-
-def _leaf(name: str | None, meta: TensorMeta, array: Array | None = None) -> TracedTensor:
-    return TracedTensor(Leaf(name, meta, array), 0, meta)
