@@ -244,10 +244,8 @@ class TracedTensor(Handle):
         if isinstance(self.source, Leaf):
             return f"TracedTensor({self.source})"
         sources = dict.fromkeys(x.source for x in walk([self]))
-        leaves = [s for s in sources if isinstance(s, Leaf)]
-        graphs = [s.graph for s in sources if isinstance(s, Record) and s.graph is not None]
-        names = ["an array" if leaf.name is None else repr(leaf.name) for leaf in leaves]
-        count = sum(len(graph.nodes) for graph in graphs)
+        names = ["an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)]
+        count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None)
         named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
         nodes = f"{count} node{'' if count == 1 else 's'}{' on ' if names else ''}{named}"
         return f"TracedTensor({self.meta}, {nodes})"
