@@ -11,7 +11,7 @@ import itertools
 import json
 import struct
 
-from ..errors import ArtifactError, Unsupported
+from ..errors import ArtifactError, TenferroError, Unsupported
 from .container import Limits
 
 FORMAT = 1
@@ -90,43 +90,32 @@ def _canonical(found: object) -> bytes:
 def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
     try:
         found = json.loads(text.decode("ascii"))
-        # One text for one manifest: no key twice, no number that is none.
-        canonical = isinstance(found, dict) and _canonical(found) == text
-    except (ValueError, RecursionError) as error:
+        version = found["format"]
+        if type(version) is int and version > FORMAT:
+            raise Unsupported(
+                where=where,
+                given=f"a file of format {version}",
+                needed=f"format {FORMAT}, which this release reads",
+                fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
+            )
+        calls = [call for calls in found["extensions"] for call in calls]
+        names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
+        texts = [found["jax"], *itertools.chain(*names.values()), *(call[key] for call in calls for key in _TAGS - {"payload"})]
+        payloads = [call["payload"] for call in calls]
+        # One text for one manifest: no key twice, no other key, no number that is none.
+        right = _canonical(found) == text and found.keys() == _KEYS and all(call.keys() == _TAGS for call in calls)
+        right = right and found["extensions"] and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
+        right = right and all(isinstance(x, str) for x in (*texts, *payloads))
+        limits.require("nodes", len(calls), f"{where}, extension calls")
+        limits.require("payload_bytes", max(map(len, payloads), default=0), where)
+        limits.require("text_bytes", max(map(len, texts)), where)
+    except TenferroError:
+        raise
+    except Exception as error:  # whatever JSON may lead to
         raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
-    if not canonical:
+    if not right:
         raise _no_manifest(where, "text that is not written as a manifest is")
-    version = found.get("format")
-    if type(version) is int and version > FORMAT:
-        raise Unsupported(
-            where=where,
-            given=f"a file of format {version}",
-            needed=f"format {FORMAT}, which this release reads",
-            fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
-        )
-    if (type(version), version) != (int, FORMAT) or found.keys() != _KEYS:
-        raise _no_manifest(where, "another format, or other keys")
-    if type(found["body_bytes"]) is not int or found["body_bytes"] != body_bytes:
-        raise _no_manifest(where, "a program of another length")
-    jax, orders, names = found["jax"], found["extensions"], {key: found[key] for key in ("platforms", "custom_calls", "unguaranteed")}
-    if not isinstance(orders, list) or not orders or not all(isinstance(calls, list) for calls in orders):
-        raise _no_manifest(where, "no list of extensions for each order")
-    calls = [call for calls in orders for call in calls]
-    limits.require("nodes", len(calls), f"{where}, extension calls")
-    if not isinstance(jax, str) or not all(map(_are_texts, names.values())) or not all(map(_is_call, calls)):
-        raise _no_manifest(where, "something else where text is due")
-    texts = (call[key] for call in calls for key in call if key != "payload")
-    limits.require("payload_bytes", max((len(call["payload"]) for call in calls), default=0), where)
-    limits.require("text_bytes", max(map(len, (jax, *itertools.chain(*names.values(), texts)))), where)
-    return Manifest(jax, extensions=tuple(map(tuple, orders)), **{key: tuple(value) for key, value in names.items()})
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _is_call(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() == _TAGS and all(isinstance(text, str) for text in value.values())
+    return Manifest(found["jax"], extensions=tuple(map(tuple, found["extensions"])), **names)
 
 
 def _no_manifest(where: str, given: str) -> ArtifactError:
