@@ -20,8 +20,8 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equ
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .kernels import choose, reference
-from .layout import MatmulLayout, matmul_layout, product
-from .weighted_sum import Place, WeightedSum
+from .layout import matmul_layout, product
+from .weighted_sum import Place, StepOp, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 MOST_CONTRACTED = 2**31 - 1
@@ -42,7 +42,7 @@ class Ties(enum.Enum):
 
 
 @extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
-class TropicalEinsum(ExtensionOp):
+class TropicalEinsum(StepOp):
     """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the entries of an only operand.
 
     Attributes:
@@ -77,19 +77,9 @@ class TropicalEinsum(ExtensionOp):
         return self.semiring.semiring  # type: ignore[return-value]
 
     @property
-    def input_count(self) -> int:
-        """1 or 2."""
-        return len(self.layout.equation.inputs)
-
-    @property
     def output_count(self) -> int:
         """1, or 2 with the winner."""
         return 2 if self.outputs is Outputs.VALUE_AND_WINNER else 1
-
-    @property
-    def layout(self) -> MatmulLayout:
-        """The roles of the labels."""
-        return matmul_layout(self.equation)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = one_dtype(f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs])
@@ -212,8 +202,7 @@ class TropicalEinsum(ExtensionOp):
 
     def example_inputs(self) -> Sequence[Sequence[Any]]:
         """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
-        labels = dict.fromkeys("".join(self.layout.equation.inputs))
-        sizes = dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+        sizes = self.example_sizes
         rng = np.random.default_rng(0)
         arrays = [rng.normal(size=[sizes[label] for label in term]) for term in self.layout.equation.inputs]
         return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]

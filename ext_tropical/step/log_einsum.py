@@ -16,12 +16,12 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equ
 
 from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened
-from .layout import MatmulLayout, matmul_layout
-from .weighted_sum import Place, WeightedSum, work_of
+from .layout import matmul_layout
+from .weighted_sum import Place, StepOp, WeightedSum, work_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
-class LogEinsum(ExtensionOp):
+class LogEinsum(StepOp):
     """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or of the entries of an only operand.
 
     NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing is contracted.
@@ -42,16 +42,6 @@ class LogEinsum(ExtensionOp):
     def algebra(self) -> LogSumExp:
         """The semiring."""
         return LogSumExp(self.temperature)
-
-    @property
-    def layout(self) -> MatmulLayout:
-        """The roles of the labels."""
-        return matmul_layout(self.equation)
-
-    @property
-    def input_count(self) -> int:
-        """1 or 2."""
-        return len(self.layout.equation.inputs)
 
     @property
     def share(self) -> WeightedSum:

@@ -34,8 +34,32 @@ class Place(enum.Enum):
     OUT = "out"
 
 
+class StepOp(ExtensionOp):
+    """An op of the equation of one contraction step."""
+
+    equation: str
+
+    @property
+    def layout(self) -> MatmulLayout:
+        """The roles of the labels."""
+        return matmul_layout(self.equation)
+
+    @property
+    def operand_count(self) -> int:
+        """1 or 2."""
+        return len(self.layout.equation.inputs)
+
+    input_count = operand_count
+
+    @property
+    def example_sizes(self) -> dict[str, int]:
+        """2, 3, 4, ... for the labels in their order."""
+        labels = dict.fromkeys("".join(self.layout.equation.inputs))
+        return dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+
+
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
-class WeightedSum(ExtensionOp):
+class WeightedSum(StepOp):
     """result[labels of output] = sum over all other labels of  weight x derivative of times x product of factors.
 
     Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in a cell of value v is
@@ -79,16 +103,6 @@ class WeightedSum(ExtensionOp):
     def algebra(self) -> Semiring:
         """The semiring itself."""
         return self.semiring.semiring
-
-    @property
-    def layout(self) -> MatmulLayout:
-        """The roles of the labels."""
-        return matmul_layout(self.equation)
-
-    @property
-    def operand_count(self) -> int:
-        """1 or 2."""
-        return len(self.layout.equation.inputs)
 
     @property
     def input_count(self) -> int:
@@ -210,8 +224,7 @@ class WeightedSum(ExtensionOp):
 
     def example_inputs(self) -> Sequence[Sequence[Any]]:
         """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no dtype rounds them."""
-        labels = dict.fromkeys("".join(self.layout.equation.inputs))
-        sizes = dict(zip(labels, range(2, 2 + len(labels)), strict=True))
+        sizes = self.example_sizes
         rng = np.random.default_rng(0)
         terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
         arrays = [rng.integers(1, 7, size=[sizes[label] for label in term]) / 4 for term in terms]
