@@ -345,7 +345,7 @@ class SoftplusRule(ExtensionAdRule):
 
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))
-ALL_RUNTIMES = RUNTIMES.with_kernel(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]))
+ALL_RUNTIMES = RUNTIMES.merge(ExtensionRuntimeSet(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)])))
 RULES = ExtensionRuleSet(
     ScaledSquareRule(),
     HostCumulateRule(),

@@ -97,10 +97,6 @@ class ExtensionRuntimeSet(Sealed):
         """The kernel for a family on a platform, or None."""
         return self._by_place.get((family_id, platform))
 
-    def with_kernel(self, kernel: Kernel) -> ExtensionRuntimeSet:
-        """A new set with one more kernel; DuplicateKernel if its place is taken."""
-        return self._with(iter((*self, kernel)), self.routes)
-
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
         """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a place."""
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)

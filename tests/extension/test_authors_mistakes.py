@@ -22,7 +22,6 @@ from tenferro_jax import (
 )
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, require_equal
 from tenferro_jax.extension.rules import NO_RULES
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import RULES, RUNTIMES, KernelSine, ScaledSquare
 
@@ -181,7 +180,6 @@ def test_what_is_no_set_is_refused():
             run()
     for run in (
         lambda: RUNTIMES.merge(None),
-        lambda: NO_RUNTIMES.with_kernel(None),
         lambda: apply(ScaledSquare(), X, runtimes=3),
         lambda: TracedTensor.apply(ScaledSquare(), X, runtimes=3),
     ):
