@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import itertools
 import threading
 from collections.abc import Callable, Hashable
@@ -21,14 +20,6 @@ class CacheStats(NamedTuple):
     capacity: int
 
 
-@dataclasses.dataclass
-class _Kept:
-    """A value, and when it was last asked for: noting that on it takes no second look at a large key."""
-
-    value: Any
-    used: int
-
-
 class BoundedCache:
     """key -> value, for an `owner` that is named in errors. Threads may share it.
 
@@ -43,7 +34,7 @@ class BoundedCache:
     def __init__(self, capacity: int, owner: str):
         self._owner = owner
         self._lock = threading.Lock()
-        self._values: dict[Hashable, _Kept] = {}
+        self._values: dict[Hashable, list[Any]] = {}  # a value, and when it was last asked for: to note that takes no second look at a key
         self._clock = itertools.count()
         self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
@@ -75,9 +66,9 @@ class BoundedCache:
         with self._lock:
             found = self._values.get(key)
             if found is not None:
-                found.used = next(self._clock)
+                found[1] = next(self._clock)
                 self._hits += 1
-                return found.value
+                return found[0]
             waiting = self._pending.get(key)
             if waiting is None:
                 self._misses += 1
@@ -96,14 +87,14 @@ class BoundedCache:
             raise
         with self._lock:
             del self._pending[key]
-            self._values[key] = _Kept(value, next(self._clock))
+            self._values[key] = [value, next(self._clock)]
             self._evict()
         mine.set_result(value)
         return value
 
     def _evict(self) -> None:
         while len(self._values) > self._capacity:
-            del self._values[min(self._values, key=lambda key: self._values[key].used)]
+            del self._values[min(self._values, key=lambda key: self._values[key][1])]
 
     def stats(self) -> CacheStats:
         """Hits, misses, size, capacity."""

@@ -51,28 +51,26 @@ key of jit's caches, so that what a cached function assumed is never missed."""
 # --- primitives ----------------------------------------------------------------------------------------------------
 
 
-class Rules(NamedTuple):
-    """The rules of one primitive; every function also receives the primitive's params as keywords."""
-
-    abstract_eval: Callable[..., list[Any]]
-    impl: Callable[..., list[Any]]
-    jvp: Callable[..., Any]
-    transpose: Callable[..., list[Any]]
-    batch: Callable[..., Any]
-    lowering: Callable[..., Any]
-
-
-def make_primitive(name: str, rules: Rules) -> Any:
-    """A multi-result primitive with all its rules registered."""
+def make_primitive(
+    name: str,
+    *,
+    abstract_eval: Callable[..., list[Any]],
+    impl: Callable[..., list[Any]],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., list[Any]],
+    batch: Callable[..., Any],
+    lowering: Callable[..., Any],
+) -> Any:
+    """A multi-result primitive with all its rules registered; each also receives the primitive's params as keywords."""
     p = jexc.Primitive(name)
     p.multiple_results = True
-    p.def_abstract_eval(rules.abstract_eval)
-    p.def_impl(rules.impl)
-    ad.primitive_jvps[p] = rules.jvp
-    ad.primitive_transposes[p] = rules.transpose
-    batching.fancy_primitive_batchers[p] = rules.batch
+    p.def_abstract_eval(abstract_eval)
+    p.def_impl(impl)
+    ad.primitive_jvps[p] = jvp
+    ad.primitive_transposes[p] = transpose
+    batching.fancy_primitive_batchers[p] = batch
     # One rule for all platforms: an export for several then holds one call, not one a platform behind a switch.
-    mlir.register_lowering(p, rules.lowering)
+    mlir.register_lowering(p, lowering)
     return p
 
 

@@ -29,37 +29,26 @@ class Traced(NamedTuple):
     primal: bool = False
 
 
-class Emitted(NamedTuple):
-    """What a rule emits for some active inputs.
-
-    Attributes:
-      outputs: numbers of the outputs that get a tangent.
-      traced: what each of these is made from.
-      terms: how many sums have a term, and products without a tangent a factor, that is zeros which the rule made.
-    """
-
-    outputs: tuple[int, ...]
-    traced: tuple[Traced, ...]
-    terms: int
-
-
 def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """An output that no given tangent reaches gets None, and no term is computed from zeros made for an inactive input."""
     view = smooth(subject, inputs, reverse=False)
-    whole = _emitted(view, view.active)
+    _, _, most = _emitted(view, view.active)
     for mask in view.masks():
-        emitted = _emitted(view, mask)
-        for i, traced in zip(emitted.outputs, emitted.traced, strict=True):
+        outputs, made_from, terms = _emitted(view, mask)
+        for i, traced in zip(outputs, made_from, strict=True):
             if not traced.tangent:
                 text = f"derivative by {names(mask)}: the tangent of output {i} is made from no tangent that was given"
                 raise Broken("X10.4", text, "Return None for it.")
-        if emitted.terms > whole.terms:
+        if terms > most:
             text = f"derivative by {names(mask)}: zeros are made for an inactive input, and multiplied or added"
             raise Broken("X10.4", text, "Leave out the term of an input whose tangent is None.")
         yield
 
 
-def _emitted(view: Smooth, mask: Mask) -> Emitted:
+def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
+    """What a rule emits for some active inputs: the outputs that get a tangent, what each of these is made from, and how many sums
+    have a term, and products without a tangent a factor, that is zeros which the rule made.
+    """
     subject = view.subject
     rule = subject.rule()
     form = subject.carrier.with_op(rule.differentiable_form(subject.op))
@@ -76,8 +65,7 @@ def _emitted(view: Smooth, mask: Mask) -> Emitted:
     primals, outs, given = [struct(m) for m in metas], [struct(m) for m in form.infer(*metas)], [struct(metas[i]) for i in mask]
     closed = jax.make_jaxpr(run)(primals, outs, given)
     arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(given)
-    traced, terms = _walk(closed, arguments)
-    return Emitted(tuple(numbers), tuple(traced), terms)
+    return numbers, *_walk(closed, arguments)
 
 
 def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:

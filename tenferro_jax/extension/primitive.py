@@ -173,14 +173,12 @@ def family_primitive(family_id: str) -> Any:
         if family_id not in _primitives:
             _primitives[family_id] = jax_seam.make_primitive(
                 family_id,
-                jax_seam.Rules(
-                    abstract_eval=_abstract_eval,
-                    impl=_impl,
-                    jvp=_jvp,
-                    transpose=_transpose,
-                    batch=_batch,
-                    lowering=_lower,
-                ),
+                abstract_eval=_abstract_eval,
+                impl=_impl,
+                jvp=_jvp,
+                transpose=_transpose,
+                batch=_batch,
+                lowering=_lower,
             )
         return _primitives[family_id]
 

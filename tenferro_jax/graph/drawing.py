@@ -38,27 +38,21 @@ LIMIT = 60
 """How many ops a reader takes in at once; a larger graph is not drawn."""
 
 
-class Look(NamedTuple):
-    """fill, border and text of a kind of box."""
-
-    fill: str
-    border: str
-    text: str = "#1c2430"
-
-
+_DARK = "#1c2430"
 LOOKS = {
-    "input": Look("#dbeafe", "#2563eb"),
-    "output": Look("#334155", "#94a3b8", "#ffffff"),
-    "constant": Look("#f8fafc", "#94a3b8", "#475569"),
-    "elementwise": Look("#dcf3e3", "#4aa36b"),
-    "structural": Look("#e9edf2", "#8593a6"),
-    "contraction": Look("#ffe3c4", "#e08a2c"),
-    "reduction": Look("#fdf0b3", "#c9a227"),
-    "indexing": Look("#d3f1f4", "#3a9aa6"),
-    "control": Look("#ece4fb", "#8b5cd6"),
-    "extension": Look("#d6246e", "#86103f", "#ffffff"),
-    "other": Look("#f3e8e2", "#a1806f"),
+    "input": ("#dbeafe", "#2563eb", _DARK),
+    "output": ("#334155", "#94a3b8", "#ffffff"),
+    "constant": ("#f8fafc", "#94a3b8", "#475569"),
+    "elementwise": ("#dcf3e3", "#4aa36b", _DARK),
+    "structural": ("#e9edf2", "#8593a6", _DARK),
+    "contraction": ("#ffe3c4", "#e08a2c", _DARK),
+    "reduction": ("#fdf0b3", "#c9a227", _DARK),
+    "indexing": ("#d3f1f4", "#3a9aa6", _DARK),
+    "control": ("#ece4fb", "#8b5cd6", _DARK),
+    "extension": ("#d6246e", "#86103f", "#ffffff"),
+    "other": ("#f3e8e2", "#a1806f", _DARK),
 }
+"""Fill, border and text of each kind of box."""
 _KINDS: dict[type[StdTensorOp], str] = {
     **dict.fromkeys(ELEMENTWISE, "elementwise"),
     **dict.fromkeys((*STRUCTURAL, *DIAGONAL), "structural"),
@@ -272,16 +266,16 @@ def _text_width(text: str, size: float, weight: str) -> float:
 
 
 def _drawn(box: Box, x: float, y: float) -> list[str]:
-    look, (width, height) = LOOKS[box.kind], box.size
+    (fill, border, colour), (width, height) = LOOKS[box.kind], box.size
     stroke = 2.2 if box.kind == "extension" else 1.2
     radius = height / 2 if box.kind in ("input", "output") and height < 30 else 7
     rect = f'x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.0f}"'
-    colours = f'fill="{look.fill}" stroke="{look.border}" stroke-width="{stroke}"'
+    colours = f'fill="{fill}" stroke="{border}" stroke-width="{stroke}"'
     parts = ["<g>", f"<title>{_escaped(box.tooltip)}</title>", f"<rect {rect} {colours}/>"]
     baseline = y + (2.0 if box.kind == "constant" else 5.0)
     for line, size, weight in box.lines:
         baseline += size * 1.35
-        style = f'font-size="{size}" font-weight="{weight}" fill="{look.text}" text-anchor="middle"'
+        style = f'font-size="{size}" font-weight="{weight}" fill="{colour}" text-anchor="middle"'
         parts.append(f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{_escaped(line)}</text>')
     return [*parts, "</g>"]
 

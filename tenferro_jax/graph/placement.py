@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 GAP, LAYER_GAP, LANE = 18.0, 30.0, 10.0
 SWEEPS = 24
@@ -12,26 +11,15 @@ SWEEPS = 24
 Point = tuple[float, float]
 
 
-class Placement(NamedTuple):
-    """Where everything goes.
-
-    Attributes:
-      boxes: for each box the x of its centre and the y of its top.
-      routes: the points of each arrow, by the numbers of the boxes that it joins.
-      width, height: of the whole.
-    """
-
-    boxes: list[Point]
-    routes: dict[tuple[int, int], list[Point]]
-    width: float
-    height: float
-
-
-def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> Placement:
+def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[Point], dict[tuple[int, int], list[Point]], float, float]:
     """Place boxes of these (width, height); `reads` are the earlier boxes whose arrows lead to each.
 
+    Returns:
+      For each box the x of its centre and the y of its top; the points of each arrow, by the numbers of the boxes that it joins;
+      width and height of the whole.
+
     Example:
-      >>> place([(10, 10), (10, 10)], [[], [0]]).boxes
+      >>> place([(10, 10), (10, 10)], [[], [0]])[0]
       [(5.0, 0.0), (5.0, 40.0)]
     """
     rank = _ranks(reads)
@@ -57,7 +45,7 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> Placement:
         start = boxes[source][0], boxes[source][1] + sizes[source][1]
         routes[source, target] = [start, *lanes, boxes[target]]
     width = max((at + width / 2 for at, width in zip(x, widths, strict=True)), default=0.0)
-    return Placement(boxes, routes, width, tops[-1] - LAYER_GAP if heights else 0.0)
+    return boxes, routes, width, tops[-1] - LAYER_GAP if heights else 0.0
 
 
 def _ranks(reads: Sequence[Sequence[int]]) -> list[int]:
