@@ -12,13 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
-from .shapes import struct, x64_enabled
+from .shapes import is_inexact, struct, x64_enabled
 from .trace.trace import trace
 
 Argnums = int | Sequence[int] | None
@@ -60,7 +59,7 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     active = _Active(graph, argnums, rules, "grad")
     specs = graph.input_specs
     for leaf in jax.tree.leaves([specs[i] for i in active.argnums]):
-        if not _inexact(leaf.dtype):
+        if not is_inexact(leaf):
             raise InvalidConfig(
                 where="grad",
                 given=f"an argument of dtype {leaf.dtype}",
@@ -220,10 +219,6 @@ class AdContext:
         self._cache.clear()
 
 
-def _inexact(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, np.inexact))
-
-
 class _Active:
     """A graph with its active leaves told from the others."""
 
@@ -235,8 +230,8 @@ class _Active:
         self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
         ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
         self.positions = list(itertools.starmap(range, itertools.pairwise(ends)))
-        self.moving = [i for n in self.argnums for i in self.positions[n] if _inexact(graph.metas[i].dtype)]
-        self.floating = [i for i, meta in enumerate(graph.output_metas) if _inexact(meta.dtype)]
+        self.moving = [i for n in self.argnums for i in self.positions[n] if is_inexact(graph.metas[i])]
+        self.floating = [i for i, meta in enumerate(graph.output_metas) if is_inexact(meta)]
 
     @property
     def tangent_specs(self) -> tuple[Any, ...]:
@@ -254,13 +249,13 @@ class _Active:
         for i, value in zip(self.moving, moving, strict=True):
             leaves[i] = value
         outs = self.graph(*leaves)
-        others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not _inexact(meta.dtype)]
+        others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not is_inexact(meta)]
         return [outs[i] for i in self.floating], others
 
     def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None) -> Any:
         """Outputs nested as the graph nests them; None in place of `others` where they are None."""
         floating_left, others_left = iter(floating), iter(others or ())
-        flat = [next(floating_left) if _inexact(meta.dtype) else next(others_left, None) for meta in self.graph.output_metas]
+        flat = [next(floating_left) if is_inexact(meta) else next(others_left, None) for meta in self.graph.output_metas]
         return jax.tree.unflatten(self.graph.out_tree, flat)
 
     def nested(self, moving: Sequence[Any]) -> tuple[Any, ...]:

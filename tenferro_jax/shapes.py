@@ -264,6 +264,11 @@ def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
     return not is_symbolic_dim(dim) or str(dim) in sizes or symbols_of(str(dim)) <= sizes.keys()
 
 
+def is_inexact(value: Any) -> bool:
+    """Whether something with a dtype has derivatives: it is floating or complex."""
+    return bool(jax.dtypes.issubdtype(value.dtype, np.inexact))
+
+
 def is_key(dtype: Any) -> bool:
     """Whether a dtype is that of random keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))

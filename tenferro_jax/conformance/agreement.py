@@ -21,8 +21,8 @@ from ..extension.runtimes import RouteKind
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.exported import load_exported
-from ..shapes import meta_of, struct
-from .examples import Inputs, grown, in_other_dtypes, is_float, is_half, of_other_sizes
+from ..shapes import is_inexact, meta_of, struct
+from .examples import Inputs, grown, in_other_dtypes, is_half, of_other_sizes
 from .inference import run_host_form, symbolic_graph
 from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
@@ -62,7 +62,7 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             want = wants[id(xs)] = got
         elif any(is_half(x.dtype) for x in xs) and len(got) == len(want):
             # An integer output that says something of rounded values, such as which is the largest, may differ by the rounding.
-            judged = [is_float(y) for y in got]
+            judged = [is_inexact(y) for y in got]
             got, want = (list(itertools.compress(outs, judged)) for outs in (got, want))
         subject.require_equal(what, got, want, "X8.10", SAME)
         yield unchecked or None

@@ -14,8 +14,8 @@ from ..extension.carrier import Extension
 from ..extension.contract import has_own_rule
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
-from ..shapes import meta_of
-from .examples import FLOATS, Inputs, cast, first_wrong, is_float
+from ..shapes import is_inexact, meta_of
+from .examples import FLOATS, Inputs, cast, first_wrong
 from .smooth import Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
@@ -37,7 +37,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         for mask in view.masks():
             what = f"{dtype}, derivative by {names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
-            missing = any(is_float(x) for i, x in enumerate(view.inputs) if i not in mask)
+            missing = any(is_inexact(x) for i, x in enumerate(view.inputs) if i not in mask)
             try:
                 jax.eval_shape(lambda *xs, f=f: jax.jvp(f, xs, xs), *at)
             except Exception as error:
@@ -167,7 +167,7 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Without a rule every derivative is refused by name, from inside transforms alike."""
-    floating = [i for i, x in enumerate(inputs) if is_float(x)]
+    floating = [i for i, x in enumerate(inputs) if is_inexact(x)]
     if not floating:
         raise NotApplicable("no input is floating or complex", "Nothing is to be done.")
     if has_own_rule(subject.op):
@@ -267,7 +267,7 @@ def _linear(view: Smooth, mask: Mask) -> bool | None:
 
 
 def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
-    return [np.zeros_like(x) if zero and i not in mask and is_float(x) else x for i, x in enumerate(view.inputs)]
+    return [np.zeros_like(x) if zero and i not in mask and is_inexact(x) else x for i, x in enumerate(view.inputs)]
 
 
 def _transposes(view: Smooth, held: Sequence[tuple[Mask, bool]], dtype: str) -> Iterator[None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ArityError, InvalidConfig
 from ..extension.contract import ExtensionOp
-from ..shapes import as_operand
+from ..shapes import as_operand, is_inexact
 
 Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""
@@ -97,11 +97,6 @@ def is_half(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 
 
-def is_float(x: Any) -> bool:
-    """Whether it has derivatives: a floating or complex dtype."""
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
-
-
 def cast(inputs: Inputs, dtype: str) -> Inputs:
     """Real floating inputs in another precision, complex ones in the one that goes with it."""
     complexes = {"float64": np.complex128, "float32": np.complex64}
@@ -123,7 +118,7 @@ def sizes_of(inputs: Inputs) -> list[int]:
 def resized(inputs: Inputs, old: int, new: int) -> Inputs:
     """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do, and indices stay in range."""
     made = []
-    indices = any(map(is_float, inputs)) and 0 < new < old
+    indices = any(map(is_inexact, inputs)) and 0 < new < old
     for x in inputs:
         if indices and x.dtype.kind in "iu":
             bounds = np.iinfo(x.dtype)
@@ -178,4 +173,4 @@ def smaller(inputs: Inputs) -> Iterator[Inputs]:
 
 def rows(inputs: Inputs, count: int) -> list[Inputs]:
     """`count` different examples near this one: floats scaled a little, which keeps signs, order and definiteness; others rolled."""
-    return [tuple((x * (1 + k / 16)).astype(x.dtype) if is_float(x) else np.roll(x, k) for x in inputs) for k in range(count)]
+    return [tuple((x * (1 + k / 16)).astype(x.dtype) if is_inexact(x) else np.roll(x, k) for x in inputs) for k in range(count)]

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .examples import FLOATS, Inputs, cast, first_wrong, is_float
+from ..shapes import is_inexact
+from .examples import FLOATS, Inputs, cast, first_wrong
 from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
@@ -52,7 +53,7 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
     at = cast(narrow.inputs, "float64")
     if wide.subject.refuses(narrow.inputs) or wide.subject.refuses(at):
         return
-    least = min((x.dtype for x in narrow.inputs if is_float(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
+    least = min((x.dtype for x in narrow.inputs if is_inexact(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
     info = jnp.finfo(least)
     v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
@@ -66,7 +67,7 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
         return
     size = 4 * float(info.eps)
     points = [
-        tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_float(x) else x for x in at) for _ in range(NEARBY)
+        tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_inexact(x) else x for x in at) for _ in range(NEARBY)
     ]
     near = [program(point, *directions)[1:] for point in (at, *points) if not wide.subject.refuses(point)]
     allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)

@@ -19,8 +19,8 @@ import numpy as np
 
 from ..errors import BackendFailure, NotDifferentiableError
 from ..extension.rules import is_stated
-from ..shapes import meta_of
-from .examples import Inputs, cast, is_float, replaced, resized, sizes_of
+from ..shapes import is_inexact, meta_of
+from .examples import Inputs, cast, replaced, resized, sizes_of
 from .subject import NotApplicable, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
@@ -176,8 +176,8 @@ def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse:
     metas = subject.metas(wide)
     if metas is None:
         raise NotApplicable(f"the op takes no {dtype} inputs", "Accept them, if the op is to be differentiated.")
-    outputs = tuple(i for i, m in enumerate(metas) if is_float(m))
-    floating = tuple(i for i, x in enumerate(wide) if is_float(x))
+    outputs = tuple(i for i, m in enumerate(metas) if is_inexact(m))
+    floating = tuple(i for i, x in enumerate(wide) if is_inexact(x))
     if not outputs or not floating:
         raise NotApplicable(f"no {'output' if floating else 'input'} is floating or complex", "Nothing is to be done.")
     whole = Smooth(subject, wide, floating, outputs, "")
@@ -238,14 +238,16 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
     everywhere = inputs
     for size in reversed(sizes):
         everywhere = resized(everywhere, size, size - 1)
-    grown = tuple((x * (1 + np.arange(x.size).reshape(x.shape) / 16)).astype(x.dtype) if is_float(x) else x for x in resized(inputs, 1, 2))
+    grown = tuple(
+        (x * (1 + np.arange(x.size).reshape(x.shape) / 16)).astype(x.dtype) if is_inexact(x) else x for x in resized(inputs, 1, 2)
+    )
     for made in [everywhere, *(resized(inputs, size, size - 1) for size in sizes)] if sizes else [grown]:
         if [x.shape for x in made] != [x.shape for x in inputs] and subject.metas(made) is not None:
             try:
                 outs = subject.expected(made)
             except Exception:  # the op need not take values that nobody gave
                 continue
-            if all(np.isfinite(y).all() for y in outs if is_float(y)):
+            if all(np.isfinite(y).all() for y in outs if is_inexact(y)):
                 return made
     return None
 

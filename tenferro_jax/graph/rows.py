@@ -29,7 +29,7 @@ from ..ops import (
     structural,
     window,
 )
-from ..shapes import TensorMeta
+from ..shapes import TensorMeta, is_inexact
 from .graph import bodies
 
 Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
@@ -142,7 +142,7 @@ def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 def _expanded_primitive(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     """A hijax primitive: what it expands to. Its own derivative, where it can have one, is lost, and that is noted."""
-    if any(_inexact(v.aval.dtype) for v in eqn.outvars) and not reader.is_derivative_free:
+    if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
         reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
     return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
 
@@ -184,27 +184,20 @@ def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequenc
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
 
 
-def _of_moving(fn: Any, xs: Sequence[Any], moving: Sequence[int]) -> Any:
+def of_moving(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) -> Callable[..., Any]:
     """The function of those of its inputs that have tangents."""
-
-    def of_moving(*parts: Any) -> Any:
-        full = list(xs)
-        for i, part in zip(moving, parts, strict=True):
-            full[i] = part
-        return fn(*full)
-
-    return of_moving
+    return lambda *parts: fn(*(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs)))
 
 
 def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
     metas = [v.meta for v in inputs]
-    moving = [i for i, m in enumerate(metas) if _inexact(m.dtype)]
+    moving = [i for i, m in enumerate(metas) if is_inexact(m)]
 
     def run(*both: Any) -> Any:
         primals, given = both[: len(metas)], both[len(metas) :]
-        outs, tangents = jax.jvp(_of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
-        return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if _inexact(out.dtype))]
+        outs, tangents = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
+        return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if is_inexact(out))]
 
     return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
 
@@ -212,11 +205,11 @@ def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
 def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents -> cotangents)."""
     metas = [v.meta for v in inputs]
-    moving = [i for i, m in enumerate(metas) if _inexact(m.dtype)]
+    moving = [i for i, m in enumerate(metas) if is_inexact(m)]
     found: dict[str, Any] = {}
 
     def forward(*xs: Any) -> Any:
-        outs, pullback = jax.vjp(_of_moving(fn, xs, moving), *(xs[i] for i in moving))
+        outs, pullback = jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
         residuals, found["tree"] = jax.tree.flatten(pullback)
         found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
         return [*outs, *residuals]
@@ -227,15 +220,11 @@ def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
 
     def backward(*both: Any) -> Any:
         cotangents = iter(both[len(residuals) :])
-        given = [next(cotangents) if _inexact(o.dtype) else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
+        given = [next(cotangents) if is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
         return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
 
-    taken = [m for m in forward_graph.output_metas[: len(outs)] if _inexact(m.dtype)]
+    taken = [m for m in forward_graph.output_metas[: len(outs)] if is_inexact(m)]
     return forward_graph, reader.rule_graph(backward, [*residuals, *taken])
-
-
-def _inexact(dtype: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
 # --- control flow --------------------------------------------------------------------------------------------------

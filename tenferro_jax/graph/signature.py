@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..dimensions import Guard
@@ -17,7 +16,7 @@ from ..ops.op import StdTensorOp, require_fields, require_inputs
 from ..ops.reduction import Reduce
 from ..ops.vocabulary import WITH_BODIES
 from ..ops.window import ReduceWindow
-from ..shapes import TensorMeta
+from ..shapes import TensorMeta, is_inexact
 from .graph import bodies
 
 Metas = Sequence[TensorMeta]
@@ -139,7 +138,7 @@ def _custom_vjp(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
 
 
 def _moving(metas: Metas) -> tuple[TensorMeta, ...]:
-    return tuple(meta for meta in metas if jax.dtypes.issubdtype(meta.dtype, np.inexact))
+    return tuple(filter(is_inexact, metas))
 
 
 _SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta, ...] | None]] = {

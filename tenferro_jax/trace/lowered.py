@@ -18,6 +18,8 @@ from ..extension.routes import ANY_PLATFORM
 from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..graph.read_jaxpr import RULE_DEPTH
+from ..graph.rows import of_moving
+from ..shapes import is_inexact
 from .trace import trace
 
 _DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
@@ -177,24 +179,19 @@ def _derivative(eqn: Any) -> Any:
 def _pushed(fn: Callable[..., Any], eqn: Any, primals: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """(outputs, tangents of those that have some), for tangents of the inputs that have some."""
     moving = _moving(eqn.invars)
-    outs, found = jax.jvp(_of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
+    outs, found = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
     return outs, [found[i] for i in _moving(eqn.outvars)]
 
 
 def _pulled(fn: Callable[..., Any], eqn: Any, xs: Sequence[Any]) -> tuple[list[Any], Any]:
     """(outputs, the function of their cotangents), for the inputs that have tangents."""
     moving = _moving(eqn.invars)
-    return jax.vjp(_of_moving(fn, xs, moving), *(xs[i] for i in moving))
-
-
-def _of_moving(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) -> Callable[..., list[Any]]:
-    """The function of those of its inputs that have tangents."""
-    return lambda *parts: fn(*(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs)))
+    return jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
 
 
 def _moving(variables: Sequence[Any]) -> list[int]:
     """Which of the variables have tangents."""
-    return [i for i, v in enumerate(variables) if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
+    return [i for i, v in enumerate(variables) if is_inexact(v.aval)]
 
 
 def _full(found: Sequence[Any], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
