@@ -194,7 +194,7 @@ def host_errors() -> Iterator[None]:
         ) from error
 
 
-def _own(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
+def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
     """What the op says of its output shardings, checked; a PartitionSpec is one on the inputs' mesh."""
     given = op.infer_output_sharding(inputs)
     if given is None:
@@ -218,7 +218,7 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
       InvalidConfig: neither the op nor its lowering says it.
     """
     with authored(carrier.family_id, "infer_output_sharding"):
-        given = _over_levels(carrier.batching, functools.partial(_own, carrier.op), inputs)
+        given = _shardings_over_levels(carrier.batching, functools.partial(_own_shardings, carrier.op), inputs)
     if given is not None:
         return given
     problem, cause = "an op without lowering", None
@@ -248,7 +248,7 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     ) from cause
 
 
-def _over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any]) -> list[Any] | None:
+def _shardings_over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any]) -> list[Any] | None:
     """What an op says of its output shardings, each with the batch axes first, placed as those of its inputs; or None."""
     if not levels:
         given = fn(structs)
@@ -265,7 +265,7 @@ def _over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any])
         )
         for struct, axis in zip(structs, axes, strict=True)
     ]
-    inner = _over_levels(levels[1:], fn, element)
+    inner = _shardings_over_levels(levels[1:], fn, element)
     place = next((p for s, axis in zip(structs, axes, strict=True) if axis is not None and (p := s.sharding.spec[axis])), None)
     return None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
 

@@ -83,6 +83,8 @@ class Limits:
             )
 
 
+USUAL_LIMITS = Limits()
+
 MAGIC = b"tenferro-graph\r\n"
 VERSION = 2
 """The last version of the format; a file has the first one that can say what is in it."""

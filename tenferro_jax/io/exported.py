@@ -32,7 +32,7 @@ from ..extension.registry import require_extension_factory, require_known_versio
 from ..jax_seam import Module
 from ..shapes import as_operand, meta_of, require_x64_leaves, solve_sizes
 from .container import MAGIC as GRAPH_MAGIC
-from .container import Limits, replace_file
+from .container import USUAL_LIMITS, Limits, replace_file
 from .footer import Manifest, damaged, read_footer, with_footer
 
 
@@ -245,15 +245,12 @@ def described(exported: jax.export.Exported, modules: Sequence[Module], jax_vers
     )
 
 
-_LIMITS = Limits()
-
-
 def load_exported(
     source: bytes | bytearray | memoryview | str | os.PathLike[str],
     *,
     check_extensions: bool = False,
     trusted: bool = False,
-    limits: Limits = _LIMITS,
+    limits: Limits = USUAL_LIMITS,
 ) -> ExportedProgram:
     """Read an exported program from a file or its bytes.
 

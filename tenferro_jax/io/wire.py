@@ -6,11 +6,9 @@ import os
 
 from ..errors import require_kind
 from ..graph.graph import Graph, require_graph
-from .container import HEADER_BYTES, Limits, damaged, declared, pack, replace_file, unpack
+from .container import HEADER_BYTES, USUAL_LIMITS, Limits, damaged, declared, pack, replace_file, unpack
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
-
-_LIMITS = Limits()
 
 
 def to_wire(graph: Graph) -> bytes:
@@ -40,7 +38,7 @@ def to_wire(graph: Graph) -> bytes:
 
 
 def from_wire(
-    source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = _LIMITS
+    source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
 ) -> Graph:
     """The graph that `to_wire` wrote; length and digest are checked first, then every record, then the graph by `verify`.
 
@@ -101,7 +99,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
 
 
 def load_graph(
-    path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = _LIMITS
+    path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
 ) -> Graph:
     """The graph in a file that `save_graph` wrote; no more is read of a file than its first bytes promise.
 
