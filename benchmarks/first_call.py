@@ -20,8 +20,10 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import TROPICAL_RUNTIMES, TropicalEinsum, best_assignment, log_sum_exp, max_plus, tropical_einsum
-from tenferro_jax import Progress, RouteKind, compile_std_to_exec, trace
+from tenferro_jax import compile_std_to_exec, trace
+from tenferro_jax.engine import Progress
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from .measure import header
 

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus, tropical_einsum
-from tenferro_jax import RouteKind
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from .measure import header, spread
 

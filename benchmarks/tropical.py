@@ -28,8 +28,9 @@ from jax import lax
 
 from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, closure, max_plus
 from ext_tropical.step.native.library import native
-from tenferro_jax import Engine, RouteKind, trace
+from tenferro_jax import Engine, trace
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from .measure import alternating, header
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import DTypeError
+from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,

@@ -1,5 +1,6 @@
 """The docs hold: every block and docstring example runs and prints what the page says; pages and code name the same things."""
 
+import importlib
 import inspect
 import pathlib
 import re
@@ -59,6 +60,13 @@ def test_the_error_page_names_every_class():
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
     classes = [n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.TenferroError)]
     assert rows == classes
+
+
+def test_the_tour_says_where_a_name_is():
+    rows = re.findall(r"^\| `(tenferro_jax[\w.]*)` \| (`.*`) \|$", (ROOT / "docs/tour.md").read_text(), re.MULTILINE)
+    assert len(rows) == 6
+    for package, names in rows:
+        assert re.findall(r"`(\w+)`", names) == importlib.import_module(package).__all__
 
 
 def test_every_dependency_has_a_reason():

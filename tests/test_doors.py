@@ -1,17 +1,18 @@
 """The doors: what they export, and that each public name is documented in the house's form."""
 
+import importlib
 import inspect
 
 import pytest
 
-import ext_tropical
-import tenferro_jax
-import tenferro_jax.conformance
-import tenferro_jax.extension
+from tenferro_jax import errors
 
-DOORS = (tenferro_jax, tenferro_jax.extension, tenferro_jax.conformance, ext_tropical)
+PACKAGES = ("", ".extension", ".conformance", ".engine", ".graph", ".io", ".einsum")
+DOORS = [importlib.import_module(name) for name in (*(f"tenferro_jax{package}" for package in PACKAGES), "ext_tropical")]
+LISTS = [*DOORS, importlib.import_module("tenferro_jax.extension.routes")]
 PUBLIC = sorted(
-    {(f"{door.__name__}.{name}", getattr(door, name)) for door in DOORS for name in door.__all__ if callable(getattr(door, name))},
+    {(f"{room.__name__}.{name}", getattr(room, name)) for room in LISTS for name in room.__all__ if callable(getattr(room, name))}
+    | {(f"errors.{name}", c) for name, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.TenferroError)},
     key=lambda p: p[0],
 )
 FUNCTIONS = [(name, f) for name, f in PUBLIC if inspect.isfunction(f)]

@@ -34,6 +34,8 @@ FLOORS = {
 TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
 DOORS = {
     "tenferro_jax",
+    "tenferro_jax.einsum",
+    "tenferro_jax.errors",
     "tenferro_jax.extension",
     "tenferro_jax.extension.family",
     "tenferro_jax.extension.registry",

@@ -10,6 +10,7 @@ import pytest
 import ext_tropical as et
 import tenferro_jax as tj
 from ext_tropical import composition
+from tenferro_jax.errors import DTypeError, X64Error
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -75,7 +76,7 @@ def test_integers_that_32_bits_do_not_hold_are_refused(name):
     with jax.enable_x64(False):
         for make in (ORIGINS["NumPy array"], ORIGINS["list"], ORIGINS["list of NumPy"]):
             given = [make(np.array(x) + 2**31, "int64") for x in data]
-            with pytest.raises(tj.X64Error, match=r"integers from \d+ to \d+ while 64-bit types are off"):
+            with pytest.raises(X64Error, match=r"integers from \d+ to \d+ while 64-bit types are off"):
                 call(*given)
 
 
@@ -98,7 +99,7 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
             np.testing.assert_array_equal(as_array(given, "here"), given)
             return
         for form in (given, list(given), [given], memoryview(given)):
-            with pytest.raises(tj.X64Error, match="here: given integers"):
+            with pytest.raises(X64Error, match="here: given integers"):
                 as_array(form, "here")
 
 
@@ -112,19 +113,19 @@ def test_integers_that_64_bits_do_not_hold_are_told_so(integers, x64):
         with pytest.raises(OverflowError):
             jnp.asarray(integers)
         for take in (as_array, lambda x, where: et.tropical_einsum("i->", jax.tree.leaves(x))):
-            with pytest.raises(tj.DTypeError, match=rf"given the integer {farthest}; needed at most 2\*\*63 - 1") as error:
+            with pytest.raises(DTypeError, match=rf"given the integer {farthest}; needed at most 2\*\*63 - 1") as error:
                 take(integers, "here")
-            assert (type(error.value) is tj.X64Error) == (not x64)
+            assert (type(error.value) is X64Error) == (not x64)
             assert "enable_x64" not in str(error.value)
-    with pytest.raises(tj.DTypeError, match="an integer of 20001 bits; needed at most"):
+    with pytest.raises(DTypeError, match="an integer of 20001 bits; needed at most"):
         as_array([2**20000], "here")
 
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_the_integer_beside_numpy_data_is_what_is_refused(x64):
-    with jax.enable_x64(x64), pytest.raises(tj.DTypeError, match=r"300 out of bounds for int8; needed .*NumPy data among them") as error:
+    with jax.enable_x64(x64), pytest.raises(DTypeError, match=r"300 out of bounds for int8; needed .*NumPy data among them") as error:
         as_array([np.int8(1), 300], "here")
-    assert type(error.value) is tj.DTypeError
+    assert type(error.value) is DTypeError
 
 
 def test_ops_stay_strict():
@@ -135,7 +136,7 @@ def test_ops_stay_strict():
         calls += [lambda x: tj.export(jnp.sin, x), tj.TracedTensor.from_array, lambda x: lazy @ x, lambda x: tj.Engine().eval(graph, x)]
         for call in calls:
             for dtype in ("float64", "int64"):
-                with pytest.raises(tj.X64Error, match=f"a {dtype} array while 64-bit types are off"):
+                with pytest.raises(X64Error, match=f"a {dtype} array while 64-bit types are off"):
                     call(np.ones(2, dtype))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import InvalidConfig
+from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.shapes import as_array
 
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed

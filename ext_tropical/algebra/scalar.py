@@ -7,7 +7,7 @@ import math
 import numbers
 from typing import Any, Self
 
-from tenferro_jax import DTypeError
+from tenferro_jax.errors import DTypeError
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import DTypeError, Duplicate, InvalidConfig
+from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import InvalidConfig
+from tenferro_jax.errors import InvalidConfig
 
 from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, register_semiring
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
-from tenferro_jax import Plan
+from tenferro_jax.einsum import Plan
 from tenferro_jax.extension import apply
 
 from ..algebra.semiring import SelectiveSemiring, Semiring

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from opt_einsum import get_symbol
 
-from tenferro_jax import DTypeError, InvalidConfig, Unsupported, errors, parse_interleaved
+from tenferro_jax.einsum import parse_interleaved
+from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, no_semiring_among
@@ -172,7 +173,7 @@ class _Problem:
 
     @property
     def where(self) -> str:
-        return f"tropical_einsum {errors.shortened(self.equation)!r}"
+        return f"tropical_einsum {shortened(self.equation)!r}"
 
 
 def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: str, accumulate: str | None, winners: bool) -> _Problem:
@@ -186,13 +187,13 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
         raise InvalidConfig(
-            where=f"tropical_einsum {errors.shortened(equation)!r}, ties",
+            where=f"tropical_einsum {shortened(equation)!r}, ties",
             given=repr(ties),
             needed="'first' or 'split'",
         )
     if ties == "split" and not isinstance(semiring, SelectiveSemiring):
         raise InvalidConfig(
-            where=f"tropical_einsum {errors.shortened(equation)!r}, ties",
+            where=f"tropical_einsum {shortened(equation)!r}, ties",
             given=f"'split' under {semiring!r}",
             needed="a selective semiring: others have no ties",
             fix="Leave ties out.",

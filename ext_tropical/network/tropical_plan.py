@@ -19,7 +19,9 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import DTypeError, InvalidConfig, Plan, ShapeError, Step, Unsupported, errors, parse_interleaved, plan_einsum
+from tenferro_jax import plan_einsum
+from tenferro_jax.einsum import Plan, Step, parse_interleaved
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring, no_semiring_among
 from ..algebra.shipped import max_mul, max_plus
@@ -165,7 +167,7 @@ class TropicalPlan:
         return self.slices * self.plan.cost
 
     def __repr__(self) -> str:
-        text = errors.shortened(self.plan.equation.text)
+        text = shortened(self.plan.equation.text)
         return f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak {self.peak})"
 
     def __str__(self) -> str:
@@ -281,7 +283,7 @@ def cached_plan(
     if not all(isinstance(size, int) for _, size in plan.sizes):
         if memory_limit is not None:
             raise Unsupported(
-                where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
+                where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
                 given="symbolic sizes",
                 needed="sizes that are known",
                 fix="Leave memory_limit out, or trace with concrete sizes.",
@@ -301,7 +303,7 @@ def cached_plan(
     found = TropicalPlan(sliced, plan.sizes, memory.peak(lengths))
     if found.slices > MOST_SLICES:
         raise InvalidConfig(
-            where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
+            where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
             given=f"{memory_limit} bytes, which takes {found.slices} slices",
             needed=f"at most {MOST_SLICES} slices",
             fix="Raise the limit, or contract less at once.",
@@ -323,9 +325,9 @@ def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: in
             tables = ", ".join(map(str, sorted(used[number])[:5])) + (", ..." if len(used[number]) > 5 else "")
             fewer = "Take fewer of these operands, or drop labels from them"
             raise ShapeError(
-                where=f"tropical_einsum {errors.shortened(equation)!r}",
+                where=f"tropical_einsum {shortened(equation)!r}",
                 given=f"a result of {step.size} entries, one for each value of {len(step.result)} labels, in step {number}, "
-                f"{errors.shortened(step.equation)}, of {len(used[number])} operands: {tables}",
+                f"{shortened(step.equation)}, of {len(used[number])} operands: {tables}",
                 needed=needed,
                 fix="Keep fewer labels in the output."
                 if is_output
@@ -349,7 +351,7 @@ def byte_count(equation: str, memory_limit: Any) -> int | None:
     if memory_limit is None or (isinstance(memory_limit, int | np.integer) and not isinstance(memory_limit, bool) and memory_limit > 0):
         return None if memory_limit is None else int(memory_limit)
     raise InvalidConfig(
-        where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
+        where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
         given=repr(memory_limit),
         needed="a positive number of bytes, an integer",
         fix="Pass an int such as 2**30.",
@@ -366,7 +368,7 @@ def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit:
         tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
         if not tried:
             raise InvalidConfig(
-                where=f"tropical_einsum {errors.shortened(equation)!r}, memory_limit",
+                where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
                 given=f"{memory_limit} bytes",
                 needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry of everything else",
                 fix="Raise the limit, or contract less at once.",

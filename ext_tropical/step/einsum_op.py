@@ -15,7 +15,8 @@ import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
-from tenferro_jax import DTypeError, PayloadError, ShapeError, TensorMeta, Unsupported
+from tenferro_jax import TensorMeta
+from tenferro_jax.errors import DTypeError, PayloadError, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tenferro_jax import Equation, EquationError, parse_equation
+from tenferro_jax.einsum import Equation, parse_equation
+from tenferro_jax.errors import EquationError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import TensorMeta, Unsupported
+from tenferro_jax import TensorMeta
+from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, lookup_extension_factory, register_extension
 from tenferro_jax.extension.registry import ExtensionFactory
 

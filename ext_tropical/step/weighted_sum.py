@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import DTypeError, Equation, InvalidConfig, PayloadError, TensorMeta
+from tenferro_jax import TensorMeta
+from tenferro_jax.einsum import Equation
+from tenferro_jax.errors import DTypeError, InvalidConfig, PayloadError
 from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring

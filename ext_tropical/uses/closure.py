@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest

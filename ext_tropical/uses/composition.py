@@ -15,7 +15,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from tenferro_jax import ShapeError, Unsupported, errors, parse_interleaved, plan_einsum
+from tenferro_jax import plan_einsum
+from tenferro_jax.einsum import parse_interleaved
+from tenferro_jax.errors import ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
@@ -61,7 +63,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
             needed=f"one of {', '.join(map(repr, _REDUCE))}",
             fix="Use ext_tropical.tropical_einsum.",
         )
-    where = f"tropical_einsum {errors.shortened(equation)!r}"
+    where = f"tropical_einsum {shortened(equation)!r}"
     arrays = [jnp.asarray(as_array(x, f"{where}, operand {i}")) for i, x in enumerate(operands)]
     plan = plan_einsum(equation, [x.shape for x in arrays])
     dtype = one_dtype(where, semiring, [x.dtype for x in arrays], operands)

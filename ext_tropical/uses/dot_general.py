@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from opt_einsum import get_symbol
 
-from tenferro_jax import InvalidConfig, ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import Semiring

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tenferro_jax import ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, as_selective

@@ -1,1 +1,6 @@
-"""Wing on floors 0 to 3: einsum text, plans, nodes."""
+"""Einsum text and plans. Re-exports only."""
+
+from .einsum_plan import Plan, Step
+from .notation import Equation, parse_equation, parse_interleaved
+
+__all__ = ["Equation", "Plan", "Step", "parse_equation", "parse_interleaved"]

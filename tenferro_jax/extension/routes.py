@@ -15,6 +15,8 @@ from .contract import has_host_form, has_lowering, lowered
 from .runtimes import Kernel, RouteKind
 from .scope import authored
 
+__all__ = ["Route", "RouteKind", "routes"]
+
 ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops, with no place where it runs
 
 

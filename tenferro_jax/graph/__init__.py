@@ -1,1 +1,7 @@
-"""Floor 3: graphs, which do not know how they run, and their builder."""
+"""Graphs, which do not know how they run: their parts. Re-exports only."""
+
+from ..dimensions import Guard
+from .builder import Value
+from .graph import Node
+
+__all__ = ["Guard", "Node", "Value"]

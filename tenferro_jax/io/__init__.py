@@ -1,1 +1,5 @@
-"""Floor 7: programs and graphs as files."""
+"""Programs and graphs as files: what a reader allows. Re-exports only."""
+
+from .container import Limits
+
+__all__ = ["Limits"]

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import ShapeError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tenferro_jax import ConformanceError
 from tenferro_jax.conformance import conformance_tests
+from tenferro_jax.errors import ConformanceError
 
 from .broken_ops import DEFECTS, arguments
 

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from tenferro_jax import ConformanceError
 from tenferro_jax.conformance import conformance_tests
 from tenferro_jax.conformance.examination import CHECKS
+from tenferro_jax.errors import ConformanceError
 from tenferro_jax.extension import ExtensionRuleSet
 
 from .broken_ops import Cube, CubeRule

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from tenferro_jax import ArityError, ConformanceError, InvalidConfig, check_extension
+from tenferro_jax import check_extension
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.examination import CHECKS
+from tenferro_jax.errors import ArityError, ConformanceError, InvalidConfig
 from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare

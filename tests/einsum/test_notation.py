@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opt_einsum import get_symbol
 
-from tenferro_jax import ArityError, EquationError, ShapeError, parse_equation, parse_interleaved
+from tenferro_jax.einsum import parse_equation, parse_interleaved
 from tenferro_jax.einsum.notation import axis_label, equation_for
+from tenferro_jax.errors import ArityError, EquationError, ShapeError
 
 
 @given(st.lists(st.text("abcdA", max_size=4), min_size=1, max_size=3))

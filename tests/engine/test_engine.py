@@ -16,22 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import (
-    ADRuleError,
-    ArityError,
-    DTypeError,
-    Engine,
-    Graph,
-    InvalidConfig,
-    Progress,
-    RouteKind,
-    ShapeError,
-    X64Error,
-    export,
-    grad,
-    trace,
-)
+from tenferro_jax import Engine, Graph, export, grad, trace
+from tenferro_jax.engine import Progress
+from tenferro_jax.errors import ADRuleError, ArityError, DTypeError, InvalidConfig, ShapeError, X64Error
 from tenferro_jax.extension import ExtensionRuleSet, apply
+from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 

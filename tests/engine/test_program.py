@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Cost, Engine, RouteKind, Unsupported, compile_std_to_exec, trace
+from tenferro_jax import Engine, compile_std_to_exec, trace
+from tenferro_jax.engine import Cost
+from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from ..extension_ops import HostCumulate
 from ..oracles import brute_force

@@ -12,21 +12,11 @@ from jax import lax
 from benchmarks import training_step
 from benchmarks.measure import canonical_hlo
 from ext_tropical import tropical_einsum
-from tenferro_jax import (
-    BackendFailure,
-    Engine,
-    GraphBuilder,
-    InvalidConfig,
-    MetaMismatchError,
-    RouteKind,
-    Unsupported,
-    X64Error,
-    compile_std_to_exec,
-    export,
-    trace,
-)
+from tenferro_jax import Engine, GraphBuilder, compile_std_to_exec, export, trace
 from tenferro_jax.engine.instruction import HostStep, Segment
+from tenferro_jax.errors import BackendFailure, InvalidConfig, MetaMismatchError, Unsupported, X64Error
 from tenferro_jax.extension import ExtensionOp, apply
+from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.ops.linalg import Solve, ValidateNonsingular
 
 from ..extension_ops import HostCumulate

@@ -15,7 +15,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from ext_tropical.network.tropical_plan import SCRATCH
-from tenferro_jax import ShapeError
+from tenferro_jax.errors import ShapeError
 
 from ..oracles import ALGEBRAS, SIZES_OF_ONE, brute_force, log_einsum, object_einsum
 from ..sweep import in_turn

@@ -11,7 +11,8 @@ import pytest
 from scipy.sparse import csgraph, csr_array
 
 from ext_tropical import ClosureResult, closure, log_sum_exp, matrix_power, min_plus
-from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported, export
+from tenferro_jax import export
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, object_einsum
 

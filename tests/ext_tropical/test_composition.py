@@ -20,7 +20,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_reduce_sum,
 )
-from tenferro_jax import DTypeError, EquationError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import DTypeError, EquationError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS, brute_force, object_einsum
 

@@ -24,7 +24,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
-from tenferro_jax import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
+from tenferro_jax.errors import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
 from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
 

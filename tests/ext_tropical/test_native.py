@@ -17,8 +17,9 @@ from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_mul, ma
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
 from ext_tropical.step.tropical_runtimes import run_native
-from tenferro_jax import RouteKind, check_extension, export, routes, trace
+from tenferro_jax import check_extension, export, routes, trace
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from ..sweep import some, times
 

@@ -26,7 +26,8 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
 )
 from ext_tropical.network.tropical_plan import SCRATCH
-from tenferro_jax import DTypeError, InvalidConfig, ShapeError, Unsupported, export, trace
+from tenferro_jax import export, trace
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import object_einsum
 from ..sweep import some, times

@@ -27,7 +27,9 @@ from ext_tropical import (
 from ext_tropical.step.kernels import reference
 from ext_tropical.step.pallas import backend, search
 from ext_tropical.step.tropical_runtimes import run_gpu
-from tenferro_jax import RouteKind, Unsupported, routes
+from tenferro_jax import routes
+from tenferro_jax.errors import Unsupported
+from tenferro_jax.extension.routes import RouteKind
 
 from ..oracles import brute_force
 

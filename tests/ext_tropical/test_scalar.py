@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_tropical import MaxMul, MaxPlus, MinPlus
-from tenferro_jax import DTypeError
+from tenferro_jax.errors import DTypeError
 
 from ..oracles import brute_force, object_einsum
 

@@ -25,7 +25,8 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from tenferro_jax import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId, check_extension
+from tenferro_jax import check_extension
+from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 

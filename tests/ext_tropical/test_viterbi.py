@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import viterbi
-from tenferro_jax import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 
 from ..oracles import ALGEBRAS
 

@@ -12,6 +12,7 @@ import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus
 from ext_tropical.step.weighted_sum import Place, WeightedSum
 from tenferro_jax import check_extension
+from tenferro_jax.errors import ArityError, DTypeError, PayloadError, ShapeError
 from tenferro_jax.extension import apply
 
 from ..sweep import some
@@ -153,18 +154,18 @@ def test_symbolic_sizes():
     ((max_plus, "ij,jk->ik", (), "out"), "field places"),
 ])  # fmt: skip
 def test_payloads_that_mean_nothing(payload, text):
-    with pytest.raises(tj.PayloadError, match=text):
+    with pytest.raises(PayloadError, match=text):
         WeightedSum(*payload)
 
 
 def test_inputs_that_do_not_fit():
     op = WeightedSum(max_plus, "ij,jk->ik", (LHS,))
     a, b, v = np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4))
-    with pytest.raises(tj.ShapeError):
+    with pytest.raises(ShapeError):
         apply(op, a, b, v, b)
-    with pytest.raises(tj.DTypeError, match="float32 or float64"):
+    with pytest.raises(DTypeError, match="float32 or float64"):
         apply(op, *(x.astype(np.float16) for x in (a, b, v, a)))
-    with pytest.raises(tj.ArityError):
+    with pytest.raises(ArityError):
         apply(op, a, b, v)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import ArityError, InvalidConfig
+from tenferro_jax.errors import ArityError, InvalidConfig
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply
 
 from ..extension_ops import Bilinear, HostCumulate, MaxAndIndex, ScaledSquare

@@ -8,19 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import (
-    DTypeError,
-    InvalidConfig,
-    MetaMismatchError,
-    PayloadError,
-    RouteKind,
-    TracedTensor,
-    UndecidedDimensionError,
-    Unsupported,
-    export,
-    routes,
-)
+from tenferro_jax import TracedTensor, export, routes
+from tenferro_jax.errors import DTypeError, InvalidConfig, MetaMismatchError, PayloadError, UndecidedDimensionError, Unsupported
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, require_equal
+from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
 
 from ..extension_ops import RULES, RUNTIMES, KernelSine, ScaledSquare

@@ -6,21 +6,11 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import (
-    ArityError,
-    BackendFailure,
-    Engine,
-    ExtensionLoweringError,
-    InvalidConfig,
-    MetaMismatchError,
-    RouteKind,
-    Unsupported,
-    host_errors,
-    routes,
-    trace,
-)
+from tenferro_jax import Engine, host_errors, routes, trace
+from tenferro_jax.errors import ArityError, BackendFailure, ExtensionLoweringError, InvalidConfig, MetaMismatchError, Unsupported
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
 from tenferro_jax.extension.carrier import Extension
+from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import Bilinear, HostCumulate, ScaledSquare

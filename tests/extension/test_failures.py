@@ -6,21 +6,17 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import (
+from tenferro_jax import Engine, compile_std_to_exec, host_errors, routes, trace
+from tenferro_jax.errors import (
     ADRuleError,
     ArityError,
     BackendFailure,
     Duplicate,
-    Engine,
     ExtensionLoweringError,
     InvalidConfig,
     MalformedFamilyId,
     MetaMismatchError,
     Unsupported,
-    compile_std_to_exec,
-    host_errors,
-    routes,
-    trace,
 )
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, register_extension
 from tenferro_jax.extension import registry as registry_module

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenferro_jax import GraphBuilder, InvalidConfig, MalformedFamilyId, PayloadError, TensorMeta, trace
+from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax.errors import InvalidConfig, MalformedFamilyId, PayloadError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, extension_op
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.family import parse_family_id

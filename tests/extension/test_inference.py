@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, InvalidConfig, MetaMismatchError, ShapeConstraintViolation, ShapeError, TensorMeta, X64Error, trace
+from tenferro_jax import Engine, TensorMeta, trace
+from tenferro_jax.errors import InvalidConfig, MetaMismatchError, ShapeConstraintViolation, ShapeError, X64Error
 from tenferro_jax.extension import ExtensionOp, apply, require_equal
 
 from ..extension_ops import Bilinear, ScaledSquare

@@ -13,6 +13,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax.cli import main
+from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import apply, lookup_extension_factory
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.family import parse_family_id
@@ -81,7 +82,7 @@ def path(tmp_path):
 @pytest.mark.clause("X9.7")
 def test_a_trusted_file_finds_its_families_and_their_rules(install, path):
     install()
-    with pytest.raises(tj.Unsupported, match=rf"{FAMILY}: not registered.*--register ext_tropical:register"):
+    with pytest.raises(Unsupported, match=rf"{FAMILY}: not registered.*--register ext_tropical:register"):
         tj.load_graph(path)
     tj.load_graph(path, skip_missing_extensions=True)
     assert imported() == set()
@@ -96,10 +97,10 @@ def test_a_trusted_file_finds_its_families_and_their_rules(install, path):
 
 @pytest.mark.clause("X9.7")
 def test_a_package_without_rules_and_nobody_at_all(install, path):
-    with pytest.raises(tj.Unsupported, match="not registered"):
+    with pytest.raises(Unsupported, match="not registered"):
         tj.load_graph(path, trusted=True)
     install("silent")
-    with pytest.raises(tj.Unsupported, match="not registered"):
+    with pytest.raises(Unsupported, match="not registered"):
         tj.load_graph(path, trusted=True)
     assert tj.load_graph(path, trusted=True, skip_missing_extensions=True).nodes
 
@@ -108,7 +109,7 @@ def test_a_package_without_rules_and_nobody_at_all(install, path):
 @pytest.mark.clause("X9.7")
 def test_a_package_that_fails_is_named(function, given, install, path):
     install(function)
-    with pytest.raises(tj.Unsupported, match=rf"entry point test-package = publisher_of_squares:{function} in .*{given}"):
+    with pytest.raises(Unsupported, match=rf"entry point test-package = publisher_of_squares:{function} in .*{given}"):
         tj.load_graph(path, trusted=True)
 
 

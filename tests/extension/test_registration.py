@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Duplicate, Engine, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError, trace
+from tenferro_jax import Engine, trace
+from tenferro_jax.errors import Duplicate, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError
 from tenferro_jax.extension import ExtensionOp, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.carrier import Extension

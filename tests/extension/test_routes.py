@@ -5,18 +5,8 @@ import jax.export
 import numpy as np
 import pytest
 
-from tenferro_jax import (
-    BackendFailure,
-    DuplicateKernel,
-    Engine,
-    InvalidConfig,
-    MalformedFamilyId,
-    RouteKind,
-    Unsupported,
-    check_extension,
-    routes,
-    trace,
-)
+from tenferro_jax import Engine, check_extension, routes, trace
+from tenferro_jax.errors import BackendFailure, DuplicateKernel, InvalidConfig, MalformedFamilyId, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,
@@ -26,7 +16,7 @@ from tenferro_jax.extension import (
     apply,
 )
 from tenferro_jax.extension.carrier import Extension
-from tenferro_jax.extension.routes import choose_route
+from tenferro_jax.extension.routes import RouteKind, choose_route
 from tenferro_jax.jax_seam import Site
 from tenferro_jax.shapes import TensorMeta
 

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import (
+from tenferro_jax import Engine, trace
+from tenferro_jax.errors import (
     ADRuleError,
     DuplicateRule,
-    Engine,
     MalformedFamilyId,
     MetaMismatchError,
     NotDifferentiableError,
     ShapeConstraintViolation,
     ShapeError,
     UndecidedDimensionError,
-    trace,
 )
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,

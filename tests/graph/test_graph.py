@@ -9,7 +9,8 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import Outputs, TropicalEinsum, max_plus, tropical_einsum
-from tenferro_jax import ArityError, DTypeError, Graph, GraphBuilder, InvalidConfig, ShapeError, TensorMeta, Unsupported, X64Error, trace
+from tenferro_jax import Graph, GraphBuilder, TensorMeta, trace
+from tenferro_jax.errors import ArityError, DTypeError, InvalidConfig, ShapeError, Unsupported, X64Error
 from tenferro_jax.extension import apply
 from tenferro_jax.ops.arithmetic import Add, Mul
 from tenferro_jax.ops.control import Cond, Scan, While

@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import (
-    GraphBuilder,
-    PlaceholderShapeMismatch,
-    ShapeConstraintViolation,
-    ShapeError,
-    TensorMeta,
-    UndecidedDimensionError,
-    trace,
-)
+from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.dimensions import Guard
+from tenferro_jax.errors import PlaceholderShapeMismatch, ShapeConstraintViolation, ShapeError, UndecidedDimensionError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, require_equal
 
 from ..extension_ops import Bilinear

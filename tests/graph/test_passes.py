@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, trace
+from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.graph.passes import sort_dot_dimensions
 
 from ..extension_ops import Bilinear

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
+from tenferro_jax.errors import Unsupported
 
 from ..golden.exported import write
 
@@ -108,7 +109,7 @@ def refusal(path):
     """What the loader says of a file that it cannot read, or None."""
     try:
         tj.load_exported(path)
-    except tj.Unsupported as error:
+    except Unsupported as error:
         return error
     return None
 

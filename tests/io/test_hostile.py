@@ -43,7 +43,7 @@ def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
     found = list(ends(suite))
     assert len(found) > 200
     assert len({case for case, _ in found}) == len(found)
-    kinds = {name for name, value in vars(tj).items() if isinstance(value, type) and issubclass(value, tj.TenferroError)}
+    kinds = {name for name, value in vars(tj.errors).items() if isinstance(value, type) and issubclass(value, tj.TenferroError)}
     read = {case for case, end in found if end == "read"}
     assert [(case, end) for case, end in found if end != "read" and end not in kinds] == []
     if suite == "hostile":

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
+from tenferro_jax.errors import ArtifactError, InvalidConfig, LimitExceeded, Unsupported
 
 from ..sweep import times
 from . import hostile_exported
@@ -23,7 +24,7 @@ LARGER = (ROOT / "tests/golden/exported/layer-jax0.10.2.bin").read_bytes()
 
 
 def refused(content):
-    with pytest.raises(tj.ArtifactError):
+    with pytest.raises(ArtifactError):
         tj.load_exported(content)
     return True
 
@@ -111,18 +112,18 @@ def test_limits_are_checked_before_reading(tmp_path):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(2**40)  # no memory holds it
-    with pytest.raises(tj.LimitExceeded, match=r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"):
+    with pytest.raises(LimitExceeded, match=r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"):
         tj.load_exported(path)
-    with pytest.raises(tj.LimitExceeded, match="file_bytes"):
-        tj.load_exported(SMALL, limits=tj.Limits(file_bytes=len(SMALL) - 1))
-    assert tj.load_exported(SMALL, limits=tj.Limits(file_bytes=len(SMALL))).families == ()
-    with pytest.raises(tj.LimitExceeded, match="record_bytes"):
-        tj.load_exported(SMALL, limits=tj.Limits(record_bytes=10))
-    with pytest.raises(tj.LimitExceeded, match="nodes"):
-        tj.load_exported(LARGER, limits=tj.Limits(nodes=1))
-    with pytest.raises(tj.LimitExceeded, match="payload_bytes"):
-        tj.load_exported(LARGER, limits=tj.Limits(payload_bytes=10))
-    with pytest.raises(tj.InvalidConfig, match="needed Limits"):
+    with pytest.raises(LimitExceeded, match="file_bytes"):
+        tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1))
+    assert tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL))).families == ()
+    with pytest.raises(LimitExceeded, match="record_bytes"):
+        tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10))
+    with pytest.raises(LimitExceeded, match="nodes"):
+        tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1))
+    with pytest.raises(LimitExceeded, match="payload_bytes"):
+        tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10))
+    with pytest.raises(InvalidConfig, match="needed Limits"):
         tj.load_exported(LARGER, limits=10)
 
 
@@ -163,7 +164,7 @@ def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
     assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
     assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
     assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
-    with pytest.raises(tj.ArtifactError, match=f"what JAX {jax.__version__} cannot read"):
+    with pytest.raises(ArtifactError, match=f"what JAX {jax.__version__} cannot read"):
         tj.load_exported(bytes(100), trusted=True)
 
 
@@ -173,9 +174,7 @@ def test_a_calling_convention_of_another_time_names_both_versions():
         exported = dataclasses.replace(program.exported, calling_convention_version=convention)
         manifest = dataclasses.replace(program.manifest, jax="9.8.7")
         content = dataclasses.replace(program, exported=exported, manifest=manifest).to_bytes()
-        with pytest.raises(
-            tj.Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, which is here"
-        ):
+        with pytest.raises(Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, which is here"):
             tj.load_exported(content)
 
 

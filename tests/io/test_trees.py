@@ -120,7 +120,9 @@ def test_a_class_without_a_name_is_not_written_and_the_error_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    "static", [{"a": 1}, Unnamed, jax.export.symbolic_shape("b")[0], (np.float64(1),), tj.RouteKind.HOST, frozenset()], ids=str
+    "static",
+    [{"a": 1}, Unnamed, jax.export.symbolic_shape("b")[0], (np.float64(1),), tj.extension.routes.RouteKind.HOST, frozenset()],
+    ids=str,
 )
 def test_static_data_beyond_the_list_is_refused(static):
     needed = "static data of test-package.Layer.*needed None, bool, int, float, complex, str, bytes, dtype, and tuples of them"
@@ -254,7 +256,8 @@ def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
 OTHER_FIELDS = """
 import sys
 from tests.io.test_trees import classes_of
-from tenferro_jax import Unsupported, load_exported, register_pytree_name
+from tenferro_jax import load_exported, register_pytree_name
+from tenferro_jax.errors import Unsupported
 for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "var", "mean")):
     register_pytree_name(cls, f"test-package.other.{kind}")
     try:

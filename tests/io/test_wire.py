@@ -18,13 +18,26 @@ from hypothesis import given, settings
 
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
-from tenferro_jax import ArtifactError, LimitExceeded, Limits, PayloadError, Unsupported, from_wire, load_graph, save_graph, to_wire, trace
+from tenferro_jax import from_wire, load_graph, save_graph, to_wire, trace
+from tenferro_jax.errors import (
+    ADRuleError,
+    ArtifactError,
+    InvalidConfig,
+    LimitExceeded,
+    MalformedFamilyId,
+    MalformedGraph,
+    PayloadError,
+    ShapeConstraintViolation,
+    Unsupported,
+    X64Error,
+)
 from tenferro_jax.extension import ExtensionOp, apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 from tenferro_jax.graph.graph import Graph
 from tenferro_jax.graph.verify import verify
+from tenferro_jax.io import Limits
 from tenferro_jax.ops.random import RandomWrap
 from tenferro_jax.ops.vocabulary import VOCABULARY
 from tenferro_jax.payload_text import payload_json
@@ -119,7 +132,7 @@ def test_a_graph_that_was_read_computes_and_differentiates_as_before():
         squared = trace(lambda x, call=call: (call(x) ** 2).sum(), x)
         back = round_trip(squared)
         if rules is not None:  # code that the file does not hold
-            with pytest.raises(tj.ADRuleError):
+            with pytest.raises(ADRuleError):
                 tj.grad(back)
             back = back.with_rules(rules)
         np.testing.assert_array_equal(tj.grad(back).to_jax()(x), tj.grad(squared).to_jax()(x))
@@ -141,7 +154,7 @@ def test_symbols_constraints_and_guards_hold_after_reading():
     assert (b >= 8, b % 2, c <= 4 * b) == (True, 0, True)
     guarded = round_trip(feature("guarded"))
     assert guarded.to_jax()(np.ones(3), np.ones(3)) == 6
-    with pytest.raises(tj.ShapeConstraintViolation, match="b == c"):
+    with pytest.raises(ShapeConstraintViolation, match="b == c"):
         guarded.to_jax()(np.ones(3), np.ones(4))
     payload = round_trip(feature("symbols in a payload"))
     (node,) = payload.nodes
@@ -175,14 +188,14 @@ def test_runtimes_stay_behind():
     graph = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0], x)
     assert round_trip(graph) == trace(lambda x: apply(KernelSine(), x)[0], x) != graph
     two = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x)
-    with pytest.raises(tj.InvalidConfig, match="under two runtime sets"):
+    with pytest.raises(InvalidConfig, match="under two runtime sets"):
         to_wire(two)
 
 
 @pytest.mark.parametrize(
     ("records", "numbers", "kind", "message"),
     [
-        ([CONSTANT, TYPE, ADD], (0, 0, 1), tj.MalformedGraph, r"node 1, Constant\[value=2\.0\] repeats node 0"),
+        ([CONSTANT, TYPE, ADD], (0, 0, 1), MalformedGraph, r"node 1, Constant\[value=2\.0\] repeats node 0"),
         ([CONSTANT, TYPE, CONSTANT, ADD], (0, 1, 2), ArtifactError, "line 4: given .*Constant.* where a writer writes .*Add"),
         ([CONSTANT, CONSTANT, TYPE, ADD], (0, 1, 2), ArtifactError, "line 3: given .*Constant.* where a writer writes .*type"),
     ],
@@ -284,11 +297,11 @@ def test_each_reader_names_the_other(tmp_path):
 
 @pytest.mark.parametrize("wrong", [None, {}, 3])
 def test_what_is_no_path_and_no_limits_is_refused(wrong, tmp_path):
-    with pytest.raises(tj.InvalidConfig, match=r"load_graph: given .*needed a path"):
+    with pytest.raises(InvalidConfig, match=r"load_graph: given .*needed a path"):
         load_graph(wrong)
-    with pytest.raises(tj.InvalidConfig, match="load_graph: given limits="):
+    with pytest.raises(InvalidConfig, match="load_graph: given limits="):
         load_graph(tmp_path, limits=wrong)
-    with pytest.raises(tj.InvalidConfig, match="from_wire: given limits="):
+    with pytest.raises(InvalidConfig, match="from_wire: given limits="):
         from_wire(to_wire(trace(jnp.sin, np.ones(2))), limits=wrong)
 
 
@@ -449,7 +462,7 @@ def with_extension(family_id, payload="{}"):
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_id, skip):
     monkeypatch.setattr(registry_module, "_factories", None)  # to look into it is an AttributeError or TypeError
-    with pytest.raises(tj.MalformedFamilyId):
+    with pytest.raises(MalformedFamilyId):
         from_wire(with_extension(family_id), skip_missing_extensions=skip)
 
 
@@ -460,7 +473,7 @@ def test_a_batch_level_over_an_axis_that_is_not_there_names_its_node():
     assert [record[3] for record in records if record[0] == "extension"] == [[[[0], None, None]]]
     forged = [[*record[:3], [[[5], None, None]], *record[4:]] if record[0] == "extension" else record for record in records]
     text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
-    with pytest.raises(tj.MalformedGraph, match=r"node 0, .*axis 5 of float64\[2,3\]"):
+    with pytest.raises(MalformedGraph, match=r"node 0, .*axis 5 of float64\[2,3\]"):
         from_wire(sealed(text))
 
 
@@ -531,7 +544,7 @@ def test_verify_tells_of_a_field_of_another_kind():
     nodes = list(graph.nodes)
     nodes[i] = node._replace(op=dataclasses.replace(node.op, reverse="false"))
     forged = Graph(graph.metas, graph.input_count, nodes, graph.outputs, graph.in_tree, graph.out_tree, graph.rules, (), graph.guards)
-    with pytest.raises(tj.MalformedGraph, match="Scan with reverse='false', which needs reverse of type bool"):
+    with pytest.raises(MalformedGraph, match="Scan with reverse='false', which needs reverse of type bool"):
         verify(forged)
 
 
@@ -544,16 +557,16 @@ def test_what_has_no_bytes_is_refused():
     with pytest.raises(Unsupported, match="another scope"):
         to_wire(trace(lambda x, y: (jnp.sin(x), jnp.sin(y)), *spec))
     for wrong in (3, jnp.sin, None):
-        with pytest.raises(tj.InvalidConfig, match="needed a Graph"):
+        with pytest.raises(InvalidConfig, match="needed a Graph"):
             to_wire(wrong)
-        with pytest.raises(tj.InvalidConfig, match="needed bytes"):
+        with pytest.raises(InvalidConfig, match="needed bytes"):
             from_wire(wrong)
     assert from_wire(memoryview(to_wire(trace(jnp.sin, x)))) == from_wire(bytearray(to_wire(trace(jnp.sin, x))))
 
 
 def test_64_bit_values_need_64_bit_types():
     content = to_wire(trace(jnp.sin, np.ones(2)))
-    with jax.enable_x64(False), pytest.raises(tj.X64Error, match=r"line 1: .*enable_x64\(True\)"):
+    with jax.enable_x64(False), pytest.raises(X64Error, match=r"line 1: .*enable_x64\(True\)"):
         from_wire(content)
 
 
@@ -594,5 +607,5 @@ def test_each_limit_binds_and_can_be_raised(name):
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", None])
 def test_a_limit_is_an_integer(wrong):
-    with pytest.raises(tj.InvalidConfig, match="Limits: given nodes="):
+    with pytest.raises(InvalidConfig, match="Limits: given nodes="):
         Limits(nodes=wrong)

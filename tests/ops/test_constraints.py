@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, InvalidConfig, TensorMeta, X64Error, trace
+from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax.errors import InvalidConfig, Unsupported, X64Error
 from tenferro_jax.ops import (
     analytic,
     contraction,
@@ -145,5 +146,5 @@ def test_a_custom_rule_that_jax_itself_cannot_trace_alone_is_noted_not_raised():
     from_jax.defvjp(lambda x: (_ for _ in ()).throw(KeyError("no rule")), lambda r, g: g)
     graph = trace(lambda x: from_jax(x).sum(), np.ones(3))
     assert float(graph.to_jax()(np.ones(3))) == 6.0
-    with pytest.raises(tj.Unsupported, match="custom derivatives that tracing inlined"):
+    with pytest.raises(Unsupported, match="custom derivatives that tracing inlined"):
         tj.grad(graph)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Unsupported, trace
+from tenferro_jax import trace
+from tenferro_jax.errors import Unsupported
 from tenferro_jax.graph.graph import bodies
 from tenferro_jax.ops import arithmetic
 from tenferro_jax.ops.vocabulary import VOCABULARY

@@ -8,7 +8,8 @@ import scipy.linalg
 import scipy.signal
 import scipy.special
 
-from tenferro_jax import ArityError, BackendFailure, Graph, GraphBuilder, InvalidConfig, TensorMeta, Unsupported, trace
+from tenferro_jax import Graph, GraphBuilder, TensorMeta, trace
+from tenferro_jax.errors import ArityError, BackendFailure, InvalidConfig, Unsupported
 from tenferro_jax.ops import (
     analytic,
     arithmetic,

@@ -9,8 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import tenferro_jax as tj
 from tenferro_jax import Engine, TracedTensor, eval_all
+from tenferro_jax.errors import (
+    DTypeError,
+    DuplicateBinding,
+    InvalidConfig,
+    PlaceholderDtypeMismatch,
+    PlaceholderRankMismatch,
+    PlaceholderShapeMismatch,
+    ShapeConstraintViolation,
+    UnboundPlaceholder,
+    UnexpectedBinding,
+)
 
 from ..extension_ops import HostTanh
 from ..graph.test_guards import RULES as TOGETHER_RULES
@@ -51,7 +61,7 @@ def test_attached_sizes_may_be_declared_symbolic():
     x, y = (TracedTensor.from_array(np.ones(k), shape=("k",)) for k in (2, 2))
     assert str((x + y).graph().input_metas[0]) == "float64[k]"
     assert (x + y).eval().tolist() == [2.0, 2.0]
-    with pytest.raises(tj.PlaceholderShapeMismatch, match="an unnamed array"):
+    with pytest.raises(PlaceholderShapeMismatch, match="an unnamed array"):
         (x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval()
 
 
@@ -60,20 +70,20 @@ W = TracedTensor.from_array(np.ones((1, 2), F32), "w")
 TOTAL = (X * W).sum(1) + Y
 GOOD = {"x": np.ones((3, 2), F32), "y": np.ones(3, F32)}
 BAD = {
-    "missing": ({"x": GOOD["x"]}, tj.UnboundPlaceholder, r"no array for 'y': float32\[n\]"),
-    "unknown": ({**GOOD, "z": 1.0}, tj.UnexpectedBinding, "'z'.*'x', 'w', 'y'"),
-    "no input": ({**GOOD, X + 1: 1.0}, tj.UnexpectedBinding, "TracedTensor"),
-    "no name": ({**GOOD, 3: 1.0}, tj.UnexpectedBinding, "an array for 3"),
-    "twice": ([*GOOD.items(), (X, GOOD["x"])], tj.DuplicateBinding, "a second array"),
-    "attached": ({**GOOD, "w": np.ones((1, 2), F32)}, tj.DuplicateBinding, "one is attached"),
-    "dtype": ({**GOOD, "y": np.ones(3)}, tj.PlaceholderDtypeMismatch, "input 'y'"),
-    "number": ({**GOOD, "y": 1j}, tj.PlaceholderDtypeMismatch, "input 'y'"),
-    "rank": ({**GOOD, "y": np.ones((3, 1), F32)}, tj.PlaceholderRankMismatch, "input 'y'"),
-    "shape": ({**GOOD, "x": np.ones((3, 1), F32)}, tj.PlaceholderShapeMismatch, "input 'x'"),
-    "symbol": ({**GOOD, "y": np.ones(4, F32)}, tj.PlaceholderShapeMismatch, "input 'y'.*size 4"),
-    "no pairs": ([1, 2], tj.InvalidConfig, "a mapping"),
-    "no array": ({**GOOD, "y": "text"}, tj.DTypeError, "input 'y'"),
-    "lazy": ({**GOOD, "y": Y}, tj.DTypeError, "input 'y'"),
+    "missing": ({"x": GOOD["x"]}, UnboundPlaceholder, r"no array for 'y': float32\[n\]"),
+    "unknown": ({**GOOD, "z": 1.0}, UnexpectedBinding, "'z'.*'x', 'w', 'y'"),
+    "no input": ({**GOOD, X + 1: 1.0}, UnexpectedBinding, "TracedTensor"),
+    "no name": ({**GOOD, 3: 1.0}, UnexpectedBinding, "an array for 3"),
+    "twice": ([*GOOD.items(), (X, GOOD["x"])], DuplicateBinding, "a second array"),
+    "attached": ({**GOOD, "w": np.ones((1, 2), F32)}, DuplicateBinding, "one is attached"),
+    "dtype": ({**GOOD, "y": np.ones(3)}, PlaceholderDtypeMismatch, "input 'y'"),
+    "number": ({**GOOD, "y": 1j}, PlaceholderDtypeMismatch, "input 'y'"),
+    "rank": ({**GOOD, "y": np.ones((3, 1), F32)}, PlaceholderRankMismatch, "input 'y'"),
+    "shape": ({**GOOD, "x": np.ones((3, 1), F32)}, PlaceholderShapeMismatch, "input 'x'"),
+    "symbol": ({**GOOD, "y": np.ones(4, F32)}, PlaceholderShapeMismatch, "input 'y'.*size 4"),
+    "no pairs": ([1, 2], InvalidConfig, "a mapping"),
+    "no array": ({**GOOD, "y": "text"}, DTypeError, "input 'y'"),
+    "lazy": ({**GOOD, "y": Y}, DTypeError, "input 'y'"),
 }
 
 
@@ -87,20 +97,20 @@ def test_wrong_bindings_are_refused_before_anything_is_compiled(case, engine):
 
 
 def test_a_number_that_the_dtype_does_not_hold_is_refused():
-    with pytest.raises(tj.DTypeError, match="the number 300"):
+    with pytest.raises(DTypeError, match="the number 300"):
         TracedTensor.input("x", np.int8, ()).eval(bindings={"x": 300})
 
 
 def test_two_inputs_of_one_name_and_two_metas_are_refused():
-    with pytest.raises(tj.InvalidConfig, match=r"'x': float32\[n,2\], and input 'x': float32\[\]"):
+    with pytest.raises(InvalidConfig, match=r"'x': float32\[n,2\], and input 'x': float32\[\]"):
         (X + TracedTensor.input("x", F32, ())).graph()
-    with pytest.raises(tj.InvalidConfig, match="attached"):
+    with pytest.raises(InvalidConfig, match="attached"):
         (W + TracedTensor.input("w", F32, (1, 2))).graph()
 
 
 def test_eval_takes_an_engine_and_eval_all_tensors():
     for call in (lambda: TOTAL.eval({"x": 1}), lambda: eval_all([1.0])):
-        with pytest.raises(tj.InvalidConfig):
+        with pytest.raises(InvalidConfig):
             call()
     assert eval_all([]) == []
     assert [a.tolist() for a in eval_all((t for t in [Y, Y * 2]), bindings={"y": F32([1])})] == [[1.0], [2.0]]
@@ -132,7 +142,7 @@ def test_sizes_that_an_extension_assumed_equal_are_checked_also_for_derivatives(
     for result in (y, y.grad(a), y.jvp(a, a)):
         assert [str(g) for g in result.graph().guards] == ["p == q"]
         assert result.eval(engine, {a: np.ones(3), b: np.ones(3)}).size in (1, 3)
-        with pytest.raises(tj.ShapeConstraintViolation):
+        with pytest.raises(ShapeConstraintViolation):
             result.eval(engine, {a: np.ones(3), b: np.ones(4)})
 
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import tenferro_jax as tj
 from tenferro_jax import Engine, TracedTensor
+from tenferro_jax.errors import DTypeError, InvalidConfig, PlaceholderRankMismatch, PlaceholderShapeMismatch, ShapeError, X64Error
 
 ENGINE = Engine(capacity=512)
 A = np.array([[1.5, -2.0, 0.25], [-0.5, 3.0, 2.0]])
@@ -161,7 +161,7 @@ def test_what_is_no_operand_is_pythons_type_error(fn):
 
 @pytest.mark.parametrize("fn", [bool, int, float, complex, iter, np.asarray, jnp.asarray, lambda t: 1 in t])
 def test_an_unknown_value_says_to_call_eval(fn):
-    with pytest.raises(tj.InvalidConfig, match=r"Call eval\(\) first"):
+    with pytest.raises(InvalidConfig, match=r"Call eval\(\) first"):
         fn(TracedTensor.from_array(1.0) + 1)
 
 
@@ -181,22 +181,22 @@ def test_inline_takes_pytrees_and_leaves_that_are_no_arrays():
 
 
 WRONG = {
-    "size": (lambda: leaf("float32", (-1,)), tj.ShapeError, "integers from 0"),
-    "symbol": (lambda: leaf("float32", ("a b",)), tj.ShapeError, "the size 'a b'"),
-    "two symbols": (lambda: leaf("float32", ("a, b",)), tj.ShapeError, "the size 'a, b'"),
+    "size": (lambda: leaf("float32", (-1,)), ShapeError, "integers from 0"),
+    "symbol": (lambda: leaf("float32", ("a b",)), ShapeError, "the size 'a b'"),
+    "two symbols": (lambda: leaf("float32", ("a, b",)), ShapeError, "the size 'a, b'"),
     "dtype": (lambda: leaf("float31"), TypeError, "float31"),
-    "name": (lambda: TracedTensor.input("", np.float32, ()), tj.InvalidConfig, "a name"),
-    "declared": (lambda: TracedTensor.from_array(V, shape=("n", "n")), tj.PlaceholderRankMismatch, r"float64\[3\]"),
-    "declared twice": (lambda: TracedTensor.from_array(A, shape=("n", "n")), tj.PlaceholderShapeMismatch, "size 3"),
+    "name": (lambda: TracedTensor.input("", np.float32, ()), InvalidConfig, "a name"),
+    "declared": (lambda: TracedTensor.from_array(V, shape=("n", "n")), PlaceholderRankMismatch, r"float64\[3\]"),
+    "declared twice": (lambda: TracedTensor.from_array(A, shape=("n", "n")), PlaceholderShapeMismatch, "size 3"),
     "axis": (lambda: leaf("float32", (2,)).sum(1), ValueError, "axis 1"),
     "reshape": (lambda: leaf("float32", (3,)).reshape(2, -1), TypeError, "reshape"),
     "sizes": (lambda: leaf("float32", (2, 3)) @ np.ones((2, 3), np.float32), TypeError, "contracting"),
     "indices": (lambda: leaf("float32", (2,))[0, 0], IndexError, "Too many indices"),
     "slice": (lambda: leaf("float32", (2,))["a":], TypeError, "str"),
-    "extension": (lambda: TracedTensor.apply(jnp.add, leaf("float32")), tj.InvalidConfig, "extension"),
-    "text": (lambda: TracedTensor.from_array("a"), tj.DTypeError, "an array"),
-    "traced": (lambda: jax.jit(lambda x: TracedTensor.from_array(x).meta)(V), tj.DTypeError, "that JAX is tracing"),
-    "traced operand": (lambda: jax.jit(lambda x: (leaf("float64", (3,)) + x).meta)(V), tj.DTypeError, "is tracing"),
+    "extension": (lambda: TracedTensor.apply(jnp.add, leaf("float32")), InvalidConfig, "extension"),
+    "text": (lambda: TracedTensor.from_array("a"), DTypeError, "an array"),
+    "traced": (lambda: jax.jit(lambda x: TracedTensor.from_array(x).meta)(V), DTypeError, "that JAX is tracing"),
+    "traced operand": (lambda: jax.jit(lambda x: (leaf("float64", (3,)) + x).meta)(V), DTypeError, "is tracing"),
 }
 
 
@@ -211,9 +211,9 @@ def test_64_bit_data_needs_64_bit_types():
     x = leaf("float32")
     assert (x + 1.5).dtype == np.float32
     with jax.enable_x64(False):
-        with pytest.raises(tj.X64Error):
+        with pytest.raises(X64Error):
             TracedTensor.from_array(V)
-        with pytest.raises(tj.X64Error):
+        with pytest.raises(X64Error):
             leaf(np.float64)
         assert (x.astype(int).dtype, leaf(float).dtype) == (np.int32, np.float32)
     assert x.astype(int).dtype == np.int64

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from jax._src.internal_test_util.test_harnesses import all_harnesses
 
-from tenferro_jax import Unsupported, trace
+from tenferro_jax import trace
+from tenferro_jax.errors import Unsupported
 from tenferro_jax.graph.rows import ROWS
 
 from ..sweep import ALL

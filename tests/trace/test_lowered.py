@@ -8,6 +8,7 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import best_assignment, closure, tropical_einsum, viterbi
+from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.jax_seam import inner_jaxprs, open_jaxpr
 
@@ -134,9 +135,7 @@ def test_a_graph_is_written_out():
 
 
 def test_what_cannot_be_written_out():
-    with pytest.raises(
-        tj.Unsupported, match=r"test-package\.host_cumulate\.v1: given no lowering to write out; needed a lowering"
-    ) as error:
+    with pytest.raises(Unsupported, match=r"test-package\.host_cumulate\.v1: given no lowering to write out; needed a lowering") as error:
         tj.lowered(lambda x: apply(HostCumulate(), x)[0])(np.ones(3))
     assert "export" not in str(error.value)
     takes_any = tj.lowered(lambda tree, *, mode=None: tree)
@@ -145,8 +144,8 @@ def test_what_cannot_be_written_out():
         (lambda: takes_any(1.0, mode=["x", b"y"]), r"mode\[0\]", "'x'"),
         (lambda: takes_any(np.ones(2), mode=float), "mode", "<class 'float'>"),
     ):
-        with pytest.raises(tj.DTypeError, match=f"lowered, argument {name}: given {given}; needed an array or a number"):
+        with pytest.raises(DTypeError, match=f"lowered, argument {name}: given {given}; needed an array or a number"):
             call()
     assert takes_any(2, mode=[None, True, 1j])[()] == 2
-    with pytest.raises(tj.InvalidConfig, match="lowered: given 3"):
+    with pytest.raises(InvalidConfig, match="lowered: given 3"):
         tj.lowered(3)

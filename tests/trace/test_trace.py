@@ -9,7 +9,8 @@ import pytest
 
 import tenferro_jax as tj
 from benchmarks.measure import canonical_hlo
-from tenferro_jax import InvalidConfig, PlaceholderShapeMismatch, UnboundPlaceholder, Unsupported, trace
+from tenferro_jax import trace
+from tenferro_jax.errors import InvalidConfig, PlaceholderShapeMismatch, UnboundPlaceholder, Unsupported
 from tenferro_jax.ops.control import CustomJvp
 from tenferro_jax.ops.vocabulary import VOCABULARY
 

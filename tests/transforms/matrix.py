@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenferro_jax import ADRuleError, InvalidConfig, Unsupported
+from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.ops.vocabulary import Limitation
 
 from ..cases import CASES, KINDS, ids

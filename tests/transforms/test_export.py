@@ -8,7 +8,7 @@ import pytest
 
 import ext_tropical
 from ext_tropical import tropical_einsum
-from tenferro_jax import ADRuleError, UndecidedDimensionError
+from tenferro_jax.errors import ADRuleError, UndecidedDimensionError
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.jax_seam import read_module
 

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import InvalidConfig, Unsupported
+from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply
 
 from ..cases import CASES, ids
