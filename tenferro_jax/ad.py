@@ -1,7 +1,7 @@
-"""Derivatives of graphs. JAX differentiates; the result is read back into the vocabulary.
+"""Derivatives of graphs. JAX differentiates, and the result is traced as a graph.
 
-A leaf is active when its argument is differentiated and its dtype is floating or complex. What is inactive is None,
-in tangents and cotangents, going in and coming out.
+A leaf is active if its argument is differentiated and its dtype is floating or complex. The tangent or cotangent of an
+inactive leaf is None, as argument and as result.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     Args:
       graph: a graph with one floating output of shape ().
       argnums: which arguments, as in jax.grad.
-      rules: AD rules for the extensions, in place of those that the graph carries.
+      rules: AD rules for the extensions, instead of those of the graph.
 
     Returns:
-      A graph to the gradient, nested as the argument (a tuple of them for several argnums). For a complex argument
-      it is JAX's: the conjugate of the direction of steepest ascent.
+      A graph that returns the gradient, nested as the argument (a tuple of them for several argnums). For a complex argument
+      it is the conjugate of the direction of steepest ascent, as in JAX.
 
     Raises:
       NonScalarGrad: the graph has no single floating output of shape ().
-      InvalidConfig: no graph, or arguments that are not there or not floating or complex.
-      ADRuleError: an extension on the way has no rule.
-      Unsupported: an op on the way is not differentiable in reverse mode; the text says which.
+      InvalidConfig: not a graph, or arguments that do not exist or are not floating or complex.
+      ADRuleError: an extension has no rule.
+      Unsupported: an op is not differentiable in reverse mode; the text names it.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -81,7 +81,7 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     Args:
       graph: any graph.
       argnums: the arguments that have tangents; all by default. Integer leaves have the tangent None.
-      rules: AD rules for the extensions, in place of those that the graph carries.
+      rules: AD rules for the extensions, instead of those of the graph.
 
     Raises:
       InvalidConfig, ADRuleError, Unsupported: as `grad`, for forward mode.
@@ -109,7 +109,7 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     Args:
       graph: any graph; the cotangents are one argument, nested as the output, None for an integer output.
       argnums: the arguments that get cotangents; all by default. Integer leaves get None.
-      rules: AD rules for the extensions, in place of those that the graph carries.
+      rules: AD rules for the extensions, instead of those of the graph.
 
     Raises:
       InvalidConfig, ADRuleError, Unsupported: as `grad`.
@@ -132,12 +132,12 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
 
 
 def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> tuple[Graph, Graph]:
-    """`jvp` in two parts: what needs the arguments alone, and what is linear in the tangents.
+    """`jvp` in two parts: one that needs only the arguments, and one that is linear in the tangents.
 
     Args:
       graph: any graph.
       argnums: the arguments that have tangents; all by default.
-      rules: AD rules for the extensions, in place of those that the graph carries.
+      rules: AD rules for the extensions, instead of those of the graph.
 
     Returns:
       The graph of (arguments...) -> (outputs, residuals) and the graph of (residuals, tangents...) -> output tangents;
@@ -170,11 +170,11 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
 
 
 class AdContext:
-    """Derivatives under one rule set, kept in a bounded cache: the same request is traced once.
+    """Derivatives with one rule set, kept in a bounded cache: equal requests are traced once.
 
     Args:
-      rules: AD rules of the extensions, in place of those that graphs carry; None: each graph's own.
-      capacity: how many derivatives are kept; the least recently used goes first.
+      rules: AD rules of the extensions, instead of those of the graphs; None: each graph's own rules.
+      capacity: how many derivatives are kept; the least recently used one is dropped first.
 
     Example:
       >>> import jax.numpy as jnp
@@ -215,12 +215,12 @@ class AdContext:
         return self._cache.stats()
 
     def clear(self) -> None:
-        """Forget all derivatives."""
+        """Drop all derivatives."""
         self._cache.clear()
 
 
 class _Active:
-    """A graph with its active leaves told from the others."""
+    """A graph whose active leaves are separated from the others."""
 
     def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
         require_graph(graph, f"{where} of a graph")
@@ -253,7 +253,7 @@ class _Active:
         return [outs[i] for i in self.floating], others
 
     def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None) -> Any:
-        """Outputs nested as the graph nests them; None in place of `others` where they are None."""
+        """Outputs in the nesting of the graph; None for the others if `others` is None."""
         floating_left, others_left = iter(floating), iter(others or ())
         flat = [next(floating_left) if is_inexact(meta) else next(others_left, None) for meta in self.graph.output_metas]
         return jax.tree.unflatten(self.graph.out_tree, flat)
@@ -268,7 +268,7 @@ class _Active:
         )
 
     def traced(self, run: Callable[..., Any], *specs: Any) -> Graph:
-        """The derivative as a graph. It keeps the guards, also where the ops that assumed them are gone."""
+        """The derivative as a graph. It keeps all guards, even if the ops that assumed them are gone."""
         try:
             return trace(run, *specs)
         except TenferroError:

@@ -46,7 +46,7 @@ class BoundedCache:
                 where=self._owner,
                 given=f"capacity={capacity!r}",
                 needed="a positive integer",
-                fix="Leave it out for 128.",
+                fix="The default is 128.",
             )
         return capacity
 

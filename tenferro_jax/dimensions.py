@@ -84,7 +84,7 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
 
 
 def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
-    """The refusal of two symbolic dimensions that may or may not be equal; it names the constraint to add."""
+    """The error for two symbolic dimensions that may or may not be equal; it names the constraint to add."""
     if not is_symbolic_dim(a):
         a, b = b, a  # the form that JAX takes
     return UndecidedDimensionError(
@@ -113,7 +113,7 @@ def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
             where="a symbolic dimension",
             given=str(dim),
             needed=f"an expression over the symbols {sorted(sizes)}",
-            fix="Every symbol of a graph must appear by itself as a dimension of an input.",
+            fix="Every symbol of a graph must be the size of some axis of an input.",
         ) from error
 
 
@@ -135,8 +135,8 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
             raise PlaceholderShapeMismatch(
                 where=f"symbol {name}",
                 given=f"size {size}",
-                needed="1 or more, which JAX assumes of every symbol",
-                fix="Trace the function for that size by itself.",
+                needed="1 or more, because JAX assumes this of every symbol",
+                fix="Trace the function separately for that size.",
             )
     for constraint in constraints if sizes else ():
         names = symbols_of(constraint)
@@ -239,9 +239,9 @@ def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
     except Exception as error:  # the reader's, and those of JAX and of Python's parser
         raise Unsupported(
             where=where,
-            given=f"symbols that no reader takes: {type(error).__name__}: {error}",
+            given=f"symbols that no reader accepts: {type(error).__name__}: {error}",
             needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
-            fix="Name large expressions by symbols of their own, or keep fewer constraints.",
+            fix="Use separate symbols for large expressions, or fewer constraints.",
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Every exception class of the project.
 
-A message always says, in this order: where it happened, what was given, what is needed; and then what to do, where that
-says more. The parts are attributes too, so that a program can read them. Each class derives from the builtin that a caller who knows
-nothing of us would catch.
+A message says, in this order: where it happened, what was given, what is needed, and, if that adds something, what to do.
+The four parts are attributes too, so that a program can read them. Each class derives from the builtin exception that a
+caller who does not know this project would catch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class TenferroError(Exception):
       where: the place: a function, an op, an operand, a family_id.
       given: what was found there.
       needed: what would have been right.
-      fix: what the reader can do; "" where what is needed says it already.
+      fix: what the reader can do; "" if `needed` says it already.
 
     Example:
       >>> from tenferro_jax.errors import ShapeError
@@ -41,12 +41,12 @@ def _rebuild(cls: type[TenferroError], parts: dict[str, Any]) -> TenferroError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of others says, as far as it fits into a sentence of ours."""
+    """The text of another library's exception, shortened for our sentence."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def shortened(text: str) -> str:
-    """A text as it fits into a sentence: its ends where it is longer than 80 characters.
+    """A text shortened to its two ends if it is longer than 80 characters.
 
     Example:
       >>> shortened("ab," * 40 + "ba->")
@@ -59,7 +59,7 @@ def shortened(text: str) -> str:
 
 
 class InvalidConfig(TenferroError, ValueError):
-    """Something given to the library contradicts itself or its contract."""
+    """An argument contradicts itself or the contract of the function."""
 
 
 class ArityError(InvalidConfig):
@@ -75,15 +75,15 @@ class DTypeError(InvalidConfig, TypeError):
 
 
 class X64Error(DTypeError):
-    """A 64-bit array handed over while JAX runs with 64-bit types switched off."""
+    """A 64-bit array was passed while JAX runs with 64-bit types off."""
 
 
 class PayloadError(InvalidConfig, TypeError):
-    """A payload field whose value is outside the closed list of `tenferro_jax.payload_leaves`, or not what its annotation admits."""
+    """A payload field has a value that no payload may hold, or that its annotation does not admit."""
 
 
 class EquationError(InvalidConfig):
-    """An einsum equation that cannot be read or is outside what the op computes; the message points at the character."""
+    """An einsum equation that cannot be read, or that the op does not support; the message points at the character."""
 
 
 def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", name: str = "") -> Any:
@@ -103,11 +103,11 @@ class UndecidedDimensionError(InvalidConfig):
 
 
 class MetaMismatchError(InvalidConfig):
-    """A route returned other dtypes or shapes than `infer_output_meta` promised."""
+    """A route returned other dtypes or shapes than `infer_output_meta`."""
 
 
 class BindingError(InvalidConfig):
-    """The arrays handed to a graph or a program are not those that it declares."""
+    """The arrays for a graph or a program do not fit its inputs."""
 
 
 class UnboundPlaceholder(BindingError, ArityError):
@@ -115,7 +115,7 @@ class UnboundPlaceholder(BindingError, ArityError):
 
 
 class UnexpectedBinding(BindingError, ArityError):
-    """An array for something that is no input of the program."""
+    """An array for a name that is not an input of the program."""
 
 
 class DuplicateBinding(BindingError):
@@ -135,7 +135,7 @@ class PlaceholderRankMismatch(PlaceholderShapeMismatch):
 
 
 class ShapeConstraintViolation(BindingError, ShapeError):
-    """Sizes at which a guard of the graph, an equality assumed while it was built, does not hold."""
+    """Sizes for which a guard of the graph does not hold: an equality that was assumed while the graph was built."""
 
 
 class MalformedGraph(InvalidConfig):
@@ -143,14 +143,14 @@ class MalformedGraph(InvalidConfig):
 
 
 class NonScalarGrad(InvalidConfig):
-    """The gradient of something that is no floating scalar."""
+    """The gradient of a value that is not a floating scalar."""
 
 
 # --- what cannot be done -------------------------------------------------------------------------------------------
 
 
 class Unsupported(TenferroError, NotImplementedError):
-    """A well-formed request that this op, platform or version has no answer for."""
+    """A valid request that this op, platform or version does not support."""
 
 
 RULES = {"jvp": "linearize", "transpose": "transpose_rule"}
@@ -172,12 +172,12 @@ class ADRuleError(Unsupported):
             given=given or f"no {kind} rule for family_id {family_id}",
             needed=needed or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",
             fix=fix
-            or "Override it, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of its inputs with jax.lax.stop_gradient.",
+            or "Write the rule, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of the inputs with jax.lax.stop_gradient.",
         )
 
 
 class NotDifferentiableError(ADRuleError):
-    """A rule said NOT_DIFFERENTIABLE for a slot that an active tangent or cotangent reaches."""
+    """A rule returned NOT_DIFFERENTIABLE for a slot that an active tangent or cotangent reaches."""
 
 
 # --- failures while running ----------------------------------------------------------------------------------------
@@ -188,35 +188,35 @@ class BackendFailure(TenferroError, RuntimeError):
 
 
 class ExtensionLoweringError(TenferroError, RuntimeError):
-    """For an extension author to raise from lower_to_standard_ops: the payload or the metadata cannot be lowered."""
+    """Raised by an extension author in lower_to_standard_ops: the payload, a dtype or a shape cannot be lowered."""
 
     def __init__(self, message: str):
         super().__init__(
             where="lower_to_standard_ops",
             given=message,
-            needed="a payload and metadata that the family can lower",
+            needed="a payload, dtypes and shapes that the family can lower",
         )
 
 
 class ConformanceError(TenferroError, AssertionError):
-    """An op breaks clauses of the extension contract; the text holds the report."""
+    """An op breaks clauses of the extension contract; the text contains the report."""
 
     def __init__(self, family_id: str, report: str, fix: str):
         self.family_id = family_id
         super().__init__(
             where=f"conformance of extension {family_id}",
             given=f"failures:\n{report}\n",
-            needed="every check passed or not applicable",
+            needed="that every check passes or is not applicable",
             fix=fix,
         )
 
 
 class ArtifactError(TenferroError, ValueError):
-    """The bytes of a graph or an exported program are damaged, truncated, or not one of ours."""
+    """The bytes of a graph or an exported program are damaged, truncated, or of another format."""
 
 
 class LimitExceeded(ArtifactError):
-    """The bytes of a graph or an exported program ask for more than the limits of the reader allow."""
+    """The bytes of a graph or an exported program exceed the limits of the reader."""
 
 
 # --- registries ----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def _require_frozen(cls: Any, where: str) -> None:
         raise PayloadError(
             where=where,
             given=f"a mutable dataclass {cls.__name__}",
-            needed="a value that cannot change after it was hashed",
+            needed="an immutable value",
             fix="Write @dataclass(frozen=True).",
         )
 
@@ -152,7 +152,7 @@ def _require_fields_alone(cls: type, others: set[str]) -> None:
         raise PayloadError(
             where=payload_of(cls),
             given=f"state outside the dataclass fields: {', '.join(sorted(others))}",
-            needed="every attribute declared as a field, because the fields are the identity",
+            needed="every attribute declared as a field, because the fields define the op",
             fix=f"Decorate {cls.__name__} with @dataclass(frozen=True) and declare the fields.",
         )
 
@@ -183,8 +183,8 @@ class Sealed:
             raise PayloadError(
                 where=payload_of(type(self)),
                 given="a field annotated with InitVar",
-                needed="fields that the op keeps: it is made again from them, out of text and in copies",
-                fix="Make it a field, or compute the fields before the op is made.",
+                needed="fields that the op keeps, because text and copies are turned into an op by its fields",
+                fix="Make it an ordinary field, or compute the fields before you make the op.",
             )
         if type(self).__post_init__ is Sealed.__post_init__:  # any other seals when it is through
             self._seal()

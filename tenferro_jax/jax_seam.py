@@ -169,7 +169,9 @@ def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Seque
 def require_platforms(platforms: Sequence[str], where: str) -> None:
     """Refuse an empty, repeated or unknown choice of platforms."""
     if isinstance(platforms, str) or not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
-        raise InvalidConfig(where=where, given=f"platforms={platforms!r}", needed=f"a tuple, each once, of {', '.join(PLATFORMS)}")
+        raise InvalidConfig(
+            where=where, given=f"platforms={platforms!r}", needed=f"a tuple of different platforms among {', '.join(PLATFORMS)}"
+        )
 
 
 class Site(NamedTuple):

@@ -140,7 +140,7 @@ def refusal(value: object, where: str, fix: str = "") -> PayloadError:
         where=where,
         given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
         needed=f"one of: {CLOSED_LIST}",
-        fix=fix or hint.get(kind, "Tensors are inputs of the op, everything else belongs in the closed list."),
+        fix=fix or hint.get(kind, "Pass tensors as inputs of the op; everything else must be of this list."),
     )
 
 

@@ -180,7 +180,7 @@ def _require_admitted(value: object, where: str, field: Field) -> None:
         where=where,
         given=f"{value!r} of type {kind.__name__}",
         needed=f"a value of its annotation, {field.annotation.text}",
-        fix="Pass one, or widen the annotation: what is written as text is read back by it.",
+        fix="Pass such a value, or widen the annotation, because text is read back by it.",
     )
 
 
@@ -212,7 +212,7 @@ def _class_in_text(kind: type, where: str, field: Field) -> Any:
     raise PayloadError(
         where=where,
         given=f"a value of class {kind.__qualname__} under the annotation {field.annotation.text}",
-        needed="an annotation that names the class, because text is read back into classes that annotations name and no others",
+        needed="an annotation that names the class, because text is read back only into classes that annotations name",
         fix=f"Annotate the field with {kind.__name__}, alone or in a union or a tuple[...], in a scope where annotations find it.",
     )
 
@@ -283,7 +283,7 @@ def from_payload_json(text: str, cls: type) -> Any:
             where=payload_of(cls),
             given=f"{repr(text)[:200]}: {type(error).__name__}: {error}",
             needed=f"JSON with the fields {[f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []}",
-            fix="Pass what payload_json wrote of this class, as it was in that version of its package.",
+            fix="Pass the text that payload_json wrote for this version of the class.",
         ) from error
     return made
 

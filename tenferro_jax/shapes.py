@@ -1,4 +1,4 @@
-"""What is known of a tensor before it has values: dtype and shape, symbolic dimensions included."""
+"""dtype and shape of tensors, with symbolic dimensions; and conversion of user data to arrays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TensorMeta(NamedTuple):
 
 
 class Described:
-    """Anything that has a `meta`: its shape, dtype and rank."""
+    """Base class of objects with a `meta`: their shape, dtype and rank."""
 
     __slots__ = ()
     meta: TensorMeta
@@ -70,14 +70,14 @@ def meta_of(value: Any) -> TensorMeta:
 
 
 def canonical_dtype(dtype: Any) -> Any:
-    """The dtype as JAX stores it (64-bit types narrow when x64 is off); key dtypes stay as they are."""
+    """The dtype as JAX stores it (64-bit types narrow while they are off); key dtypes stay unchanged."""
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return dtype
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def is_jax_dtype(dtype: Any) -> bool:
-    """Whether JAX has arrays of this dtype: numbers, booleans, the small floats and integers, keys; no text, dates or records.
+    """Whether JAX has arrays of this dtype: numbers, booleans, small floats and integers, keys; not text, dates or records.
 
     Example:
       >>> import numpy as np
@@ -86,7 +86,7 @@ def is_jax_dtype(dtype: Any) -> bool:
     """
     if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         return dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX hands around as NumPy arrays
+    if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX represents as NumPy arrays
         return True
     return bool(jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
 
@@ -102,7 +102,7 @@ def x64_enabled() -> bool:
 
 
 def require_x64(value: Any, where: str) -> None:
-    """Refuse a 64-bit NumPy array or spec while JAX would silently narrow it.
+    """Refuse a 64-bit NumPy array or spec that JAX would silently narrow.
 
     Raises:
       X64Error: `value` has a 64-bit dtype (128-bit if complex) and jax_enable_x64 is off.
@@ -112,7 +112,7 @@ def require_x64(value: Any, where: str) -> None:
         raise X64Error(
             where=where,
             given=f"a {dtype.name} array while 64-bit types are off",
-            needed=f"x64 switched on, or a {canonical_dtype(dtype).name} array",
+            needed=f"64-bit types on, or a {canonical_dtype(dtype).name} array",
             fix=f"Run under jax.enable_x64(True), or convert with .astype(np.{canonical_dtype(dtype).name}).",
         )
 
@@ -125,7 +125,7 @@ def require_x64_leaves(tree: object, where: str) -> None:
 
 
 def as_operand(value: Any, where: str) -> Any:
-    """`as_array`, strictly: a 64-bit NumPy array while 64-bit types are off is refused. What `apply`, graphs and programs take.
+    """`as_array` for `apply`, graphs and programs: it refuses 64-bit NumPy arrays while 64-bit types are off.
 
     Raises:
       X64Error, DTypeError: as `as_array`.
@@ -140,18 +140,18 @@ def as_operand(value: Any, where: str) -> Any:
 
 
 def as_array(value: Any, where: str) -> Any:
-    """What a function of arrays makes of an argument, as `jax.numpy` does: arrays and tracers pass, NumPy and Python data convert.
+    """Convert an argument of a function of arrays as `jax.numpy` does: arrays and tracers are kept, NumPy and Python data become arrays.
 
     While 64-bit types are off float64 becomes float32 and complex128 complex64; 64-bit integers become 32 bits wide if
-    every value fits (`jax.numpy.asarray` wraps those that do not).
+    every value fits (`jax.numpy.asarray` would wrap values that do not fit).
 
     Args:
-      value: what a user passed.
-      where: what errors say first.
+      value: the argument.
+      where: the first words of errors.
 
     Raises:
       X64Error: integers that need 64 bits or more, or a JAX array of a 64-bit dtype, while 64-bit types are off.
-      DTypeError: no array, or one that JAX does not take (masked, not in this machine's byte order); integers that 64 bits do not hold.
+      DTypeError: not an array, an array that JAX does not accept (masked, not in this machine's byte order), or integers beyond 64 bits.
 
     Example:
       >>> import jax, numpy as np
@@ -167,7 +167,7 @@ def as_array(value: Any, where: str) -> Any:
         raise _no_array(where, repr(value))
     if isinstance(value, np.ndarray | np.generic):
         if isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype):
-            fix = "Fill what is masked, convert to this machine's byte order, and to numbers."
+            fix = "Fill masked entries, and convert to numbers in this machine's byte order."
             raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
         if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
             return value
@@ -188,7 +188,7 @@ def as_array(value: Any, where: str) -> Any:
 
 
 def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
-    """The refusal of integers that `jax.numpy.asarray` does not hold: by int64, without x64 int32, or the dtype of NumPy data."""
+    """The error for integers that do not fit: into int64, without 64-bit types into int32, or into the dtype of NumPy data."""
     leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(value) if isinstance(leaf, int | np.integer | np.ndarray)]
     integers = [int(x) for leaf in leaves if leaf.dtype.kind in "iuO" for x in leaf]
     farthest = max(integers, key=lambda x: max(x, ~x), default=0)
@@ -199,7 +199,7 @@ def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
         return kind(
             where=where,
             given=given,
-            needed="at most 2**63 - 1, at least -2**63, or a NumPy array of uint64: 64 bits hold no more",
+            needed="at most 2**63 - 1, at least -2**63, or a NumPy array of uint64",
             fix="Scale the integers, or pass floats.",
         )
     if bits > 31 and not x64_enabled():
@@ -207,7 +207,7 @@ def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
     return DTypeError(
         where=where,
         given=f"a {type(value).__name__}: {error}",
-        needed="integers that the dtype of the NumPy data among them holds",
+        needed="integers that fit into the dtype of the NumPy data among them",
         fix="Convert with numpy.asarray first.",
     )
 
@@ -216,8 +216,8 @@ def _too_wide(where: str, lowest: int, highest: int) -> X64Error:
     return X64Error(
         where=where,
         given=f"integers from {lowest} to {highest} while 64-bit types are off",
-        needed="x64 switched on, or integers that 32 bits hold",
-        fix="Run under jax.enable_x64(True), or scale them.",
+        needed="64-bit types on, or integers that fit into 32 bits",
+        fix="Run under jax.enable_x64(True), or scale the integers.",
     )
 
 
@@ -226,15 +226,15 @@ def _no_array(where: str, given: str, fix: str = "Convert with jax.numpy.asarray
 
 
 def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]) -> dict[str, SymDim]:
-    """Sizes of the symbols in `declared` input shapes, read off the `given` shapes; `names` are what errors call the inputs.
+    """Sizes of the symbols in `declared` input shapes, taken from the `given` shapes; `names` are the names of the inputs in errors.
 
-    A symbol has the size of the dimension where it stands by itself; dimensions of other symbols are left to whoever can solve them.
+    A symbol gets its size from a dimension that is only this symbol; other dimensions are left to a caller that can solve them.
 
     Raises:
       PlaceholderRankMismatch, PlaceholderDtypeMismatch: a rank or a dtype differs.
-      PlaceholderShapeMismatch: a size differs, one symbol would need two sizes, or has the size 0, which JAX's shape rules exclude.
+      PlaceholderShapeMismatch: a size differs, a symbol would need two sizes, or its size is 0, which JAX's shape rules exclude.
       ShapeConstraintViolation: a constraint of the symbols does not hold.
-      UndecidedDimensionError: the sizes given are symbolic and JAX cannot tell.
+      UndecidedDimensionError: the given sizes are symbolic and JAX cannot decide.
     """
     sizes: dict[str, SymDim] = {}
     for want, have, name in zip(declared, given, names, strict=True):

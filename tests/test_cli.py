@@ -139,11 +139,11 @@ def test_an_op_that_does_not_as_json(run):
         (("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"), "needed a dtype and sizes, such as float64[3,4]"),
         (("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"), "needed 2, one for each input"),
         (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
-        (("check", "outside:Needy"), "needed something that makes an op without arguments"),
-        (("check", "tests.extension_ops:sine_kernel"), "something that makes an op without arguments"),
+        (("check", "outside:Needy"), "needed a class or function that makes an op without arguments"),
+        (("check", "tests.extension_ops:sine_kernel"), "a class or function that makes an op without arguments"),
         (("check", "outside:raises"), "KeyError: 'no op'"),
         (("check", "outside:leaves"), "SystemExit: 7"),
-        (("check", "leaving:Op"), "SystemExit: 7; needed package.module:name, of a module that can be imported from here"),
+        (("check", "leaving:Op"), "SystemExit: 7; needed package.module:name of a module that can be imported here"),
         (("check", "importing:Op"), "No module named 'no_such_package'"),
         (("check", "outside:Unfinished"), "SystemExit: 7"),
         (("check", "outside:Soft", "--input", "float64[9000000000000000]"), "needed a dtype and sizes"),
@@ -194,7 +194,7 @@ def test_a_reader_that_leaves(folder):
 def test_a_seed_that_cannot_be(run):
     done = run("check", "outside:Soft", "--seed", "-1")
     assert done.returncode == 2
-    assert "-1 is not an int from 0" in done.stderr
+    assert "-1 is not a non-negative int" in done.stderr
 
 
 def test_the_version_and_the_console_script(capsys, monkeypatch):

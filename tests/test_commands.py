@@ -201,20 +201,20 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("run", "layer.bin", "--input", "x.npy", "--input", "bfloat16:b.npy", "--input", "x.npy"), "one more"),
         (("run", "layer.bin", "--input", "z=x.npy", "--input", "both.npz"), "given z; needed args[0]['x'] float32[n,2]"),
         (("run", "layer.bin", "--input", "bfloat16:b.npy", "--input", "x.npy"), "given bfloat16[2]; needed float32[n,2]"),
-        (("run", "layer.bin", "--input", "x.npy", "--input", "b.npy"), "as in bfloat16:x.npy"),
+        (("run", "layer.bin", "--input", "x.npy", "--input", "b.npy"), "write bfloat16:x.npy"),
         (("run", "layer.bin", "--input", "x.npy", "--input", "int8:b.npy"), "named int8"),
         (("run", "layer.bin", "--input", "float64:x.npy"), "float32, named float64"),
         (("run", "layer.bin", "--input", "x.npy", "--input", "int16:b.npy"), "bfloat16"),
-        (("run", "layer.bin", "--input", "bfloat16:both.npz"), "one for one .npy"),
+        (("run", "layer.bin", "--input", "bfloat16:both.npz"), "a dtype only for a single .npy"),
         (("run", "layer.bin", "--input", "f8.npy"), "numpy.uint8"),
-        (("run", "layer.bin", "--input", "both.npz", "-o", "both.npz"), "both.npz, which is read"),
+        (("run", "layer.bin", "--input", "both.npz", "-o", "both.npz"), "both.npz, which is an input file"),
         (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "out.npy"), "out.npy for bfloat16"),
         (("run", "layer.bin", "--input", "objects.npy"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "layer.bin"), "needed .npy or .npz of numbers"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npy"), "out.npy for 2 results"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.csv"), "out.csv for 2 results"),
         (("run", "far.bin", "--input", "x.npy"), "needed float32[3]"),
-        (("explain", "nowhere.bin"), "a file that is there, or package.module:Op"),
+        (("explain", "nowhere.bin"), "an existing file, or package.module:Op"),
         (("explain", "layer.bin", "--size", "m=2"), "given m; needed one of n"),
         (("explain", "layer.bin", "--size", "n=0"), "symbol n: given size 0; needed 1 or more"),
         (("explain", "layer.graph", "--size", "n=0", *FACTORY), "symbol n: given size 0; needed 1 or more"),
@@ -222,11 +222,11 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("explain", "half.graph"), "given n = 1; needed n >= 2, a constraint of the symbols"),
         (("run", "layer.bin", "--input", "both.npz", "--input", "args[1]=bfloat16:b.npy"), "args[1] twice; needed one array each"),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npz/"), "out.npz/ for 2 results"),
-        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "nowhere/out.npz"), "needed a file in a folder that is there"),
+        (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "nowhere/out.npz"), "needed a file in an existing folder"),
         (("run", "id.bin", "--input", "cut.npz"), "cut.npz: File is not a zip file"),
         (
             ("inspect", "layer.graph", "--graph", "nowhere/out.svg"),
-            "--graph: given nowhere/out.svg; needed a file in a folder that is there",
+            "--graph: given nowhere/out.svg; needed a file in an existing folder",
         ),
         (("inspect", "layer.graph", "--graph", "x.npy"), "--graph: given x.npy; needed a name that ends in .svg"),
         (("inspect", "layer.bin", "--graph", "picture"), "--graph: given picture; needed a name that ends in .svg"),
@@ -272,7 +272,7 @@ def test_no_command_writes_over_what_it_reads(source, itself, words, option, ali
     monkeypatch.setattr("tenferro_jax.command.run.is_named_by_numpy", lambda dtype: True)  # a later refusal would hide this one
     typed = [word.format(itself=itself, alias=names[alias]) for word in words]
     assert run(tmp_path, *typed, monkeypatch=monkeypatch) == 2
-    said = f"error: {option}: given {names[alias]}, which is read"
+    said = f"error: {option}: given {names[alias]}, which is an input file"
     assert capsys.readouterr().err.splitlines()[-1].startswith(said)
     assert (tmp_path / itself).read_bytes() == content
     assert (tmp_path / names[alias]).read_bytes() == content

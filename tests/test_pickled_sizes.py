@@ -144,7 +144,7 @@ def test_what_no_reader_takes_is_refused_when_it_is_pickled():
     for dimension in (n, sum(long)):
         op = Sized(dimension)
         for _ in range(2):
-            with pytest.raises(Unsupported, match="pickle: given symbols that no reader takes: ValueError"):
+            with pytest.raises(Unsupported, match="pickle: given symbols that no reader accepts: ValueError"):
                 pickle.dumps(op)
 
 

@@ -1,1 +1,1 @@
-"""Floor 1: semirings, their laws and their scalars."""
+"""Semirings, their laws and their scalars."""

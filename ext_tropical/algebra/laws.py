@@ -45,7 +45,7 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
             where="broken_laws, values",
             given=f"{values.dtype.name}{list(values.shape)}" + (" with NaN" if has_nan else ""),
             needed=f"one dimension, no NaN, of dtype {', '.join(semiring.dtypes)}",
-            fix="Pass a few entries that occur; that NaN stays is tried with floats anyway.",
+            fix="Pass a few typical entries; for floats NaN is always tested.",
         )
     found: dict[str, tuple[Any, ...]] = {}
     for count, laws in ((1, _one(semiring, values.dtype)), (2, _two(semiring)), (3, _three(semiring))):

@@ -28,7 +28,7 @@ class _Scalar:
         try:
             object.__setattr__(self, "value", float(self.value))
         except OverflowError:
-            raise DTypeError(where=name, given="an integer outside the range of float", needed="a float", fix="Scale it.") from None
+            raise DTypeError(where=name, given="an integer outside the range of float", needed="a float") from None
 
     @classmethod
     def zero(cls) -> Self:

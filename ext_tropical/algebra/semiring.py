@@ -225,7 +225,7 @@ def wellformed(semiring: Semiring) -> Semiring:
             raise InvalidConfig(
                 where=f"semiring {semiring.id}, field {field.name}",
                 given=repr(getattr(semiring, field.name)),
-                needed="a bool, int, float or str: parameters are written into payloads",
+                needed="a bool, int, float or str, because parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
     problem = _problem_of(semiring)
@@ -233,7 +233,7 @@ def wellformed(semiring: Semiring) -> Semiring:
         raise InvalidConfig(
             where=f"semiring {semiring.id}",
             given=problem,
-            needed="methods as Semiring and SelectiveSemiring describe them",
+            needed="methods as documented in Semiring and SelectiveSemiring",
         )
     return semiring
 
@@ -254,7 +254,7 @@ def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
         raise DTypeError(
             where=where,
             given=f"the semiring {given!r} among the operands",
-            needed="arrays there",
+            needed="arrays as operands",
             fix=f"Pass it by keyword: semiring={given!r}.",
         )
 
@@ -268,7 +268,7 @@ def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
         where="semiring",
         given=given,
         needed=f"a registered semiring: {known}",
-        fix="Pass the value or its name; decorate the class of your own with @register_semiring.",
+        fix="Pass the value or its name; decorate your own class with @register_semiring.",
     )
 
 
@@ -299,8 +299,8 @@ def as_selective(value: Any, wanted: str) -> SelectiveSemiring:
         raise InvalidConfig(
             where=wanted,
             given=repr(semiring),
-            needed="a selective semiring: one whose plus is one of its arguments",
-            fix="Its values have no winners; the gradient says how much each entry contributes. Use max_plus for the best one.",
+            needed="a selective semiring, whose plus returns one of its arguments",
+            fix="There are no winners; the gradient says how much each entry contributes. Use max_plus for the best entry.",
         )
     return semiring
 
@@ -323,7 +323,7 @@ class SemiringKey:
                 where="SemiringKey",
                 given=f"id {self.id!r}, fields {self.fields!r}",
                 needed="an id and a tuple of bool, int, float or str",
-                fix="Take SemiringKey.of(semiring).",
+                fix="Use SemiringKey.of(semiring).",
             )
 
     def __repr__(self) -> str:

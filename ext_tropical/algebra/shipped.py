@@ -218,7 +218,7 @@ class LogSumExp(Semiring):
                 where="log_sum_exp, temperature",
                 given=repr(given),
                 needed="a positive finite number",
-                fix="Pass one; for the limit at 0 take max_plus, for a minimum negate the operands.",
+                fix="For the limit at 0 use max_plus; for a minimum negate the operands.",
             )
         object.__setattr__(self, "temperature", temperature)
 

@@ -1,1 +1,1 @@
-"""Floor 3: any equation as steps: plans, slices, winners walked back."""
+"""Tropical einsums of many operands: plans, slices, assignments."""

@@ -195,7 +195,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
         raise InvalidConfig(
             where=f"tropical_einsum {shortened(equation)!r}, ties",
             given=f"'split' under {semiring!r}",
-            needed="a selective semiring: others have no ties",
+            needed="a selective semiring, because others have no ties",
             fix="Leave ties out.",
         )
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
@@ -215,7 +215,7 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
             where=where,
             given=f"accumulate={accumulate!r} with {dtype.name} operands",
             needed=f"operands of {', '.join(SIXTEEN_BITS)} or {accumulate}",
-            fix="Leave accumulate out: these operands are added in their own dtype.",
+            fix="Leave accumulate out; these operands are added in their own dtype.",
         )
     return accumulate is not None
 
@@ -240,7 +240,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
         raise Unsupported(
             where=problem.where,
             given="ties='split' with a memory limit that needs slices",
-            needed="all slices at once, to count the winners",
+            needed="all slices at once, because the winners are counted",
             fix="Leave out memory_limit or ties.",
         )
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
@@ -279,7 +279,7 @@ def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[Any, Mapping[str
         raise Unsupported(
             where=f"{problem.where}, progress",
             given="operands inside a transform",
-            needed="concrete arrays: a compiled loop shows nothing",
+            needed="concrete arrays, because a compiled loop cannot show progress",
             fix="Leave progress out.",
         )
     try:

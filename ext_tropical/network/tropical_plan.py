@@ -231,7 +231,7 @@ def _shape(x: Any, where: str) -> tuple[Any, ...]:
     """The shape of an array, or a shape."""
     shape = getattr(x, "shape", x)
     if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(_is_size, shape)):
-        raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of sizes from 0", fix="Pass the operand or its shape.")
+        raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of non-negative sizes")
     return tuple(shape)
 
 
@@ -245,7 +245,7 @@ def _dtype(dtype: Any) -> Any:
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
     except TypeError as error:
-        raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype", fix="Leave it out.") from error
+        raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype") from error
 
 
 def hashable(optimize: Any) -> Any:
@@ -285,7 +285,7 @@ def cached_plan(
             raise Unsupported(
                 where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
                 given="symbolic sizes",
-                needed="sizes that are known",
+                needed="concrete sizes",
                 fix="Leave memory_limit out, or trace with concrete sizes.",
             )
         return TropicalPlan(plan, plan.sizes, None)

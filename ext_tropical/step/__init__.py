@@ -1,1 +1,1 @@
-"""Floor 2: one contraction step as extension ops, with kernels and AD rules."""
+"""One contraction step as extension ops, with kernels and AD rules."""

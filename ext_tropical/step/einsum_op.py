@@ -228,7 +228,7 @@ def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequ
                 where=where,
                 given=f"operands of dtype {told[names[0]]} and {told[name]}",
                 needed="one dtype for all",
-                fix="Convert them to the dtype you mean with .astype; no promotion is done, not of Python numbers either.",
+                fix="Convert with .astype; there is no promotion, also not of Python numbers.",
             )
     raise DTypeError(
         where=where,

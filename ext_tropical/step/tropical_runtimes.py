@@ -90,7 +90,7 @@ def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tu
             where=f"{op.family_id}, native kernel",
             given=native().problem,
             needed="the library",
-            fix="Build it, or call by TROPICAL_RUNTIMES.",
+            fix="Build the library, or pass runtimes=TROPICAL_RUNTIMES.",
         )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
@@ -138,7 +138,7 @@ def run_gpu(op: TropicalEinsum, *operands: Any, interpret: Any = None) -> tuple[
             where=f"{op.family_id}, GPU kernel",
             given=backend().problem,
             needed="Pallas with Mosaic GPU",
-            fix="Install a newer JAX, or call by TROPICAL_RUNTIMES.",
+            fix="Install a newer JAX, or pass runtimes=TROPICAL_RUNTIMES.",
         )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)

@@ -250,7 +250,7 @@ def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> Any
             where=where,
             given=f"inputs of dtype {', '.join(m.dtype.name for m in inputs)}",
             needed="float32 or float64 for all",
-            fix="Convert them; tropical_einsum widens 16 bits itself.",
+            fix="Convert the operands; tropical_einsum widens 16-bit floats itself.",
         )
     dtype = inputs[0].dtype
     temperature = semiring.temperature if isinstance(semiring, LogSumExp) else 1.0

@@ -1,1 +1,1 @@
-"""Floor 4: the einsum under the names of its uses."""
+"""Named uses of the tropical einsum: closure, Viterbi, dot_general and others."""

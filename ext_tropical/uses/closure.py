@@ -58,7 +58,7 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
     except TypeError:
         left = -1
     if left < 0:
-        raise InvalidConfig(where="matrix_power, n", given=repr(n), needed="an integer from 0", fix="Pass the number of factors.")
+        raise InvalidConfig(where="matrix_power, n", given=repr(n), needed="a non-negative integer", fix="Pass the number of factors.")
     if left == 0:
         one, zero = algebra.one(a.dtype), algebra.zero(a.dtype)
         return jnp.broadcast_to(jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero), a.shape)

@@ -1,1 +1,1 @@
-"""Floor 9: the subcommands of `python -m tenferro_jax`, one a file."""
+"""The subcommands of `python -m tenferro_jax`, one in each file."""

@@ -41,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _seed(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not an int from 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a non-negative int")
     return number
 
 

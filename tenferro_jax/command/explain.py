@@ -47,7 +47,7 @@ def explain(chosen: argparse.Namespace) -> int:
         raise InvalidConfig(
             where="explain",
             given=repr(chosen.file),
-            needed="a file that is there, or package.module:Op",
+            needed="an existing file, or package.module:Op",
         )
     ignored = [*chosen.input, *filter(None, [chosen.runtimes])] if is_file else chosen.size
     if ignored:

@@ -39,7 +39,7 @@ def imported(target: str) -> Any:
         raise InvalidConfig(
             where="target",
             given=f"{target!r}: {type(error).__name__}: {error}",
-            needed="package.module:name, of a module that can be imported from here",
+            needed="package.module:name of a module that can be imported here",
         ) from error
     return found
 
@@ -81,7 +81,7 @@ def register(target: str) -> None:
         raise InvalidConfig(
             where="--register",
             given=f"{target!r}: {found!r}",
-            needed="an op class, a factory, or a function without arguments that registers some",
+            needed="an op class, a factory, or a function without arguments that registers families",
         )
     if lookup_extension_factory(found.family_id) is None:
         register_extension(found)
@@ -95,8 +95,8 @@ def _called(make: Callable[[], Any], target: str) -> Any:
         raise InvalidConfig(
             where=target,
             given=f"{type(error).__name__}: {error}",
-            needed="something that makes an op without arguments",
-            fix="Give the payload fields defaults, or name an op that was made beforehand.",
+            needed="a class or function that makes an op without arguments",
+            fix="Give the payload fields defaults, or name an op object.",
         ) from error
 
 
@@ -192,7 +192,7 @@ def require_writable(option: str, path: str, *read: str) -> None:
         raise InvalidConfig(
             where=option,
             given=path,
-            needed="a file in a folder that is there",
+            needed="a file in an existing folder",
             fix="Make the folder first.",
         )
     for other in map(pathlib.Path, read):
@@ -200,7 +200,7 @@ def require_writable(option: str, path: str, *read: str) -> None:
             alias = "" if os.fspath(other) == path else f" as {other}"
             raise InvalidConfig(
                 where=option,
-                given=f"{path}, which is read{alias}",
+                given=f"{path}, which is an input file{alias}",
                 needed="another file",
             )
 

@@ -60,7 +60,7 @@ def inspect(chosen: argparse.Namespace) -> int:
             raise InvalidConfig(
                 where="--graph",
                 given=chosen.graph,
-                needed="a name that ends in .svg: the picture is an SVG file",
+                needed="a name that ends in .svg, because the picture is an SVG file",
             )
     found = read(chosen, skip_missing=True)
     content = pathlib.Path(chosen.file).read_bytes()

@@ -51,12 +51,12 @@ def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
             where="--input",
             given=f"{path}: {error}",
             needed=".npy or .npz of numbers",
-            fix="Write it with numpy.save; with .view(numpy.uint8) where NumPy does not know the dtype.",
+            fix="Write the file with numpy.save; if NumPy does not know the dtype, save x.view(numpy.uint8).",
         ) from error
     if isinstance(held, np.ndarray):
         return _restored(held, dtype if named else held.dtype, path)
     if named:
-        raise InvalidConfig(where="--input", given=f"a dtype for all of {path}", needed="one for one .npy", fix="Drop the dtype.")
+        raise InvalidConfig(where="--input", given=f"a dtype for all of {path}", needed="a dtype only for a single .npy")
     texts = {name: str(array) for name, array in held.items() if array.dtype.kind == "U" and name.removesuffix(".dtype") in held}
     return {
         name: _restored(array, _dtype(texts[f"{name}.dtype"], path) if f"{name}.dtype" in texts else array.dtype, f"{name} in {path}")
@@ -96,9 +96,7 @@ def _dtype(name: str, path: str) -> Any:
     try:
         return named_dtype(name)
     except ValueError as error:
-        raise InvalidConfig(
-            where="--input", given=f"{path}: {error}", needed="dtypes that JAX knows", fix="Write the file again."
-        ) from error
+        raise InvalidConfig(where="--input", given=f"{path}: {error}", needed="dtypes that JAX knows") from error
 
 
 def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
@@ -107,8 +105,8 @@ def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray
         raise InvalidConfig(
             where="--input",
             given=f"{where}: an array of {array.dtype.itemsize}-byte elements without the name of their dtype",
-            needed="the name, which .npy files forget where NumPy does not know the dtype",
-            fix="Name it before an .npy, as in bfloat16:x.npy; in an .npz as text beside the array x, under x.dtype.",
+            needed="the name of the dtype; an .npy does not keep it if NumPy does not know the dtype",
+            fix="For an .npy write bfloat16:x.npy; in an .npz store the name as text under x.dtype, beside the array x.",
         )
     if array.dtype == dtype:
         return array
@@ -116,7 +114,7 @@ def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray
         raise InvalidConfig(
             where="--input",
             given=f"{where}: {array.dtype}, named {dtype_name(dtype)}",
-            needed="that dtype, or bytes without a type",
+            needed="that dtype, or untyped bytes",
         )
     return array.view(dtype)
 
@@ -146,8 +144,8 @@ def run(chosen: argparse.Namespace) -> int:
         raise Unsupported(
             where="run",
             given=f"a program for {found.exported.nr_devices} devices",
-            needed="one for 1 device, where a command runs",
-            fix="Call it in Python, on arrays that lie on so many.",
+            needed="a program for 1 device, because a command runs on one",
+            fix="Call the program in Python, on arrays that are spread over that many devices.",
         )
     if chosen.output:
         _require_output(chosen, list(outputs(found).values()))
@@ -187,7 +185,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
             raise DuplicateBinding(
                 where="--input",
                 given=f"{', '.join(sorted(twice))} twice",
-                needed="one array each",
+                needed="one array for each input",
             )
         given.update(arrays)
     free = [name for name in declared if name not in given]
@@ -224,5 +222,5 @@ def _require_output(chosen: argparse.Namespace, results: list[Any]) -> None:
         raise InvalidConfig(
             where="--output",
             given=f"{path} for {dtype}",
-            needed=".npz, in which its name is written: .npy files forget it",
+            needed=".npz, which keeps the name of the dtype; .npy does not",
         )

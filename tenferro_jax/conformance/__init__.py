@@ -1,4 +1,4 @@
-"""The conformance kit: does an extension op keep the contract? Re-exports only."""
+"""Checks of extension ops against the contract. Re-exports only."""
 
 from .examination import check_extension, conformance_tests
 from .report import ConformanceReport, Finding, Verdict

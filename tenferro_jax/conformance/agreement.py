@@ -121,7 +121,7 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
     subject.require_equal("compiled anew", jax.jit(lambda *xs: subject.call(*xs))(*private), first, "X13.3", SAME)
     yield
     if any(a.tobytes() != b.tobytes() for a, b in zip(private, inputs, strict=True)):
-        raise Broken("X8.7", "a call wrote into its inputs", "Never write into an input: make a new array.")
+        raise Broken("X8.7", "a call wrote into its inputs", "Do not write into an input; make a new array.")
     yield
 
 
@@ -145,7 +145,7 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Exported for several platforms, reloaded from its bytes, and run; its attribute names the family."""
     _require_exportable(subject, inputs)
     only = subject.runtimes.only(RouteKind.LOWERING)
-    fix = "Lower to what exports: no host code, no kernel, no callback."
+    fix = "Write the lowering without host code, kernels and callbacks, so that it can be exported."
     with breaking("X13.7", "export", fix):
         program = load_exported(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes())
     if list(program.extensions) != [subject.carrier.attributes()]:
@@ -161,7 +161,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     graph = symbolic_graph(subject, inputs).with_runtimes(subject.runtimes.only(RouteKind.LOWERING))
     if not graph.is_symbolic:
         raise NotApplicable("no input has a size that can change", "Give an example with sizes from 1.")
-    fix = "Write the lowering in functions that take symbolic sizes, or lower by scan and gather instead."
+    fix = "Write the lowering in functions that accept symbolic sizes, or in scan and gather."
     try:
         with breaking("X13.7", "export with symbolic sizes", fix):
             program = load_exported(export(graph, platforms=("cpu",)).to_bytes())

@@ -43,7 +43,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             except Exception as error:
                 broken = as_broken(error, "X10.8", what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
-                    broken.clause, broken.fix = "X10.4", "Leave out inactive slots: a tangent that is None is a zero."
+                    broken.clause, broken.fix = "X10.4", "Leave out inactive slots: a tangent of None means zero."
                 raise broken from error
             try:
                 jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
@@ -53,7 +53,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             except TenferroError:
                 raise
             except Exception as error:
-                fix = "Emit in linearize what is linear in the tangents, or write transpose_rule."
+                fix = "Make linearize linear in the tangents, or write transpose_rule."
                 raise as_broken(error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix) from error
             yield view.undeclared or None
 
@@ -104,7 +104,7 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
         ju, jv, jw, j0 = jax.jit(lambda ds: [push(*d) for d in ds])([u, v, w, zero])
     view.require_finite([ju, jv, jw, j0])
     combined = [np.asarray(3 * a - 0.5 * b) for a, b in zip(ju, jv, strict=True)]
-    fix = "Emit in linearize what is linear in the tangents; nonlinear factors may hang on primals alone."
+    fix = "Make linearize linear in the tangents; nonlinear factors may depend only on primals."
     subject.require_equal("J 0", j0, [np.zeros_like(a) for a in combined], "X10.6", fix)
     yield
     subject.require_equal("J (3u - v/2) against 3 J u - (J v)/2", jw, combined, "X10.6", fix)
@@ -150,7 +150,7 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         _, back = jax.vjp(pullback, *xs)
         return jax.jvp(pullback, xs, d)[1], back(d)
 
-    fix = "Emit in the rule what has derivatives itself, or pass order=1 and say so in the docstring."
+    fix = "Use only differentiable functions in the rule, or pass order=1 and say so in the docstring."
     with breaking("X10.14", "second order", fix):
         forward, reverse = jax.jit(second)(at, direction)
     view.require_finite([forward, reverse])
@@ -189,7 +189,7 @@ def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
         raise Broken("X10.2", f"inside {name} a derivative without a rule was not refused by name", "Leave the primitive to the library.")
 
 
-TRANSPOSE = "Correct transpose_rule, or what linearize emits."
+TRANSPOSE = "Correct transpose_rule or linearize."
 
 
 def adjoint(subject: Subject, inputs: Inputs) -> Iterator[str | None]:

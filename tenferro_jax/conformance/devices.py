@@ -112,7 +112,7 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding.")
     mesh = _mesh(jax.sharding.AxisType.Explicit)
     elements, args = _batches(subject, inputs, mesh)
-    fix = "Correct infer_output_sharding, or leave it out: the lowering says it then."
+    fix = "Correct infer_output_sharding, or leave it out to use the sharding of the lowering."
     with jax.set_mesh(mesh):
         whole, spread = ([jax.device_put(x, place) for x in xs] for xs, place in ((inputs, jax.P()), (args, jax.P("d"))))
         wants = subject.expected(inputs), [np.stack(column) for column in zip(*map(subject.expected, elements), strict=True)]

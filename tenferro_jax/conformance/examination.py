@@ -107,7 +107,7 @@ class Examination:
             before = check.after if name in FIRST else (*FIRST, *check.after)
             failed = [earlier for earlier in before if self.finding(earlier).verdict is Verdict.FAILED]
             if failed:
-                fix = f"Mend {failed[0]} first."
+                fix = f"Correct {failed[0]} first."
                 reason = f"{failed[0]} failed"
                 found = Finding(check.law, name, check.clauses, Verdict.NOT_APPLICABLE, 0, 0.0, reason, fix=fix, waits_for=failed[0])
             else:
@@ -188,7 +188,7 @@ def check_extension(
 
     Args:
       op: the op.
-      *examples: inputs to run it on; each a tuple with one array an input, or the bare array where the op has one input.
+      *examples: inputs to run it on; each a tuple with one array for each input, or the bare array where the op has one input.
         By default those of `op.example_inputs()`.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
       runtimes: kernels; each is compared with the other routes.

@@ -70,7 +70,7 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     """What eager_execute itself returns for read-only arrays: NumPy arrays, and the inputs as they were."""
     private = [x.copy("K") for x in inputs]
-    fix = "Never write into an input: make a new array."
+    fix = "Do not write into an input; make a new array."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
@@ -95,7 +95,7 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if not has_lowering(subject.op):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     structs = [struct(meta_of(x)) for x in inputs]
-    fix = "Emit what the inner extension lowers to, or emit it from an AD rule."
+    fix = "Write out the computation of the inner extension; only AD rules may call extensions."
     looks = []
     for _ in range(2):
         # A new function at each look: JAX would answer the second from its cache.
@@ -133,7 +133,7 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
     if _has_equal_sizes(inputs):
-        return "X7.3", "Compare sizes by require_equal: == is False for symbols that may be equal."
+        return "X7.3", "Compare sizes with require_equal: == is False for symbols that may be equal."
     return "X7.2", "Compute sizes from input shapes, without constants in their place."
 
 
@@ -155,7 +155,7 @@ def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
         return _graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
         if derived and _has_equal_sizes(inputs):
-            fix = "Override infer_output_meta; inference derived from the lowering is only as total as the JAX functions in it."
+            fix = "Write infer_output_meta: inference from the lowering works only for sizes that its JAX functions accept."
             with breaking("X7.2", "symbolic sizes", fix):
                 return _graph_of(subject, _symbolic_metas(inputs, shared=True))
         raise _symbolic_failure(error, derived) from error
@@ -165,9 +165,9 @@ def _symbolic_failure(error: Exception, derived: bool) -> Broken:
     if derived or any(
         isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in _causes(error)
     ):
-        fix = "Use dimension arithmetic and require_equal; no int(), no < and no range() of a size."
+        fix = "Use arithmetic of dimensions and require_equal, not int(), < or range() of a size."
         return as_broken(error, "X7.2", "different symbols that may be equal", fix)
-    fix = "Compare sizes by require_equal: == is False for symbols that may be equal."
+    fix = "Compare sizes with require_equal: == is False for symbols that may be equal."
     return as_broken(error, "X7.3", "different symbols that may be equal are refused", fix)
 
 

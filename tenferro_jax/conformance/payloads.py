@@ -27,7 +27,7 @@ def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """A well-formed id that belongs to the class."""
     op = subject.op
     of_class = getattr(type(op), "family_id", None)
-    fix = "State it as a class attribute, or by @extension_op; make another family of what needs another id."
+    fix = "Write family_id as a class attribute, or use @extension_op; make another family for an op with another id."
     if not isinstance(of_class, str) or of_class != op.family_id:
         raise Broken("X5.3", f"the class says {of_class!r}, the op {op.family_id!r}", fix)
     yield

@@ -84,14 +84,14 @@ class Subject:
             ),
             ("others", isinstance(self.others, Sequence) and all(isinstance(o, ExtensionOp) for o in self.others), "a sequence of ops"),
             ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
-            ("seed", type(self.seed) is int and self.seed >= 0, "an int from 0"),
+            ("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int"),
         ):
             if not right:
                 raise InvalidConfig(
                     where="check_extension",
                     given=f"{name}={getattr(self, name)!r}",
                     needed=needed,
-                    fix="See its docstring.",
+                    fix="See the docstring of check_extension.",
                 )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)

@@ -122,7 +122,7 @@ def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _trace_checked(fn: Callable[..., Any], inputs: Inputs) -> None:
-    fix = "Keep no traced value beyond the call that was given it."
+    fix = "Do not keep a traced value after the call that received it."
     with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
         jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
 
@@ -135,7 +135,7 @@ def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if not subject.accepted([single]):
         raise NotApplicable("the op takes no inputs of 32 bits", "Accept float32.")
     want = tuple(y.astype(np.int32) if y.dtype == np.int64 else y for y in subject.expected(single))
-    fix = "Name the dtypes you mean."
+    fix = "Give dtypes explicitly."
     with jax.enable_x64(False), breaking("X7.1", "64-bit types off", fix):
         got = jax.block_until_ready(jax.jit(lambda *xs: subject.call(*xs))(*single))
     if any(g.dtype.itemsize > 4 and g.dtype.kind in "fiu" for g in map(np.asarray, got)):

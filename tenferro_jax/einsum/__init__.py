@@ -1,4 +1,4 @@
-"""Einsum text and plans. Re-exports only."""
+"""Einsum equations and contraction plans. Re-exports only."""
 
 from .einsum_plan import Plan, Step
 from .notation import Equation, parse_equation, parse_interleaved

@@ -23,7 +23,7 @@ from ..ops.indexing import Gather
 from .notation import Equation, equation_for
 
 NOMINAL_SIZE = 64
-"""What planning takes a symbolic dimension to be."""
+"""The size that planning assumes for a symbolic dimension."""
 
 Optimize: TypeAlias = str | bool | Sequence[Any]
 """An algorithm of opt_einsum by name, "cotengra", an explicit path of its form, True for "auto", or False for the order as written."""
@@ -34,10 +34,10 @@ class Step:
     """One contraction of one or two terms.
 
     Attributes:
-      operands: which values it reads: the operands of the equation first, then the results of the steps in turn.
+      operands: the numbers of the values that it reads: first the operands of the equation, then the results of the steps in order.
       terms: their labels.
       result: the labels of its result, each once.
-      cost: scalar multiplications (additions, for one operand), symbols taken to be NOMINAL_SIZE.
+      cost: scalar multiplications (for one operand additions), with NOMINAL_SIZE for symbols.
       size: entries of its result.
     """
 
@@ -55,13 +55,13 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The steps of an einsum; the last result has the output's labels, in another order perhaps.
+    """The steps of an einsum; the last result has the output's labels, possibly in another order.
 
     Attributes:
-      equation: with the labels of its ellipsis written out.
+      equation: the equation, with labels instead of the ellipsis.
       terms: the labels of each operand, without those of size 1 that are longer in another operand.
       sizes: (label, size) of every label; a size may be symbolic.
-      steps: in order; none where the only operand is the output already.
+      steps: in order; empty if the only operand is the output.
 
     Example:
       >>> print(plan_einsum("ij,jk,kl->il", [(8, 64), (64, 64), (64, 2)]))
@@ -101,18 +101,18 @@ class Plan:
 def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize = "auto") -> Plan:
     """Order the contractions of an einsum.
 
-    Each operand is first brought to distinct labels (diagonals) without labels of its own (sums); then two terms at a
-    time are contracted along the path.
+    First each operand is reduced: repeated labels become diagonals, and labels that only it has are summed. Then two
+    terms at a time are contracted along the path.
 
     Args:
       text: the equation.
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or an explicit path such
-        as [(1, 2), (0, 1)]: positions to contract, whose result is appended. True is "auto"; False goes from left to right.
+        as [(1, 2), (0, 1)]: positions to contract, whose result is appended. True means "auto"; False contracts from left to right.
 
     Raises:
       EquationError, ArityError, ShapeError, UndecidedDimensionError: the equation cannot be read, or does not fit the shapes.
-      InvalidConfig: no such algorithm, or a path that does not fit.
+      InvalidConfig: an unknown algorithm, or a path that does not fit.
       Unsupported: "cotengra" is not installed.
 
     Example:
@@ -158,7 +158,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
 
 
 def _without_repeated(equation: Equation, shapes: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Terms and shapes without the labels of size 1 that have another size in another operand: there NumPy repeats the entries."""
+    """Terms and shapes without labels of size 1 that are longer in another operand, along which NumPy repeats the entries."""
     terms = equation.inputs
     if not any(1 in shape for shape in shapes) or list(map(len, terms)) != list(map(len, shapes)):
         return terms, [tuple(shape) for shape in shapes]
@@ -175,7 +175,7 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
     """Labels of a step's result in the order that a dot product gives: shared, then the first term's, then the second's."""
     shared = [label for label in terms[0] if all(label in term for term in terms)]
     labels = "".join(dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted))
-    free = len(terms) == 1 or all(label in wanted for label in shared)  # no dot product: any order is as good
+    free = len(terms) == 1 or all(label in wanted for label in shared)  # no dot product, so any order will do
     return output if free and len(output) == len(labels) and set(output) == set(labels) else labels
 
 
@@ -245,12 +245,12 @@ def run_plan(plan: Plan, operands: Sequence[jax.Array], precision: Precision = N
 
     Args:
       plan: from `plan_einsum`.
-      operands: arrays of one dtype, of the shapes that were planned for.
+      operands: arrays of one dtype, with the shapes of the plan.
       precision: the field of DotGeneral.
-      sums: the dtype of products and sums, that of the operands or a wider one; None for theirs.
+      sums: the dtype of products and sums, the operands' or a wider one; None for the operands'.
 
     Returns:
-      The result. Of booleans the sum is or, the product and.
+      The result. For booleans the sum is "or", the product "and".
     """
     sizes = dict(plan.sizes)
     values = [
@@ -288,7 +288,7 @@ def _reduced(x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype 
 
 
 def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Array, str]:
-    """The entries whose indices on all axes of a label agree, along a new first axis: one gather, of as many entries."""
+    """The entries whose indices on all axes of a label agree, along a new first axis: one gather of these entries."""
     axes = tuple(i for i, other in enumerate(term) if other == label)
     rest = tuple(i for i in range(len(term)) if i not in axes)
     indices = lax.broadcasted_iota(jnp.int32, (sizes[label], len(axes)), 0)

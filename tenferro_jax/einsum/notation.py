@@ -1,4 +1,4 @@
-"""einsum text -> labels. Knows neither sizes nor arrays."""
+"""einsum text -> labels, without sizes or arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Equation:
     Attributes:
       text: as it was written.
       inputs: the labels of each operand.
-      output: the labels of the output; without "->" those that appear once, in the order of their code points, as NumPy has it.
+      output: the labels of the output; without "->" those that appear once, in the order of their code points, as in NumPy.
     """
 
     text: str
@@ -40,8 +40,8 @@ class Equation:
 
         Args:
           shapes: the shape of each operand.
-          where: what errors say before the equation.
-          compare: raises where two sizes of a label differ: the `require_equal` of extensions, which may keep a guard.
+          where: the text before the equation in errors.
+          compare: raises if two sizes of a label differ, such as the `require_equal` of extensions, which may keep a guard.
 
         Raises:
           ArityError: a wrong number of operands.
@@ -80,7 +80,7 @@ class Equation:
 
 def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
     shown, place = text, column
-    if len(text) > 80:  # what is near the character
+    if len(text) > 80:  # the part around the character
         start = max(column - 40, 0)
         shown, place = f"...{text[start : column + 40]}...", column - start + 3
     raise EquationError(
@@ -94,7 +94,7 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
 def parse_equation(text: str) -> Equation:
     """Read an equation without an ellipsis; spaces are ignored.
 
-    A label is one character: a letter of any alphabet, or whatever `opt_einsum.get_symbol` counts on with, from U+00C0.
+    A label is one character: a letter of any alphabet, or any character of `opt_einsum.get_symbol`, from U+00C0.
 
     Raises:
       EquationError: pointing at the first wrong character.
@@ -107,14 +107,14 @@ def parse_equation(text: str) -> Equation:
 
 
 def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
-    """Read an equation for operands of these ranks: each ellipsis becomes labels of its own, `axis_label(0)` the last axis.
+    """Read an equation for operands of these ranks: each ellipsis becomes labels, with `axis_label(0)` for the last axis.
 
-    Without "->" the axes of the ellipsis come first in the output, as NumPy has it.
+    Without "->" the axes of the ellipsis come first in the output, as in NumPy.
 
     Raises:
       EquationError: pointing at the first wrong character.
-      ArityError: another number of terms than of ranks, where a term has an ellipsis.
-      ShapeError: an operand of smaller rank than its term has labels beside the ellipsis.
+      ArityError: the numbers of terms and ranks differ, and a term has an ellipsis.
+      ShapeError: the rank of an operand is smaller than the number of labels beside the ellipsis of its term.
 
     Example:
       >>> equation_for("...ij,...jk", (4, 3)).explicit
@@ -128,14 +128,14 @@ def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
 
     Args:
       arguments: operand, labels, operand, labels, ..., and optionally the labels of the output. Labels are a sequence of
-        integers >= 0, with an Ellipsis perhaps. Without those of the output it has the axes of the ellipsis, then the labels
+        integers >= 0, possibly with an Ellipsis. Without output labels the output has the axes of the ellipsis, then the labels
         that appear once in ascending order, as in NumPy.
 
     Returns:
-      The equation, whose n-th smallest integer is the n-th symbol of opt_einsum, and the operands as they came.
+      The equation, in which the n-th smallest integer is the n-th symbol of opt_einsum, and the operands unchanged.
 
     Raises:
-      EquationError: no operand, or labels that are something else.
+      EquationError: no operand, or invalid labels.
 
     Example:
       >>> parse_interleaved(["x", [0, 1], "y", [1, 7]])
@@ -148,7 +148,7 @@ def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     if not operands:
         raise EquationError(
             where="einsum",
-            given=f"{len(arguments)} arguments, the first one no text",
+            given=f"{len(arguments)} arguments; the first is not text",
             needed="an equation first, or operands with their labels: einsum(a, [0, 1], b, [1, 2], [0, 2])",
             fix="Pass the equation first.",
         )
@@ -173,7 +173,7 @@ def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
         raise EquationError(
             where=f"einsum, labels of {whose}",
             given=f"{type(labels).__name__}: {error}",
-            needed="an equation as text first, or after each operand a sequence of integers from 0, with an Ellipsis perhaps",
+            needed="an equation as text first, or after each operand a sequence of non-negative integers, possibly with an Ellipsis",
             fix="Pass the equation first, or alternate operands and labels: einsum(a, [0, 1], b, [1, 2], [0, 2]).",
         ) from error
     return term
@@ -190,11 +190,11 @@ def axis_label(axis: int) -> str:
 
 
 _FIRST_PRIVATE = "\U00100000"
-"""Plane 16, the last one, is private: get_symbol arrives there after a million labels."""
+"""Plane 16, the last one, is private: get_symbol reaches it after a million labels."""
 
 
 def _is_label(character: str) -> bool:
-    """A letter, or from U+00C0 on, where `get_symbol` counts on, any character that is not private and no half of a pair."""
+    """A letter, or from U+00C0 on, as in `get_symbol`, any character that is not private and not a surrogate."""
     return character.isalpha() or "\u00c0" <= character < "\ud800" or "\ue000" <= character < _FIRST_PRIVATE
 
 
@@ -217,7 +217,7 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
             if ranks is None:
                 _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")
             if not any(start <= column < start + 3 for start in dots):
-                _wrong(text, column, "a dot that is no part of '...'", "Write three dots.")
+                _wrong(text, column, "a dot that is not part of '...'", "Write three dots.")
         elif not _is_label(character) and character not in " ,->":
             _wrong(text, column, f"the character {character!r}", "Remove it.")
         if character == "-" and text[column + 1 : column + 2] != ">":
@@ -246,11 +246,11 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
         if label in " .":
             continue
         if label not in letters:
-            _wrong(text, start + offset, f"output label {label!r}, which no operand has", "Use a label of an operand.")
+            _wrong(text, start + offset, f"output label {label!r} that no operand has", "Use a label of an operand.")
         if label in right[:offset]:
             _wrong(text, start + offset, f"output label {label!r} twice", "Name each output label once.")
     if axes and "..." not in output:
-        _wrong(text, dots[0], "an ellipsis of the operands that the output lacks", "Write '...' in the output, or name the axes to sum.")
+        _wrong(text, dots[0], "an ellipsis in the operands but not in the output", "Write '...' in the output, or name the axes to sum.")
     return Equation(text, inputs, output.replace("...", axes))
 
 

@@ -1,4 +1,4 @@
-"""Compile a graph once, run it many times: what an engine and its programs report. Re-exports only."""
+"""Engines and compiled programs: statistics, costs, progress. Re-exports only."""
 
 from ..bounded_cache import CacheStats
 from .exec_program import Cost, Memory, Progress

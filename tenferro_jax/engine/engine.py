@@ -1,9 +1,9 @@
 """Compile a graph once for each set of sizes, run it many times.
 
-Graph -> ExecProgram: order the nodes into few segments, find last uses, compile. A host-only node needs its inputs' values,
-so it stands between segments. Each node gets a level: how many host calls lie on the longest way to it. Nodes of one level
-are one segment, whatever order the graph has them in, and the host nodes of that level follow it. What depends on no input
-(constants) is made anew in each segment that needs it.
+Graph -> ExecProgram: order the nodes into few segments, find last uses, compile. A host-only node needs the values of its
+inputs, so it stands between segments. The level of a node is the number of host calls on the longest path to it. The nodes
+of one level are one segment, in whatever order the graph has them, and the host nodes of that level follow the segment.
+Values that depend on no input (constants) are made again in each segment that needs them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .instruction import HostStep, Instruction, Segment
 
 
 def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
-    """Compile a graph with concrete shapes for the platform where JAX runs now.
+    """Compile a graph with concrete shapes for JAX's current platform.
 
     Args:
       graph: a Graph.
       progress: called after each segment is lowered and compiled, and by the program after each of several steps.
 
     Raises:
-      InvalidConfig: no graph, or an input with a symbolic dimension.
-      X64Error: the graph holds 64-bit values and 64-bit types are off.
+      InvalidConfig: not a graph, or an input with a symbolic dimension.
+      X64Error: the graph has 64-bit values while 64-bit types are off.
       Unsupported: an extension has no route on this platform.
 
     Example:
@@ -55,7 +55,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
             where="compile_std_to_exec",
             given=f"symbolic inputs {', '.join(map(str, graph.input_metas))}",
             needed="concrete shapes",
-            fix="Bind the sizes with graph.bound_to(*args), or use Engine.eval, which does.",
+            fix="Bind the sizes with graph.bound_to(*args), or use Engine.eval, which does this.",
         )
     require_x64_values(graph)
     site = here()
@@ -86,7 +86,7 @@ copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph
 
 
 def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
-    """The route of every extension, control-flow bodies included; equal extensions on equal metas are asked once."""
+    """The route of every extension, control-flow bodies included; equal extensions on equal metas are looked up once."""
     for node in graph.nodes:
         if isinstance(node.op, Extension):
             key = _application(node, graph)
@@ -139,7 +139,7 @@ def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool])
     hosts: dict[int, list[int]] = collections.defaultdict(list)
 
     def need(at: int, values: Iterable[int]) -> None:
-        """Have a segment make those of the values that depend on no input."""
+        """Let a segment compute those of the values that depend on no input."""
         pending = [maker[i] for i in values if level[i] is None]
         while pending:
             number = pending.pop()
@@ -169,19 +169,19 @@ def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool])
 
 
 class Engine:
-    """Owns a bounded cache of compiled programs; any equal graph hits, one symbolic graph serves many sizes.
+    """Compiles graphs and keeps the programs in a bounded cache. Equal graphs share a program; one symbolic graph serves many sizes.
 
-    Threads may share an engine; two that ask for one program compile it once. A copy, or what a pickle gives back, has the
-    settings and no programs yet.
+    Threads may share an engine; if two of them ask for the same program, it is compiled once. A copy, or an engine from a
+    pickle, has the settings but no programs.
 
     Args:
-      capacity: how many programs are kept; the least recently used goes first.
-      rules: AD rules for `eval` under a JAX transform, in place of those that each graph carries. They key no program.
-      runtimes: kernels and selected routes for the extensions of every graph, in place of those that came with each call.
+      capacity: how many programs are kept; the least recently used one is dropped first.
+      rules: AD rules for `eval` under a JAX transform, instead of those of each graph. They are not part of the cache key.
+      runtimes: kernels and selected routes for the extensions of every graph, instead of those of each call.
       progress: called with a Progress after each step of a compilation, and of a run that has several.
 
     Raises:
-      InvalidConfig: capacity is no positive integer.
+      InvalidConfig: capacity is not a positive integer.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -204,12 +204,12 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        require_kind(progress, Callable | None, "Engine", "a function of a Progress", "Leave it out.", "progress")
+        require_kind(progress, Callable | None, "Engine", "a function that takes a Progress", "Leave it out.", "progress")
         self._cache, self._rules, self._runtimes, self._progress = BoundedCache(capacity, "Engine"), rules, runtimes, progress
 
     @property
     def capacity(self) -> int:
-        """How many programs are kept; set it lower and the least recently used go at once."""
+        """How many programs are kept; a lower value drops the least recently used ones at once."""
         return self._cache.capacity
 
     @capacity.setter
@@ -221,16 +221,16 @@ class Engine:
 
         Raises:
           InvalidConfig: an input has a symbolic dimension; bind the sizes with graph.bound_to.
-          X64Error: the graph holds 64-bit values and 64-bit types are off.
+          X64Error: the graph has 64-bit values while 64-bit types are off.
           Unsupported: an extension has no route on this platform.
         """
         return self._program(require_graph(graph, "Engine.compile"), graph.input_metas)
 
     def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
-        """Compile if needed and run; symbolic dimensions take the sizes of the arguments.
+        """Run a graph, compiled if necessary; symbolic dimensions take the sizes of the arguments.
 
         Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments are not what the graph declares; nothing was run.
+          ArityError, ShapeError, DTypeError, X64Error: the arguments do not fit the graph; nothing was run.
           BackendFailure: a host step failed.
         """
         arrays, metas, traced = operands(require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval"))
@@ -255,7 +255,7 @@ class Engine:
         return self._cache.stats()
 
     def clear(self) -> None:
-        """Forget all programs."""
+        """Drop all programs."""
         self._cache.clear()
 
     def __reduce__(self) -> Any:

@@ -1,4 +1,4 @@
-"""The compiled program: call it, ask what it costs and who executes what; and what is reported while one is made or run."""
+"""Compiled programs: calls, costs, routes; and the progress of compilation and runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .instruction import HostStep, Instruction, Segment
 
 
 class Progress(NamedTuple):
-    """One step that is done.
+    """A finished step of a compilation or a run.
 
     Attributes:
       phase: "lower" or "compile" of a segment, "run" of a step of a program that has several.
-      number: which one, from 0.
-      total: of how many.
+      number: its number, from 0.
+      total: the number of steps.
       seconds: wall time it took; for a segment that runs on an accelerator, the time to dispatch it.
     """
 
@@ -34,14 +34,14 @@ class Progress(NamedTuple):
 
 
 ProgressCallback: TypeAlias = Callable[[Progress], object]
-"""Called in the thread that works, after each step; what it raises ends the work."""
+"""Called after each step, in the thread that works; an exception in it ends the work."""
 
 
 Step: TypeAlias = Segment | HostStep
 
 
 class Cost(NamedTuple):
-    """What XLA estimates of one run, summed over the segments; host steps are not counted, a loop body counts once.
+    """XLA's estimate for one run, summed over the segments; host steps do not count, a loop body counts once.
 
     Attributes:
       flops: floating-point operations.
@@ -53,13 +53,13 @@ class Cost(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of one run as XLA plans it; host memory of host steps is not counted.
+    """Bytes of one run, as planned by XLA; host memory of host steps does not count.
 
     Attributes:
       argument: the inputs.
       output: the outputs.
       temp: the largest scratch memory of a segment.
-      peak: the most that is held at once: the arguments, what lives between steps, one segment's outputs and scratch.
+      peak: the most memory at one time: the arguments, the values between steps, one segment's outputs and scratch.
     """
 
     argument: int
@@ -71,17 +71,17 @@ class Memory(NamedTuple):
 class ExecProgram:
     """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a host call.
 
-    A graph without host-only ops is one segment. Intermediates are given back as soon as nothing needs them. Under a
-    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped. In a
-    pickle a program is its graph, which is compiled where the pickle is read, as `compile_std_to_exec` does by default.
+    A graph without host-only ops is one segment. Intermediate values are freed as soon as no step needs them. Under a
+    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped. A
+    program is pickled as its graph, which is compiled again when the pickle is read, as `compile_std_to_exec` does by default.
 
     Attributes:
-      graph: what was compiled.
+      graph: the compiled graph.
       steps: segments and host steps in order.
       instructions: all instructions in order; inputs are slots 0, 1, ...
       slots: TensorMeta of every slot.
-      routes: the route of each extension on one device, control-flow bodies included. For arguments that are spread over
-        devices XLA partitions, and the lowering takes the place of a kernel.
+      routes: the route of each extension on one device, control-flow bodies included. If the arguments are spread over
+        devices, XLA partitions the program, and the lowering replaces a kernel.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -114,14 +114,14 @@ class ExecProgram:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The steps that XLA runs."""
+        """The steps that are compiled by XLA."""
         return tuple(s for s in self.steps if isinstance(s, Segment))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
 
         Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments are not those; nothing was run or uploaded.
+          ArityError, ShapeError, DTypeError, X64Error: the arguments do not fit; nothing was run or uploaded.
           BackendFailure: a host step failed.
         """
         arrays, metas, traced = operands(self.graph.leaves(args, kwargs, "ExecProgram"))
@@ -152,7 +152,7 @@ class ExecProgram:
         """XLA's estimate of operations and memory traffic.
 
         Raises:
-          Unsupported: this platform's XLA gives none.
+          Unsupported: XLA gives none on this platform.
         """
         analyses = [s.compiled.cost_analysis() for s in self.segments]
         if not all(isinstance(a, dict) for a in analyses):
@@ -163,7 +163,7 @@ class ExecProgram:
         """XLA's plan of memory.
 
         Raises:
-          Unsupported: this platform's XLA gives none.
+          Unsupported: XLA gives none on this platform.
         """
         held = dict(enumerate(map(_bytes, self.graph.input_metas)))
         argument, peak, temp = sum(held.values()), sum(held.values()), 0
@@ -187,7 +187,7 @@ class ExecProgram:
         return "\n\n".join(f"// step {n}\n{s.compiled.as_text()}" for n, s in enumerate(self.steps) if isinstance(s, Segment))
 
     def explain(self) -> str:
-        """A table: the steps with what is in them, then each extension's route and why."""
+        """A table of the steps with their ops, then the route of each extension and its reason."""
         lines = [repr(self)]
         for number, step in enumerate(self.steps):
             kind = "segment" if isinstance(step, Segment) else "host"
@@ -204,7 +204,7 @@ class ExecProgram:
 
 
 _TAKEN: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-"""What JAX takes as it is, by type, dtype and shape of all leaves and the width of types -> dtype and shape of each."""
+"""Arguments that need no conversion: type, dtype and shape of all leaves and the width of types -> dtype and shape of each."""
 _MOST_TAKEN = 1024
 
 
@@ -226,14 +226,14 @@ def operands(leaves: list[Any]) -> tuple[list[Any], tuple[Any, ...], bool]:
 
 
 def require_x64_values(graph: Graph) -> None:
-    """Refuse a graph that holds 64-bit values while 64-bit types are off."""
+    """Refuse a graph with 64-bit values while 64-bit types are off."""
     if not x64_enabled():
         for meta in graph.metas:
             require_x64(meta, "a value of a graph that was made with 64-bit types")
 
 
 def _dies(step: Step, slot: int) -> bool:
-    """Whether nothing needs a slot after the step that reads it."""
+    """Whether no later step needs a slot."""
     return any(last for i in step.instructions for s, last in zip(i.inputs, i.last_use, strict=True) if s == slot)
 
 
@@ -253,5 +253,5 @@ def _no_analysis(what: str) -> Unsupported:
         where=f"ExecProgram.{what}",
         given=f"a compiled program of platform {jax.default_backend()} without {what} analysis",
         needed="a platform whose XLA gives one",
-        fix="Ask the program compiled for cpu.",
+        fix="Compile the program for cpu.",
     )

@@ -26,7 +26,7 @@ class Instruction(NamedTuple):
       inputs: slots read.
       outputs: slots written.
       metas: dtype and shape of each output.
-      last_use: for each input, whether nothing reads this slot's value afterwards and it is no output.
+      last_use: for each input, whether no later instruction reads this slot and it is not an output.
     """
 
     op: StdTensorOp
@@ -70,12 +70,12 @@ class Segment:
         except ValueError:
             if self._call is self._jitted:
                 raise
-        # The arrays live elsewhere than the executable was compiled for (another device, a mesh): jit compiles for there.
+        # The arrays are on another device or mesh than the executable was compiled for: jit compiles for that one.
         self._call = self._jitted
         return self._call(*arrays)
 
     def kinds(self) -> str:
-        """How many instructions of each kind, most frequent first."""
+        """The number of instructions of each kind, most frequent first."""
         count = collections.Counter(op_name(i.op) for i in self.instructions)
         return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))) or "nothing but copies"
 

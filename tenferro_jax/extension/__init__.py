@@ -1,4 +1,4 @@
-"""What the author of an extension op imports: re-exports only."""
+"""The names that the author of an extension op imports."""
 
 from .contract import ExtensionOp, extension_op
 from .primitive import apply

@@ -1,6 +1,6 @@
-"""What enters graphs and JAX programs for an extension op: its carrier with the levels of vmap, or a placeholder.
+"""The carrier of an extension op in graphs and JAX programs, with its levels of vmap; and the placeholder of an unknown op.
 
-vmap of an extension op is the same op with a batch level: its identity and its AD rule stay.
+vmap of an extension op is the same op with one more batch level: its identity and its AD rule stay the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BatchLevel:
     Attributes:
       in_axes: for each input the mapped axis, or None.
       axis_name: name for collectives inside the op's lowering, or None.
-      spmd_axis_name: mesh axis (or axes) that the batch axis lives on, or None.
+      spmd_axis_name: mesh axis (or axes) of the batch axis, or None.
     """
 
     in_axes: tuple[int | None, ...]
@@ -42,7 +42,7 @@ class BatchLevel:
     spmd_axis_name: Any = None
 
     def size(self, shapes: Sequence[Sequence[Any]]) -> Any:
-        """The batch size that the shapes of the mapped inputs state."""
+        """The batch size, from the shapes of the mapped inputs."""
         return next(shape[axis] for shape, axis in zip(shapes, self.in_axes, strict=True) if axis is not None)
 
     def inner(self, metas: Sequence[TensorMeta]) -> list[TensorMeta]:
@@ -53,7 +53,7 @@ class BatchLevel:
         ]
 
     def vmap(self, fn: Callable[..., Any], in_axes: Any = None) -> Callable[..., Any]:
-        """jax.vmap of fn over this level; `in_axes` where fn takes something else than the op's inputs."""
+        """jax.vmap of fn over this level; `in_axes` if fn takes other arguments than the op's inputs."""
         names = {} if self.axis_name is None else {"axis_name": self.axis_name}
         if self.spmd_axis_name is not None:
             names["spmd_axis_name"] = self.spmd_axis_name
@@ -90,7 +90,7 @@ def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence
 
 
 def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
-    """What infer_output_meta returned for one output, as a TensorMeta."""
+    """The result of infer_output_meta for one output, as a TensorMeta."""
     try:
         dtype, shape = pair
         if not is_jax_dtype(dtype):
@@ -103,7 +103,7 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
         raise InvalidConfig(
             where=f"{where}, output {i}",
             given=f"{pair!r}: {error}",
-            needed="a TensorMeta or a (dtype, shape) pair, sizes non-negative integers or symbolic",
+            needed="a TensorMeta or a (dtype, shape) pair, with sizes that are non-negative integers or symbolic",
         ) from error
     return meta
 
@@ -112,7 +112,7 @@ _require_own_family = functools.lru_cache(maxsize=1024)(require_own_family)
 
 
 def _require_constants(op: ExtensionOp) -> None:
-    """Refuse a family_id that is not the class's, and counts that are no counts."""
+    """Refuse a family_id that does not belong to the class, and counts that are not non-negative integers."""
     cls: Any = type(op)
     family_id = family_of(cls)
     _require_own_family(cls)
@@ -124,20 +124,20 @@ def _require_constants(op: ExtensionOp) -> None:
             raise InvalidConfig(
                 where=f"extension {family_id}",
                 given=f"{name}={count!r}",
-                needed="an int from 0",
+                needed="a non-negative int",
             )
 
 
 class Extension(StdTensorOp):
-    """The carrier: an extension op with its batch levels and runtimes, as a member of the vocabulary.
+    """The carrier: an extension op with its batch levels and runtimes, in the form of a standard op.
 
-    It is what graphs and JAX equations hold, and it owns identity: two carriers are equal when the ops have the same
-    class, family_id and typed payload, and the same levels and runtimes. An op's own `__eq__` is never asked.
+    Graphs and JAX equations hold carriers. Two carriers are equal if the ops have the same class, family_id and typed
+    payload, and the carriers have the same levels and runtimes. An `__eq__` of the op is never called.
 
     Args:
       op: the extension op.
       batching: the batch levels, outermost first.
-      runtimes: who may execute it, and what its AD rules emit.
+      runtimes: the kernels and routes for the op, and for extensions that its AD rules call.
 
     Example:
       >>> from ext_tropical import max_plus
@@ -204,11 +204,11 @@ class Extension(StdTensorOp):
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
-        # What is traced for a graph is inferred once more where the graph reads it: there the equalities are noted.
+        # A call that is traced for a graph is inferred again when the graph reads it; equalities are noted then.
         return self.infer_assuming(metas, None if graph_assumptions.value is None else lambda *_: None)
 
     def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
-        """As `infer`; equalities of dimensions that JAX cannot decide go to `assume`, where there is one."""
+        """As `infer`; equalities of dimensions that JAX cannot decide are passed to `assume` if it is given."""
         if len(metas) != self.input_count:
             raise ArityError(
                 where=f"extension, family_id={self.family_id}",
@@ -240,23 +240,23 @@ class Extension(StdTensorOp):
             raise InvalidConfig(
                 where=where,
                 given=f"{', '.join(map(str, metas))}: {type(error).__name__}: {error}",
-                needed="inputs that the op takes, and inference that is total over symbolic shapes",
-                fix="Correct the inputs, or the op's inference; the author's error is the cause.",
+                needed="inputs that the op accepts, and inference that works for symbolic shapes",
+                fix="The cause is the error of the op's inference.",
             ) from error
         finally:
             running.reset(token)
         if isinstance(outs, TensorMeta) or (type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)):
             raise InvalidConfig(
                 where=where,
-                given=f"{TensorMeta(*outs)}, one output by itself",
+                given=f"{TensorMeta(*outs)}, one output that is not in a list",
                 needed="a tuple or list with one entry for each output",
-                fix="Return (meta,) for a single one.",
+                fix="Return (meta,) for a single output.",
             )
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 
     def batch(self, level: BatchLevel) -> Extension:
-        """The carrier under one more vmap, which is the outermost."""
+        """The carrier under one more vmap, the outermost one."""
         return Extension(self.op, (level, *self.batching), self.runtimes)
 
     def map_leaves(self, change: Callable[[Any], Any]) -> Extension:
@@ -275,11 +275,11 @@ class Extension(StdTensorOp):
 
 @op
 class MissingExtension(StdTensorOp):
-    """An extension that was read with `skip_missing_extensions=True`: it keeps what was written of it, and does nothing else.
+    """A placeholder, read with `skip_missing_extensions=True`: it only keeps the record of an unregistered extension.
 
     Attributes:
-      family_id: the family, which was not registered.
-      payload: its payload, as it was written.
+      family_id: the family that is not registered.
+      payload: its payload as text.
       levels: its batch levels, as canonical JSON text.
       outputs: how many outputs it has.
 
@@ -288,7 +288,7 @@ class MissingExtension(StdTensorOp):
       Traceback (most recent call last):
       ...
       tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; needed the factory of its family \
-in this process. Import the package that publishes it, register it, and read the graph again.
+in this process. Import the package of the extension, register the family, and read the graph again.
     """
 
     input_count = None
@@ -299,7 +299,7 @@ in this process. Import the package that publishes it, register it, and read the
 
     @property
     def output_count(self) -> int:
-        """As many as were written."""
+        """The number of outputs in the record."""
         return self.outputs
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
@@ -322,6 +322,6 @@ in this process. Import the package that publishes it, register it, and read the
         return Unsupported(
             where="extension",
             given=f"{self.family_id}: not registered",
-            needed="the factory of its family in this process",
-            fix="Import the package that publishes it, register it, and read the graph again.",
+            needed="a registered factory of the family in this process",
+            fix="Import the package of the extension, register the family, and read the graph again.",
         )

@@ -1,4 +1,4 @@
-"""The contract: what an author writes, and how what the author's methods return is read."""
+"""The contract of extension ops: the methods that an author writes, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Op = TypeVar("Op", bound="ExtensionOp")
 
 
 class ExtensionOp(Sealed):
-    """An operation that its author publishes outside this project.
+    """Base class of extension ops: operations that are published outside this project.
 
-    A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It states `family_id`, `input_count`,
+    A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It has `family_id`, `input_count` and
     `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or both; for derivatives also `linearize`, and
-    `transpose_rule` where it is linear. Ops are pure: JAX may run, merge, repeat or drop a call.
+    `transpose_rule` if the op is linear. Ops are pure: JAX may run, merge, repeat or drop a call.
 
     Example:
       >>> from dataclasses import dataclass
@@ -55,9 +55,9 @@ class ExtensionOp(Sealed):
             require_annotated(self)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        """dtype and shape of every output, total over concrete and symbolic shapes.
+        """dtype and shape of every output, for concrete and symbolic shapes.
 
-        May be left out when a lowering exists: it is derived from the lowering then.
+        An op with a lowering may leave this method out: the result is then derived from the lowering.
 
         Args:
           inputs: a TensorMeta for each input; `require_equal(a, b)` compares their sizes.
@@ -71,52 +71,52 @@ class ExtensionOp(Sealed):
                 where=f"extension {self.family_id}",
                 given=f"no infer_output_meta and no lowering for inputs {', '.join(map(str, inputs))}",
                 needed="one of the two",
-                fix="Override infer_output_meta, or lower_to_standard_ops from which it is derived.",
+                fix="Write infer_output_meta, or write lower_to_standard_ops, from which it is derived.",
             )
         return [meta_of(out) for out in outs]
 
     def eager_execute(self, *arrays: Any) -> Sequence[Any]:
-        """Reference execution: NumPy arrays in (read-only), a sequence of NumPy arrays of the inferred metas out."""
+        """Compute on the host: takes read-only NumPy arrays, returns a sequence of NumPy arrays with the inferred dtypes and shapes."""
         raise NotImplementedError
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any] | None:
-        """Compute the outputs by standard ops: plain jax.numpy on JAX arrays, without extensions.
+        """Compute the outputs with standard ops: plain jax.numpy on JAX arrays, without extensions.
 
         Returns:
           A sequence of arrays, one for each output; None if there is no lowering for these inputs.
 
         Raises:
-          ExtensionLoweringError: for the author to raise when payload or metadata cannot be lowered.
+          ExtensionLoweringError: raised by the author if the payload, a dtype or a shape cannot be lowered.
         """
         return None
 
     def differentiable_form(self) -> ExtensionOp:
-        """The op of the same family to run in place of this one when it is differentiated: by default this one.
+        """The op of the same family that runs instead of this one when it is differentiated: by default this op.
 
-        Its first outputs are those of this op; the further ones are residuals for its `linearize`.
+        Its first outputs are those of this op; the others are residuals for its `linearize`.
         """
         return self
 
     def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
-        """The tangents of the outputs, linear in those of the inputs: what `ExtensionAdRule.linearize` says, for this op."""
+        """The tangents of the outputs, linear in the tangents of the inputs: see `ExtensionAdRule.linearize`."""
         raise ADRuleError(self.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
     def transpose_rule(self, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
-        """The cotangents of the inputs that this op is linear in: what `ExtensionAdRule.transpose_rule` says, for this op."""
+        """The cotangents of the inputs that this op is linear in: see `ExtensionAdRule.transpose_rule`."""
         raise ADRuleError(self.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
 
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        """An op of the same family that computes the vmap of this one, with the batch axis of each output; or None.
+        """An op of the same family that computes the vmap of this one, and the batch axis of each output; or None.
 
-        Without it, vmap wraps the op in a batch level and maps its lowering. With it, the op chooses a better form.
+        By default vmap wraps the op in a batch level and maps its lowering. Override this method for a better form.
         """
         return None
 
     def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        """Where the outputs are on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
+        """The shardings of the outputs on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
 
         Returns:
-          For each output a jax.P or a NamedSharding; None: as the lowering has it.
+          For each output a jax.P or a NamedSharding; None to use the shardings of the lowering.
         """
         return None
 
@@ -124,18 +124,18 @@ class ExtensionOp(Sealed):
         return f"{type(self).__name__}()"
 
     def example_inputs(self) -> Sequence[Sequence[Any]]:
-        """Inputs that show the op at work, a sequence of arrays each: what `check_extension` takes when none are given."""
+        """Example inputs, each a sequence of arrays; `check_extension` uses them if the caller gives none."""
         return ()
 
 
 DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Decorators `@extension_op(...)` that still wait for their class: they are made before it, and give it its family_id after."""
+"""Decorators `@extension_op(...)` whose class is not made yet; they set its family_id afterwards."""
 
 
 def require_own_family(cls: Any) -> None:
-    """Refuse an op class that has the family_id of a base and is another op: something of the base overridden, other fields.
+    """Refuse an op class that has the family_id of a base but is another op: it overrides part of the base or has other fields.
 
-    Of Python's own methods those count that change what a field is or what is read of it; @dataclass writes none of them.
+    Python's special methods count only if they change the value or the reading of a field; @dataclass writes none of them.
 
     Raises:
       InvalidConfig: the text names both classes.
@@ -154,26 +154,26 @@ def require_own_family(cls: Any) -> None:
         raise InvalidConfig(
             where=f"class {cls.__qualname__}",
             given=f"family_id {family_id}, which is that of its base {owner.__qualname__}, with another {', '.join(changed)}",
-            needed="a family_id of its own: AD rules, kernels and files know an op by it",
-            fix=f"State one in {cls.__name__}, or declare it with @extension_op.",
+            needed="a family_id of its own, because AD rules, kernels and files identify an op by it",
+            fix=f"Write family_id in {cls.__name__}, or use @extension_op.",
         )
 
 
 @dataclass_transform(frozen_default=True)
 def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
-    """Declare the class below as the op family `<package>.<name>.v<version>`.
+    """Declare a class as the op family `<package>.<name>.v<version>`.
 
     The class becomes a frozen dataclass: its annotated fields are the payload.
 
     Args:
       package: the name of the distribution that publishes the op, without a dot.
       name: the op's name in that package.
-      version: the major version, from 0. Raise it with any change of payload, inference, rule or numbers.
+      version: the major version, from 0. Raise it on any change of payload, inference, rule or numerics.
 
     Raises:
-      MalformedFamilyId: the parts make no family_id, or one that reads as other parts.
-      InvalidConfig: the class is no ExtensionOp, states another family_id itself, is a dataclass that is not frozen, or
-        overrides something of an op class that it derives from and whose family_id it states.
+      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other parts.
+      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is not frozen, or has the
+        family_id of a base class and overrides part of it.
 
     Example:
       >>> @extension_op(package="docs-example", name="shift", version=1)
@@ -237,14 +237,14 @@ def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
-    """What an author's method returned, as a tuple of the right length."""
+    """The result of an author's method as a tuple of the right length."""
     slot = "input" if method == "transpose_rule" else "output"
     if not isinstance(outs, tuple | list):
         raise InvalidConfig(
             where=f"{method} of extension {op.family_id}",
             given=f"a {type(outs).__name__}",
             needed=f"a tuple or list with one entry for each {slot}",
-            fix="Return (value,) for a single one.",
+            fix="Return (value,) for a single value.",
         )
     if len(outs) != count:
         raise ArityError(
@@ -257,13 +257,13 @@ def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tup
 
 
 def require_arrays(outs: Sequence[Any], op: ExtensionOp, method: str) -> tuple[Any, ...]:
-    """Refuse outputs of an author's method that are no arrays: numbers, None, lists."""
+    """Refuse outputs of an author's method that are not arrays, such as numbers, None or lists."""
     for i, out in enumerate(outs):
         if not hasattr(out, "dtype") or not hasattr(out, "shape"):
             raise InvalidConfig(
                 where=f"{method} of extension {op.family_id}, entry {i}",
                 given=f"{out!r}",
                 needed="an array",
-                fix="Convert it with jax.numpy.asarray and the dtype that you mean.",
+                fix="Convert the value with jax.numpy.asarray(value, dtype).",
             )
     return tuple(outs)

@@ -1,6 +1,6 @@
-"""The forward computation of an extension at a lowering site or on concrete arrays, checked against infer_output_meta.
+"""Run an extension: its body where JAX lowers it, or its host form on concrete arrays. Results are checked against infer_output_meta.
 
-On a mesh with explicit axes the outputs are where the op says, else where its lowering has them.
+On a mesh with explicit axes the output shardings come from the op, or else from its lowering.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
 
 def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The traced body of an extension at a lowering site, checked against infer_output_meta."""
+    """The traced body of an extension where JAX lowers it, checked against infer_output_meta."""
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
     kernel = carrier.runtimes.lookup_kernel(carrier.family_id, site.platform)
@@ -85,25 +85,25 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(_host_outputs(carrier, metas, xs))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")
-    # Where XLA partitions, JAX marks the result with a sharding that its next jit refuses; behind a barrier it does not.
+    # If XLA partitions, JAX gives the result a sharding that its next jit refuses; behind a barrier it does not.
     return tuple(jax.lax.optimization_barrier(outs))
 
 
 def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
-    """An output of eager_execute; one on a device, with a mask or in another byte order is refused: it would be moved or changed."""
+    """An output of eager_execute. Refuses arrays on a device, masked arrays and other byte orders, which would be moved or changed."""
     where = f"eager_execute of extension {carrier.family_id}, output {i}"
     if isinstance(out, jax.Array):
         raise BackendFailure(
             where=where,
             given=f"a jax.Array {TensorMeta(out.dtype, out.shape)}, a tensor on a device",
-            needed="a NumPy array, on the host",
-            fix="Compute with NumPy there, or write lower_to_standard_ops; inside a compiled program JAX code on the host can deadlock.",
+            needed="a NumPy array on the host",
+            fix="Compute with NumPy, or write lower_to_standard_ops; JAX code in a host callback can deadlock.",
         )
     if isinstance(out, np.ma.MaskedArray):
         raise BackendFailure(
             where=where,
             given=f"a masked array {TensorMeta(out.dtype, out.shape)}",
-            needed="a plain NumPy array: the mask would be lost",
+            needed="a plain NumPy array, because the mask would be lost",
             fix="Return out.filled(value).",
         )
     out = np.asarray(out)
@@ -118,7 +118,7 @@ def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
 
 
 def read_only(array: Any) -> np.ndarray:
-    """A NumPy view of an array that cannot be written through: the author reads, the caller's own array stays as it is."""
+    """A read-only NumPy view of an array for the author, so that the caller's array cannot change."""
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view
@@ -131,7 +131,7 @@ def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Seque
     def one(*element: np.ndarray) -> list[np.ndarray]:
         try:
             returned = carrier.op.eager_execute(*element)
-        except BackendFailure as error:  # what the author says of the machine stays as it is said
+        except BackendFailure as error:  # the author's text about the machine is kept
             if carrier.family_id in str(error):
                 raise
             raise BackendFailure(
@@ -161,8 +161,8 @@ def _failure(carrier: Extension, error: Exception) -> BackendFailure:
     return BackendFailure(
         where=f"eager_execute of extension {carrier.family_id}",
         given=f"{type(error).__name__}: {error}",
-        needed="an execution without an exception",
-        fix="See the cause; it is the author's own exception.",
+        needed="a run without an exception",
+        fix="The cause is the author's exception.",
     )
 
 
@@ -170,7 +170,7 @@ def _failure(carrier: Extension, error: Exception) -> BackendFailure:
 def host_errors() -> Iterator[None]:
     """Turn the JaxRuntimeError of a failed host op inside a jitted function into BackendFailure.
 
-    Wait for the results inside the block (`jax.block_until_ready`), since JAX runs ahead.
+    Wait for the results inside the block (`jax.block_until_ready`), because JAX runs asynchronously.
 
     Raises:
       BackendFailure: with the family_id and the author's error text; the JaxRuntimeError is the cause.
@@ -189,13 +189,13 @@ def host_errors() -> Iterator[None]:
         raise BackendFailure(
             where=f"extension {found[1]} inside a compiled program",
             given=lines[-1].strip(),
-            needed="an execution without an exception",
-            fix="See the cause; call the op outside jit to get the author's own exception.",
+            needed="a run without an exception",
+            fix="Call the op outside jit to get the author's exception.",
         ) from error
 
 
 def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
-    """What the op says of its output shardings, checked; a PartitionSpec is one on the inputs' mesh."""
+    """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh."""
     given = op.infer_output_sharding(inputs)
     if given is None:
         return None
@@ -205,7 +205,7 @@ def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
         raise InvalidConfig(
             where=f"infer_output_sharding of extension {op.family_id}",
             given=repr(given),
-            needed=f"a list of {op.output_count}, a PartitionSpec or a NamedSharding for each output, or None",
+            needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} outputs, or None",
             fix="Return [jax.P(...)] with one entry for each output.",
         )
     return places
@@ -215,7 +215,7 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     """The sharding of each output, from ShapeDtypeStructs of the inputs.
 
     Raises:
-      InvalidConfig: neither the op nor its lowering says it.
+      InvalidConfig: neither the op nor its lowering determines it.
     """
     with authored(carrier.family_id, "infer_output_sharding"):
         given = _shardings_over_levels(carrier.batching, functools.partial(_own_shardings, carrier.op), inputs)
@@ -225,7 +225,7 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     if has_lowering(carrier.op):
         places: list[Any] = []
 
-        def body(*xs: Any) -> Any:  # eval_shape itself tells no shardings where some axes of the mesh are automatic
+        def body(*xs: Any) -> Any:  # eval_shape gives no shardings if some axes of the mesh are automatic
             outs = lowering_body(carrier, xs)
             places.extend(jax.typeof(out).sharding for out in outs or ())
             return outs
@@ -243,13 +243,13 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     raise InvalidConfig(
         where=f"extension {carrier.family_id} on an explicit mesh",
         given=f"{problem}, and no infer_output_sharding",
-        needed="a way to know the output shardings",
+        needed="known output shardings",
         fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
     ) from cause
 
 
 def _shardings_over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any]) -> list[Any] | None:
-    """What an op says of its output shardings, each with the batch axes first, placed as those of its inputs; or None."""
+    """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs; or None."""
     if not levels:
         given = fn(structs)
         return None if given is None else list(given)

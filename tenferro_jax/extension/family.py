@@ -20,7 +20,7 @@ def parse_family_id(family_id: object) -> FamilyId:
     """Read a family_id: split at the last dot, then at the first; the op part may itself contain dots.
 
     Raises:
-      MalformedFamilyId: with a pointer at the first character that is wrong.
+      MalformedFamilyId: the text points at the first wrong character.
 
     Example:
       >>> parse_family_id("my-package.sort.soft.v3")
@@ -32,10 +32,10 @@ def parse_family_id(family_id: object) -> FamilyId:
 
 
 def family_of(cls: type) -> str:
-    """The family_id that an op class or a rule class states.
+    """The family_id of an op class or a rule class.
 
     Raises:
-      MalformedFamilyId: it is none; the text names the class where it states nothing.
+      MalformedFamilyId: it is malformed; if the class has none, the text names the class.
     """
     family_id = getattr(cls, "family_id", None)
     if family_id is None:
@@ -55,7 +55,7 @@ def _parse(family_id: str) -> FamilyId:
     if not dot or not version.startswith("v") or not digits.isdigit() or len(digits) > 4000:
         raise MalformedFamilyId(family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits")
     if digits != "0" and digits.startswith("0"):
-        problem = "the version begins with 0, a second name of another"
+        problem = "the version begins with 0"
         raise MalformedFamilyId(family_id, column=len(prefix) + len(dot) + 1, problem=problem)
     package, dot, op = prefix.partition(".")
     if not package:

@@ -49,10 +49,10 @@ def apply(
     Args:
       op: the op.
       *arrays: one array for each input: jax or NumPy arrays, tracers; Python numbers and lists are converted.
-      rules: AD rules to use if this call is differentiated, for families whose class states none; they are captured now.
-      runtimes: kernels that may execute it, and the routes that may be taken.
+      rules: AD rules to use if this call is differentiated, for families whose class has none; they are captured now.
+      runtimes: the kernels and routes that may be used.
 
-    A call in an AD rule that leaves out one of the two has that of the call that is differentiated.
+    If a call in an AD rule leaves out `rules` or `runtimes`, it uses those of the call that is differentiated.
 
     Returns:
       A tuple with one array for each output.
@@ -60,10 +60,10 @@ def apply(
     Raises:
       ArityError: a wrong number of arrays.
       X64Error: a 64-bit NumPy array while 64-bit types are off.
-      MetaMismatchError: a route returned something else than infer_output_meta promised.
+      MetaMismatchError: a route returned another dtype or shape than infer_output_meta.
       InvalidConfig: a call in the lowering of an extension.
-      ADRuleError: later, if the call is differentiated, and neither its class nor `rules` has a rule.
-      DuplicateRule: later, if the call is differentiated and both have one.
+      ADRuleError: later, if the call is differentiated and neither the op's class nor `rules` has a rule.
+      DuplicateRule: later, if the call is differentiated and both have a rule.
       BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see `host_errors`.
 
     Cost: on concrete arrays about 2 us more than a call of an equal jitted function, and 5 us to make a new op object;
@@ -106,7 +106,7 @@ _PLAIN_TYPES: set[type] = set()
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether it is an array that needs no check and no conversion: the way of most eager calls."""
+    """Whether an array needs no check and no conversion, as in most eager calls."""
     return type(array) in _PLAIN_TYPES and (array.dtype.itemsize < 8 or x64_enabled())
 
 
@@ -119,7 +119,7 @@ def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) ->
 def save_families(*family_ids: str) -> Any:
     """A policy for jax.checkpoint: keep the outputs of these extension families, recompute the rest.
 
-    It concerns calls that are differentiated: outputs get their name where an AD rule is applied.
+    It affects only calls that are differentiated, because outputs get their names when an AD rule is applied.
 
     Example:
       >>> policy = save_families("tenferro-ext-tropical.einsum.v1")
@@ -132,13 +132,13 @@ def save_families(*family_ids: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
-    """What runs a carrier on concrete arrays. Rules are no part of the key: they do not change what is computed."""
+    """The function that runs a carrier on concrete arrays. Rules are not part of the key, because they do not change the result."""
     op = carrier.op
     if has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
 
     def run(*arrays: Any) -> tuple[Any, ...] | None:
-        """The outputs; None where the host computes them: the author's exception is then seen as it is."""
+        """The outputs; None if the host computes them, so that the author's exception arrives unchanged."""
         return None if _runs_on_host(carrier, arrays) else tuple(_bind(carrier, NO_RULES, arrays))
 
     run.__name__ = run.__qualname__ = carrier.family_id
@@ -157,7 +157,7 @@ def _runs_on_host(carrier: Extension, arrays: Sequence[Any]) -> bool:
     if not has_host_form(carrier.op):
         return False
     metas = tuple(map(meta_of, arrays))
-    carrier.infer(*metas)  # refuses what the op does not take, before a lowering meets it
+    carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them
     return route_of(carrier, metas, here()).kind is RouteKind.HOST
 
 
@@ -202,12 +202,12 @@ def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
 
 
 def _inheriting(rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet) -> Any:
-    """The scope of an AD rule; where there is nothing to inherit, it shares jit's caches with the code around it."""
+    """The scope of an AD rule; if there is nothing to inherit, it shares jit's caches with the code around it."""
     return inherited((rules, runtimes) if len(rules) or runtimes != NO_RUNTIMES else None)
 
 
 def _jax_value(value: Any) -> Any:
-    """What a rule gets for a value: a JAX array for NumPy's and for Python numbers, so that all of jax.numpy works on it."""
+    """A value for a rule: NumPy arrays and Python numbers become JAX arrays, so that all of jax.numpy works on them."""
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
 
 
@@ -223,7 +223,7 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
             where=where,
             given=repr(form),
             needed=f"an op of family {op.family_id}",
-            fix="Return op itself, or an op of its family that computes more.",
+            fix="Return the op itself, or an op of its family with more outputs.",
         )
     carrier = op.with_op(form)
     have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)
@@ -231,8 +231,7 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
         raise MetaMismatchError(
             where=where,
             given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
-            needed=f"one whose first outputs are {', '.join(map(str, want))}, as of the op itself",
-            fix="Put residuals after the outputs of the op.",
+            needed=f"one whose first outputs are {', '.join(map(str, want))}, the outputs of the op itself",
         )
     return carrier
 
@@ -243,7 +242,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
         raise ADRuleError(op.family_id, "jvp")
     primals = list(map(_jax_value, primals))
     form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
-    # Named by family, so that a checkpoint policy can save them. Only here: JAX cannot transpose a name.
+    # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
     with _inheriting(rules, op.runtimes):
@@ -303,7 +302,7 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension
 
 
 def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[TensorMeta]) -> tuple[Extension, list[int]]:
-    """An op's own batched form: of the same family, and with the metas that mapping the op has."""
+    """The result of the op's `batched`, which must be of the same family and have the dtypes and shapes of the vmap."""
     where = f"batched() of extension {op.family_id}"
     needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"
     try:
@@ -315,13 +314,13 @@ def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[Tensor
         have = carrier.infer(*metas)
         moved = tuple(TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :])) for m, i in zip(have, out_axes, strict=True))
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Correct it, or return None.") from error
+        raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Return None to use the vmap of the op.") from error
     want = mapped.infer(*metas)
     if moved != want:
         raise MetaMismatchError(
             where=where,
             given=f"outputs {', '.join(map(str, moved))}, batch axis first",
-            needed=f"{', '.join(map(str, want))}, as the vmap of the op has",
-            fix="Correct it, or return None.",
+            needed=f"{', '.join(map(str, want))}, the outputs of the vmap of the op",
+            fix="Return None to use the vmap of the op.",
         )
     return carrier, out_axes

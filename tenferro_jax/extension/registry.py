@@ -1,6 +1,6 @@
-"""Factories by family_id, and the entry points of installed packages: to rebuild ops from bytes, and for diagnostics.
+"""Factories by family_id, and the entry points of installed packages; both are needed only to rebuild ops from bytes.
 
-Running and differentiating never look here. Packages publish families by entry points in the group "tenferro_jax.extensions".
+Running and differentiating use no registry. Packages publish families by entry points in the group "tenferro_jax.extensions".
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .rules import NO_RULES, ExtensionRuleSet
 
 @dataclasses.dataclass(frozen=True)
 class ExtensionFactory:
-    """Makes the ops of one family, as the fields of the class say. Subclass it to decode by hand.
+    """Makes the ops of one family from the fields of the class. Subclass it to decode by hand.
 
     Attributes:
       op_class: the ExtensionOp subclass, a frozen dataclass or a class without fields.
-      default: an op for diagnostics, where the class does not make one without arguments.
+      default: an op for diagnostics, if the class needs arguments.
 
     Raises:
-      InvalidConfig: op_class is no ExtensionOp subclass.
+      InvalidConfig: op_class is not an ExtensionOp subclass.
     """
 
     op_class: type[ExtensionOp]
@@ -34,13 +34,11 @@ class ExtensionFactory:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op_class, type) or not issubclass(self.op_class, ExtensionOp):
-            raise InvalidConfig(
-                where="registration", given=repr(self.op_class), needed="an ExtensionOp subclass", fix="Pass the class of the ops."
-            )
+            raise InvalidConfig(where="registration", given=repr(self.op_class), needed="an ExtensionOp subclass")
 
     @property
     def family_id(self) -> str:
-        """The family of the ops; MalformedFamilyId where the class has none, InvalidConfig where it is that of another op."""
+        """The family of the ops; MalformedFamilyId if the class has none, InvalidConfig if it belongs to another op."""
         family_id = family_of(self.op_class)
         require_own_family(self.op_class)
         return family_id
@@ -51,7 +49,7 @@ class ExtensionFactory:
         return parse_family_id(self.family_id).version
 
     def instantiate_default(self) -> ExtensionOp | None:
-        """An op for diagnostics, or None where there is no default and a field of the class has none."""
+        """An op for diagnostics, or None if neither the factory nor the fields of the class have defaults."""
         fields: dict[str, dataclasses.Field[Any]]
         fields = getattr(self.op_class, "__dataclass_fields__", {})
         missing = dataclasses.MISSING
@@ -59,7 +57,7 @@ class ExtensionFactory:
         return self.op_class() if self.default is None and not needed else self.default
 
     def decode(self, payload: str) -> Any:
-        """The op whose payload was written as JSON; PayloadError if it is not one of this family."""
+        """The op of a JSON payload; PayloadError if the payload does not belong to this family."""
         return from_payload_json(payload, self.op_class)
 
 
@@ -68,10 +66,10 @@ _lock = threading.Lock()
 
 
 def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
-    """Make a family known to this process: reading files needs it, running and differentiating do not.
+    """Register a family in this process. Only reading files needs it, not running and differentiating.
 
     Args:
-      family: the class of its ops, or a factory that decodes by hand or offers a default.
+      family: the class of its ops, or a factory that decodes by hand or has a default.
 
     Raises:
       MalformedFamilyId: the family_id is not `<package>.<op>.v<major>`.
@@ -94,8 +92,8 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
             raise Duplicate(
                 where="register_extension",
                 given=f"family_id {family_id} a second time",
-                needed="one factory a family",
-                fix="Register once, at one entry point of the package.",
+                needed="one factory for each family",
+                fix="Register the family once, in one function of the package.",
             )
         _factories[family_id] = factory
 
@@ -115,7 +113,7 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
 
     Raises:
       MalformedFamilyId: the family_id cannot be read.
-      Unsupported: the family is not registered, or under another major version.
+      Unsupported: the family is not registered, or only under another major version.
     """
     require_known_version(family_id)
     factory = lookup_extension_factory(family_id)
@@ -123,7 +121,7 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
         raise Unsupported(
             where="extension",
             given=f"{family_id}: not registered",
-            needed="the factory of its family in this process",
+            needed="a registered factory of the family in this process",
             fix="Have its package register it, as ext_tropical.register() does, at a shell --register ext_tropical:register; "
             "load_graph(..., trusted=True) finds packages that are installed.",
         )
@@ -131,7 +129,7 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
 
 
 def require_known_version(family_id: str) -> None:
-    """Refuse a family that this process knows under another major version only.
+    """Refuse a family that this process knows only under another major version.
 
     Raises:
       MalformedFamilyId: the family_id cannot be read.
@@ -155,23 +153,23 @@ GROUP = "tenferro_jax.extensions"
 
 
 def is_installed(family_id: str) -> bool:
-    """Whether an installed package publishes the family; nothing of it is imported."""
+    """Whether an installed package publishes the family; the package is not imported."""
     return bool(_points(family_id))
 
 
 def register_installed(family_id: str) -> ExtensionRuleSet:
-    """Have the installed package that publishes a family register it.
+    """Import the installed package that publishes a family, and let it register.
 
-    An entry point has the name of the package that family_ids begin with, and names a function without arguments that
-    registers the families of the package, however often it is called, and returns their AD rules or None. No other package
-    is imported.
+    An entry point has the name that the family_ids begin with. It refers to a function without arguments that registers
+    the families of the package, may be called more than once, and returns their AD rules or None. No other package is
+    imported.
 
     Returns:
-      The AD rules of the package; none where no installed package publishes the family.
+      The AD rules of the package; an empty set if no installed package publishes the family.
 
     Raises:
       MalformedFamilyId: the family_id cannot be read.
-      Unsupported: the function fails, or returns something else.
+      Unsupported: the function fails, or returns another type.
     """
     rules = NO_RULES
     for point in _points(family_id):

@@ -1,4 +1,4 @@
-"""Who executes an extension: the one place that chooses and says why, and what asks it about a whole function."""
+"""The route of an extension: how it is chosen and why, and the routes of a whole function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .scope import authored
 
 __all__ = ["Route", "RouteKind", "routes"]
 
-ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops, with no place where it runs
+ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops and does not run
 
 
 class Route(NamedTuple):
@@ -27,7 +27,7 @@ class Route(NamedTuple):
       family_id: the extension.
       platform: "cpu", "cuda", "rocm", "tpu", or "default".
       kind: kernel, lowering or host.
-      reason: why this one, in a few words.
+      reason: why this route was chosen, in a few words.
     """
 
     family_id: str
@@ -40,13 +40,13 @@ class Route(NamedTuple):
 
 
 def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *, lowering_declined: bool = False) -> Route:
-    """The first that exists and is selected: a kernel for the platform that serves the call, the lowering, the host form.
+    """The first route that exists and is selected: a kernel for the platform that accepts the call, the lowering, the host form.
 
     Args:
       carrier: the extension, with its runtimes.
       metas: of the inputs.
-      site: platform, whether this is an export, whether XLA partitions over several devices.
-      lowering_declined: lower_to_standard_ops was asked and returned None.
+      site: the platform, whether this is an export, whether XLA partitions over several devices.
+      lowering_declined: lower_to_standard_ops was called and returned None.
 
     Raises:
       Unsupported: nothing can run the op there.
@@ -82,9 +82,9 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
     if len(selected) < len(RouteKind):
         needed, fix = f"{carrier.runtimes}", "Select more routes."
     elif site.platform == ANY_PLATFORM:
-        needed, fix = "a lowering to standard ops: kernels and host code are none", f"{lower}."
+        needed, fix = "a lowering to standard ops, not kernels or host code", f"{lower}."
     elif site.exporting:
-        needed, fix = "a lowering to standard ops: kernels and host code cannot be exported", f"{lower}."
+        needed, fix = "a lowering to standard ops, because kernels and host code cannot be exported", f"{lower}."
     else:
         needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
         fix = f"{lower}, or override eager_execute."
@@ -98,7 +98,7 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
 
 
 def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:
-    """Why a kernel does not serve the call, or nothing."""
+    """Why a kernel declines the call, or ""."""
     if kernel.declines is None:
         return ""
     for level in carrier.batching:
@@ -110,7 +110,7 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
         raise InvalidConfig(
             where=f"{what}, of extension {carrier.family_id}",
             given=repr(why),
-            needed='why the kernel does not serve the call, in words, or "" if it does',
+            needed='text: the reason why the kernel declines the call, or "" if it does',
         )
     return why
 
@@ -139,24 +139,24 @@ def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Rou
 
 
 def here() -> Site:
-    """The site of a call outside any program: where JAX runs now, on one device or on the mesh of jax.set_mesh."""
+    """The site of a call outside any program: JAX's current platform, on one device or on the mesh of jax.set_mesh."""
     return Site(current_platform(), exporting=False, partitioned=spreads(jax.sharding.get_abstract_mesh()))
 
 
 def current_platform() -> str:
-    """The platform where JAX runs now, as extensions name it."""
+    """JAX's current platform, with the name that extensions use."""
     backend = jax.default_backend()
     return "cuda" if backend == "gpu" else backend
 
 
 def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:
-    """The route of every extension that `fn(*args)` calls, in program order; nothing is run.
+    """The route of every extension that `fn(*args)` calls, in program order, without running it.
 
     Args:
-      fn: a JAX-traceable function; wrap it in jax.grad and the like to see what the derivative calls.
-      *args: arrays or ShapeDtypeStructs, as fn takes them; their shardings count.
-      platform: "cpu", "cuda", "rocm" or "tpu"; by default where JAX runs now.
-      exporting: as an exported program would do it.
+      fn: a JAX-traceable function; wrap it in jax.grad and the like to see the routes of the derivative.
+      *args: arrays or ShapeDtypeStructs as arguments of fn; their shardings count.
+      platform: "cpu", "cuda", "rocm" or "tpu"; by default JAX's current platform.
+      exporting: whether to show the routes in an exported program.
 
     Raises:
       Unsupported: an extension has no route there.
@@ -190,7 +190,7 @@ def extensions_in(closed: Any) -> Iterator[tuple[Extension, tuple[TensorMeta, ..
 
 
 def _calls(closed: Any, manual: bool) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
-    """Every extension, the metas of its inputs, and whether it stands where all mesh axes are manual."""
+    """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual there."""
     for eqn in open_jaxpr(closed)[0].eqns:
         carrier = eqn.params.get("op")
         if isinstance(carrier, Extension):

@@ -1,6 +1,6 @@
 """AD rules of extensions: frozen values in explicit rule sets that travel with each call, and how a rule is run.
 
-What a rule returns is checked. The rule of a mapped op is the mapped rule.
+The results of a rule are checked. The rule of a mapped op is the mapped rule.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ class _NotDifferentiable:
 
 
 NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
-"""Returned by a rule in place of a tangent or cotangent that does not exist; None, by contrast, is a zero."""
+"""A rule returns this for a tangent or cotangent that does not exist; None, in contrast, means zero."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearInput(Described):
-    """Stands in `inputs` of a transpose rule for an input that the program is linear in; it has metadata, no value."""
+    """In `inputs` of a transpose rule, an input that the program is linear in; it has dtype and shape, but no value."""
 
     meta: TensorMeta
 
 
 class ExtensionAdRule(Sealed):
-    """AD of one family, where the op's class is another author's. A frozen value: a `@dataclass(frozen=True)`, or without state.
+    """The AD rule of one family, for an op of another author. It is a frozen value: a `@dataclass(frozen=True)`, or without state.
 
-    Its methods are written in plain JAX. An extension that they call, `apply(op, ...)`, is called with the rules and kernels
-    of the call that is differentiated. `require_equal(a, b)` compares sizes, symbolic ones too.
+    Its methods are plain JAX. If they call an extension, `apply(op, ...)` uses the rules and kernels of the call that is
+    differentiated. `require_equal(a, b)` compares sizes, symbolic ones too.
     """
 
     family_id: ClassVar[str]
 
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
-        """The op of the same family to run in place of `op` when it is differentiated: by default `op` itself.
+        """The op of the same family that runs instead of `op` when it is differentiated: by default `op` itself.
 
-        Its first outputs are those of `op`; the further ones are residuals for `linearize`, which then receives this
+        Its first outputs are those of `op`; the others are residuals for `linearize`, which then receives this
         op and all its outputs.
         """
         return op
@@ -62,7 +62,7 @@ class ExtensionAdRule(Sealed):
           op: the extension op (its differentiable form).
           primals: the inputs.
           outputs: of the differentiable form.
-          tangents: for each input its tangent, None where it has none (a zero must not be made).
+          tangents: for each input its tangent, or None if it has none (do not make a zero for it).
 
         Returns:
           For each output of the differentiable form a tangent, None for zero, or NOT_DIFFERENTIABLE.
@@ -74,17 +74,17 @@ class ExtensionAdRule(Sealed):
 
         Args:
           op: the extension op.
-          cotangents: for each output its cotangent, None where zero.
-          inputs: for each input its value, or a LinearInput where its cotangent is wanted.
+          cotangents: for each output its cotangent, None for zero.
+          inputs: for each input its value, or a LinearInput if its cotangent is wanted.
 
         Returns:
-          For each input a cotangent, None for zero or where the input has a value, or NOT_DIFFERENTIABLE.
+          For each input a cotangent, NOT_DIFFERENTIABLE, or None for zero and for inputs with a value.
         """
         raise ADRuleError(op.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
 
 
 class _OwnRule(ExtensionAdRule):
-    """The rule of ops whose class states it."""
+    """The rule of an op whose class has a rule."""
 
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
         return op.differentiable_form()
@@ -106,7 +106,7 @@ def is_stated(rule: ExtensionAdRule, op: ExtensionOp, method: str) -> bool:
 
 
 class ExtensionRuleSet(Sealed):
-    """An immutable set of AD rules, at most one a family, equal and hashed by content.
+    """An immutable set of AD rules, at most one for each family, compared and hashed by content.
 
     Example:
       >>> class SquareRule(ExtensionAdRule):
@@ -127,8 +127,7 @@ class ExtensionRuleSet(Sealed):
                 raise DuplicateRule(
                     where="ExtensionRuleSet",
                     given=f"a second rule for family_id {rule.family_id}",
-                    needed="at most one rule a family",
-                    fix="Drop one of the two.",
+                    needed="at most one rule for each family",
                 )
             by_family[rule.family_id] = rule
         object.__setattr__(self, "_by_family", by_family)
@@ -144,7 +143,7 @@ class ExtensionRuleSet(Sealed):
         return self._by_family.get(family_id)
 
     def rule_of(self, op: ExtensionOp) -> ExtensionAdRule | None:
-        """The rule of an op: what its class states, else the rule of its family here, or None.
+        """The rule of an op: that of its class, else that of its family in this set, or None.
 
         Raises:
           DuplicateRule: there are both.
@@ -156,7 +155,7 @@ class ExtensionRuleSet(Sealed):
             raise DuplicateRule(
                 where=f"derivative of extension {op.family_id}",
                 given=f"{type(rule).__name__} in the rule set, and a rule in the class {type(op).__name__}",
-                needed="one rule a family",
+                needed="one rule for each family",
                 fix="Leave the family out of the rule set.",
             )
         return _OWN_RULE
@@ -166,7 +165,7 @@ class ExtensionRuleSet(Sealed):
         return family_id in self._by_family
 
     def with_rule(self, rule: ExtensionAdRule) -> ExtensionRuleSet:
-        """A new set with one more rule; DuplicateRule if its family is there."""
+        """A new set with one more rule; DuplicateRule if the set has a rule for its family."""
         return ExtensionRuleSet(*self, rule)
 
     def merge(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
@@ -175,7 +174,7 @@ class ExtensionRuleSet(Sealed):
         return ExtensionRuleSet(*self, *other)
 
     def united(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
-        """Like merge, but an equal rule on both sides is no conflict: for graphs that meet one rule many times."""
+        """Like merge, but equal rules on both sides are no conflict: for graphs with many calls that carry the same rule."""
         return ExtensionRuleSet(*self, *(r for r in other if self._by_family.get(r.family_id) != r))
 
     def __iter__(self) -> Iterator[ExtensionAdRule]:
@@ -193,12 +192,12 @@ NO_RULES: Final = ExtensionRuleSet()
 
 
 def require_rules(rules: Any, where: str, kind: Any = ExtensionRuleSet | None) -> None:
-    """Refuse what is neither None nor an ExtensionRuleSet."""
+    """Refuse a value that is neither None nor an ExtensionRuleSet."""
     require_kind(rules, kind, where, "an ExtensionRuleSet", "Wrap the rules: ExtensionRuleSet(rule, ...).", "rules")
 
 
 def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:
-    """The error for a slot whose derivative is needed and does not exist."""
+    """The error for a slot whose derivative is needed but does not exist."""
     index = next(i for i, r in enumerate(results) if r is NOT_DIFFERENTIABLE)
     return NotDifferentiableError(
         family_id,
@@ -220,7 +219,7 @@ def present(slots: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _pattern(slots: Sequence[Any]) -> list[Any]:
-    """Which slots hold a value, without the values: those of a mapped rule must not outlive its trace."""
+    """Which slots hold a value, without the values, because the values of a mapped rule must not outlive its trace."""
     return [slot if absent(slot) else ... for slot in slots]
 
 
@@ -231,7 +230,7 @@ def _restored(pattern: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | None], where: str) -> None:
-    """Refuse a tangent or cotangent that has not the dtype and shape of its primal; None where there can be no value."""
+    """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal; None means that no value is allowed."""
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
         if not absent(result) and not hasattr(result, "dtype"):
             raise InvalidConfig(where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE")
@@ -239,12 +238,12 @@ def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | Non
             raise MetaMismatchError(
                 where=f"{where}, entry {i}",
                 given=str(TensorMeta(result.dtype, tuple(result.shape))),
-                needed="None, since its primal has no tangents" if want is None else f"{TensorMeta(*want)}, as its primal",
+                needed="None, because its primal has no tangents" if want is None else f"{TensorMeta(*want)}, as its primal",
             )
 
 
 def _rule(family_id: str, name: str) -> AbstractContextManager[None]:
-    """Runs a method of an AD rule; a graph that is recorded keeps the equalities that it demands."""
+    """Runs a method of an AD rule; a graph that is recorded keeps the equalities that the rule requires."""
     graph = graph_assumptions.value
     return authored(family_id, name, None if graph is None else lambda *assumed: graph.append(assumed))
 

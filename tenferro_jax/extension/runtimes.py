@@ -1,4 +1,4 @@
-"""Who may execute an extension: kernels by family and platform, and the selected routes, as explicit values."""
+"""Runtime sets: kernels by family and platform, and the selected routes, as explicit values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .family import parse_family_id
 
 
 class RouteKind(enum.Enum):
-    """How an extension's forward computation is done."""
+    """The three routes of an extension."""
 
     KERNEL = "kernel"
     LOWERING = "lowering"
@@ -26,10 +26,10 @@ class Kernel(NamedTuple):
     Attributes:
       family_id: the family.
       platform: "cpu", "cuda", "rocm" or "tpu".
-      run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain JAX. Kernels are told
-        apart by this object, so make it once.
-      declines: function(op, *metas) -> why it does not serve this call, or "" if it does. The metas are those of one
-        element where the op is mapped. None: it serves every call.
+      run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain JAX. Kernels are compared
+        by the identity of this function, so make it only once.
+      declines: function(op, *metas) -> why the kernel declines this call, or "" if it does not. If the op is mapped, the
+        metas are those of one element. None: the kernel accepts every call.
     """
 
     family_id: str
@@ -44,7 +44,7 @@ class Kernel(NamedTuple):
 class ExtensionRuntimeSet(Sealed):
     """An immutable set of kernels, at most one for a family and platform, with the routes that may be taken.
 
-    It travels with a call as rules do, `apply(op, *arrays, runtimes=...)`, and is part of what an executable is cached by.
+    It is passed with a call, `apply(op, *arrays, runtimes=...)`, and is part of the key of an executable.
 
     Args:
       *kernels: `Kernel` values.
@@ -77,7 +77,6 @@ class ExtensionRuntimeSet(Sealed):
                     where="ExtensionRuntimeSet",
                     given=f"a second kernel for family_id {kernel.family_id} on {kernel.platform}",
                     needed="at most one for a family and platform",
-                    fix="Drop one of the two.",
                 )
             by_place[place] = kernel
         object.__setattr__(self, "_by_place", by_place)
@@ -98,15 +97,15 @@ class ExtensionRuntimeSet(Sealed):
         return self._by_place.get((family_id, platform))
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
-        """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a place."""
+        """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a family and platform."""
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
         return self._with(iter((*self, *other)), self.routes & other.routes)
 
     def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
-        """The same kernels, with these routes alone: what is not selected never runs.
+        """The same kernels, with only these routes: a route that is not selected never runs.
 
         Raises:
-          InvalidConfig: none named, or something that is no RouteKind.
+          InvalidConfig: no route is given, or a value that is not a RouteKind.
         """
         if not routes or not all(isinstance(route, RouteKind) for route in routes):
             raise InvalidConfig(
@@ -152,6 +151,6 @@ NO_RUNTIMES: Final = ExtensionRuntimeSet()
 
 
 def require_runtimes(runtimes: Any, where: str, kind: Any = ExtensionRuntimeSet | None) -> None:
-    """Refuse what is neither None nor an ExtensionRuntimeSet."""
+    """Refuse a value that is neither None nor an ExtensionRuntimeSet."""
     fix = "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
     require_kind(runtimes, kind, where, "an ExtensionRuntimeSet", fix, "runtimes")

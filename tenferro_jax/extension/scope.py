@@ -1,4 +1,4 @@
-"""Which method of an author runs now: what its errors name, where the sizes go that it compares, what its calls inherit."""
+"""The method of an author that runs now: its name for errors, its compared sizes for guards, and what its calls inherit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..dimensions import require_equal as require_equal_sizes
 from ..errors import InvalidConfig
 
 Assume = Callable[[Any, Any, str], None]
-"""What takes note of two dimensions that are assumed to be equal, and where they are."""
+"""A function that records two dimensions that are assumed to be equal, and where."""
 
 LOWERING = "lower_to_standard_ops"
 
@@ -25,7 +25,7 @@ class Method(NamedTuple):
     Attributes:
       family_id: of the op.
       name: of the method.
-      assume: what takes equalities of sizes that JAX cannot decide; None: they are refused.
+      assume: a function that takes equalities of sizes that JAX cannot decide; None refuses them.
     """
 
     family_id: str
@@ -39,15 +39,15 @@ class Method(NamedTuple):
 running: contextvars.ContextVar[Method | None] = contextvars.ContextVar("method of an author", default=None)
 
 inherited = jax.make_user_context(None)
-"""In an AD rule the rules and runtimes of the call that it differentiates, a pair. Part of the key of jit's caches: what a
-function traced in one rule is not reused in another."""
+"""In an AD rule, the rules and runtimes of the call that it differentiates, as a pair. They are part of the key of jit's
+caches, so that a function traced in one rule is not reused in another."""
 
 
 def require_equal(a: Any, b: Any) -> None:
-    """Demand that two dimensions are equal: in `infer_output_meta` and in AD rules, where sizes may be symbolic.
+    """Require that two dimensions are equal, in `infer_output_meta` and in AD rules; they may be symbolic.
 
-    A graph that is being recorded keeps an equality that JAX cannot decide as a guard, which is checked when the graph
-    is bound to sizes.
+    If JAX cannot decide whether they are equal, a graph that is being recorded keeps the equality as a guard, which is
+    checked when the graph is bound to sizes.
 
     Args:
       a: a size, an int or a symbolic dimension.
@@ -55,7 +55,7 @@ def require_equal(a: Any, b: Any) -> None:
 
     Raises:
       ShapeError: they differ.
-      UndecidedDimensionError: they are symbolic, JAX cannot tell, and no graph is recorded; the text names the constraint to add.
+      UndecidedDimensionError: they are symbolic, JAX cannot decide, and no graph is recorded; the text names the constraint to add.
 
     Example:
       >>> require_equal(3, 2 + 1)
@@ -89,10 +89,10 @@ def authored(family_id: str, name: str, assume: Assume | None = None) -> Iterato
 
 
 def nested_extension(family_id: str, inner: str) -> InvalidConfig:
-    """The refusal of an extension inside a lowering."""
+    """The error for a call of an extension inside a lowering."""
     return InvalidConfig(
         where=f"{LOWERING} of extension {family_id}",
         given=f"a call of extension {inner}",
         needed="standard ops only",
-        fix="Write what the inner extension computes, or call it in an AD rule instead.",
+        fix="Write out the computation of the inner extension; only AD rules may call extensions.",
     )

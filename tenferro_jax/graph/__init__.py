@@ -1,4 +1,4 @@
-"""Graphs, which do not know how they run: their parts. Re-exports only."""
+"""Graphs of ops and their parts. Re-exports only."""
 
 from ..dimensions import Guard
 from .builder import Value

@@ -70,17 +70,17 @@ class GraphBuilder:
         """A new input.
 
         Args:
-          spec: a TensorMeta, or anything with dtype and shape.
+          spec: a TensorMeta, or an object with dtype and shape.
 
         Raises:
-          ShapeError: a size that is neither symbolic nor an integer from 0.
+          ShapeError: a size that is neither symbolic nor a non-negative integer.
           X64Error: a 64-bit array or spec while 64-bit types are off.
         """
         if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or getattr(spec.dtype, "hasobject", False):
             raise InvalidConfig(
                 where="GraphBuilder.input",
                 given=repr(spec),
-                needed="a TensorMeta, or anything with a dtype and a shape",
+                needed="a TensorMeta, or an object with a dtype and a shape",
                 fix="Pass a jax.ShapeDtypeStruct.",
             )
         require_x64(spec, f"graph input {len(self._inputs)}")
@@ -90,14 +90,14 @@ class GraphBuilder:
                 raise ShapeError(
                     where=f"graph input {len(self._inputs)}",
                     given=str(meta),
-                    needed="sizes that are symbolic, or integers from 0",
+                    needed="sizes that are symbolic or non-negative integers",
                 )
         value = self._new(meta, None)
         self._inputs.append(value.index)
         return value
 
     def constant(self, array: Any) -> Value:
-        """A concrete array as a value; equal arrays become one. Keys are wrapped where they are used: what is held is their data."""
+        """A concrete array as a value; equal arrays become one value. Random keys are kept as their data and wrapped at use."""
         operand = as_operand(array, "graph constant")
         if is_key(operand.dtype):
             return self.add(RandomWrap(str(jax.random.key_impl(operand))), np.asarray(jax.random.key_data(operand)))[0]
@@ -116,9 +116,9 @@ class GraphBuilder:
         Args:
           op: a standard op, an extension op or its carrier.
           *values: Values of this builder, or concrete arrays.
-          rules: AD rules that come with an extension.
-          metas: dtype and shape of each output, from a caller who knows them; None: they are inferred. An
-            extension or an op with graphs in its payload is asked all the same: it may assume equal sizes.
+          rules: AD rules for an extension.
+          metas: dtype and shape of each output, if the caller knows them; None: they are inferred. An
+            extension or an op with graphs in its payload is inferred in any case, because it may assume equal sizes.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses, or a value of another builder.
@@ -128,7 +128,7 @@ class GraphBuilder:
             raise InvalidConfig(
                 where="GraphBuilder.add",
                 given=repr(op),
-                needed="a standard op or an extension op, as an instance",
+                needed="an instance of a standard op or an extension op",
                 fix="Pass Add() rather than Add; the ops are in tenferro_jax.ops.",
             )
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
@@ -163,7 +163,7 @@ class GraphBuilder:
                     where=where,
                     given=f"{v!r}" + (" of another builder" if isinstance(v, Value) else ""),
                     needed="values of this builder",
-                    fix="Make it an input here, or inline the other graph.",
+                    fix="Make the value an input of this builder, or inline the other graph.",
                 )
 
     def _new(self, meta: TensorMeta, producer: int | None) -> Value:
@@ -173,10 +173,10 @@ class GraphBuilder:
         return value
 
     def inline(self, fn: Callable[..., Any], *values: Any) -> Any:
-        """Record what a JAX function of arrays does.
+        """Record a JAX function of arrays.
 
         Raises:
-          Unsupported: the function uses a primitive that the vocabulary lacks; the text names it and its source line.
+          Unsupported: the function uses a primitive that no standard op covers; the text names the primitive and its source line.
         """
         require_kind(fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass one first.")
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
@@ -188,16 +188,16 @@ class GraphBuilder:
         return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
     def fresh(self) -> GraphBuilder:
-        """A new, empty builder: for the bodies of control-flow ops."""
+        """A new, empty builder for the body of a control-flow op."""
         return GraphBuilder()
 
     def absorb(self, body: Graph) -> None:
-        """Take over what a body brings along beside its nodes: AD rules, and the names of lost ones."""
+        """Add the AD rules of a body, and the names of its lost rules."""
         self.absorb_rules(body)
         self.lose_rules(body.lost_rules)
 
     def absorb_rules(self, body: Graph) -> None:
-        """Take over the AD rules of a body."""
+        """Add the AD rules of a body."""
         self.rules = self.rules.united(body.rules)
 
     def lose_rules(self, names: Sequence[str]) -> None:
@@ -220,7 +220,6 @@ class GraphBuilder:
                     where=f"GraphBuilder.build, {name}",
                     given=repr(tree),
                     needed=f"a tree of {count} leaves",
-                    fix="Leave it out.",
                 )
         if in_tree is None:
             in_tree = jax.tree.structure(tuple(self._inputs))

@@ -1,4 +1,4 @@
-"""A graph as a picture: SVG without a dependency, for a notebook or a page, legible on light and on dark ground."""
+"""A graph as an SVG picture, made without other packages; readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .placement import Point, place
 from .printing import named_bodies, op_name, op_text, plain, value_text
 
 LIMIT = 60
-"""How many ops a reader takes in at once; a larger graph is not drawn."""
+"""The most ops that a picture shows; larger graphs are not drawn."""
 
 
 _DARK = "#1c2430"
@@ -69,12 +69,12 @@ _MARGIN, _PADDING = 12.0, 10.0
 
 
 class Box(NamedTuple):
-    """What is drawn for an input, an op or an output.
+    """The box of an input, an op or an output.
 
     Attributes:
       kind: "input", "output", "constant", "extension", or another kind of op; it decides the colours.
       texts: the lines, the name first.
-      tooltip: the whole text.
+      tooltip: the full text.
       reads: the numbers of the earlier boxes whose arrows lead here.
     """
 
@@ -110,14 +110,14 @@ def graph_svg(graph: Any) -> str:
 
 
 def program_svg(drawn: Iterable[Box]) -> str:
-    """A program that is no Graph as an SVG document.
+    """A program other than a Graph as an SVG document.
 
     Raises:
       InvalidConfig: it has more than 60 ops.
     """
     boxes = list(drawn)
     count = sum(box.kind not in ("input", "output") for box in boxes)
-    _require_small("the picture of a program", count, "Read its StableHLO text.")
+    _require_small("the picture of a program", count, "Read the StableHLO text of the program.")
     return _document(boxes, count)
 
 
@@ -126,7 +126,7 @@ def _require_small(where: str, count: int, fix: str) -> None:
         raise InvalidConfig(
             where=where,
             given=f"{count:,} nodes",
-            needed=f"at most {LIMIT}, which a reader takes in at once",
+            needed=f"at most {LIMIT}",
             fix=fix,
         )
 
@@ -135,13 +135,13 @@ def _require_small(where: str, count: int, fix: str) -> None:
 
 
 def _boxes(graph: Any) -> list[Box]:
-    """Inputs, nodes and outputs in an order in which arrows lead to later ones."""
+    """Inputs, nodes and outputs in an order in which all arrows point to later boxes."""
     boxes = [
         Box("input", (_short(name), str(meta)), f"%{i} = {name} : {meta}")
         for i, (name, meta) in enumerate(zip(graph.input_names, graph.input_metas, strict=True))
     ]
     made = dict(enumerate(range(len(boxes))))  # value number -> its box
-    chips: dict[int, Box] = {}  # value number -> the constant, drawn anew beside each reader
+    chips: dict[int, Box] = {}  # value number -> the constant, drawn beside each op that reads it
 
     def reads(values: Sequence[int]) -> list[int]:
         found = []
@@ -188,7 +188,7 @@ def _box(node: Any, metas: Sequence[Any], outs: Sequence[int]) -> Box:
 
 
 def _payload(op: Any) -> str:
-    """What tells this op from others of its class: fields that are not their default and not seen in the output's type."""
+    """The fields that distinguish this op from others of its class: not the default, and not visible in the output's type."""
     if isinstance(op, DotGeneral):
         batch = f", batch {_axes(op.lhs_batch)} \u00b7 {_axes(op.rhs_batch)}" if op.lhs_batch else ""
         return f"contract {_axes(op.lhs_contracting)} \u00b7 {_axes(op.rhs_contracting)}{batch}"
@@ -259,7 +259,7 @@ def _document(boxes: Sequence[Box], count: int) -> str:
 
 
 def _text_width(text: str, size: float, weight: str) -> float:
-    """A little more than the text takes in the fonts that are asked for."""
+    """A little more than the width of the text in the requested fonts."""
     narrow = sum(c in "ijltf.,:;'|()[]! " for c in text)
     wide = sum(c.isupper() or c in "mwMW%@" for c in text)
     return size * (0.6 * (len(text) - narrow - wide) + 0.36 * narrow + 0.78 * wide) * (1.06 if weight == "600" else 1.0)
@@ -281,7 +281,7 @@ def _drawn(box: Box, x: float, y: float) -> list[str]:
 
 
 def _curve(route: Sequence[tuple[float, float]]) -> str:
-    """Through the points, leaving and reaching each vertically; it stops where the arrow head begins."""
+    """A line through the points, vertical at each of them; it ends where the arrow head begins."""
     (x, y), *rest = route
     path = [f"M{x:.1f} {y:.1f}"]
     for i, (end_x, end_y) in enumerate(rest):
@@ -296,5 +296,5 @@ def _curve(route: Sequence[tuple[float, float]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As XML, which has no control characters."""
+    """Text for XML, which allows no control characters."""
     return html.escape(plain(text, kept="\n"))

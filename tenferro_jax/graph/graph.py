@@ -1,8 +1,8 @@
-"""The graph: flat, immutable, in canonical order. It does not know how it runs.
+"""The graph: flat, immutable, in canonical order, and independent of how it runs.
 
 Values are numbered: first the inputs, then the outputs of each node in turn. Nodes are in depth-first order from the
-outputs and every node is reachable, so that equality, hash and text depend on what is computed and not on how the
-graph was written.
+outputs, and every node is reachable, so that equality, hash and text depend on the computation and not on how the
+graph was made.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .viewers import graph_dot, model_explorer_collection
 
 
 class Node(NamedTuple):
-    """One op of a graph: which values it reads, and the number of its first output."""
+    """One op of a graph, with the values that it reads and the number of its first output."""
 
     op: StdTensorOp
     inputs: tuple[int, ...]
@@ -52,13 +52,13 @@ class Graph(Sealed):
       input_count: how many of the values are inputs.
       nodes: the ops in canonical order.
       outputs: value numbers of the outputs.
-      in_tree, out_tree: how inputs and outputs are nested; the input tree is that of a tuple of
+      in_tree, out_tree: the nesting of inputs and outputs; the input tree is a tuple of
         arguments, the last of which is the dict of the keyword arguments, if there are any.
-      rules: AD rules of the extensions inside. No part of equality, hash or text.
+      rules: AD rules of the extensions in the graph. Not part of equality, hash or text.
       lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is refused.
-        No part of equality, hash or text.
+        Not part of equality, hash or text.
       guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and before anything runs.
-        Part of equality and hash, but for the text that says where they come from.
+        Part of equality and hash, except for the text about their origin.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -70,7 +70,7 @@ class Graph(Sealed):
     rules: ExtensionRuleSet
     lost_rules: tuple[str, ...]
     guards: tuple[Guard, ...]
-    lowered: Callable[[Graph], Graph]  # a method that trace/lowered.py adds: it traces, which is above
+    lowered: Callable[[Graph], Graph]  # a method that trace/lowered.py adds, because tracing is a higher layer
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Graph(Sealed):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What errors and pictures call each input: its path in the arguments, such as "args[0]['w']"."""
+        """The name of each input in errors and pictures: its path in the arguments, such as "args[0]['w']"."""
         return tuple(leaf_names(self.in_tree, "args"))
 
     @property
@@ -162,11 +162,11 @@ class Graph(Sealed):
         return graph.with_guards(bound_guards(self.guards, change)) if self.guards else graph
 
     def with_rules(self, rules: ExtensionRuleSet) -> Graph:
-        """The same graph under other AD rules, control-flow bodies included."""
+        """The same graph with other AD rules, control-flow bodies included."""
         return self.map_ops(lambda op: map_bodies(op, lambda body: body.with_rules(rules)), self.metas, rules)
 
     def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Graph:
-        """The same graph with its extensions under other runtimes, control-flow bodies included."""
+        """The same graph with other runtimes for its extensions, control-flow bodies included."""
 
         def changed(op: StdTensorOp) -> StdTensorOp:
             return op.with_runtimes(runtimes) if isinstance(op, Extension) else map_bodies(op, lambda body: body.with_runtimes(runtimes))
@@ -174,15 +174,15 @@ class Graph(Sealed):
         return self.map_ops(changed, self.metas, self.rules)
 
     def with_guards(self, guards: Iterable[Guard]) -> Graph:
-        """The same graph under other guards."""
+        """The same graph with other guards."""
         return Graph(
             self.metas, self.input_count, self.nodes, self.outputs, self.in_tree, self.out_tree, self.rules, self.lost_rules, guards
         )
 
     def unified(self) -> Graph:
-        """The graph with its guards made true: one side of each takes the place of the other, where that is a symbol.
+        """The graph with its guards made true: if one side of a guard is a symbol, the other side replaces it.
 
-        What is left undecided, as between two products of symbols, stays a guard.
+        Other undecided equalities, such as of two products of symbols, stay guards.
         """
         graph = self
         while True:
@@ -195,7 +195,7 @@ class Graph(Sealed):
     # --- what it looks like, and what it is ---
 
     def text(self, *, expand: bool = False) -> str:
-        """One line a node; `expand` writes the bodies of control flow out, below their op."""
+        """One line for each node; `expand` also writes the bodies of control flow, below their op."""
         return graph_text(self, expand=expand)
 
     def __str__(self) -> str:
@@ -205,7 +205,7 @@ class Graph(Sealed):
         return graph_text(self, abbreviate=True)
 
     def svg(self) -> str:
-        """A picture of a small graph: boxes coloured by kind, whose tooltips hold the whole text. Notebooks show it by themselves.
+        """A picture of a small graph: boxes are coloured by kind and have the full text as tooltip. Notebooks show it automatically.
 
         Raises:
           InvalidConfig: the graph has more than 60 nodes.
@@ -216,18 +216,18 @@ class Graph(Sealed):
         return graph_svg(self) if len(self.nodes) <= LIMIT else None
 
     def dot(self) -> str:
-        """The graph, of any size, in the DOT language, which Graphviz draws."""
+        """The graph, of any size, in the DOT language of Graphviz."""
         return graph_dot(self)
 
     def model_explorer(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph, of any size, into a JSON file that Google's Model Explorer opens: `model-explorer graph.json`."""
+        """Write the graph, of any size, into a JSON file for Google's Model Explorer: `model-explorer graph.json`."""
         pathlib.Path(path).write_text(json.dumps(model_explorer_collection(self)))
 
     def canonical_bytes(self) -> bytes:
-        """What equality sees, as bytes that are the same in every process and on every machine.
+        """The content that equality compares, as bytes that are the same in every process and on every machine.
 
-        Graphs are equal exactly when their bytes are, but for symbols: those of two calls of `jax.export.symbolic_shape`
-        are never equal, though they have one text; and kernels, which are named here and compared as objects.
+        Graphs are equal if and only if their bytes are, with two exceptions: symbols of two calls of
+        `jax.export.symbolic_shape` are never equal, though their text is; kernels are written by name but compared as objects.
         """
         return canonical_bytes(self)
 
@@ -243,11 +243,11 @@ class Graph(Sealed):
 
         Raises:
           UnboundPlaceholder, UnexpectedBinding: too few or too many arrays.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an array is not what the graph declares.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an array does not fit its input.
           ShapeConstraintViolation: a guard does not hold at these sizes.
           UndecidedDimensionError: the sizes are symbolic and a guard cannot be decided.
-          X64Error: the graph holds 64-bit values and 64-bit types are off.
-          Unsupported: later, where an input has a tangent and a custom derivative was inlined (`lost_rules`).
+          X64Error: the graph has 64-bit values while 64-bit types are off.
+          Unsupported: later, if an input has a tangent and a custom derivative was inlined (`lost_rules`).
         """
         if len(arrays) != self.input_count:
             kind = UnboundPlaceholder if len(arrays) < self.input_count else UnexpectedBinding
@@ -277,7 +277,7 @@ class Graph(Sealed):
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
     def _restate_guards(self) -> None:
-        """Hand undecided guards on to the graph that is being recorded; refuse them where none is."""
+        """Add undecided guards to the graph that is being recorded; refuse them if there is none."""
         for guard in self.guards:
             if graph_assumptions.value is None:
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
@@ -287,9 +287,9 @@ class Graph(Sealed):
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
-          UnboundPlaceholder, UnexpectedBinding, ArityError: the arguments are nested in another way.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch, X64Error: an argument is not what the
-            graph declares.
+          UnboundPlaceholder, UnexpectedBinding, ArityError: the arguments have another nesting.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch, X64Error: an argument does not fit its
+            input.
           ShapeConstraintViolation: a guard does not hold at these sizes.
         """
         leaves = self.leaves(args, kwargs, "Graph.bound_to()")
@@ -300,7 +300,7 @@ class Graph(Sealed):
         """The arguments of a call, flat.
 
         Raises:
-          UnboundPlaceholder, UnexpectedBinding, ArityError: they are nested in another way than was traced.
+          UnboundPlaceholder, UnexpectedBinding, ArityError: they have another nesting than the traced arguments.
         """
         leaves, tree = jax.tree_util.tree_flatten(arguments(args, kwargs))
         if tree != self.in_tree:
@@ -317,11 +317,11 @@ class Graph(Sealed):
             where=where,
             given=f"{found}: {tree}",
             needed=str(self.in_tree),
-            fix="Pass arguments nested as those that were traced.",
+            fix="Nest the arguments as in the traced call.",
         )
 
     def to_jax(self) -> Callable[..., Any]:
-        """The graph as a plain JAX function of the traced function's arguments, pytrees as they were."""
+        """The graph as a plain JAX function with the arguments and pytrees of the traced function."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             return jax.tree.unflatten(self.out_tree, self(*self.leaves(args, kwargs, "Graph.to_jax()")))
@@ -343,17 +343,17 @@ def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The arguments of a call as a graph nests them: keyword arguments are one dict, the last argument."""
+    """The arguments of a call in the nesting of a graph: keyword arguments are one dict, the last argument."""
     return (*args, kwargs) if kwargs else args
 
 
 def require_graph(value: Any, where: str) -> Graph:
-    """Refuse what is no graph: most often the function that should have been traced."""
+    """Refuse a value that is not a graph; most often it is the function that should have been traced."""
     return require_kind(value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs).")
 
 
 def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:
-    """The identity, refusing to be differentiated: better no derivative than another one than the author gave."""
+    """The identity, which refuses to be differentiated: no derivative is better than another one than the author's."""
 
     @jax.custom_jvp
     def identity(x: Any) -> Any:
@@ -381,10 +381,10 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
             return tuple(map(changed, value))
         return change(value) if isinstance(value, Graph) else value
 
-    control: Any = op  # a dataclass, which the base class does not say
+    control: Any = op  # a dataclass, though the base class is not
     return dataclasses.replace(control, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(control)})
 
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:
-    """The graphs inside a control-flow op."""
+    """The bodies of a control-flow op."""
     return tuple(body for _, body in named_bodies(op)) if isinstance(op, WITH_BODIES) else ()

@@ -1,4 +1,4 @@
-"""Graph -> Graph rewrites that XLA does not do by itself. Each stays only as long as a benchmark shows that it helps."""
+"""Rewrites of graphs that XLA does not make itself. A rewrite stays only as long as a benchmark shows that it helps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .graph import Graph, map_bodies, require_graph
 
 
 def sort_dot_dimensions(graph: Graph) -> Graph:
-    """Contracted axes of every DotGeneral in ascending order, where one order suits both operands.
+    """Sort the contracted axes of every DotGeneral, if one order suits both operands.
 
-    XLA for CPU takes the axes as they come and copies operands whose axes descend; ascending ones are read in place.
-    Sums are then added in another order: float results may differ in the last bits, so nothing calls this by itself.
+    XLA for CPU takes the axes in the given order and copies operands whose axes descend; operands with ascending axes are
+    read in place. The order of the sums changes, so float results may differ in the last bits; call this explicitly.
 
     Args:
       graph: a Graph; control-flow bodies are rewritten too.

@@ -1,4 +1,4 @@
-"""Layered placement of boxes: arrows go down, layer by layer, and pass between the boxes on their way."""
+"""Layered placement of boxes: arrows go down layer by layer and pass between the boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 
 def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[Point], dict[tuple[int, int], list[Point]], float, float]:
-    """Place boxes of these (width, height); `reads` are the earlier boxes whose arrows lead to each.
+    """Place boxes of these (width, height); `reads` gives for each box the earlier boxes whose arrows lead to it.
 
     Returns:
       For each box the x of its centre and the y of its top; the points of each arrow, by the numbers of the boxes that it joins;
@@ -26,7 +26,7 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[
     widths = [width for width, _ in sizes]
     paths: dict[tuple[int, int], list[int]] = {}
     for target, sources in enumerate(reads):
-        for source in dict.fromkeys(sources):  # a long arrow has a lane in each layer that it passes
+        for source in dict.fromkeys(sources):  # a long arrow has a lane in each layer between its ends
             crossed = range(rank[source] + 1, rank[target])
             paths[source, target] = [source, *range(len(widths), len(widths) + len(crossed)), target]
             widths += [LANE] * len(crossed)
@@ -49,7 +49,7 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[
 
 
 def _ranks(reads: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of each box: below all that it reads; what reads nothing is just above its first reader."""
+    """The layer of each box: below all boxes that it reads; a box that reads nothing is just above its first reader."""
     rank = [0] * len(reads)
     first = [len(reads)] * len(reads)
     for box, sources in enumerate(reads):
@@ -66,7 +66,7 @@ def _columns(
     paths: Mapping[tuple[int, int], Sequence[int]],
     boxes: int,
 ) -> list[float]:
-    """x of every box and lane: as near to its neighbours as the others of its layer allow."""
+    """x of every box and lane: as near to its neighbours as the other boxes of its layer allow."""
     above: list[list[int]] = [[] for _ in widths]
     below: list[list[int]] = [[] for _ in widths]
     for path in paths.values():
@@ -82,7 +82,7 @@ def _columns(
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for items in layers if down else layers[::-1]:
-            for item in items:  # first by one side, which orders the layers; then by both, which straightens
+            for item in items:  # first by one side, which orders the layers; then by both sides, which straightens arrows
                 one = above[item] if down else below[item]
                 near = one if sweep < SWEEPS // 2 else above[item] + below[item]
                 if item >= boxes:  # lanes follow one another: a long arrow is straight

@@ -1,4 +1,4 @@
-"""The text form of a graph: one line a node, bodies of control flow folded to their size or written out."""
+"""The text form of a graph: one line for each node, bodies of control flow as their size or written out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..identity import typed_key
 from ..ops.op import StdTensorOp
 
 HEAD, TAIL = 20, 10
-"""How many nodes of a large graph an abbreviated text shows at its start and at its end."""
+"""The number of nodes that an abbreviated text shows at the start and at the end of a large graph."""
 
 
 def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) -> str:
@@ -24,8 +24,8 @@ def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) ->
 
     Args:
       graph: the graph.
-      expand: write the bodies of control flow out, below their op.
-      abbreviate: leave the middle of a graph of many nodes out and say how many they are.
+      expand: also write the bodies of control flow, below their op.
+      abbreviate: leave out the middle of a large graph and say how many nodes that are.
     """
     inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(graph.input_metas))
     lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in graph.guards)]
@@ -52,7 +52,7 @@ def leaf_names(tree: Any, root: str = "") -> list[str]:
 
 
 def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:
-    """The graphs in an op's payload, each with the name of its field and its place there."""
+    """The graphs in an op's payload, each with the name of its field and its position there."""
     found = []
     fields: Any = dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
     for field in fields:
@@ -77,7 +77,7 @@ def op_text(op: StdTensorOp) -> str:
 
 
 def _fields(op: Any) -> str:
-    """The payload but for fields that have their default."""
+    """The payload without fields that have their default."""
     told = [f for f in dataclasses.fields(op) if not _has_default(op, f)] if dataclasses.is_dataclass(op) else []
     return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
 
@@ -103,5 +103,5 @@ def value_text(value: Any) -> str:
 
 
 def plain(text: str, kept: str = "") -> str:
-    """Text of unknown origin on one line: what steers a terminal, breaks a line or turns it round is escaped."""
+    """Text of unknown origin on one line: control characters, line breaks and changes of direction are escaped."""
     return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)

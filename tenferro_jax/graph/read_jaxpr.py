@@ -1,4 +1,4 @@
-"""jaxpr -> graph: walks the equations; rows.py says what each becomes."""
+"""jaxpr -> graph: reads the equations one by one; rows.py has the ops for each primitive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..shapes import TensorMeta, struct
 from .rows import PLAIN_PARAMS, ROWS, Row, described, refuse
 
 RULE_DEPTH = 3
-"""How many orders of custom derivatives are read: a rule's own calls of functions with rules, and theirs."""
+"""How many orders of custom derivatives are read: calls of functions with rules inside rules, and so on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Reader:
     Attributes:
       builder: a GraphBuilder.
       rule_depth: how many more orders of custom derivatives are read.
-      is_derivative_free: inside the body of a function with a derivative of its own, which replaces all inside.
-      made: what `once` made, shared with the readers of bodies.
-      callers: the equations whose bodies are being read, outermost first; shared likewise.
+      is_derivative_free: whether this is the body of a function with a custom derivative, which replaces those inside.
+      made: the results of `once`, shared with the readers of bodies.
+      callers: the equations whose bodies are being read, outermost first; also shared.
     """
 
     builder: Any
@@ -40,10 +40,10 @@ class Reader:
     callers: list[Any] = dataclasses.field(default_factory=list)
 
     def once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once for a key whose first entry is a jaxpr: JAX keeps one for each jitted function."""
+        """The result of `make`, made once for each key; its first entry is a jaxpr, and JAX keeps one for each jitted function."""
         number = (id(key[0]), *key[1:], self.rule_depth)
         if number not in self.made:
-            self.made[number] = key[0], make()  # the jaxpr stays alive, so that its id stays its own
+            self.made[number] = key[0], make()  # keeps the jaxpr alive, so that no other object gets its id
         return self.made[number][1]
 
     def read(self, closed: Any, inputs: Sequence[Any], caller: Any = None) -> list[Any]:
@@ -52,7 +52,7 @@ class Reader:
         Args:
           closed: the jaxpr with its constants.
           inputs: a value for each of its inputs.
-          caller: the equation that calls this jaxpr, whose source line is named where an inner equation has none.
+          caller: the equation that calls this jaxpr; errors name its source line if an inner equation has none.
         """
         self.callers.append(caller)
         try:
@@ -89,15 +89,15 @@ class Reader:
         return graph
 
     def rule_graph(self, fn: Callable[..., Any], metas: Sequence[TensorMeta]) -> Any:
-        """The graph of a function that belongs to a custom derivative: one order deeper."""
+        """The graph of a function that belongs to a custom derivative, one order deeper."""
         sub = self.builder.fresh()
         closed = jax.make_jaxpr(fn)(*map(struct, metas))
         graph = sub.build(self.within(sub, rule_depth=self.rule_depth - 1).read(closed, [sub.input(m) for m in metas]))
-        self.builder.absorb_rules(graph)  # what is lost here is refused when this order is differentiated, not before
+        self.builder.absorb_rules(graph)  # a rule that is lost here is refused only when this order is differentiated
         return graph
 
     def recorded_line(self, *eqns: Any) -> str:
-        """The user's line that made the first of the equations, or of those that call them, that has one."""
+        """The user's source line of the first equation, or of the first calling equation, that has one."""
         for eqn in (*eqns, *reversed(self.callers)):
             traceback = None if eqn is None else eqn.source_info.traceback
             for frame in [] if traceback is None else traceback.frames:
@@ -106,7 +106,7 @@ class Reader:
         return _UNKNOWN
 
     def source(self, *eqns: Any) -> str:
-        """The recorded line, or else the user's line that traces: of a function that is JAX's own, JAX records none."""
+        """The recorded source line, or else the user's line that traces, because JAX records no line for its own functions."""
         line = self.recorded_line(*eqns)
         outside = traceback_module.walk_stack(None) if line == _UNKNOWN else ()
         found = ((frame.f_code.co_filename, number) for frame, number in outside)
@@ -122,14 +122,14 @@ class Reader:
                 where=f"reading JAX primitive {name!r} into a graph",
                 given=f"{name} at {self.source(eqn)}",
                 needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists them",
-                fix="Write this part with those, or keep it outside the graph.",
+                fix="Write this part with standard ops, or keep it outside the graph.",
             )
         for param, plain in PLAIN_PARAMS.items():
             value = eqn.params.get(param, plain)
             is_plain = value == plain or (isinstance(value, jax.NamedSharding) and value.mesh.empty)
             if not is_plain and not (name == "rng_bit_generator" and param == "algorithm"):
                 given = f"{param}={eqn.params[param]} at {self.source(eqn)}"
-                raise refuse(name, given, f"{param}={plain}", "Leave it out, or keep this part outside the graph.")
+                raise refuse(name, given, f"{param}={plain}", "Leave this parameter out, or keep this part outside the graph.")
         return row
 
 

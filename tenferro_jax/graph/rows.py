@@ -1,4 +1,4 @@
-"""The table that reads JAX: a primitive's name -> the ops that record it. docs/spec/ops.md says what the ops mean."""
+"""The table of JAX primitives: name -> the ops that record the primitive. docs/spec/ops.md defines the ops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..shapes import TensorMeta, is_inexact
 from .graph import bodies
 
 Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
-"""(reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
+"""A row: (reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
 
 PLAIN_PARAMS: dict[str, Any] = {
     "out_sharding": None,
@@ -47,7 +47,7 @@ PLAIN_PARAMS: dict[str, Any] = {
     "update_consts": (),
     "_split_transpose": False,
 }
-"""Params that the vocabulary has no field for, with the value that needs none; any other value is refused."""
+"""Params that no standard op has a field for, each with the value that needs no field; other values are refused."""
 
 
 # --- kinds of rows -------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def _op(make: Callable[[dict[str, Any]], Any]) -> Row:
 
 
 def _recorded(reader: Any, eqn: Any, op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The op that an equation is: JAX inferred its outputs already."""
+    """Record an equation as one op; JAX has inferred its outputs already."""
     return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
 
 
@@ -92,7 +92,7 @@ def payload(value: Any) -> Any:
 
 
 def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
-    """A value whose rank is 0, or whose axes of size 1 repeat, in the full shape."""
+    """A value of rank 0, or with axes of size 1, broadcast to the full shape."""
     if value.shape == tuple(shape):
         return value
     op = structural.BroadcastInDim(tuple(shape), tuple(range(value.ndim)))
@@ -100,7 +100,7 @@ def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
 
 
 def _elementwise(op: Any) -> Row:
-    """A primitive of several operands; what lax broadcasts by itself (rank 0, axes of size 1) is broadcast here."""
+    """A primitive of several operands; operands that lax broadcasts itself (rank 0, axes of size 1) are broadcast explicitly."""
 
     def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         shape = eqn.outvars[0].aval.shape
@@ -110,12 +110,12 @@ def _elementwise(op: Any) -> Row:
 
 
 def _expanded(fn: Callable[..., Any]) -> Row:
-    """A primitive that is a few ops: a function of (params, *arrays) in lax, read in its place."""
+    """A primitive that becomes several ops: a lax function of (params, *arrays) that is read instead."""
     return lambda reader, eqn, inputs: reader.builder.inline(lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs)
 
 
 def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
-    """The refusal of an equation."""
+    """The error for an equation."""
     return Unsupported(where=f"reading JAX primitive {primitive!r} into a graph", given=given, needed=needed, fix=fix)
 
 
@@ -132,8 +132,8 @@ def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """What is under jax.checkpoint. A backward pass waits for its inputs, as JAX has it, or else nodes that are made again would
-    be one with those of the forward pass.
+    """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass; otherwise its nodes would be merged
+    with those of the forward pass.
     """
     if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
         inputs = reader.builder.add(source.OptimizationBarrier(), *inputs)
@@ -141,21 +141,23 @@ def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _expanded_primitive(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """A hijax primitive: what it expands to. Its own derivative, where it can have one, is lost, and that is noted."""
+    """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of this derivative is noted."""
     if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
         reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
     return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
 
 
 def _custom(extract: Callable[..., Any], cls: Any) -> Row:
-    """A function with a derivative of its own. Where its rule cannot be read it is inlined and the loss is noted."""
+    """A function with a custom derivative. If its rule cannot be read, the function is inlined and the loss is noted."""
 
     def make(reader: Any, eqn: Any, inner: Any, name: str, inputs: Sequence[Any]) -> Any:
         try:
             if reader.rule_depth == 0:
-                raise refuse(eqn.primitive.name, "a higher derivative", "one of the orders that are read", "Trace the derivative.")
+                raise refuse(
+                    eqn.primitive.name, "a higher derivative", "the first to the third order", "Trace the derivative of the function."
+                )
             rules = extract(reader, jax_seam.as_function(eqn), inputs)
-        except Exception as error:  # whatever an author's rule raises when it is traced by itself
+        except Exception as error:  # any exception of an author's rule when it is traced separately
             return str(error).splitlines()[0]
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
 
@@ -169,7 +171,7 @@ def _custom(extract: Callable[..., Any], cls: Any) -> Row:
         name = name.split("#")[0]
         if op is None:
             op = reader.once((inner, metas), lambda: make(reader, eqn, inner, name, inputs))
-        if isinstance(op, str):  # why the rule is lost
+        if isinstance(op, str):  # the reason why the rule is lost
             reader.builder.lose_rules([f"{name} at {reader.recorded_line(eqn)} ({op})"])
             return reader.read(inner, inputs, eqn)
         for graph in bodies(op):
@@ -244,7 +246,7 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     if predicate.shape == ():
         op = control.While(reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used)
         return builder.add(op, *inputs)
-    # Under vmap each element has its own predicate: go on while any holds, and let only those elements change.
+    # Under vmap each element has its own predicate: continue while any of them holds, and change only these elements.
     condition, body = reader.builder.fresh(), reader.builder.fresh()
     metas = [v.meta for v in inputs]
     carried = metas[tested + used :]
@@ -267,12 +269,12 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _platform_index(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """The index for a `cond` that chooses by platform, which does without: outside Pallas kernels JAX's own have one branch alone."""
+    """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels JAX's own ones have only one branch."""
     named = [name for names in eqn.params["platforms"] for name in names or () if name != "mosaic"]
     if named:
         given = f"lax.platform_dependent with a branch for {', '.join(named)} at {reader.source(eqn)}"
-        fix = "Keep it outside the graph, or write an extension op, whose lowering may call it."
-        raise refuse("platform_index", given, "one computation, whatever the platform", fix)
+        fix = "Keep it outside the graph, or call it in the lowering of an extension op."
+        raise refuse("platform_index", given, "the same computation on every platform", fix)
     return (reader.builder.constant(np.int32(0)),)
 
 
@@ -285,7 +287,7 @@ def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _plain_index(builder: Any, index: Any, count: int) -> Any:
-    """The index of a cond before lax.cond converted it from a boolean, or lax.switch clamped it: the op does so itself."""
+    """The index of a cond before lax.cond converted it from a boolean or lax.switch clamped it, because the op does this itself."""
     op, made_from = builder.maker(index)
     if isinstance(op, conversion.Convert) and made_from[0].dtype == np.dtype(bool) and count == 2:
         return made_from[0]
@@ -377,7 +379,7 @@ def _dimension(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Memory that the other branch of a differentiated cond never reads; zeros here, since a graph has no undefined values."""
+    """Memory that the other branch of a differentiated cond never reads; here zeros, because a graph has no undefined values."""
     aval = eqn.outvars[0].aval
     zero = reader.builder.constant(np.zeros((), aval.dtype))
     return (_broadcast(reader.builder, zero, aval.shape),)
@@ -419,7 +421,7 @@ def _counter(p: dict[str, Any]) -> Any:
     """Two uint32 arrays: the high and the low half of the row-major position."""
     size = int(np.prod(p["shape"], dtype=np.uint64))
     if size > 2**32:
-        raise refuse("iota_2x32_shape", f"shape {p['shape']}", "at most 2**32 elements", "Draw in parts.")
+        raise refuse("iota_2x32_shape", f"shape {p['shape']}", "at most 2**32 elements", "Draw several smaller arrays.")
     low = jax.lax.reshape(jax.lax.iota(np.uint32, size), p["shape"])
     return jax.lax.full_like(low, 0), low
 
@@ -487,7 +489,7 @@ def _scatter(cls: Any) -> Row:
     def make(p: dict[str, Any]) -> Any:
         n = p["dimension_numbers"]
         if cls is indexing.ScatterUpdate and p["update_jaxpr"] is not None:
-            raise refuse("scatter", "a scatter with a function of its own", "one of add, subtract, multiply, min, max, set", "Use those.")
+            raise refuse("scatter", "a scatter with another function", "one of add, subtract, multiply, min, max, set", "Use those.")
         return cls(
             payload(n.update_window_dims),
             payload(n.inserted_window_dims),

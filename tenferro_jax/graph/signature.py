@@ -1,4 +1,4 @@
-"""What a node gives: dtype and shape of its outputs; for control flow by what its bodies take, give and carry."""
+"""dtype and shape of the outputs of a node; for control flow they follow from its bodies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Metas = Sequence[TensorMeta]
 
 
 def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | None:
-    """dtype and shape of each output of an op with bodies, once they fit; None where they follow otherwise.
+    """dtype and shape of each output of an op with bodies, after a check that the bodies fit; None for other ops.
 
     Raises:
-      InvalidConfig: a payload that is none, or a body that is no graph.
-      ArityError: a body takes or gives another number of values.
-      ShapeError, DTypeError: a body takes or gives another shape or dtype; the text says which value.
+      InvalidConfig: an invalid payload, or a body that is not a graph.
+      ArityError: a body has another number of inputs or outputs.
+      ShapeError, DTypeError: an input or output of a body has another shape or dtype; the text names it.
     """
     check = _SIGNATURES.get(type(op))
     return None if check is None else check(op, inputs)
@@ -37,13 +37,13 @@ def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | 
 def infer(
     op: StdTensorOp, metas: tuple[TensorMeta, ...], known: Sequence[TensorMeta] | None = None
 ) -> tuple[Sequence[TensorMeta], tuple[Guard, ...]]:
-    """dtype and shape of each output of a node, and the guards under which they are right.
+    """dtype and shape of each output of a node, and the guards under which they are correct.
 
     Args:
       op: the op of the node.
       metas: of its inputs.
-      known: the outputs, where the caller knows them and the op cannot assume anything. That the op takes
-        the inputs is still required.
+      known: the outputs, if the caller knows them and the op cannot assume anything. The inputs are
+        still checked.
 
     Raises:
       InvalidConfig: as `StdTensorOp.infer`.
@@ -154,7 +154,7 @@ _SIGNATURES: Mapping[type[StdTensorOp], Callable[[Any, Metas], tuple[TensorMeta,
 
 
 def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, ...], ...]:
-    """The inputs in groups of the counts that the payload names, and the rest, which is carried."""
+    """The inputs in groups whose sizes the payload gives, and the rest, the carried values."""
     groups, start = [], 0
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count <= len(inputs) - start:

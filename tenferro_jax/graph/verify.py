@@ -1,6 +1,6 @@
 """Well-formedness of graphs, as a table of rules.
 
-Graphs that a builder makes obey them by construction; a graph made by hand, or read from bytes, is checked with `verify`.
+Graphs of a builder obey the rules by construction; `verify` checks graphs that are made by hand or read from bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Rule(NamedTuple):
     """One rule of well-formedness.
 
     Attributes:
-      name: what an error calls it.
-      says: what it demands.
-      broken: what breaks it in a graph, one text a breach. A rule may rely on the rules before it.
+      name: its name in errors.
+      says: its text.
+      broken: finds the breaches in a graph, one text for each. A rule may rely on the rules before it.
     """
 
     name: str
@@ -198,7 +198,7 @@ def _inference(graph: Graph) -> Iterator[str]:
     applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
     known = _inferred_together(applications)
     for i, (node, outs) in enumerate(graph.steps()):
-        if isinstance(node.op, MissingExtension):  # nobody here knows its metas; nobody here can run it either
+        if isinstance(node.op, MissingExtension):  # its dtypes and shapes cannot be checked, and it cannot run
             continue
         application = applications[i]
         try:
@@ -215,9 +215,9 @@ def _inference(graph: Graph) -> Iterator[str]:
 
 
 def _inferred_together(applications: Iterable[Application]) -> dict[Application, Inferred]:
-    """What JAX infers of all standard ops in one trace: three times quicker than one by one.
+    """JAX's inference for all standard ops in one trace, three times as fast as one by one.
 
-    Nothing where it refuses one of them: which one is found, and named, when each is asked by itself.
+    Empty if JAX refuses one of them: the caller then infers them one by one and names the wrong one.
     """
     others = (Extension, MissingExtension, *WITH_BODIES)
     asked = [(op, metas) for op, metas in dict.fromkeys(applications) if not isinstance(op, others)]
@@ -242,23 +242,23 @@ def _wide(graph: Graph) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "ops",
-        "every node holds an op of the vocabulary or an extension, fields are of their kinds, and the bodies of control flow are graphs",
+        "every node holds a standard op or an extension, fields have their declared types, and the bodies of control flow are graphs",
         _ops,
     ),
     Rule("inputs first", "the inputs are the first values", _counts),
     Rule("dense numbering", "values are numbered without gaps: inputs, then the outputs of each node in turn", _dense),
     Rule("use after definition", "a node reads values that are inputs or outputs of earlier nodes", _precede),
-    Rule("arity", "a node reads as many values as its op takes", _arity),
+    Rule("arity", "a node has as many inputs as its op", _arity),
     Rule("outputs in range", "an output is a value of the graph", _outputs),
     Rule("trees", "the input tree is a tuple of arguments, and both trees have a leaf for each value", _trees),
     Rule("interned", "no two nodes apply equal ops to equal inputs", _interned),
-    Rule("reachable", "an output needs every node", _reachable),
+    Rule("reachable", "every node is needed by an output", _reachable),
     Rule("canonical order", "nodes are in depth-first order from the outputs", _canonical),
-    Rule("64-bit types", "64-bit values are there only while JAX keeps them", _wide),
-    Rule("signatures", "the bodies of control flow take and give what their place asks", _signatures),
+    Rule("64-bit types", "64-bit values exist only while 64-bit types are on", _wide),
+    Rule("signatures", "the bodies of control flow have the inputs and outputs that their op needs", _signatures),
     Rule(
         "inference",
-        "dtype and shape of every value are those that inference gives, and what it assumes of symbolic sizes is a guard",
+        "dtype and shape of every value agree with inference, and every assumption on symbolic sizes is a guard",
         _inference,
     ),
 )

@@ -1,4 +1,4 @@
-"""Graphs of any size as text for other programs that draw: Graphviz, and Google's Model Explorer."""
+"""Graphs of any size as text for Graphviz and Google's Model Explorer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .printing import named_bodies, op_text, plain, value_text
 
 
 class _Item(NamedTuple):
-    """An input, a node or an output: what it is called, and the values that it reads and gives."""
+    """An input, a node or an output: its name, the values that it reads and the values that it makes."""
 
     kind: str
     label: str
@@ -34,7 +34,7 @@ def _items(graph: Any) -> Iterator[_Item]:
 
 
 def graph_dot(graph: Any) -> str:
-    """The graph in the language of Graphviz; bodies of control flow are clusters beside their op."""
+    """The graph in the DOT language; bodies of control flow are clusters beside their op."""
     head = ['  node [shape=box style="rounded,filled" fontname="Helvetica"]']
     return "\n".join(["digraph {", *head, *_dot_lines(graph, "", "  "), "}"]) + "\n"
 
@@ -64,7 +64,7 @@ def _quoted(text: str) -> str:
 
 
 def model_explorer_collection(graph: Any) -> dict[str, Any]:
-    """The graph as a GraphCollection of Model Explorer; each body of control flow is a graph of its own.
+    """The graph as a GraphCollection of Model Explorer; each body of control flow is a separate graph.
 
     Its schema is that of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
     """

@@ -1,4 +1,4 @@
-"""Programs and graphs as files: what a reader allows. Re-exports only."""
+"""Graphs and exported programs as files: the limits of readers. Re-exports only."""
 
 from .container import Limits
 

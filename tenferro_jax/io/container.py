@@ -63,8 +63,7 @@ class Limits:
                 raise InvalidConfig(
                     where="Limits",
                     given=f"{field.name}={value!r}",
-                    needed="an integer from 0",
-                    fix="Leave it out for the default.",
+                    needed="a non-negative integer",
                 )
 
     def require(self, name: str, size: int, where: str) -> None:
@@ -79,7 +78,7 @@ class Limits:
                 where=where,
                 given=f"{size} for {name}",
                 needed=f"at most {most}",
-                fix=f"Where you trust these bytes, pass limits=Limits({name}=...).",
+                fix=f"If you trust these bytes, pass limits=Limits({name}=...).",
             )
 
 
@@ -161,8 +160,8 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
         raise Unsupported(
             where=where,
             given=f"format version {version}",
-            needed=f"version 1 to {VERSION}, which this release reads",
-            fix="Read it with the release that wrote it, or a later one.",
+            needed=f"version 1 to {VERSION}",
+            fix="Use the release that wrote the file, or a later one.",
         )
     if text_bytes > len(body):
         raise damaged(where, f"a text of {text_bytes} bytes among {len(body)}")

@@ -63,7 +63,7 @@ def export(
         fn = fn.graph
     if isinstance(fn, Graph):
         if specs:
-            raise ArityError(where="export", given="a graph and specs", needed="a graph alone, which has its specs", fix="Drop the specs.")
+            raise ArityError(where="export", given="a graph and specs", needed="only a graph, because a graph has its specs")
         graph, guards = fn.unified(), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)
@@ -80,9 +80,9 @@ def export(
         except Exception as error:  # whatever JAX's serialiser raises
             raise Unsupported(
                 where=f"export with compatibility={compatibility!r}",
-                given=f"a program that this JAX cannot write for readers so old: {first_line(error)}",
-                needed="operations that such readers have",
-                fix="Pass a later level, or compatibility=None for the level that this JAX writes.",
+                given=f"a program that this JAX cannot write for readers that old: {first_line(error)}",
+                needed="operations that these readers know",
+                fix="Pass a later level, or compatibility=None for the newest level of this JAX.",
             ) from error
 
     lowered, jitted = None, jax.jit(fn)
@@ -101,7 +101,7 @@ def export(
             raise Unsupported(
                 where=f"export with vjp_order={vjp_order}",
                 given=first_line(error),
-                needed="a function that reverse mode differentiates so often",
+                needed="a function that reverse mode can differentiate to this order",
                 fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
             ) from error
         if effects := _effects(jitted, specs):  # JAX fails on some of them before it can say so
@@ -117,13 +117,13 @@ def export(
 def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: str | None, custom_calls: Sequence[str]) -> None:
     jax_seam.require_platforms(platforms, "export")
     if type(vjp_order) is not int or vjp_order < 0:
-        raise InvalidConfig(where="export", given=f"vjp_order={vjp_order!r}", needed="an int from 0", fix="Pass 1 for gradients.")
+        raise InvalidConfig(where="export", given=f"vjp_order={vjp_order!r}", needed="a non-negative int", fix="Pass 1 for gradients.")
     if compatibility not in (None, *jax_seam.COMPATIBILITY):
         raise InvalidConfig(
             where="export",
             given=f"compatibility={compatibility!r}",
             needed=f"None or one of {', '.join(jax_seam.COMPATIBILITY)}",
-            fix="Leave it out for WEEK_12.",
+            fix="The default is WEEK_12.",
         )
     if isinstance(custom_calls, str) or not all(isinstance(target, str) and target for target in custom_calls):
         raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names")
@@ -135,7 +135,7 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
         where="export",
         given=given,
         needed="operations that JAX can write into a file for these platforms",
-        fix="Export for platforms that have it." if lacking else "Take host callbacks and jax.debug.print out.",
+        fix="Export only for platforms that have this operation." if lacking else "Remove host callbacks and jax.debug.print.",
     )
 
 
@@ -153,7 +153,7 @@ def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:
     ops = ", ".join(dict.fromkeys(f"{target!r}" + (f" of {op}" if op else "") for target, op in found))
     return Unsupported(
         where="export",
-        given=f"custom calls that JAX promises nothing for: {ops}",
+        given=f"custom calls that JAX does not keep stable: {ops}",
         needed="standard ops, and custom calls that JAX keeps stable",
-        fix=f"Compute it with standard ops or lower to them, or pass custom_calls={targets} where every reader has them.",
+        fix=f"Use standard ops, or pass custom_calls={targets} if every reader has them.",
     )

@@ -118,7 +118,7 @@ class ExportedProgram:
                 where="exported program",
                 given=f"arguments {tree}",
                 needed=f"{self.exported.in_tree}",
-                fix="Pass them nested as they were exported.",
+                fix="Nest the arguments as in the export.",
             )
         declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
         if declared != given:
@@ -139,8 +139,8 @@ class ExportedProgram:
                 raise Unsupported(
                     where="exported program",
                     given=f"a call on {_devices(devices)}",
-                    needed=f"{_devices(self.exported.nr_devices)}, as it was exported for",
-                    fix="Put the arguments on a mesh of so many, with jax.device_put(x, jax.NamedSharding(mesh, spec)).",
+                    needed=f"{_devices(self.exported.nr_devices)}, the number that it was exported for",
+                    fix="Put the arguments on a mesh of that many devices, with jax.device_put(x, jax.NamedSharding(mesh, spec)).",
                 ) from error
             if why != "platforms":
                 raise
@@ -209,8 +209,8 @@ class DerivedExported(jax.export.Exported):
         if self.derivative is None:
             raise Unsupported(
                 where="gradient of an exported program",
-                given="a program that holds no derivative of this order",
-                needed="one exported with a higher vjp_order",
+                given="a program without a derivative of this order",
+                needed="a program exported with a higher vjp_order",
                 fix="Export with vjp_order=1 for gradients, 2 for gradients of gradients.",
             )
         return self.derivative
@@ -337,12 +337,12 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         raise Unsupported(
             where=where,
             given=f"a program that JAX {manifest.jax} wrote ({type(error).__name__}: {first_line(error)})",
-            needed=f"one that JAX {jax.__version__}, which is here, can read",
-            fix=f"Read it with JAX {manifest.jax}, or export it there again with compatibility='WEEK_12'; register pytree classes before.",
+            needed=f"a program that JAX {jax.__version__}, the one in this process, can read",
+            fix=f"Register pytree classes first; read it with JAX {manifest.jax}, or export it there with compatibility='WEEK_12'.",
         ) from error
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
-        raise damaged(where, "a manifest that tells of another program than the file holds")
+        raise damaged(where, "a manifest of another program")
     return ExportedProgram(with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
 
 

@@ -94,9 +94,9 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
         if type(version) is int and version > FORMAT:
             raise Unsupported(
                 where=where,
-                given=f"a file of format {version}",
+                given=f"format {version} of exported programs",
                 needed=f"format {FORMAT}, which this release reads",
-                fix="Read it with a later release of tenferro_jax, or with jax.export.deserialize alone.",
+                fix="Read the file with a later release of tenferro_jax, or with jax.export.deserialize.",
             )
         calls = [call for calls in found["extensions"] for call in calls]
         names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
@@ -119,4 +119,4 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
 
 
 def _no_manifest(where: str, given: str) -> ArtifactError:
-    return damaged(where, f"{given} in place of a manifest, under a digest that matches", "Ask for the file anew where it came from.")
+    return damaged(where, f"{given} instead of a manifest, with a correct digest", "Get the file again from its source.")

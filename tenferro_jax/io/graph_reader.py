@@ -160,8 +160,8 @@ class GraphReader:
             raise Unsupported(
                 where=f"{self._where}, line {self._line}",
                 given=f"an op {name!r:.100}",
-                needed=f"one of the {len(OPS)} that this release knows",
-                fix="Read it with the release that wrote it, or a later one.",
+                needed=f"one of the {len(OPS)} standard ops of this release",
+                fix="Use the release that wrote the file, or a later one.",
             )
         cls: Any = OPS[name]
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():

@@ -83,9 +83,9 @@ class GraphWriter:
             if seen.setdefault((op, node.inputs), node.op) != node.op:  # where they are equal, the graph breaks a rule of `verify`
                 raise InvalidConfig(
                     where="to_wire",
-                    given=f"{node.op} twice on the same values, under two runtime sets",
-                    needed="one, since bytes hold no runtimes",
-                    fix="Choose with graph.with_runtimes(...) and trace graph.to_jax() again.",
+                    given=f"{node.op} twice on the same values, with two runtime sets",
+                    needed="one of them, because bytes hold no runtimes",
+                    fix="Choose one with graph.with_runtimes(...), then trace graph.to_jax() again.",
                 )
             lines.append(_text(["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]))
         guards = [[self._dimension(guard.lhs), self._dimension(guard.rhs)] for guard in graph.guards]
@@ -124,9 +124,9 @@ class GraphWriter:
         if self._scope is not size.scope:
             raise Unsupported(
                 where="to_wire",
-                given=f"the symbol of {size} and others of another scope",
+                given=f"the symbols of {size}, and symbols of another scope",
                 needed="symbols of one scope",
-                fix="Make all by one call of jax.export.symbolic_shape, or pass it scope=.",
+                fix="Make all symbols in one call of jax.export.symbolic_shape, or pass scope= to it.",
             )
         pickled_dimension(size, "to_wire")  # refuses what no reader takes
         return str(size)
@@ -157,7 +157,7 @@ class GraphWriter:
                 where="to_wire",
                 given=f"{op!r}",
                 needed="ops of the vocabulary and extensions",
-                fix="Publish it as an extension op.",
+                fix="Make it an extension op.",
             )
 
         def number(graph: Graph) -> int:
@@ -189,6 +189,5 @@ def _levels(carrier: Extension) -> list[Any]:
                 where="to_wire",
                 given=f"a batch level of {carrier.family_id} with the axis names {names}",
                 needed="names that are text",
-                fix="Name the axis with text.",
             )
     return levels

@@ -64,7 +64,7 @@ def register_pytree_name(cls: type, name: str) -> None:
         )
     if (_name_of(cls) or name, _classes.get(name, cls)) != (name, cls):
         given += f", after {_classes.get(name, cls)!r:.100} and {_name_of(cls)!r:.100}"
-        raise Duplicate(where=where, given=given, needed="one name a class, one class a name")
+        raise Duplicate(where=where, given=given, needed="one name for each class, and one class for each name")
     if name not in _classes:
         _register_with_jax(cls, name)
         _classes[name] = cls
@@ -118,7 +118,6 @@ def _register_with_jax(cls: Any, name: str) -> None:
                 where="register_pytree_name",
                 given=first_line(error),
                 needed="a name of its own",
-                fix="Choose another name.",
             ) from error
 
 
@@ -162,7 +161,7 @@ def _require_fields(cls: type, name: str, fields: object, static: object, count:
     raise Unsupported(
         where=f"pytree class {name}",
         given=given,
-        needed=f"{known}: children, then static data, as the class has them here",
+        needed=f"{known}: children, then static data, as in the class of this process",
         fix="Read it with the release of the class's package that wrote it.",
     )
 
@@ -224,7 +223,7 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
             raise Unsupported(
                 where=where,
                 given=f"a dict with the keys {list(static)!r:.100}",
-                needed="text and integers as keys",
+                needed="keys that are text or integers",
             )
         return ["dict", list(static), *items]
     if kind is MissingClass:
@@ -235,8 +234,8 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
         raise Unsupported(
             where=where,
             given=f"a pytree node of type {label}",
-            needed="tuples, lists, None, dicts with text or integers as keys, and named classes",
-            fix=f"Call {call} here and where it is read.",
+            needed="tuples, lists, None, dicts with text or integer keys, and named classes",
+            fix=f"Call {call} in this process and in the process that reads.",
         )
     fields = _known_fields(kind)
     _require_fields(kind, name, fields, static, len(items))
@@ -265,8 +264,8 @@ def require_lasting(tree: PyTreeDef, where: str) -> None:
         raise Unsupported(
             where=where,
             given=f"{tree}, which becomes {back}",
-            needed="pytree classes that flatten what they unflatten as it was",
-            fix="Let tree_unflatten take any leaves, and change nothing.",
+            needed="pytree classes whose tree_flatten returns what tree_unflatten was given",
+            fix="Let tree_unflatten accept any leaves without changing them.",
         )
 
 

@@ -1,1 +1,1 @@
-"""Floor 1: the vocabulary of standard tensor ops. `vocabulary.py` is the list."""
+"""The standard tensor ops; `vocabulary.py` lists them."""

@@ -117,7 +117,7 @@ class Convolution(StdTensorOp):
                 where="Convolution",
                 given=str(self),
                 needed=f"specs that permute {rank} axes, {rank - 2} positive strides and dilations, as many paddings",
-                fix="See StableHLO convolution.",
+                fix="See the convolution op of StableHLO.",
             )
 
     def apply(self, lhs: Any, rhs: Any) -> Any:

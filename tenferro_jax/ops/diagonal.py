@@ -68,7 +68,7 @@ class _Triangle(StdTensorOp):
 
     def apply(self, x: Any) -> Any:
         if x.ndim < 2:
-            raise ShapeError(where=str(self), given=f"rank {x.ndim}", needed="rank 2 or more", fix="Pass a matrix.")
+            raise ShapeError(where=str(self), given=f"rank {x.ndim}", needed="rank 2 or more")
         return self._cut(x, self.k)  # type: ignore[attr-defined]
 
 

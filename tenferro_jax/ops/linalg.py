@@ -229,7 +229,7 @@ class Solve(StdTensorOp):
                 where="Solve",
                 given=f"A {a.dtype}{list(a.shape)}, B {b.dtype}{list(b.shape)}",
                 needed="equal ranks, at least 2, and one dtype",
-                fix="Give B its columns as last axis.",
+                fix="Give B a last axis for its columns.",
             )
         return jnp.linalg.solve(a, b)
 
@@ -265,13 +265,13 @@ class ValidateNonsingular(StdTensorOp):
                 where="ValidateNonsingular",
                 given=f"a singular matrix{at}",
                 needed="nonsingular matrices",
-                fix="Regularise it, or solve in the least-squares sense.",
+                fix="Regularise the matrix, or solve in the least-squares sense.",
             )
 
     def apply(self, a: Any) -> Any:
         raise Unsupported(
             where="ValidateNonsingular",
-            given="a call under JAX, whose compiled programs cannot raise",
-            needed="an Engine, which checks on the host",
+            given="a call in a compiled program, which cannot raise",
+            needed="an Engine, which runs this check on the host",
             fix="Use Engine.eval, or check numpy.linalg.matrix_rank beforehand.",
         )

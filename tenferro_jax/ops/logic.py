@@ -176,7 +176,7 @@ class Select(StdTensorOp):
     def check(self, *operands: Any) -> None:
         """C1."""
         if operands[0].dtype != bool:
-            raise DTypeError(where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans", fix="Compare first.")
+            raise DTypeError(where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans")
 
 
 @op

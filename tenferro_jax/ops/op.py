@@ -77,7 +77,7 @@ class Binary(StdTensorOp):
         """C1."""
         x, y = operands
         if self.equal_dtypes and x.dtype != y.dtype:
-            raise DTypeError(where=str(self), given=f"{x.dtype} and {y.dtype}", needed="one dtype", fix="Convert one of them.")
+            raise DTypeError(where=str(self), given=f"{x.dtype} and {y.dtype}", needed="one dtype")
         if x.shape != y.shape:
             if len(x.shape) != len(y.shape):
                 raise ShapeError(
@@ -151,7 +151,6 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
             where=str(op),
             given=f"axes {axes} of {metas[0]}",
             needed="different axes from 0 to rank - 1",
-            fix="Count axes from the front.",
         )
     _require_constraints(op, metas)
 

@@ -91,7 +91,7 @@ class RandomBits(StdTensorOp):
             raise X64Error(
                 where="RandomBits",
                 given="64 bits while 64-bit types are off",
-                needed="x64 switched on",
+                needed="64-bit types on",
                 fix="Run under jax.enable_x64(True), or draw 32 bits.",
             )
 

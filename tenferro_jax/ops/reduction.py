@@ -145,9 +145,11 @@ class _Arg(StdTensorOp):
         (x,) = operands
         size = x.shape[self.axis] if 0 <= self.axis < len(x.shape) else 0
         if not jnp.issubdtype(self.index_dtype, jnp.integer) or (isinstance(size, int) and size - 1 > jnp.iinfo(self.index_dtype).max):
-            raise DTypeError(where=str(self), given=f"an axis of {size}", needed="an index dtype that counts it", fix="Use int32 or int64.")
+            raise DTypeError(
+                where=str(self), given=f"an axis of {size}", needed="an index dtype that is large enough", fix="Use int32 or int64."
+            )
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
-            raise DTypeError(where=str(self), given=str(x.dtype), needed="numbers that have an order", fix="Take the absolute value first.")
+            raise DTypeError(where=str(self), given=str(x.dtype), needed="numbers with an order", fix="Take the absolute value first.")
 
     def apply(self, x: Any) -> Any:
         return self._find(x, self.axis, self.index_dtype)  # type: ignore[attr-defined]

@@ -65,7 +65,6 @@ class DimensionValue(StdTensorOp):
                 where="DimensionValue",
                 given=f"dimension {self.dim!r} as {self.dtype}",
                 needed="an integer or a dimension, an integer dtype",
-                fix="Use int32.",
             )
 
     def apply(self) -> Any:
@@ -113,7 +112,7 @@ class OptimizationBarrier(StdTensorOp):
     def check(self, *operands: Any) -> None:
         """C1."""
         if not operands:
-            raise ArityError(where="OptimizationBarrier", given="no input", needed="at least one", fix="Pass what it holds back.")
+            raise ArityError(where="OptimizationBarrier", given="no input", needed="at least one")
 
     def apply(self, *xs: Any) -> Any:
         return lax.optimization_barrier(xs)

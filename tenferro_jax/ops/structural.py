@@ -71,7 +71,7 @@ class BroadcastInDim(StdTensorOp):
                 where=str(self),
                 given=f"an input of rank {x.ndim}",
                 needed=f"rank {len(self.dims)}, dims ascending",
-                fix="Name one dim an axis, transpose first.",
+                fix="Give one dim for each axis, and transpose first.",
             )
         return lax.broadcast_in_dim(x, self.shape, self.dims)
 

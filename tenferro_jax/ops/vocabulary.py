@@ -34,7 +34,7 @@ class Limitation:
     """Something that this release does not do: refusals cite it and the docs print it.
 
     Attributes:
-      subject: what is missing: an upstream op, a JAX primitive, a combination.
+      subject: what is missing: an op of tenferro-rs, a JAX primitive, a combination.
       reason: why it is missing.
       instead: what the user gets or can do.
     """
@@ -101,23 +101,23 @@ VOCABULARY = tuple(op for ops in ROOMS.values() for op in ops)
 
 LIMITATIONS = (
     Limitation(
-        "NaryEinsum (upstream)",
-        "it is a plan of several contractions, not one",
-        "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and its like",
+        "NaryEinsum (tenferro-rs)",
+        "it is a plan of several contractions",
+        "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and similar ops",
     ),
-    Limitation("FullPivLuSolve (upstream)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
+    Limitation("FullPivLuSolve (tenferro-rs)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
     Limitation(
-        "DynamicTruncate (upstream)",
+        "DynamicTruncate (tenferro-rs)",
         "XLA has no shape that depends on a value",
         "mask with `Select` over `Iota`, or slice outside the graph",
     ),
     Limitation(
-        "GatherDynamicSliceSizes (upstream)",
+        "GatherDynamicSliceSizes (tenferro-rs)",
         "XLA has no slice size that depends on a value",
         "`Gather` with static or symbolic sizes, then mask",
     ),
     Limitation(
-        "eps of Svd and Eigh (upstream)",
+        "eps of Svd and Eigh (tenferro-rs)",
         "JAX's derivatives are not regularised",
         "gradients at repeated values are infinite or NaN; perturb the matrix",
     ),
@@ -128,34 +128,40 @@ LIMITATIONS = (
     ),
     Limitation(
         "schur, hessenberg, tridiagonal, geqrf, geqp3, ormqr, cholesky_update, symmetric_product",
-        "no upstream op and no derivative in JAX",
+        "no op in tenferro-rs and no derivative in JAX",
         "`Unsupported`",
     ),
     Limitation("rng_uniform", "its result is not a function of its inputs", "`Unsupported`; use keys: jax.random"),
     Limitation(
         "collectives (psum, all_gather, axis_index, ...), shard_map",
-        "a graph does not know how it runs",
+        "a graph does not say how or where it runs",
         "`Unsupported`; put shard_map around `graph.to_jax()`",
     ),
-    Limitation("callbacks, ffi_call, pallas_call", "no identity and no way to other platforms", "`Unsupported`; write an extension op"),
+    Limitation(
+        "callbacks, ffi_call, pallas_call",
+        "they have no identity and do not run on other platforms",
+        "`Unsupported`; write an extension op",
+    ),
     Limitation(
         "platform_index: lax.platform_dependent with branches for cpu, cuda, rocm or tpu",
-        "a graph does not know how it runs",
-        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's own choices, for Pallas kernels, are made",
+        "a graph does not say how or where it runs",
+        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's own choices for Pallas kernels are traced",
     ),
     Limitation("`jax.debug.print` inside a traced function", "a graph has no effects", "the print is dropped; print outside the graph"),
     Limitation("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
-    Limitation("explicit shardings inside a traced function", "a graph does not know how it runs", "`Unsupported`; shard the arguments"),
+    Limitation(
+        "explicit shardings inside a traced function", "a graph does not say how or where it runs", "`Unsupported`; shard the arguments"
+    ),
     Limitation(
         "placements (`device_put`) inside a traced function",
-        "a graph does not know how it runs",
-        "the value passes, the placement is dropped",
+        "a graph does not say how or where it runs",
+        "the value is kept, the placement is dropped",
     ),
     Limitation(
         "custom derivatives beyond the third order",
-        "each order is a graph of its own",
+        "each order needs a separate graph",
         "`Unsupported` when the fourth derivative is taken; trace the derivative of the function",
     ),
-    Limitation("accuracy tolerances of elementwise functions", "only AccuracyMode has a payload form", "`Unsupported` from `trace`"),
+    Limitation("accuracy tolerances of elementwise functions", "only AccuracyMode can be a payload", "`Unsupported` from `trace`"),
 )
 """What upstream or JAX has and the vocabulary has not. `docs/spec/ops.md` prints it."""

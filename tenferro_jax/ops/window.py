@@ -43,7 +43,7 @@ class _Pooling(_Window):
         numbers: Any = self._numbers()
         positive = (*numbers["window_strides"], *numbers["base_dilation"], *numbers["window_dilation"])
         if min(positive, default=1) < 1 or min(numbers["window_dimensions"], default=1) < 1:
-            raise InvalidConfig(where=str(self), given="a size, stride or dilation below 1", needed="positive ones", fix="Use 1.")
+            raise InvalidConfig(where=str(self), given="a size, stride or dilation below 1", needed="positive ones")
         if jax.dtypes.issubdtype(operands[0].dtype, jax.dtypes.extended):
             raise InvalidConfig(where=str(self), given=str(operands[0].dtype), needed="numbers", fix="Unwrap the keys.")
 
@@ -137,7 +137,7 @@ class SelectAndScatterAdd(StdTensorOp):
                 where="SelectAndScatterAdd",
                 given=f"source {source.dtype}{list(source.shape)}",
                 needed=str(pooled),
-                fix="Pass one element a window.",
+                fix="Pass one element for each window.",
             )
 
     def apply(self, source: Any, x: Any) -> Any:
@@ -176,7 +176,6 @@ class SelectAndGatherAdd(_Window):
                 where="SelectAndGatherAdd",
                 given=f"source {source.dtype}{list(source.shape)}, x {x.dtype}{list(x.shape)}",
                 needed="one floating dtype and shape",
-                fix="Convert or broadcast.",
             )
 
     def apply(self, source: Any, x: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Floor 7: lazy tensors, recorded as they are used and run by an engine."""
+"""Lazy tensors: operations are recorded, and an engine runs them."""

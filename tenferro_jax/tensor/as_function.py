@@ -1,4 +1,4 @@
-"""Lazy tensors as JAX functions of other lazy tensors, for JAX to differentiate."""
+"""Lazy tensors as JAX functions of other lazy tensors, which JAX can differentiate."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Function: TypeAlias = Callable[[Arrays, Arrays], jax.Array]
 def as_function(y: Handle, wrt: Sequence[Handle]) -> tuple[Function, list[Handle]]:
     """y as a function of the tensors of `wrt` and of the other inputs; and those other inputs.
 
-    A tensor of `wrt` that is computed from another one of them moves with that one too: none hides
-    what is behind it. The program is cut at checkpoints and at the tensors of `wrt`; the part
-    before a checkpoint is under `jax.checkpoint`. What is behind a single tensor of `wrt` is not
-    looked at.
+    If one tensor of `wrt` is computed from another, it also depends on that one. The program is
+    cut at checkpoints and at the tensors of `wrt`; the part before a checkpoint is under
+    `jax.checkpoint`. The part that only computes a single tensor of `wrt` is
+    ignored.
     """
     wanted = {x.key for x in wrt}
     alone = wanted if len(wanted) == 1 else set()
@@ -55,7 +55,7 @@ def _is_checkpoint(x: Handle) -> bool:
 
 @jax.custom_jvp
 def _moved_by_both(x: jax.Array, same: jax.Array) -> jax.Array:
-    """x, which moves where either of two equal arrays moves."""
+    """x, with the sum of the tangents of two equal arrays."""
     return x
 
 
@@ -65,10 +65,10 @@ def _sum_of_tangents(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.
 
 
 def require_scalar(y: Handle) -> None:
-    """Refuse the gradient of what is no floating scalar.
+    """Refuse the gradient of a tensor that is not a floating scalar.
 
     Raises:
-      NonScalarGrad: y is no floating tensor of shape ().
+      NonScalarGrad: y is not a floating tensor of shape ().
     """
     if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
         raise NonScalarGrad(
@@ -80,10 +80,10 @@ def require_scalar(y: Handle) -> None:
 
 
 def tensors_of(wrt: object, where: str) -> tuple[list[Handle], jax.tree_util.PyTreeDef]:
-    """The tensors with respect to which is differentiated, and how they are nested.
+    """The tensors of `wrt`, and their nesting.
 
     Raises:
-      InvalidConfig: something else than tensors.
+      InvalidConfig: a value that is not a tensor.
       DTypeError: a tensor that is neither floating nor complex.
     """
     tensors, tree = jax.tree.flatten(wrt)

@@ -28,36 +28,36 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
 
     Args:
       equation: as in NumPy: "ij,jk->ik"; without "->" the labels that appear once, in alphabetical
-        order; a label twice in one term is a diagonal; "..." are axes that broadcast, as a label of
-        size 1 does beside a longer one. Or NumPy's interleaved form, in place of equation and
+        order; a label twice in one term takes the diagonal; "..." are axes that broadcast, and a
+        label of size 1 broadcasts too. Or NumPy's interleaved form, instead of equation and
         operands: einsum(x, [0, 1], y, [1, 2], [0, 2]), see `parse_interleaved`.
-      *operands: arrays, tracers and numbers, or lazy tensors (with arrays between them), of any
-        number. NumPy and Python data are taken as `jax.numpy` takes them. Dtypes promote as in
-        `jax.numpy` by default; integers are summed in their dtype; of booleans the sum is or, the
-        product and.
+      *operands: any number of arrays, tracers, numbers or lazy tensors, also mixed. NumPy and
+        Python data are converted as in `jax.numpy`. Dtypes promote as `jax.numpy` does by default;
+        integers are summed in their own dtype; for booleans the sum is "or", the product
+        "and".
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
-        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True is "auto", False
+        "greedy", ...), "cotengra", or an explicit path; see `plan_einsum`. True means "auto", False
         the order as written.
       precision: of the dot products, as in `jax.numpy.einsum`: a `jax.lax.Precision` or its name, a
         pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
-      preferred_element_type: the dtype of the result, and of products and sums where it is wider
-        than the operands'; a narrower one rounds once, at the end.
+      preferred_element_type: the dtype of the result, and of products and sums if it is wider
+        than the operands' dtype; a narrower one rounds once, at the end.
 
     Returns:
-      An array, or a TracedTensor where an operand is one.
+      An array, or a TracedTensor if an operand is one.
 
     Raises:
       EquationError: the equation cannot be read; the text points at the character.
       ArityError: another number of operands than of terms.
       ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may
         not be equal.
-      DTypeError, X64Error: no arrays, no such dtype, a real one for complex operands, or integers
-        or a dtype that need 64 bits while 64-bit types are off.
-      InvalidConfig: no such algorithm or precision, or a path that does not fit.
+      DTypeError, X64Error: not arrays, an unknown dtype, a real dtype for complex operands, or
+        integers or a dtype that need 64 bits while 64-bit types are off.
+      InvalidConfig: an unknown algorithm or precision, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops.
 
-    Cost: as the plan says; planning once for each (equation, shapes, optimize).
+    Cost: that of the plan; planning runs once for each (equation, shapes, optimize).
 
     Example:
       >>> import jax.numpy as jnp
@@ -84,7 +84,7 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
 
 
 def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
-    """`plan_einsum`, remembered."""
+    """`plan_einsum`, cached."""
     if not isinstance(optimize, str | bool) or not isinstance(equation, str):
         return plan_einsum(equation, shapes, optimize)
     return _plan(equation, tuple(map(tuple, shapes)), optimize)
@@ -111,7 +111,7 @@ def _function(plan: Plan, precision: Precision, result: np.dtype | None) -> Call
         x = run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
         return x if result is None else x.astype(result)
 
-    # JAX's compilation cache makes a file name of it
+    # JAX's compilation cache uses it in a file name
     run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
@@ -134,7 +134,7 @@ def _result_dtype(given: Any) -> Any:
         raise X64Error(
             where=where,
             given=f"{dtype.name} while 64-bit types are off",
-            needed=f"x64 switched on, or {narrow.name}",
+            needed=f"64-bit types on, or {narrow.name}",
             fix=f"Run under jax.enable_x64(True), or pass {narrow.name}.",
         )
     return dtype

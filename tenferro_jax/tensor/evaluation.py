@@ -1,4 +1,4 @@
-"""From lazy tensors to arrays: what is bound to which input, then one program for all results."""
+"""From lazy tensors to arrays: bind arrays to inputs, then run one program for all results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..shapes import meta_of, solve_sizes
 from .record import Array, Handle, Leaf, concrete, is_number, number, to_graph
 
 Bindings: TypeAlias = Mapping[Handle | str, ArrayLike] | Iterable[tuple[Handle | str, ArrayLike]]
-"""An array for each input or name of one: a mapping, or what `dict` takes."""
+"""An array for each input or its name: a mapping, or pairs that `dict` takes."""
 
 _DEFAULT = Engine()
 
@@ -31,25 +31,25 @@ _DEFAULT = Engine()
 def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: Bindings = ()) -> list[jax.Array]:
     """The arrays of several lazy tensors, computed by one program.
 
-    What they share is computed once.
+    Shared parts are computed once.
 
     Args:
       tensors: lazy tensors.
-      engine: compiles and keeps the program; None is an engine of the process.
-      bindings: an array for each input that has none attached: a mapping, or pairs, from the
-        input or its name. A symbolic dimension takes the size that it meets.
+      engine: compiles and keeps the program; None uses a default engine of the process.
+      bindings: an array for each input without attached data: a mapping, or pairs, from the
+        input or its name. A symbolic dimension takes the size of the array.
 
     Returns:
-      A JAX array for each tensor. Where a binding is traced by JAX the results are too: `eval`
+      A JAX array for each tensor. If a binding is a tracer, the results are tracers: `eval`
       works under every transform.
 
     Raises:
       UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array
-        for no input or for one that has an array, two arrays for one input.
-      PlaceholderDtypeMismatch, PlaceholderRankMismatch, PlaceholderShapeMismatch: an array is not
-        what the input declares.
+        for an unknown input or one with attached data, two arrays for one input.
+      PlaceholderDtypeMismatch, PlaceholderRankMismatch, PlaceholderShapeMismatch: an array does
+        not fit its input.
       ShapeConstraintViolation: a guard does not hold at these sizes.
-      DTypeError, X64Error: no concrete array.
+      DTypeError, X64Error: not a concrete array.
     All of these are raised before anything is compiled or uploaded.
 
     Example:
@@ -75,7 +75,7 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
 
 
 def _program(tensors: Sequence[Handle]) -> tuple[Graph, list[Leaf]]:
-    """The graph and its leaves; the first tensor keeps them for the next request of this kind."""
+    """The graph and its leaves; the first tensor keeps them for the next equal request."""
     keys = tuple([t.key for t in tensors])
     held = tensors[0].program
     if held is None or held[0] != keys:
@@ -109,8 +109,8 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
             is_attached = leaf.array is not None
             raise DuplicateBinding(
                 where=leaf.label,
-                given="an array although one is attached" if is_attached else "a second array",
-                needed="one array an input",
+                given="an array for an input with attached data" if is_attached else "a second array",
+                needed="one array for each input",
             )
         found[leaf] = _array(leaf, value)
     if missing := [leaf for leaf in leaves if leaf not in found]:
@@ -127,7 +127,7 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
 
 
 def _array(leaf: Leaf, value: ArrayLike) -> Array:
-    """What is bound to a leaf; a Python number takes the dtype of the leaf where it can."""
+    """The array bound to a leaf; a Python number takes the dtype of the leaf if it can."""
     if isinstance(value, jax.core.Tracer):
         return value
     if is_number(value):

@@ -1,6 +1,6 @@
-"""What a lazy tensor stands on: an input, or the graph that tracing a JAX function on other tensors gives; and the way to one graph.
+"""How a lazy tensor is recorded: as an input, or as the traced graph of a JAX function of other tensors; and how these become one graph.
 
-Nothing here recurses: a chain of any length is walked with a list.
+There is no recursion: chains of any length are read with a list.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SYMBOLS = jax.export.SymbolicScope()
 
 
 class Leaf:
-    """An input of a program: a name to bind, or an array that is attached.
+    """An input of a program: a name to bind, or an attached array.
 
-    Two inputs of one name, meta and array are one.
+    Two inputs with the same name, meta and array are one input.
     """
 
     __slots__ = ("_key", "array", "meta", "name")
@@ -49,7 +49,7 @@ class Leaf:
 
     @property
     def label(self) -> str:
-        """What errors call it."""
+        """Its name in errors."""
         return "an unnamed array" if self.name is None else f"input {self.name!r}"
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class Leaf:
 
 
 class Record:
-    """A graph on tensors; without a graph it is one tensor again, which marks a checkpoint."""
+    """A graph applied to tensors; without a graph it marks a checkpoint of one tensor."""
 
     __slots__ = ("graph", "inputs")
 
@@ -76,19 +76,19 @@ class Handle(Described):
     def __init__(self, source: Leaf | Record, index: int, meta: TensorMeta):
         self.source, self.index, self.meta = source, index, meta
         self.program: tuple[object, Graph, list[Leaf]] | None = None
-        """What the last evaluation made of it, so that the next one need not; see evaluation.py."""
+        """The graph of the last evaluation, kept for the next one; see evaluation.py."""
 
     @property
     def key(self) -> Key:
-        """What is equal for handles to one tensor."""
+        """A key that is equal for handles of the same tensor."""
         return self.source, self.index
 
 
 def concrete(value: object, where: str) -> Array:
-    """An array with values, of any kind that JAX takes.
+    """A concrete array, of any kind that JAX accepts.
 
     Raises:
-      DTypeError: no array, or one that JAX is tracing.
+      DTypeError: not an array, or a tracer.
       X64Error: a 64-bit array while 64-bit types are off.
     """
     if isinstance(value, jax.core.Tracer | Handle):
@@ -97,13 +97,13 @@ def concrete(value: object, where: str) -> Array:
             where=where,
             given="a lazy tensor" if lazy else "an array that JAX is tracing",
             needed="a concrete array",
-            fix="Make it an input and bind it: eval(bindings=...).",
+            fix="Make it an input, and pass its array with eval(bindings=...).",
         )
     return as_operand(value, where)
 
 
 def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
-    """What an input is declared to be; names of sizes become symbols."""
+    """The dtype and shape of an input; names of sizes become symbols."""
     sizes: list[SymDim] = []
     for size in shape:
         try:
@@ -113,7 +113,7 @@ def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
             raise ShapeError(
                 where=where,
                 given=f"the size {size!r}",
-                needed="an integer from 0, text such as 'n' or '2*n+1', or a symbolic dimension",
+                needed="a non-negative integer, text such as 'n' or '2*n+1', or a symbolic dimension",
             ) from error
         sizes.append(size)
     if isinstance(dtype, type) and dtype in NUMBERS:
@@ -122,7 +122,7 @@ def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
 
 
 def is_number(value: object) -> TypeGuard[Number]:
-    """Whether it is a Python number, and no NumPy scalar, which may be an instance of float."""
+    """Whether a value is a Python number. A NumPy scalar is none, though it may be an instance of float."""
     return type(value) in NUMBERS
 
 
@@ -138,14 +138,14 @@ def number(value: Number, dtype: np.dtype, where: str) -> Array:
         raise DTypeError(
             where=where,
             given=f"the number {value}",
-            needed=f"one that {dtype} holds",
+            needed=f"a number that fits into {dtype}",
         ) from error
 
 
 def walk(outputs: Sequence[Handle], cuts: Set[Key] = frozenset()) -> Iterator[Handle]:
     """Every tensor that the outputs need, each after those that it needs.
 
-    What is behind a cut is left out.
+    Tensors that are needed only by a cut are left out.
     """
     done: set[Key] = set()
     pending = list(reversed(outputs))
@@ -201,9 +201,9 @@ def to_graph(
 
 
 def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, list[Handle]]:
-    """A graph without the inputs that nothing in it reads, which nobody has to bind then.
+    """A graph without unused inputs, so that they need not be bound.
 
-    An input of a symbolic shape stays: it tells the size.
+    An input with a symbolic shape stays, because it determines the size.
     """
     used = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs)
     kept = [i for i, x in enumerate(inputs) if i in used or any(map(is_symbolic_dim, x.shape))]
@@ -235,7 +235,7 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
             raise InvalidConfig(
                 where="a program of lazy tensors",
                 given=f"{named[leaf.name]}, and {leaf}",
-                needed="one input a name",
+                needed="one input for each name",
                 fix="Rename one of them, or use the same tensor.",
             )
 
@@ -243,10 +243,10 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
 H = TypeVar("H", bound=Handle)
 
 ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
-"""What a function is traced for; everything else in its arguments is given to it as it is."""
+"""A traced argument; all other arguments are passed on unchanged."""
 
 _GRAPHS = BoundedCache(4096, "TracedTensor")
-"""Graphs that are kept: tracing a function takes a millisecond, finding its graph microseconds."""
+"""The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds."""
 
 
 def recorded(
@@ -256,14 +256,14 @@ def recorded(
     kwargs: Mapping[str, Any],
     keep: bool = False,
 ) -> Any:
-    """What a JAX function makes of tensors and arrays anywhere in its arguments.
+    """The result of a JAX function whose arguments contain tensors and arrays, as lazy tensors.
 
     Args:
       kind: the class of the tensors that are made.
       fn: the function.
-      args: of fn; what is neither tensor nor array is given to it as it is.
+      args: of fn; values other than tensors and arrays are passed on unchanged.
       kwargs: likewise.
-      keep: whether the graph is kept for other calls of fn; what is no array must be hashable.
+      keep: whether the graph is kept for other calls of fn; values other than arrays must be hashable.
     """
     leaves, tree = jax.tree.flatten((args, dict(kwargs)))
     arrays = [x for x in leaves if isinstance(x, ARRAYS)]
@@ -298,7 +298,7 @@ def constant(kind: type[H], array: object) -> H:
 
 
 def _outputs(kind: type[H], graph: Graph, inputs: Sequence[H]) -> list[H]:
-    """A tensor for each output of a graph; where it hands an input on, that one."""
+    """A tensor for each output of a graph; for an output that is an input, the tensor of that input."""
     record = Record(graph, inputs)
     made = [kind(record, i, meta) for i, meta in enumerate(graph.output_metas)]
     count = len(inputs)
@@ -306,7 +306,7 @@ def _outputs(kind: type[H], graph: Graph, inputs: Sequence[H]) -> list[H]:
 
 
 def _static(leaf: object) -> Hashable:
-    """What tells an argument from every other: 1 from True, 0.0 from -0.0.
+    """A key that distinguishes an argument from every other: 1 from True, 0.0 from -0.0.
 
     Slices are hashable from Python 3.12 on.
     """
@@ -316,7 +316,7 @@ def _static(leaf: object) -> Hashable:
 
 
 def _settings() -> Hashable:
-    """The settings of JAX that change what a function is traced to."""
+    """The settings of JAX that change the trace of a function."""
     config: Any = jax.config
     return (
         config.jax_enable_x64,

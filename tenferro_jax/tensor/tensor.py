@@ -1,4 +1,4 @@
-"""TracedTensor: a lazy tensor. What its operators and methods mean is a table of JAX functions."""
+"""TracedTensor: a lazy tensor, whose operators and methods are a table of JAX functions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _method(fn: Callable[..., Any]) -> Callable[..., TracedTensor]:
 def _operators(fn: Callable[..., Any]) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
     """A row of the table: an operator and its reflection.
 
-    An operand that is no array and no number is asked for an operator of its own.
+    An operand that is neither an array nor a number may define the operator itself.
     """
 
     def of(order: int) -> Callable[..., TracedTensor]:
@@ -74,17 +74,17 @@ def _reshape(x: jax.Array, *shape: Any) -> jax.Array:
 
 
 def _transpose(x: jax.Array, *axes: Any) -> jax.Array:
-    """As `jax.Array.transpose`: axes one by one or as a tuple, reversed without."""
+    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is reversed."""
     return x.transpose(*axes)
 
 
 class TracedTensor(Handle):
-    """A lazy tensor: an input, or what a JAX function makes of others.
+    """A lazy tensor: an input, or the result of a JAX function of other lazy tensors.
 
     It is immutable, and nothing runs before `eval`. Operators and methods are those of JAX arrays,
     with the rules of `jax.numpy` for dtypes, shapes and indices, which are checked when a tensor is
-    made. Tensors that were made independently combine freely. `==` is identity, so that tensors can
-    be keys; `equal`, `not_equal` and `<` compare elements.
+    made. Tensors that were made independently combine freely. `==` is identity, so tensors can be
+    keys; `equal`, `not_equal` and `<` compare elements.
 
     Attributes:
       meta: dtype and shape; sizes may be symbolic.
@@ -101,7 +101,7 @@ class TracedTensor(Handle):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # NumPy arrays on the left of an operator give way
+    __array_ufunc__ = None  # an operator with a NumPy array on the left calls the method of the tensor
 
     # --- making one ---
 
@@ -113,10 +113,10 @@ class TracedTensor(Handle):
           name: inputs of one name, dtype and shape are one input.
           dtype: any dtype of JAX.
           shape: a size is an integer, a symbolic dimension of jax.export, or text such as "n" or
-            "2*n+1"; one name is one size in all tensors.
+            "2*n+1"; equal names mean equal sizes in all tensors.
 
         Raises:
-          ShapeError, X64Error: no size, or a 64-bit dtype while 64-bit types are off.
+          ShapeError, X64Error: an invalid size, or a 64-bit dtype while 64-bit types are off.
 
         Example:
           >>> import numpy as np
@@ -135,16 +135,16 @@ class TracedTensor(Handle):
         *,
         shape: Sequence[Size] | None = None,
     ) -> TracedTensor:
-        """An input with an array attached, which is data and no part of the program.
+        """An input with an attached array, which is data and not part of the program.
 
         Args:
           array: an array, a number or a list.
           name: for repr and errors.
-          shape: what to declare in place of the array's own shape, as in `input`: a program for
+          shape: the declared shape, as in `input`, if it is not that of the array: a program for
             symbolic sizes serves arrays of any size.
 
         Raises:
-          DTypeError, X64Error: no concrete array, or a 64-bit one while 64-bit types are off.
+          DTypeError, X64Error: not a concrete array, or a 64-bit one while 64-bit types are off.
           PlaceholderRankMismatch, PlaceholderShapeMismatch: the array has another shape.
 
         Example:
@@ -183,9 +183,9 @@ class TracedTensor(Handle):
 
         Args:
           op: the extension.
-          *tensors: tensors, or arrays that become constants; neither promoted nor broadcast.
-          rules: AD rules that come with it.
-          runtimes: kernels and selected routes that come with it.
+          *tensors: tensors, or arrays that become constants; they are not promoted or broadcast.
+          rules: AD rules for the extension.
+          runtimes: kernels and selected routes for the extension.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.
@@ -195,18 +195,18 @@ class TracedTensor(Handle):
 
     @staticmethod
     def inline(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What a JAX function makes of tensors, recorded in standard ops.
+        """The result of a JAX function of tensors, recorded in standard ops.
 
         Args:
           fn: any function that JAX traces.
-          *args: pytrees of tensors and arrays; leaves of other kinds are given to it as they are.
+          *args: pytrees of tensors and arrays; other leaves are passed on unchanged.
           **kwargs: likewise.
 
         Returns:
-          The function's result with tensors for arrays.
+          The function's result, with tensors instead of arrays.
 
         Raises:
-          Unsupported: the function uses a primitive that the vocabulary lacks.
+          Unsupported: the function uses a primitive that no standard op covers.
 
         Example:
           >>> import jax
@@ -225,18 +225,18 @@ class TracedTensor(Handle):
 
     @property
     def array(self) -> Array | None:
-        """The array that is attached to an input, else None."""
+        """The array attached to an input, else None."""
         return self.source.array if isinstance(self.source, Leaf) else None
 
     @property
     def size(self) -> SymDim:
-        """The number of elements, symbolic where a size is."""
+        """The number of elements; symbolic if a size is."""
         return math.prod(self.shape)
 
     def graph(self) -> Graph:
         """The program as a Graph.
 
-        Its arguments are the inputs, in the order in which a depth-first walk meets them.
+        Its arguments are the inputs, in depth-first order.
         """
         return to_graph([self], out_tree=jax.tree.structure(0))[0]
 
@@ -263,23 +263,23 @@ class TracedTensor(Handle):
     # --- running and differentiating ---
 
     def eval(self, engine: Engine | None = None, bindings: Bindings = ()) -> jax.Array:
-        """The array: compile if needed, and run. Arguments and errors as `eval_all`."""
+        """Compile if necessary, run, and return the array. Arguments and errors as for `eval_all`."""
         return eval_all([self], engine, bindings)[0]
 
     def grad(self, wrt: Any) -> Any:
-        """The gradient of a floating scalar, lazy again.
+        """The gradient of a floating scalar, as a lazy tensor.
 
         Args:
-          wrt: a tensor, or a list or dict of them; inputs or anything else.
+          wrt: a tensor, or a list or dict of tensors; inputs or computed tensors.
 
         Returns:
-          What jax.grad gives: a tensor like wrt (a list for a list), zeros where nothing depends on
+          As jax.grad: a tensor like wrt (a list for a list), with zeros if nothing depends on
           it. For a complex wrt it is the conjugate of the direction of steepest ascent.
 
         Raises:
-          NonScalarGrad: no floating scalar.
+          NonScalarGrad: not a floating scalar.
           DTypeError: a wrt is neither floating nor complex.
-          ADRuleError, Unsupported: something on the way has no derivative.
+          ADRuleError, Unsupported: an op has no derivative.
 
         Example:
           >>> x = TracedTensor.from_array([1.0, 2.0], "x")
@@ -290,7 +290,7 @@ class TracedTensor(Handle):
         return self.vjp(wrt, np.ones((), self.dtype))
 
     def vjp(self, wrt: Any, cotangent: Handle | ArrayLike) -> Any:
-        """The cotangents of wrt for a cotangent of the tensor, as jax.vjp has them.
+        """The cotangents of wrt for a cotangent of the tensor, as in jax.vjp.
 
         Arguments and errors are those of `grad`.
         """
@@ -304,7 +304,7 @@ class TracedTensor(Handle):
         return recorded(TracedTensor, pulled, (tensors, others, cotangent), {})
 
     def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
-        """The tangent of the tensor for a tangent of wrt (a list for a list), as jax.jvp has it."""
+        """The tangent of the tensor for a tangent of wrt (a list for a list), as in jax.jvp."""
         tensors, tree = tensors_of(wrt, "jvp")
         run, others = as_function(self, tensors)
 
@@ -314,10 +314,10 @@ class TracedTensor(Handle):
         return recorded(TracedTensor, pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
-        """The same values; a reverse derivative computes again what leads to them.
+        """The same values; a reverse derivative recomputes them instead of keeping intermediate values.
 
-        What lies between the last checkpoints and this tensor is under `jax.checkpoint`: of this
-        segment nothing but its inputs is kept from the forward to the backward pass.
+        The part between the last checkpoints and this tensor is under `jax.checkpoint`: of this
+        segment only the inputs are kept from the forward to the backward pass.
 
         Example:
           >>> x = TracedTensor.from_array([0.5], "x")

@@ -1,1 +1,1 @@
-"""Floor 4: JAX functions to graphs."""
+"""Tracing: JAX functions as graphs."""

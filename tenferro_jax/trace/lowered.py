@@ -1,4 +1,4 @@
-"""A function or a graph with its extensions written out in standard ops, for consumers that know those of JAX alone."""
+"""A function or a graph with its extensions written out in standard ops, for programs that know only JAX's primitives."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _ANYWHERE = jax_seam.Site(ANY_PLATFORM, exporting=True, partitioned=False)
 
 
 def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with its extensions written out in standard ops: its jaxpr holds no primitive of a family.
+    """The same function with its extensions written out in standard ops: its jaxpr has no primitive of an extension.
 
-    Each extension becomes what its lowering emits, inside a jitted function that is named by the family; calls inside jit, scan,
-    cond, while, checkpoint, shard_map and functions with a derivative of their own are written out too. For whatever reads
+    Each extension is replaced by its lowering, in a jitted function that is named by the family; calls inside jit, scan,
+    cond, while, checkpoint, shard_map and functions with a custom derivative are replaced too. Use it for programs that read
     jaxprs: converters to other formats, other interpreters, plain `jax.export`.
 
-    The result is differentiated as plain JAX is: the AD rules of the extensions are gone. Derivatives that `fn` takes itself are
-    those of the rules, so `lowered(jax.grad(f))` is the gradient of f, and `jax.grad(lowered(f))` that of its standard ops, which
-    may differ where there are ties.
+    The result is differentiated as plain JAX, without the AD rules of the extensions. Derivatives inside `fn` use the rules:
+    `lowered(jax.grad(f))` is the gradient of f by its rules, `jax.grad(lowered(f))` is the gradient of the standard ops. The two
+    may differ at ties.
 
     Args:
       fn: a JAX-traceable function of pytrees of arrays.
 
     Raises:
-      InvalidConfig: no function.
-      DTypeError: when it is called, an argument is neither array nor number.
-      Unsupported: when it is called, an extension has no lowering.
+      InvalidConfig: not a function.
+      DTypeError: in a call, an argument is neither an array nor a number.
+      Unsupported: in a call, an extension has no lowering.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -77,7 +77,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _require_arrays(args: Any, kwargs: Any) -> None:
-    """Refuse what JAX cannot trace, by the name of the argument."""
+    """Refuse an argument that JAX cannot trace; the error names it."""
     for name, tree in (("args", args), ("", kwargs)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             if not (isinstance(leaf, int | float | complex) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
@@ -85,7 +85,7 @@ def _require_arrays(args: Any, kwargs: Any) -> None:
                     where=f"lowered, argument {name or path[0].key}{jax.tree_util.keystr(path if name else path[1:])}",
                     given=shortened(repr(leaf)),
                     needed="an array or a number",
-                    fix="Leave what is neither out of the arguments: lowered(lambda x: f(x, option)).",
+                    fix="Do not pass other values as arguments: lowered(lambda x: f(x, option)).",
                 )
 
 
@@ -99,11 +99,11 @@ def _lowered_graph(self: Graph) -> Graph:
 
 
 _lowered_graph.__name__ = "lowered"
-Graph.lowered = _lowered_graph  # here, because the graph is below what traces
+Graph.lowered = _lowered_graph  # here, because tracing is a higher layer than the graph
 
 
 class _Writer:
-    """Writes the extensions of one program out, and remembers which of its equations need it."""
+    """Writes out the extensions of one program, and remembers which of its equations contain one."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bool]] = {}  # by the id of an equation, which stays alive here
@@ -122,7 +122,7 @@ class _Writer:
         return custom(eqn) if custom is not None else jax_seam.with_inner(eqn, self.run)
 
     def _calls(self, eqn: Any, depth: int = RULE_DEPTH) -> bool:
-        """Whether an equation is an extension, or calls one, or the derivative of its own does."""
+        """Whether an equation is an extension, or it or its custom derivative calls one."""
         if id(eqn) not in self._known:
             inside = (inner for closed in jax_seam.inner_jaxprs(eqn) for inner in jax_seam.open_jaxpr(closed)[0].eqns)
             found = isinstance(eqn.params.get("op"), Extension) or any(self._calls(inner, depth) for inner in inside)
@@ -161,7 +161,7 @@ class _Writer:
 
 
 def _derivative(eqn: Any) -> Any:
-    """The jaxpr of an equation's own derivative; an empty one where it cannot be traced by itself."""
+    """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced separately."""
     fn, specs = jax_seam.as_function(eqn), [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
 
     def both(*xs: Any) -> Any:
@@ -172,12 +172,12 @@ def _derivative(eqn: Any) -> Any:
 
     try:
         return jax.make_jaxpr(both)(*specs)
-    except Exception:  # the author's, who meets it where the function is differentiated
+    except Exception:  # of the author's code; it is raised again when the function is differentiated
         return jax.make_jaxpr(tuple)(())
 
 
 def _pushed(fn: Callable[..., Any], eqn: Any, primals: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """(outputs, tangents of those that have some), for tangents of the inputs that have some."""
+    """(outputs, the tangents of outputs that have one), for the tangents of inputs that have one."""
     moving = _moving(eqn.invars)
     outs, found = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
     return outs, [found[i] for i in _moving(eqn.outvars)]
@@ -195,7 +195,7 @@ def _moving(variables: Sequence[Any]) -> list[int]:
 
 
 def _full(found: Sequence[Any], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
-    """Tangents or cotangents of all, given those of the ones that move: the others have none."""
+    """Tangents or cotangents of all variables, given those of the active ones; the others have none."""
     values = dict(zip(moving, found, strict=True))
     shapes = [getattr(x, "aval", x).shape for x in like]
     return [values[i] if i in values else np.zeros(shape, jax.dtypes.float0) for i, shape in enumerate(shapes)]
@@ -206,7 +206,7 @@ def _standard(carrier: Extension) -> Callable[..., Any]:
     """The lowering of an extension, as a jitted function with the family's name."""
 
     def run(*arrays: Any) -> list[Any]:
-        # JAX may take a result for a weakly typed scalar's, which an extension's never is.
+        # JAX may treat a result as weakly typed, which a result of an extension never is.
         return [jax.lax.convert_element_type(out, out.dtype) for out in forward(carrier, _ANYWHERE, arrays)]
 
     run.__name__ = run.__qualname__ = carrier.family_id

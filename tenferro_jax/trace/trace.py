@@ -23,24 +23,24 @@ def trace(
 ) -> Graph:
     """Record a JAX-traceable function as a graph.
 
-    Calls (jit, checkpoint, composite) are inlined, what a checkpoint computes again behind an OptimizationBarrier;
+    Calls (jit, checkpoint, composite) are inlined, the recomputation of a checkpoint behind an OptimizationBarrier;
     scan, while and cond become control-flow ops with graphs as bodies;
-    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body; extensions stay
-    themselves and their AD rules are united into the graph's rule set.
+    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body; extensions are
+    recorded as extensions, and the graph's rule set has all their AD rules.
 
     Args:
       fn: a function of pytrees of arrays.
       *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be symbolic.
-      static_argnums: positions of arguments that are given as they are, and that the graph no longer takes.
-      static_argnames: names of such arguments, whether given by position or by keyword.
+      static_argnums: positions of arguments that are passed on as plain values and are not arguments of the graph.
+      static_argnames: names of such arguments, whether they are passed by position or by keyword.
       **keyword_specs: keyword arguments; in the graph they are one dict, the last argument.
 
     Returns:
-      The graph; `graph.to_jax()` gives back a function of the arguments that are not static.
+      The graph; `graph.to_jax()` is a function of the arguments that are not static.
 
     Raises:
-      Unsupported: a primitive without a row; the text names it and the line that made it.
-      InvalidConfig: no function, or a static argument that is not there.
+      Unsupported: a primitive that no standard op covers; the text names it and its source line.
+      InvalidConfig: not a function, or a static argument that does not exist.
       X64Error: a 64-bit spec while 64-bit types are off.
 
     Example:

@@ -177,7 +177,7 @@ def test_progress_tells_every_check():
         *(((ScaledSquare(), X), {"tolerance": t}, InvalidConfig, "finite number from 0") for t in (-1.0, np.inf, np.nan, "a", True, [1])),
         *(((ScaledSquare(), X), {"others": others}, InvalidConfig, "sequence of ops") for others in ([1], ScaledSquare(), 1)),
         *(((ScaledSquare(), X), {"order": order}, InvalidConfig, "1 or 2") for order in (3, "2", X)),
-        *(((ScaledSquare(), X), {"seed": seed}, InvalidConfig, "an int from 0") for seed in (-1, 1.5, "a", None)),
+        *(((ScaledSquare(), X), {"seed": seed}, InvalidConfig, "a non-negative int") for seed in (-1, 1.5, "a", None)),
         ((ScaledSquare(), X), {"progress": 3}, InvalidConfig, "progress=3; needed a function"),
         ((ScaledSquare(), jax.random.key(0)), {}, InvalidConfig, "scaled_square.*input 0.*key<fry>.*key_data"),
         ((ScaledSquare(), np.array(["a"])), {}, InvalidConfig, "scaled_square.*input 0.*needed"),

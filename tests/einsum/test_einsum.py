@@ -281,7 +281,7 @@ WRONG = {
     "i1": ([ONES], EquationError, r"the character '1'\n  i1\n   \^"),
     "i..j": ([ONES], EquationError, "three dots"),
     "...i...": ([ONES], EquationError, "second ellipsis"),
-    "...i->i": ([ONES], EquationError, "ellipsis of the operands that the output lacks"),
+    "...i->i": ([ONES], EquationError, "ellipsis in the operands but not in the output"),
     "...a,...b": ([np.ones((2, 3)), np.ones((3, 3))], ShapeError, "of size 3, and of size 2"),
     "ii->": ([np.ones((1, 3))], ShapeError, "'i' of size 3, and of size 1 before"),
 }

@@ -37,12 +37,12 @@ A, B = np.ones((2, 3)), np.ones((3, 4))
     [
         ("ij,jk->i1", 8, "the character '1'"),
         ("ij;jk->ik", 2, "the character ';'"),
-        ("..ij,jk->ik", 0, "a dot that is no part of '...'"),
+        ("..ij,jk->ik", 0, "a dot that is not part of '...'"),
         ("ij,jk-ik", 5, "'-' without '>'"),
         ("ij,jk>ik", 5, "'>' without '-'"),
         ("ij,jk->ik->", 9, "a second '->'"),
         ("ij,jk->i,k", 8, "a comma in the output"),
-        ("ij,jk->iz", 8, "output label 'z', which no operand has"),
+        ("ij,jk->iz", 8, "output label 'z' that no operand has"),
         ("ij,jk->ii", 8, "output label 'i' twice"),
     ],
 )

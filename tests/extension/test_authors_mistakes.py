@@ -293,6 +293,7 @@ def test_a_bare_meta_is_named(count, returned):
     infer = lambda op, inputs: returned(inputs[0])  # noqa: E731
     op = type("Bare", (ExtensionOp,), {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer})
     with pytest.raises(
-        InvalidConfig, match=r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output by itself"
+        InvalidConfig,
+        match=r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output that is not in a list",
     ):
         apply(op(), X)

@@ -407,7 +407,7 @@ def test_values_outside_the_closed_list_are_refused_at_construction(value):
 
 @pytest.mark.clause("X5.5")
 def test_tracers_are_refused_as_payload():
-    with pytest.raises(PayloadError, match=r"Tensors are inputs of the op"):
+    with pytest.raises(PayloadError, match=r"Pass tensors as inputs of the op"):
         jax.jit(lambda x: apply(Holder(x), x)[0])(1.0)
 
 

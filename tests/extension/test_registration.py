@@ -1,4 +1,4 @@
-"""Section 9 of the contract: one factory a family, safe under threads, asked by nothing that runs."""
+"""Section 9 of the contract: one factory for each family, safe under threads, asked by nothing that runs."""
 
 import dataclasses
 import random

@@ -90,7 +90,7 @@ def test_an_input_has_sizes(shape):
 
 @pytest.mark.parametrize("spec", [types.SimpleNamespace(dtype=F32), types.SimpleNamespace(shape=(2,)), np.array(["a"], object)], ids=str)
 def test_an_input_has_a_dtype_of_numbers_and_a_shape(spec):
-    with pytest.raises(InvalidConfig, match=r"GraphBuilder\.input: given .*; needed a TensorMeta, or anything with a dtype and a shape"):
+    with pytest.raises(InvalidConfig, match=r"GraphBuilder\.input: given .*; needed a TensorMeta, or an object with a dtype and a shape"):
         GraphBuilder().input(spec)
 
 

@@ -306,7 +306,7 @@ def test_wrong_kinds_of_things():
         with pytest.raises(InvalidConfig, match=r"GraphBuilder\.build"):
             builder.build(outputs)
     for op in (3, Add):
-        with pytest.raises(InvalidConfig, match="as an instance"):
+        with pytest.raises(InvalidConfig, match="an instance of"):
             builder.add(op, np.ones(2), np.ones(2))
     for run in (tj.grad, tj.jvp, tj.vjp, tj.Engine().compile, tj.Engine().eval):
         with pytest.raises(InvalidConfig, match=r"needed a Graph.*trace\(fn"):

@@ -82,7 +82,7 @@ def test_a_file_runs_as_when_it_was_written_or_names_both_versions(path):
         assert refused is None, refused
     if refused is not None:
         assert f"JAX {writer} wrote" in str(refused)
-        assert f"JAX {jax.__version__}, which is here" in str(refused)
+        assert f"JAX {jax.__version__}, the one in this process" in str(refused)
         return
     program = tj.load_exported(path)
     args = write.inputs(name)

@@ -174,7 +174,9 @@ def test_a_calling_convention_of_another_time_names_both_versions():
         exported = dataclasses.replace(program.exported, calling_convention_version=convention)
         manifest = dataclasses.replace(program.manifest, jax="9.8.7")
         content = dataclasses.replace(program, exported=exported, manifest=manifest).to_bytes()
-        with pytest.raises(Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, which is here"):
+        with pytest.raises(
+            Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one in this process"
+        ):
             tj.load_exported(content)
 
 

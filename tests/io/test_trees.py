@@ -199,7 +199,7 @@ def test_a_file_has_the_least_version_that_can_say_it():
 def test_a_name_is_of_one_class_and_a_class_has_one_name():
     register_pytree_name(Moments, NAMES[Moments])
     for cls, name in ((Moments, "test-package.Other"), (Unnamed, NAMES[Moments])):
-        with pytest.raises(Duplicate, match="one name a class, one class a name"):
+        with pytest.raises(Duplicate, match="one name for each class, and one class for each name"):
             register_pytree_name(cls, name)
 
 
@@ -232,7 +232,7 @@ class Filling(Scaled):
 def test_a_class_that_no_reader_could_give_back_is_not_written():
     register_pytree_name(Filling, "test-package.Filling")
     for write in (lambda: to_wire(trace(lambda f: f.value, Filling(X, 1))), lambda: tj.export(lambda f: f.value, Filling(X, 1))):
-        with pytest.raises(Unsupported, match="pytree classes that flatten what they unflatten as it was"):
+        with pytest.raises(Unsupported, match="pytree classes whose tree_flatten returns what tree_unflatten was given"):
             write()
 
 

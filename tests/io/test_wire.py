@@ -188,7 +188,7 @@ def test_runtimes_stay_behind():
     graph = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0], x)
     assert round_trip(graph) == trace(lambda x: apply(KernelSine(), x)[0], x) != graph
     two = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x)
-    with pytest.raises(InvalidConfig, match="under two runtime sets"):
+    with pytest.raises(InvalidConfig, match="with two runtime sets"):
         to_wire(two)
 
 

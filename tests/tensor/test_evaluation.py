@@ -75,7 +75,7 @@ BAD = {
     "no input": ({**GOOD, X + 1: 1.0}, UnexpectedBinding, "TracedTensor"),
     "no name": ({**GOOD, 3: 1.0}, UnexpectedBinding, "an array for 3"),
     "twice": ([*GOOD.items(), (X, GOOD["x"])], DuplicateBinding, "a second array"),
-    "attached": ({**GOOD, "w": np.ones((1, 2), F32)}, DuplicateBinding, "one is attached"),
+    "attached": ({**GOOD, "w": np.ones((1, 2), F32)}, DuplicateBinding, "attached data"),
     "dtype": ({**GOOD, "y": np.ones(3)}, PlaceholderDtypeMismatch, "input 'y'"),
     "number": ({**GOOD, "y": 1j}, PlaceholderDtypeMismatch, "input 'y'"),
     "rank": ({**GOOD, "y": np.ones((3, 1), F32)}, PlaceholderRankMismatch, "input 'y'"),

@@ -181,7 +181,7 @@ def test_inline_takes_pytrees_and_leaves_that_are_no_arrays():
 
 
 WRONG = {
-    "size": (lambda: leaf("float32", (-1,)), ShapeError, "integers from 0"),
+    "size": (lambda: leaf("float32", (-1,)), ShapeError, "non-negative integer"),
     "symbol": (lambda: leaf("float32", ("a b",)), ShapeError, "the size 'a b'"),
     "two symbols": (lambda: leaf("float32", ("a, b",)), ShapeError, "the size 'a, b'"),
     "dtype": (lambda: leaf("float31"), TypeError, "float31"),

@@ -124,7 +124,7 @@ REFUSALS = (
     Refusal(
         limitations.UNKNOWN_OUTPUT_SHARDING,
         InvalidConfig,
-        r"extension test-package\.\w+\.v1 on an explicit mesh.*a way to know the output shardings.*shard_map",
+        r"extension test-package\.\w+\.v1 on an explicit mesh.*known output shardings.*shard_map",
         EXPLICIT,
         ("kernel only", "declined lowering", *(kind for kind in HOST if kind != "host only, output sharding stated")),
     ),
