@@ -1,4 +1,4 @@
-"""The main job: train a classifier with a max-plus layer on scanned digits, export it, run it where only JAX is.
+"""The demo: train a classifier with a max-plus layer on scanned digits, export it, run it in a process that has only JAX.
 
 python -m ext_tropical.demo [--out FOLDER] [--epochs N]
 """
@@ -38,7 +38,7 @@ WIDTH = 64
 GOAL = 0.95
 PLATFORMS = ("cpu", "cuda", "tpu")
 
-# What runs in the fresh process: JAX and the file, nothing of this project.
+# The code of the fresh process: it uses JAX and the file, nothing of this project.
 CONSUMER = """
 import json, sys
 import jax, jax.export, numpy as np
@@ -51,7 +51,7 @@ print(json.dumps({"jax": jax.__version__, "platforms": program.platforms, "forei
 
 
 class DemoError(Exception):
-    """A step of the demo did not do what it promises."""
+    """A step of the demo failed."""
 
 
 class Digits(NamedTuple):
@@ -64,7 +64,7 @@ class Digits(NamedTuple):
 
 
 class History(NamedTuple):
-    """Mean training loss and held-out accuracy after each epoch, and the seconds it all took."""
+    """Mean training loss and held-out accuracy after each epoch, and the total seconds."""
 
     loss: list[float]
     accuracy: list[float]
@@ -72,7 +72,7 @@ class History(NamedTuple):
 
 
 def digits() -> Digits:
-    """The 1,797 scanned digits that ship inside scikit-learn, a quarter held out."""
+    """The 1,797 scanned digits of scikit-learn, a quarter of them held out."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(images.astype(np.float32) / 16, labels.astype(np.int32), test_size=0.25, random_state=0, stratify=labels)
     train_x, test_x, train_y, test_y = split
@@ -108,7 +108,7 @@ def predict(middle: Callable[[Any, Any], Any], params: dict[str, Any], x: Any) -
 
 
 def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: str) -> tuple[dict[str, Any], History]:
-    """Train with Adam: an epoch, gradient and all, is traced into a graph, compiled once, called once an epoch under a bar."""
+    """Train with Adam: an epoch with its gradients is traced into a graph, compiled once, and called once for each epoch."""
     optimizer = optax.adam(3e-3)
     params = initial_params(jax.random.key(0))
     state = optimizer.init(params)
@@ -207,7 +207,7 @@ def draw(path: pathlib.Path, data: Digits, scores: np.ndarray, histories: dict[s
 
 
 def run(out: pathlib.Path, epochs: int) -> None:
-    """All steps; raises DemoError where one does not hold."""
+    """All steps; raises DemoError if one fails."""
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     data = digits()

@@ -1,4 +1,4 @@
-"""The laws of a semiring, tried on values: for the author of one."""
+"""Tests of the laws of a semiring on values, for authors of semirings."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
 
 def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, ...]]:
-    """Try the laws that einsum relies on with every triple of some values.
+    """Test the laws that einsum relies on with every triple of some values.
 
     Args:
-      semiring: a semiring or its name; a selective one has the laws of `better` too.
-      values: a one-dimensional array of entries that are no NaN; times of three of them should be exact.
+      semiring: a semiring or its name; for a selective one also the laws of `better`.
+      values: a one-dimensional array of entries without NaN; times of three of them should be exact.
 
     Returns:
-      For each broken law the first values that break it; empty where all hold.
+      For each broken law the first values that break it; empty if all laws hold.
 
     Raises:
-      InvalidConfig: an unknown semiring, or values that are something else.
+      InvalidConfig: an unknown semiring, or other values.
 
     Cost: time O(len(values)**3).
 

@@ -14,7 +14,7 @@ from tenferro_jax.errors import DTypeError
 class _Scalar:
     """A frozen float. NaN as in the einsums: a sum or product with a NaN is NaN, and so are inf - inf and 0 * inf."""
 
-    value: float = math.nan  # each semiring has its own
+    value: float = math.nan  # each semiring has its own default default
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -72,7 +72,7 @@ class MaxPlus(_Scalar):
       value: a real number, kept as a float; -inf when left out.
 
     Raises:
-      DTypeError: it is no real number, or is too large for a float.
+      DTypeError: the value is not a real number, or is too large for a float.
 
     Example:
       >>> MaxPlus(3) + MaxPlus(5), MaxPlus(3) * MaxPlus(5), MaxPlus()
@@ -94,7 +94,7 @@ class MinPlus(_Scalar):
       value: a real number, kept as a float; inf when left out.
 
     Raises:
-      DTypeError: it is no real number, or is too large for a float.
+      DTypeError: the value is not a real number, or is too large for a float.
 
     Example:
       >>> MinPlus(3) + MinPlus(5), MinPlus(3) * MinPlus(5), MinPlus()
@@ -117,7 +117,7 @@ class MaxMul(_Scalar):
       value: a real number, kept as a float; 0 when left out.
 
     Raises:
-      DTypeError: it is no real number, or is too large for a float.
+      DTypeError: the value is not a real number, or is too large for a float.
 
     Example:
       >>> MaxMul(0.5) + MaxMul(0.25), MaxMul(0.5) * MaxMul(0.25), MaxMul(), MaxMul.one()

@@ -1,8 +1,8 @@
-"""What a semiring is, and how one is found by its id.
+"""Semirings, and the registry of semirings by id.
 
-A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of all candidates. The
-selective ones, whose plus keeps the better of two candidates, share one einsum op with winners and gradients; an author
-writes one as a frozen dataclass and registers it.
+A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of all candidates. In
+selective semirings plus keeps the better of two candidates; they share one einsum op with winners and gradients. Authors
+write such a semiring as a frozen dataclass and register it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tenferro_jax.extension.family import parse_family_id
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int64")
 PLAIN = (bool, int, float, str)
-"""What parameters of semirings may be."""
+"""The types that parameters of semirings may have."""
 OURS = "tenferro-ext-tropical"
-"""The package part of the ids of the semirings that ship here."""
+"""The package part of the ids of the semirings in this package."""
 
 
 class Semiring:
@@ -51,11 +51,11 @@ class Semiring:
         return self.name + (f"({', '.join(values)})" if values else "")
 
     def times(self, x: Any, y: Any) -> Any:
-        """The candidate of two entries: elementwise, commutative, differentiable by JAX, for NumPy arrays too."""
+        """The candidate of two entries: elementwise, commutative, differentiable by JAX; must accept NumPy arrays too."""
         raise NotImplementedError
 
     def plus(self, x: Any, y: Any) -> Any:
-        """One value of two, elementwise; NaN if one is."""
+        """One value of two, elementwise; NaN if one of them is NaN."""
         raise NotImplementedError
 
     def zero(self, dtype: Any) -> Any:
@@ -67,7 +67,7 @@ class Semiring:
         raise NotImplementedError
 
     def identity(self, dtype: Any) -> Any:
-        """What is lost in every sum, where the search begins: the zero, unless entries may be worse. Under max_mul -1 loses to 0."""
+        """The value that loses to every candidate, where the search begins: the zero, unless entries may be worse, as -1 under max_mul."""
         return self.zero(dtype)
 
 
@@ -93,13 +93,13 @@ class SelectiveSemiring(Semiring):
     """
 
     def better(self, y: Any, x: Any) -> Any:
-        """Whether candidate y replaces candidate x: a strict total order, False where either is NaN."""
+        """Whether candidate y replaces candidate x: a strict total order, False if either is NaN."""
         raise NotImplementedError
 
     def may_make_nan(self, a: Any, b: Any) -> Any:
         """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs.
 
-        Where it is False a loop runs that is twice as fast; True is always right.
+        If it is False, a loop runs that is twice as fast; True is always correct.
         """
         return np.True_
 
@@ -107,20 +107,20 @@ class SelectiveSemiring(Semiring):
         return jnp.where(self.better(y, x) | (y != y), y, x)
 
     def best(self, candidates: Any, axis: int) -> Any:
-        """plus over an axis of at least one candidate; NaN if one is.
+        """plus over an axis of at least one candidate; NaN if one of them is NaN.
 
-        Where JAX has a reduction that does it, name that one: XLA splits it over a mesh.
+        If JAX has a reduction for it, override this method with that one, which XLA splits over a mesh.
         """
         return lax.reduce(candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,))
 
 
 def lowest(dtype: Any) -> Any:
-    """What no value of the dtype is below: -inf, or the integer minimum."""
+    """The least value of the dtype: -inf, or the integer minimum."""
     return _extreme(dtype, -np.inf, "min")
 
 
 def highest(dtype: Any) -> Any:
-    """What no value of the dtype is above: inf, or the integer maximum."""
+    """The greatest value of the dtype: inf, or the integer maximum."""
     return _extreme(dtype, np.inf, "max")
 
 
@@ -138,9 +138,9 @@ _Class = TypeVar("_Class", bound=type[Semiring])
 
 
 def register_semiring(cls: _Class) -> _Class:
-    """Make a semiring known by its id, so that payloads can name it. A class decorator, above the dataclass.
+    """Register a semiring by its id, so that payloads can name it. A class decorator, written above the dataclass.
 
-    A short name that a semiring of this package has means that one; name yours by its id then.
+    If a semiring of this package has the same short name, the short name means that one; use your id instead.
 
     Raises:
       MalformedFamilyId: the id is not `<package>.<name>.v<n>`.
@@ -192,11 +192,11 @@ def _not_a_semiring(cls: Any, needed: str) -> InvalidConfig:
 
 
 def as_semiring(value: Any) -> Semiring:
-    """The semiring of a value, a short name, an id, or a class, which means its defaults.
+    """The semiring for a value, a short name, an id, or a class (with its defaults).
 
     Raises:
-      InvalidConfig: unknown or not registered (the text lists the known), with fields that no payload can hold, or with
-        methods that return something else than they must.
+      InvalidConfig: unknown or not registered (the text lists the known ones), with fields that no payload can hold, or with
+        methods whose results have a wrong type.
 
     Example:
       >>> as_semiring("min_plus")
@@ -217,7 +217,7 @@ def wellformed(semiring: Semiring) -> Semiring:
     """The semiring itself.
 
     Raises:
-      InvalidConfig: a field that no payload can hold, or a method that returns something else than it must.
+      InvalidConfig: a field that no payload can hold, or a method whose result has a wrong type.
     """
     fields: Any = dataclasses.fields(semiring) if dataclasses.is_dataclass(semiring) else ()
     for field in fields:
@@ -239,7 +239,7 @@ def wellformed(semiring: Semiring) -> Semiring:
 
 
 def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
-    """Tell who passed a semiring without its keyword.
+    """Refuse a semiring that was passed without its keyword.
 
     Raises:
       DTypeError: one of the operands is a semiring, or its name.
@@ -250,7 +250,7 @@ def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
         try:
             given = as_semiring(x)
         except InvalidConfig:
-            continue  # the operand is refused for what it is
+            continue  # the operand gets its own error
         raise DTypeError(
             where=where,
             given=f"the semiring {given!r} among the operands",
@@ -289,10 +289,10 @@ def as_selective(value: Any, wanted: str) -> SelectiveSemiring:
 
     Args:
       value: as for `as_semiring`.
-      wanted: for the error, what needs winners.
+      wanted: the operation that needs winners, for the error.
 
     Raises:
-      InvalidConfig: unknown, or its plus does not select.
+      InvalidConfig: unknown, or not selective.
     """
     semiring = as_semiring(value)
     if not isinstance(semiring, SelectiveSemiring):
@@ -307,7 +307,7 @@ def as_selective(value: Any, wanted: str) -> SelectiveSemiring:
 
 @dataclasses.dataclass(frozen=True)
 class SemiringKey:
-    """A semiring as payloads hold it.
+    """A semiring in a payload.
 
     Attributes:
       id: of a registered class.
@@ -360,7 +360,7 @@ def _found(key: SemiringKey) -> Semiring:
 
 @functools.lru_cache(maxsize=1024)
 def _problem_of(semiring: Semiring) -> str:
-    """The first method of a semiring that does not return what it must, tried on tiny arrays, in words; "" if there is none."""
+    """The first method of a semiring with a wrong result on tiny arrays, as text; "" if there is none."""
     dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
     if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
         return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
@@ -369,7 +369,7 @@ def _problem_of(semiring: Semiring) -> str:
         try:
             out = returned()
             have = (np.shape(out), jnp.dtype(getattr(out, "dtype", type(out))))
-        except Exception as error:  # whatever the author's code raises
+        except Exception as error:  # any exception of the author's code
             return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if have != (shape, kind):
             return f"{name} returns {have[1].name}{list(have[0])}, where {kind.name}{list(shape)} is needed"
@@ -377,7 +377,7 @@ def _problem_of(semiring: Semiring) -> str:
 
 
 def _tried(semiring: Semiring, dtype: Any) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
-    """(method, what calls it, shape, dtype) of what it must return."""
+    """(method, a call of it, shape, dtype) of the required results."""
     x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
     for name in ("zero", "one", "identity"):
         yield f"{name}({dtype.name})", lambda name=name: np.asarray(getattr(semiring, name)(dtype)), (), dtype

@@ -1,4 +1,4 @@
-"""The semirings that ship here: the selective ones, and log-sum-exp, the smooth neighbour of max_plus, whose plus adds up."""
+"""The semirings of this package: the selective ones, and log-sum-exp, a smooth variant of max_plus."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, regi
 
 
 def with_nan(value: Any, candidates: Any, axis: int) -> Any:
-    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, where it is vectorised."""
+    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, when it is vectorised."""
     if not jnp.issubdtype(candidates.dtype, jnp.floating):
         return value
     return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
 
 
 def are_finite(*arrays: Any) -> Any:
-    """Whether all entries of floating arrays are finite: a sum of zeros is quicker than a look at each entry.
+    """Whether all entries of floating arrays are finite: a sum of products with zero is faster than a test of each entry.
 
     Example:
       >>> bool(are_finite(jnp.ones(3), jnp.array([1.0, jnp.inf])))
@@ -37,7 +37,7 @@ def are_finite(*arrays: Any) -> Any:
 
 
 def _may(scan: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """scan(a, b), unless all entries are finite: then no product of the semirings here is NaN."""
+    """scan(a, b), unless all entries are finite: then no product of these semirings is NaN."""
     return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), scan, a, b)
 
 
@@ -69,7 +69,7 @@ class _Minimum(SelectiveSemiring):
 
 
 class _Plus(SelectiveSemiring):
-    """times is +, and the zero is infinite: in integers the type's extreme value, which absorbs as infinity does."""
+    """times is +, and the zero is infinite: for integers the type's extreme value, which absorbs like infinity."""
 
     def times(self, x: Any, y: Any) -> Any:
         if jnp.issubdtype(x.dtype, jnp.floating):
@@ -184,7 +184,7 @@ or_and = OrAndSemiring()
 """(or, and), zero False, one True: reachability."""
 
 SEMIRINGS = (max_plus, min_plus, max_mul, min_max, or_and)
-"""The selective semirings that ship here."""
+"""The selective semirings of this package."""
 
 
 @register_semiring
@@ -230,7 +230,7 @@ class LogSumExp(Semiring):
         return jnp.maximum(x, y) + self.temperature * jnp.log1p(jnp.exp(-gap / self.temperature))
 
     def share(self, x: Any, total: Any) -> Any:
-        """exp((x - total) / T), what x contributes to a total; 0 of -inf."""
+        """exp((x - total) / T), the share of x in a total; 0 for -inf."""
         return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(x.dtype)
 
     def zero(self, dtype: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Winners of the steps of an einsum, and the assignment that they make together."""
+"""Winners of the steps of an einsum, and the assignments that follow from them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TropicalStep:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TropicalResult:
-    """Value and winners of a tropical einsum; a pytree.
+    """Value and winners of a tropical einsum, as a pytree.
 
     Attributes:
       value: the result.
@@ -60,7 +60,7 @@ class TropicalResult:
 
     @property
     def winner(self) -> Any:
-        """The winners of the last step, their axes in the order of the value's; 0 where no step contracts."""
+        """The winners of the last step, with the axes of the value; 0 if no step contracts."""
         if not self.steps:
             return jnp.zeros(self.value.shape, jnp.int32)
         last = self.steps[-1]
@@ -69,15 +69,15 @@ class TropicalResult:
 
     @property
     def feasible(self) -> Any:
-        """Boolean, shape of the value: False where the value is the semiring's zero, that is where no candidate counts."""
+        """Boolean, shape of the value: False where the value is the semiring's zero, so that no candidate counts."""
         return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
     def coordinates(self) -> Mapping[str, Any]:
-        """One optimal index of each contracted label for every output entry, by walking the winners back.
+        """One optimal index of each contracted label for every output entry, read backwards from the winners.
 
         Returns:
-          {label: int32 array of the value's shape}, the contracted labels in alphabetical order; -1 where a contracted
-          size is 0, all labels then.
+          {label: int32 array of the value's shape}, the contracted labels in alphabetical order; all are -1 if a contracted
+          size is 0.
 
         Cost: one gather of the value's size for each step.
         """
@@ -93,7 +93,7 @@ class TropicalResult:
 
 
 def walked_back(steps: Sequence[TropicalStep], output: str, shape: Sequence[Any]) -> tuple[TropicalStep, ...]:
-    """The steps with the winners that make one assignment: that of the last step, of the one before at its winner, and so on.
+    """The steps with the winners of one assignment: the winner of the last step, then of the step before at that winner, and so on.
 
     Args:
       steps: of an einsum, in their order.
@@ -115,7 +115,7 @@ class Assignment(NamedTuple):
     Attributes:
       value: the best value.
       labels: for each contracted label its index, int32, shape of the value.
-      feasible: boolean, shape of the value: False where the value is the semiring's zero; the indices mean nothing there.
+      feasible: boolean, shape of the value: False where the value is the semiring's zero; there the indices mean nothing.
     """
 
     value: Any

@@ -1,4 +1,4 @@
-"""The steps of a plan, one after the other: values, and the winners of each contraction; and the slices of a plan, joined as they come."""
+"""Run a plan: its steps one after another, with values and winners; and its slices, merged one after another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Mode:
 
     Attributes:
       semiring: the algebra.
-      ties: where derivatives go.
+      ties: how derivatives are shared at ties.
       with_winners: whether winners are wanted.
     """
 
@@ -46,10 +46,10 @@ class Mode:
 
 
 def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tuple[TropicalStep, ...]]:
-    """Run a plan on arrays of the shapes that it was made for.
+    """Run a plan on arrays with the shapes of the plan.
 
     Returns:
-      The value, and the winners of each step that contracts where the mode asks for them.
+      The value, and the winners of each contracting step if the mode asks for them.
     """
     operands = reshaped(operands, plan.terms, dict(plan.sizes))
     value, steps = _run(plan, operands, mode, ())
@@ -63,7 +63,7 @@ def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tupl
 
 
 def _run(plan: Plan, operands: Sequence[Any], mode: Mode, least: Collection[int]) -> tuple[Any, tuple[TropicalStep, ...]]:
-    """The steps in their order; the reductions of the operands numbered in `least` take the least entry."""
+    """The steps in order; the reductions of the operands with numbers in `least` take the least entry."""
     values, labels = list(operands), list(plan.terms)
     found: list[TropicalStep] = []
     for step in plan.steps:
@@ -105,7 +105,7 @@ def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mod
 
 
 def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[str, str]]:
-    """Terms and result in the first symbols, so that steps of one form are one op; and what each symbol was."""
+    """Terms and result renamed to the first symbols, so that equal steps are one op; and the old name of each symbol."""
     names = dict(zip(dict.fromkeys("".join(terms)), map(get_symbol, itertools.count()), strict=False))
     *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
     return new, last, {name: label for label, name in names.items()}
@@ -122,7 +122,7 @@ def _transposed(x: Any, labels: str, wanted: str) -> Any:
 
 
 def _spread(x: Any, term: str, result: str) -> Any:
-    """x with the axes of the result in their order, of size 1 where it has none."""
+    """x with the axes of the result in order; axes that x lacks have size 1."""
     x = _transposed(x, term, "".join(label for label in result if label in term))
     return jnp.expand_dims(x, [i for i, label in enumerate(result) if label not in term])
 
@@ -146,7 +146,7 @@ def reshaped(operands: Sequence[Any], terms: Sequence[str], sizes: Mapping[str, 
 
 
 def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
-    """The value of all slices, and the coordinates where the mode asks for winners; in one compiled loop.
+    """The value of all slices, and the coordinates if the mode asks for winners, in one compiled loop.
 
     The derivative follows the coordinates: the value is times of the operands' entries there. Under log_sum_exp it is the
     sum of the slices' derivatives, each by its share of the value.
@@ -213,7 +213,7 @@ def _shared_tangent(
 
 
 def _start(plan: TropicalPlan, i: Any) -> dict[str, Any]:
-    """Where slice i begins, for every label."""
+    """The start of slice i, for every label."""
     start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
     for label, (count, length) in reversed(plan.sliced.items()):
         start[label], i = (i % count) * length, i // count
@@ -235,7 +235,7 @@ def _updated(plan: TropicalPlan, x: Any, block: Any, start: Mapping[str, Any]) -
 
 
 def _is_earlier(steps: Sequence[TropicalStep], these: Mapping[str, Any], those: Mapping[str, Any]) -> Any:
-    """Whether these coordinates come first in the order in which winners are read: the last step's labels lead."""
+    """Whether these coordinates come first in the order in which winners are read, which begins with the labels of the last step."""
     earlier: Any = False
     for label in reversed("".join(step.labels for step in reversed(steps))):
         earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
@@ -243,7 +243,7 @@ def _is_earlier(steps: Sequence[TropicalStep], these: Mapping[str, Any], those: 
 
 
 def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str, Any]]:
-    """What is known before the first slice: nothing is as good as any candidate."""
+    """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = [sizes[label] for label in plan.output]
     labels = sorted(sizes.keys() - set(plan.output)) if mode.with_winners else ()
@@ -251,7 +251,7 @@ def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str
 
 
 def joined(plan: TropicalPlan, mode: Mode, operands: Sequence[Any], i: Any, found: Any) -> tuple[Any, dict[str, Any]]:
-    """What is known after slice i, given what was known before."""
+    """The state after slice i, from the state before."""
     start = _start(plan, i)
     value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)
     known, at = found

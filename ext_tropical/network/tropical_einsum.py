@@ -1,4 +1,4 @@
-"""The functions that users call."""
+"""tropical_einsum, tropical_einsum_with_argmax and best_assignment."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def tropical_einsum(
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j", "...ij,...jk->...ik"; without "->" the
         labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or NumPy's interleaved form:
         tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]). A size of 1 broadcasts: an operand that has it for a label that is
-        longer elsewhere is taken as if it lacked the label.
-      *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool for or_and alone).
-        NumPy and Python data are taken as `jax.numpy` takes them.
-      semiring: a semiring or its name; `log_sum_exp` alone means its temperature of 1.
-      ties: where the derivative goes when several candidates are best: "first" (all of it to the first) or "split"
-        (equal shares). In each step of the plan.
-      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; a step adds and
-        compares them in float32 anyway.
+        longer elsewhere is treated as if it lacked the label.
+      *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool only for or_and).
+        NumPy and Python data are converted as in `jax.numpy`.
+      semiring: a semiring or its name; `log_sum_exp` without arguments has temperature 1.
+      ties: how the derivative is shared if several candidates of a step are best: "first" (all of it to the first) or "split"
+        (equal shares).
+      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; within a step they are
+        added and compared in float32 in any case.
       optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
-        or an explicit path; `plan_tropical_einsum` prints it. True is "auto", False the order as written.
-      memory_limit: bytes that may be allocated at once beside the operands; the einsum then runs in slices, one after
-        another, exactly. Under vmap for each element. A derivative also allocates what it scatters into.
-      progress: whether to show a bar where there are slices. They run one by one then, on concrete arrays only.
+        or an explicit path; `plan_tropical_einsum` prints it. True means "auto", False the order as written.
+      memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs in slices, one after
+        another, with an exact result. Under vmap it is for each element. A derivative also allocates the arrays that it scatters into.
+      progress: whether to show a progress bar of the slices. The slices then run one by one, only on concrete arrays.
 
     Returns:
-      An array with the output's labels, in the operands' dtype. NaN where a candidate of a step is NaN; the semiring's
-      zero where a contraction is empty.
+      An array with the output's labels, in the operands' dtype. NaN if a candidate of a step is NaN; the semiring's
+      zero if a contraction is empty.
 
     Raises:
       EquationError: the equation cannot be read.
@@ -67,12 +67,12 @@ def tropical_einsum(
         in one step.
       UndecidedDimensionError: a label has two symbolic sizes that may differ.
       InvalidConfig: an unknown semiring or algorithm, a path that does not fit, or a memory limit that no slices reach.
-      Unsupported: something optional is not installed, a memory limit with symbolic sizes, a bar inside a transform,
-        shares of ties in slices.
+      Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a progress bar inside a
+        transform, ties="split" in slices.
 
     Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major index over the
     contracted labels in their order of first appearance); any order, forward and reverse. Integers and bools have none.
-    Of log_sum_exp it is the marginals.
+    For log_sum_exp it gives the marginals.
 
     Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m + n)) bytes (twice that
     for 64 bits, a third more for 16 bits and log_sum_exp) and 64 KiB beside operands and results, never b m n k. The plan
@@ -134,12 +134,12 @@ def best_assignment(
     memory_limit: int | None = None,
     progress: bool = False,
 ) -> Assignment:
-    """The best value, and for every output entry one assignment of the contracted labels that has it.
+    """The best value, and for every output entry one assignment of the contracted labels that attains it.
 
     Args, Raises, Gradient, Cost: as `tropical_einsum_with_argmax`, and one gather of the output's size for each step.
 
     Returns:
-      An Assignment (value, labels, feasible). `labels` maps each contracted label (the integer, in the interleaved form) to
+      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the interleaved form, its integer) to
       an int32 array of the value's shape. `feasible` is False where the value is the semiring's zero: no assignment counts.
 
     Example:
@@ -200,14 +200,14 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
         )
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
     arrays = [as_array(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
-    if arrays:  # none: the plan says how many it needs
+    if arrays:  # if there are none, the plan gives the number that it needs
         dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays], operands)
         arrays = list(map(widened, arrays)) if _is_accumulated(problem.where, accumulate, dtype) else arrays
     return dataclasses.replace(problem, operands=arrays)
 
 
 def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
-    """Whether operands are to be widened."""
+    """Whether operands must be widened."""
     if accumulate not in (None, "float32"):
         raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'")
     if accumulate and dtype.name not in (*SIXTEEN_BITS, accumulate):
@@ -274,7 +274,7 @@ def _slice_program(plan: TropicalPlan, mode: Mode) -> Any:
 
 
 def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[Any, Mapping[str, Any]]:
-    """The slices from Python, under a bar."""
+    """The slices from Python, with a progress bar."""
     if any(isinstance(x, jax.core.Tracer) for x in problem.operands):
         raise Unsupported(
             where=f"{problem.where}, progress",

@@ -1,8 +1,8 @@
-"""Equation and sizes -> the order of contractions, and the slices that keep it within a memory limit. Never sees arrays.
+"""Equation and sizes -> the order of contractions, and the slices that keep it within a memory limit, without arrays.
 
-A slice takes a part of some labels: all steps run on the slices of the operands, and the results are put side by side
-(labels of the output) or joined by the semiring's plus (contracted labels). Slices have equal lengths, so that one
-program serves all.
+A slice covers a part of some labels: all steps run on the slices of the operands, and the results are concatenated
+(labels of the output) or merged by the semiring's plus (contracted labels). Slices have equal lengths, so that one
+program serves all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..step.einsum_op import work_dtype
 
 
 def by_least(plan: Plan, sizes: Mapping[str, Any], semiring: Semiring) -> list[tuple[int, ...]]:
-    """The runs beside the one with the greatest entries: for each the operands that it reduces to their least entries.
+    """The additional runs of a max_mul plan: for each run the operands that it reduces to their least entries.
 
     Under max_mul, with a negative partner the least entry makes the greatest product: the greatest of x[a] * y over a is
     max(x) * y where y is positive and min(x) * y where it is negative, the greater of both for every y. So the plan runs once
@@ -55,13 +55,13 @@ SCRATCH = 1 << 16
 
 
 def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:
-    """Entries of a tensor with these labels, as often as they are named: a diagonal is `set(labels)`."""
+    """Entries of a tensor with these labels, repeated ones included; for a diagonal pass `set(labels)`."""
     return math.prod(lengths[label] for label in labels)
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes that a plan allocates beside the operands, for given lengths of its labels.
+    """Bytes that a plan allocates beside the operands, for given lengths of the labels.
 
     Attributes:
       plan: the steps.
@@ -81,7 +81,7 @@ class Memory:
         return isinstance(self.semiring, SelectiveSemiring)
 
     def peak(self, lengths: Mapping[str, int]) -> int:
-        """Bytes at once at most: the result and its coordinates, slices of operands, results that wait, a step's scratch."""
+        """The most bytes at one time: the result and its coordinates, slices of operands, intermediate results, a step's scratch."""
         return max(held for held, _ in self._moments(lengths))
 
     def worst(self, lengths: Mapping[str, int]) -> str:
@@ -115,7 +115,7 @@ class Memory:
             held -= sum(values[i] for i in step.operands)
 
     def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
-        """Entries that a step needs beside operands and results: measured with XLA on CPU, and a test holds it."""
+        """Entries that a step needs beside operands and results, as measured with XLA on CPU; a test checks this."""
         read = sum(entries(lengths, set(term)) for term in step.terms)
         if not contracts:
             return 2 * out
@@ -124,19 +124,19 @@ class Memory:
 
 
 MOST_ENTRIES = 2**48
-"""More than any machine holds; XLA aborts the process where a size does not fit 64 bits."""
+"""More than any machine holds; XLA aborts the process if a size does not fit into 64 bits."""
 MOST_SLICES = 2**31 - 1
 """Slices are counted in int32."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class TropicalPlan:
-    """The steps of an einsum, for one slice after another.
+    """The steps of an einsum, run for one slice after another.
 
     Attributes:
       plan: the steps of one slice; its sizes are those of a slice.
       whole: (label, size) of every label.
-      peak: bytes that are allocated at once at most, the result among them and the operands not; None with symbolic sizes.
+      peak: the most bytes allocated at one time, with the result and without the operands; None with symbolic sizes.
     """
 
     plan: Plan
@@ -150,7 +150,7 @@ class TropicalPlan:
 
     @property
     def sliced(self) -> dict[str, tuple[int, int]]:
-        """For each sliced label (number of slices, length of one): labels of the output first."""
+        """For each sliced label (number of slices, length of a slice); labels of the output come first."""
         whole = dict(self.whole)
         lengths = {label: size for label, size in self.plan.sizes if size is not whole[label] and size != whole[label]}
         order = sorted(lengths, key=lambda label: (label not in self.output, label))
@@ -188,25 +188,25 @@ def plan_tropical_einsum(
     semiring: Semiring | str = max_plus,
     dtype: Any = None,
 ) -> TropicalPlan:
-    """The order in which an einsum will be contracted, and in which slices, before anything runs.
+    """Plan an einsum: the order of its contractions and its slices.
 
     Args:
       equation: as for `tropical_einsum`.
       *operands: arrays or shapes.
       optimize: as for `tropical_einsum`.
       memory_limit: bytes; slices are chosen so that `peak` is at most that.
-      semiring: a semiring or its name. Under a selective one memory for winners is counted, which a derivative needs.
-      dtype: of the operands, 32 bits wide while 64-bit types are off; that of the first array, or float32.
+      semiring: a semiring or its name. For a selective one the memory of winners counts, because a derivative needs them.
+      dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first array, or float32.
 
     Returns:
       A TropicalPlan, to print and compare.
 
     Raises:
       EquationError, ArityError, ShapeError: the equation cannot be read or does not fit.
-      DTypeError: no dtype.
-      InvalidConfig: no such algorithm or semiring, a path that does not fit, or a memory limit that no slices reach; the
-        text says the least possible.
-      Unsupported: a memory limit with symbolic sizes, or cotengra where it is not installed.
+      DTypeError: not a dtype.
+      InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit that no slices reach; the
+        text gives the least possible limit.
+      Unsupported: a memory limit with symbolic sizes, or cotengra if it is not installed.
 
     Example:
       >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64), memory_limit=1_000_000))
@@ -249,10 +249,10 @@ def _dtype(dtype: Any) -> Any:
 
 
 def hashable(optimize: Any) -> Any:
-    """An explicit path as tuples, so that plans can be remembered.
+    """An explicit path as tuples, so that plans can be cached.
 
     Raises:
-      InvalidConfig: neither text, nor a bool, nor a sequence of hashable things.
+      InvalidConfig: neither text, nor a bool, nor a sequence of hashable values.
     """
     if isinstance(optimize, str | bool):
         return "auto" if optimize is True else optimize
@@ -274,7 +274,7 @@ def hashable(optimize: Any) -> Any:
 def cached_plan(
     equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, semiring: Semiring
 ) -> TropicalPlan:
-    """`plan_tropical_einsum`, remembered."""
+    """`plan_tropical_einsum`, cached."""
     cut: Sequence[str] = ()
     if optimize == "cotengra" and memory_limit is not None:
         optimize, cut = _cotengra(plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize)
@@ -312,7 +312,7 @@ def cached_plan(
 
 
 def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
-    """No result is larger than a machine, or than so many slices can make it."""
+    """Refuse results that are larger than any machine, or that too many slices would be needed for."""
     used = {i: {i} for i in range(len(plan.terms))}
     for number, step in enumerate(plan.steps, len(plan.terms)):
         used[number] = set().union(*(used[i] for i in step.operands))
@@ -336,7 +336,7 @@ def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: in
 
 
 def _in_order(step: Step) -> Step:
-    """The step with its operands in the order of their numbers: which winner is the first must not depend on layout."""
+    """The step with its operands in the order of their numbers, because the first winner must not depend on layout."""
     if list(step.operands) == sorted(step.operands):
         return step
     return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
@@ -359,7 +359,7 @@ def byte_count(equation: str, memory_limit: Any) -> int | None:
 
 
 def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit: int) -> None:
-    """Shorten the slices of labels, each time where it helps most, until the peak is within the limit."""
+    """Shorten the slices of labels, each time the label that helps most, until the peak is within the limit."""
     least = memory.peak(dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0})
     while (peak := memory.peak(lengths)) > memory_limit:
         long = [label for label in memory.worst(lengths) if lengths[label] > 1] or [label for label in lengths if lengths[label] > 1]
@@ -387,7 +387,7 @@ def _cotengra(plan: Plan, entries: int) -> tuple[Any, Sequence[str]]:
     try:
         import cotengra  # noqa: PLC0415
     except ImportError:
-        return "cotengra", ()  # plan_einsum says what to install
+        return "cotengra", ()  # plan_einsum raises the error with the package to install
     terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
     tree = cotengra.array_contract_tree(terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto")
     tree = tree.slice_and_reconfigure(target_size=max(entries, 1))

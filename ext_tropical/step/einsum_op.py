@@ -29,14 +29,14 @@ MOST_CONTRACTED = 2**31 - 1
 
 
 class Outputs(enum.Enum):
-    """What the op returns."""
+    """The outputs of the op."""
 
     VALUE = "value"
     VALUE_AND_WINNER = "value_and_winner"
 
 
 class Ties(enum.Enum):
-    """Where the derivative goes when several candidates are best."""
+    """How the derivative is shared if several candidates are best."""
 
     FIRST = "first"
     SPLIT = "split"
@@ -44,11 +44,11 @@ class Ties(enum.Enum):
 
 @extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
 class TropicalEinsum(StepOp):
-    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the entries of an only operand.
+    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the entries of a single operand.
 
     Attributes:
       semiring: a registered selective semiring, or its key.
-      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
+      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
       outputs: the value, or value and winner.
       ties: whether the first winner takes the whole derivative or all winners of a cell have equal shares.
     """
@@ -127,7 +127,7 @@ class TropicalEinsum(StepOp):
         return self._tensors(inputs, outs)
 
     def differentiable_form(self) -> ExtensionOp:
-        """With the winner, where the derivative follows it."""
+        """This op with the winner as second output, if the derivative follows the winner."""
         if self.ties is Ties.SPLIT:
             return self
         return dataclasses.replace(self, outputs=Outputs.VALUE_AND_WINNER)
@@ -135,8 +135,8 @@ class TropicalEinsum(StepOp):
     def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """The tangent of times at the winner, whose operands and tangents are gathered there.
 
-        Its transpose is a scatter-add, which JAX makes of the gather; both are standard ops and smooth in
-        the tangents, so every order works. docs/maths/tropical.md derives it.
+        JAX transposes the gather to a scatter-add. Both are standard ops and linear in the tangents, so
+        every order works. docs/maths/tropical.md derives it.
         """
         shapes = [x.shape for x in primals]
         sizes = self.layout.equation.sizes(shapes, self.family_id, require_equal)
@@ -149,7 +149,7 @@ class TropicalEinsum(StepOp):
         at = self.layout.matrix(outputs[1])
 
         def chosen_entries(arrays: Sequence[Any]) -> list[Any]:
-            matrices = self._matrices(arrays)  # the transpose adds up so: 16 bits would saturate
+            matrices = self._matrices(arrays)  # the transpose adds in this dtype, because 16 bits would saturate
             return [_at_winner(matrix, at, axis) for axis, matrix in enumerate(matrices, 1)]
 
         full = [jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
@@ -168,8 +168,8 @@ class TropicalEinsum(StepOp):
     def _shared(self, operands: Sequence[Any], value: Any, tangents: Sequence[Any]) -> Any:
         """The mean of the tangents of all winners of each cell.
 
-        Two sums over all candidates for one active operand, one more for another, each with a
-        search for the best.
+        This takes two sums over all candidates for one active operand, and one more for another; each
+        searches the best candidate.
         """
         inputs = [*map(widened, operands), widened(value)]
         count = WeightedSum(self.semiring, self.equation)
@@ -246,8 +246,8 @@ def work_dtype(dtype: Any) -> Any:
 def widened(x: Any) -> Any:
     """An array in the dtype that steps compute in.
 
-    What made a 16-bit array has rounded it. XLA leaves that rounding out where widening follows at once, and the search
-    would then be over other operands than the caller's; it does not look behind the barrier.
+    A computed 16-bit array was rounded. XLA omits that rounding if widening follows at once, and the search would then use
+    other operands than the caller's. The barrier prevents this.
     """
     work = work_dtype(x.dtype)
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)

@@ -28,7 +28,7 @@ class LogEinsum(StepOp):
 
     Attributes:
       temperature: T, positive and finite.
-      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
+      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
     """
 
     temperature: float
@@ -98,7 +98,7 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
     """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
 
     Args:
-      equation: one or two operands, no label twice in one; with two every label is in at least two of lhs, rhs, output.
+      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
       *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
       semiring: log_sum_exp of a temperature, a normal number of the dtype that is computed in.
 

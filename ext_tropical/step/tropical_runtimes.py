@@ -1,4 +1,4 @@
-"""Who may compute the einsum beside XLA: the kernels of all platforms, which calls each serves, and the families to register."""
+"""The kernels of the einsum for all platforms, the calls that each accepts, and the families to register."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _not_served(
     Args:
       op: the step.
       metas: of its operands.
-      semirings: what the kernel has.
-      dtypes: names of what it computes in; 16-bit floats are computed in float32.
-      min_cells: cells of a batch entry from which on the kernel is the faster route.
+      semirings: those of the kernel.
+      dtypes: names of the dtypes of the kernel; 16-bit floats are computed in float32.
+      min_cells: the number of cells of a batch entry from which the kernel is faster than XLA.
     """
     work = work_dtype(metas[0].dtype).name
     if op.algebra not in semirings:
@@ -61,13 +61,13 @@ def _not_served(
 
 
 NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
-"""The semirings, as the library numbers them."""
+"""The semirings, with their numbers in the library."""
 
 _NATIVE_DTYPES = ("float64", "float32", "int32")
-"""What the library computes in; 16-bit floats are computed in float32."""
+"""The dtypes of the library; 16-bit floats are computed in float32."""
 
 NATIVE_CELLS = 256
-"""Cells of a batch entry from which on the library is the faster route: fewer do not fill its blocks of registers."""
+"""The number of cells of a batch entry from which the library is faster than XLA: fewer cells do not fill its blocks of registers."""
 
 
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
@@ -81,7 +81,7 @@ def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tu
     Args:
       op: the step.
       *operands: two arrays.
-      instructions: those of the library to use; by default the widest of this machine.
+      instructions: the instruction set to use; by default the widest of this machine.
 
     Cost: time b m n k, once; memory of at most 1.2 MB a thread, which keeps it.
     """
@@ -115,7 +115,7 @@ def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tu
 
 
 _GPU_DTYPES = ("float32", "int32")
-"""What it computes in; 16-bit floats are computed in float32. The copy engine knows no float64."""
+"""The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not support float64."""
 
 
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
@@ -151,13 +151,13 @@ TROPICAL_RUNTIMES = ExtensionRuntimeSet(
     Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines),
     Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines),
 )
-"""The kernels of the einsum, which the functions here pass along. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""
+"""The kernels of the einsum; the functions of this package pass them. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""
 
 
 def register() -> None:
-    """Register every family of this package, once: to read graphs and payloads from bytes.
+    """Register every family of this package, so that graphs and payloads can be read from bytes. It may be called more than once.
 
-    It is the package's entry point in the group "tenferro_jax.extensions".
+    This function is the package's entry point in the group "tenferro_jax.extensions".
 
     Example:
       >>> from tenferro_jax.extension import lookup_extension_factory

@@ -1,7 +1,7 @@
-"""Sums over the candidates of a contraction step, weighted by their share of its value: what derivatives of "plus" are made of.
+"""Weighted sums over the candidates of a contraction step, which make up the derivatives of "plus".
 
-The family is closed: its derivatives and its transposes are of the family again, so every order of AD is a handful of such sums
-and no array of all candidates is ever made. docs/maths/tropical.md derives it.
+Derivatives and transposes of these ops are of the same family, so a derivative of any order is a few such sums, without an
+array of all candidates. docs/maths/tropical.md derives them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .layout import MatmulLayout, matmul_layout, product
 
 
 class Place(enum.Enum):
-    """Whose labels an array has: an operand's, or those of the step's result."""
+    """The labels of an array: those of an operand, or of the step's result."""
 
     LHS = "lhs"
     RHS = "rhs"
@@ -66,15 +66,15 @@ class WeightedSum(StepOp):
 
     Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in a cell of value v is
     exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective semiring it is 1 if p is best in its cell or NaN, else 0.
-    Which are best is found anew among the operands: v may have been rounded elsewhere, and equal none of them.
-    What has a weight of 0 by definition is left out, whatever its factors are.
+    The best candidates are searched again, because v may have been rounded and equal none of them.
+    A candidate whose weight is 0 by definition is left out, whatever its factors are.
 
     Attributes:
       semiring: a registered semiring, selective or log_sum_exp, or its key.
-      equation: of the step, as the einsum ops have it.
-      places: for each factor whose labels it has.
-      output: whose labels the result has.
-      partial: which derivative of times(lhs, rhs), in letters "l" and "r": "lr" is the mixed second one. "": no such factor.
+      equation: of the step, as in the einsum ops.
+      places: for each factor, the place of its labels.
+      output: the place of the result's labels.
+      partial: the derivative of times(lhs, rhs), in letters "l" and "r": "lr" is the mixed second one. "": no such factor.
     """
 
     semiring: SemiringKey
@@ -170,7 +170,7 @@ class WeightedSum(StepOp):
         return (np.asarray(self._summed(np, weighted.reference, *arrays)),)
 
     def _with_best(self, search: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The inputs, their value found anew among the operands."""
+        """The inputs, with the value computed again from the operands."""
         operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
         best, *_ = search(self.algebra, self.layout.matrices(*operands))
         return (*operands, self.layout.tensor(best, self._sizes([x.shape for x in inputs])), *factors)
@@ -242,7 +242,7 @@ def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> Any
 
     Raises:
       DTypeError: not float32 for all, nor float64.
-      InvalidConfig: a temperature that this dtype rounds to 0, a subnormal number or infinity.
+      InvalidConfig: a temperature that becomes 0, subnormal or infinite in this dtype.
     """
     names = {m.dtype.name for m in inputs}
     if names not in ({"float32"}, {"float64"}):
@@ -269,8 +269,8 @@ _SUMS = {
     Place.LHS: (Place.RHS, Place.OUT, "columns", "contracted", "rows"),
     Place.RHS: (Place.LHS, Place.OUT, "rows", "contracted", "columns"),
 }
-"""For each output: the two other places, the group of labels that is summed (which both have and the output lacks), and the
-other group of each: together those of the output."""
+"""For each output: the two other places; the group of labels that is summed, which both places have and the output lacks; and the
+other group of each place, which together are the groups of the output."""
 
 
 def _derivative(times: Callable[..., Any], word: str) -> Callable[..., Any]:
@@ -287,9 +287,9 @@ def _derivative(times: Callable[..., Any], word: str) -> Callable[..., Any]:
 
 
 def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
-    """(scale, partial) of the sum that says how `op` moves with an operand or the value, whose tangent is one more factor.
+    """(scale, partial) of the derivative of `op` in an operand or the value, whose tangent is one more factor.
 
-    A weight exp((p - v) / T) moves by itself over T; one that is 1 or 0 does not move, times does.
+    The derivative of a weight exp((p - v) / T) is itself over T; a weight of 1 or 0 has none, but times has one.
     """
     if isinstance(op.algebra, LogSumExp):
         return (-1.0 if place is Place.OUT else 1.0) / op.algebra.temperature, op.partial

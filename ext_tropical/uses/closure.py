@@ -1,4 +1,4 @@
-"""Powers of a matrix in a semiring, and the best over walks of every length with the walks themselves."""
+"""Powers of a matrix in a semiring; and closures: the best walks of any length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argm
 from ..step.einsum_op import one_dtype
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
-"""What the values of walks that get better without end tend to, by dtype; of other semirings it is not known."""
+"""The limit, by dtype, of values of walks that get better without end; it is not known for other semirings."""
 
 
 def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
@@ -39,8 +39,8 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
 
     Raises:
       ShapeError: the last two sizes differ, or there are none.
-      InvalidConfig: n is negative or no integer.
-      DTypeError, X64Error: a is no operand of `tropical_einsum`.
+      InvalidConfig: n is negative or not an integer.
+      DTypeError, X64Error: a is not an operand for `tropical_einsum`.
 
     Cost: at most 2 log2(n) products of `tropical_einsum`.
 
@@ -88,14 +88,14 @@ def _square_matrix(given: Any, semiring: Semiring, where: str, rank: int | None 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ClosureResult:
-    """The best over walks of every length between n nodes; a pytree.
+    """The best walks of any length between n nodes, as a pytree.
 
     Attributes:
       value: (n, n); [i, j] is the best over walks from i to j, the empty walk from i to i included; the semiring's zero
-        where there is none.
-      converged: boolean (n, n); False where walks get better without end: from i to j some walk passes a cycle that improves
-        on the empty walk (under min_plus one of negative weight). There the value is what they tend to, -inf under min_plus
-        and inf under max_plus and max_mul (in integers the type's extreme value); under another semiring it is the best
+        if there is no walk.
+      converged: boolean (n, n); False where walks get better without end: some walk from i to j passes a cycle that is better
+        than the empty walk (under min_plus a cycle of negative weight). There the value is the limit, -inf under min_plus
+        and inf under max_plus and max_mul (for integers the type's extreme value); under another semiring it is the best
         over some of the walks.
       winners: int32 (s, n, n); the middle nodes of the s squarings.
       semiring: the algebra.
@@ -113,7 +113,7 @@ class ClosureResult:
 
     @property
     def on_cycle(self) -> Any:
-        """Boolean (n,): whether a closed walk through the node improves on the empty one, as one of negative weight under min_plus.
+        """Boolean (n,): whether a closed walk through the node is better than the empty one, as one of negative weight under min_plus.
 
         Example:
           >>> import jax.numpy as jnp
@@ -131,12 +131,12 @@ class ClosureResult:
           source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many walks.
 
         Returns:
-          The nodes from source to target as an int32 NumPy array, empty where there is no walk. Inside a transform, where
-          no length may depend on values, an int32 array (2**s + 1,): the nodes, then -1. Where `converged` is False it is a
-          walk, but none is best.
+          The nodes from source to target as an int32 NumPy array, empty if there is no walk. Inside a transform, where
+          lengths cannot depend on values, an int32 array (2**s + 1,): the nodes, then -1. If `converged` is False, the result
+          is a walk, but no walk is best.
 
         Raises:
-          DTypeError, InvalidConfig: source or target is no integer scalar, or outside the nodes. (-1 alone if traced.)
+          DTypeError, InvalidConfig: source or target is not an integer scalar, or not a node. (If traced, the result is only -1.)
 
         Example:
           >>> import jax.numpy as jnp
@@ -155,14 +155,14 @@ class ClosureResult:
         return known[known >= 0]
 
     def predecessors(self) -> Any:
-        """For every pair the node before the last on a best walk: int32 (n, n); -1 on the diagonal and where there is no walk.
+        """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and if there is no walk.
 
-        Going back from j entry by entry in row i ends at i wherever every cycle makes a walk worse (under min_plus: weighs more
-        than 0). With cycles that leave it as good, take `walk`, which always ends.
+        If every cycle makes a walk worse (under min_plus: has a positive weight), following row i back from j ends at i. If a
+        cycle leaves a walk equally good, use `walk`, which always ends.
 
         Raises:
-          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for one, the beginning of a best walk
-            need not be best, and rows of predecessors may run in circles.
+          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for example, the beginning of a best
+            walk need not be best, and rows of predecessors may be cyclic.
 
         Example:
           >>> import jax.numpy as jnp
@@ -196,29 +196,29 @@ class ClosureResult:
 
 
 def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
-    """The best over walks of every length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
+    """The best walks of any length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
 
-    Under min_plus the lengths of all shortest paths, -inf for pairs whose walks can pass a cycle of negative weight; under
-    max_plus of all longest ones, inf through a cycle of positive weight; under or_and what is reachable, under min_max the
-    bottlenecks. Weights of a cycle are added in the operand's dtype: in floats a cycle of weight zero that rounds below
-    zero counts as negative. max_mul is for entries that are not negative.
+    Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a cycle of negative weight;
+    under max_plus of longest paths, inf through a cycle of positive weight; under or_and reachability, under min_max the
+    bottlenecks. Weights of a cycle are added in the operand's dtype: for floats a cycle of weight zero that rounds below
+    zero counts as negative. max_mul is for non-negative entries.
 
     Args:
-      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero where there is none. The
-        infinity of the other sign is no weight: with a missing edge it makes NaN.
+      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero if there is no edge. The
+        infinity of the other sign is not a valid weight: together with a missing edge it gives NaN.
       semiring: a selective semiring, or its name.
 
     Returns:
       A ClosureResult: value, converged, and from the winners `walk(source, target)` and `predecessors()`.
 
     Raises:
-      ShapeError: a is no square matrix.
-      DTypeError, X64Error: a is no operand of `tropical_einsum`.
-      InvalidConfig: no selective semiring.
+      ShapeError: a is not a square matrix.
+      DTypeError, X64Error: a is not an operand for `tropical_einsum`.
+      InvalidConfig: not a selective semiring.
       Unsupported: a symbolic size.
 
-    Gradient: of value[i, j], one at each edge of walk(i, j) (under min_plus and max_plus); zero where the value is infinite
-    because walks get better without end.
+    Gradient: that of value[i, j] is one at each edge of walk(i, j) (under min_plus and max_plus); zero if the value is
+    infinite because walks get better without end.
 
     Cost: ceil(log2(n - 1)) products of n x n matrices; memory for as many matrices of winners.
 
@@ -270,7 +270,7 @@ def _closed(a: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
 
 @jax.jit
 def _walked(winners: Any, feasible: Any, source: Any, target: Any) -> Any:
-    """Between two nodes the middle one of the last squaring, between these the middle ones of that before, and so on."""
+    """The nodes of a walk: between its ends the middle node of the last squaring, between these the nodes of the one before, and so on."""
     nodes = jnp.stack([source, target])
     for middle in winners[::-1]:
         between = middle[nodes[:-1], nodes[1:]]

@@ -1,9 +1,9 @@
 """The tropical functions composed of plain JAX: broadcast, times, reduce. Definitions to read and to compare with.
 
-They hold the array of all candidates, so a matrix product takes O(m n k) memory, and at a tie JAX shares the gradient
-equally among the winners (`ties="split"` of the fused ones). Values are those of the fused functions wherever an einsum is
-one contraction step, but for NaN, which XLA CPU's own maximum loses for some shapes. An einsum of several steps reduces in
-between: with infinities of both signs, or with 16 bits, which round after each step, it may differ.
+These functions hold the array of all candidates, so a matrix product takes O(m n k) memory, and at a tie JAX shares the
+gradient equally among the winners (like `ties="split"`). If an einsum is one contraction step, the values equal those of
+`ext_tropical`, except for NaN, which XLA CPU's own maximum loses for some shapes. An einsum of several steps reduces after
+each step, so infinities of both signs, or 16 bits, may give other values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
     Raises:
       EquationError, ArityError, ShapeError, DTypeError, X64Error: the equation cannot be read, the operands do not fit, or
         there are more than 2**48 candidates.
-      Unsupported: another semiring, whose plus JAX does not reduce by.
+      Unsupported: another semiring, for which JAX has no reduction.
 
     Cost: time and memory of the product of all labels' sizes.
 
@@ -102,7 +102,7 @@ def _spread(x: Any, term: str, labels: Sequence[str], sizes: Any) -> Any:
 def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, semiring: Semiring | str = max_plus) -> Any:
     """`ext_tropical.tropical_dot_general`, composed.
 
-    Args, Returns, Raises: as there, and Unsupported for other semirings than those that ship.
+    Args, Returns, Raises: as there, and Unsupported for semirings of other packages.
 
     Example:
       >>> import jax.numpy as jnp
@@ -133,7 +133,7 @@ def tropical_reduce_sum(
 ) -> Any:
     """`ext_tropical.tropical_reduce_sum`, composed.
 
-    Args, Returns, Raises: as there, and Unsupported for other semirings than those that ship.
+    Args, Returns, Raises: as there, and Unsupported for semirings of other packages.
 
     Example:
       >>> import jax.numpy as jnp

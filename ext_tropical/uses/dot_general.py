@@ -1,4 +1,4 @@
-"""tropical_einsum under the names of other libraries: dot_general and the reduction of one array, whose axes are numbers."""
+"""tropical_einsum with numbered axes: dot_general, and the reduction of one array."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_
         last axis of lhs with the first of rhs.
 
     Raises:
-      InvalidConfig: not of this form, axes that do not come in pairs, or an axis twice.
+      InvalidConfig: not of this form, axes that are not in pairs, or an axis twice.
       ShapeError: an axis that an operand does not have, or one of size 1 paired with a longer one, which does not broadcast.
 
     Example:
@@ -106,7 +106,7 @@ def reduction_equation(rank: int, axis: Any = None) -> tuple[str, tuple[int, ...
       axis: one axis or a sequence of them, negative ones from the last; None for all.
 
     Raises:
-      InvalidConfig: no integer, or an axis twice.
+      InvalidConfig: not an integer, or an axis twice.
       ShapeError: an axis that the array does not have.
 
     Example:
@@ -146,7 +146,7 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
 
     Args:
       lhs, rhs: arrays of one dtype, as for `tropical_einsum`.
-      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch axes)); left out, the last
+      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch axes)); by default the last
         axis of lhs is contracted with the first of rhs.
       semiring: a semiring or its name.
 
@@ -200,9 +200,9 @@ def tropical_reduce_sum(
       An array of x's dtype. NaN where a reduced entry is NaN; the semiring's zero where a reduced size is 0.
 
     Raises:
-      InvalidConfig: axis is no integer, nor a sequence of distinct ones.
+      InvalidConfig: axis is not an integer or a sequence of distinct integers.
       ShapeError: an axis that x does not have.
-      DTypeError, X64Error: x is no operand.
+      DTypeError, X64Error: x is not an operand for `tropical_einsum`.
 
     Gradient: all to the first of equal entries, in row-major order.
 

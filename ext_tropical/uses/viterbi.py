@@ -1,4 +1,4 @@
-"""The best state sequence of a hidden Markov model: a chain of vector-matrix steps, and their winners walked back."""
+"""The best state sequence of a hidden Markov model: a chain of vector-matrix steps, whose winners are read backwards."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..step.einsum_op import one_dtype
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ViterbiResult:
-    """The best state sequence; a pytree.
+    """The best state sequence, as a pytree.
 
     Attributes:
-      score: its score, a scalar in the dtype of the inputs; the semiring's zero where no sequence is possible.
-      states: int32 (T,), the states from first to last; -1 where no sequence is possible.
+      score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is possible.
+      states: int32 (T,), the states from first to last; -1 if no sequence is possible.
       feasible: a boolean scalar, whether any sequence is possible.
     """
 
@@ -44,13 +44,13 @@ def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semirin
     Args:
       log_initial: (S,), of the first state.
       log_transition: (S, S), from the row's state to the column's.
-      log_emission: (T, S), of what is observed at each time, given each state. S and T are at least 1.
-        All of one dtype that the semiring takes. Scores add up in it: convert 16-bit floats for long sequences.
+      log_emission: (T, S), of the observation at each time, given each state. S and T are at least 1.
+        All have one dtype, which the semiring takes. Scores are added in this dtype: convert 16-bit floats for long sequences.
       semiring: a selective semiring, or its name.
 
     Returns:
-      A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest; then, going back, of
-      the equally good ways to each state the one through the smallest state before it.
+      A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest is taken; then, going
+      back, the smallest of the equally good states before each state.
 
     Raises:
       ShapeError, DTypeError, X64Error: the inputs do not fit.
@@ -93,8 +93,8 @@ def _decode(initial: Any, transition: Any, emission: Any, semiring: SelectiveSem
         before = winners[t, state]
         return before, before
 
-    winners = winners.at[-1].set(last.winner)  # one step too many led nowhere
-    # Over times that descend, not by reverse=True: converters of jaxprs know scans that go forward alone.
+    winners = winners.at[-1].set(last.winner)  # the additional last step has no next state
+    # Over descending times instead of reverse=True, because converters of jaxprs support only forward scans.
     _, backwards = lax.scan(back, last.winner, jnp.arange(emission.shape[0])[::-1])
     return last.value, jnp.where(last.feasible, backwards[::-1], -1), last.feasible
 

@@ -1,1 +1,1 @@
-"""How one contraction step is computed: `reference` is the definition, `choose` the lowering, by `blocked` or `direct`."""
+"""The computation of a contraction step: `reference` is the definition, `choose` selects the lowering, `blocked` or `direct`."""

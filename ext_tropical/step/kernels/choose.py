@@ -1,8 +1,8 @@
-"""The lowering of a step: which kernel computes it. The one place that decides.
+"""The lowering of a step: the choice between one reduction and a loop over blocks.
 
-Where one side is a vector all candidates are no more than the operands hold, and one reduction does it; a loop would
-have as many turns with next to nothing in each. So it is where candidates are few, as in every step of a network of
-small tables: a loop of one turn is no faster, and compiles five times as long.
+If one side is a vector, there are no more candidates than entries of the operands, and one reduction is enough; a loop
+would have many turns with little work in each. The same holds if there are few candidates, as in the steps of a network
+of small tables: a loop of one turn is not faster, and compiles five times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...algebra.semiring import SelectiveSemiring
 from . import blocked, direct
 
 SMALL = 1 << 13
-"""Candidates in all up to which one reduction does it: 64 KiB at most."""
+"""The most candidates for one reduction: 64 KiB at most."""
 
 
 def contract(
@@ -30,7 +30,7 @@ def contract(
       operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype; sizes
         may be symbolic.
       with_winner: whether winners are wanted.
-      contracted_last: of each operand, whether neighbours in memory, where it was transposed from, are contracted entries.
+      contracted_last: for each operand, whether contracted entries were adjacent in memory before it was transposed.
 
     Returns:
       (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The winner is the first best
@@ -50,7 +50,7 @@ def contract(
 
 
 def fits_one_reduction(batch: Any, count: Any, rows: Any, columns: Any) -> bool:
-    """Whether one reduction of all candidates does as well as any loop; a symbolic size is as large as it may be."""
+    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count as large."""
     few = _is_known(count) and count <= direct.FEW
     small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
     vector = any(_is_known(size) and size == 1 for size in (rows, columns))

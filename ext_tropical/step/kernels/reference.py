@@ -1,4 +1,4 @@
-"""The definition, in NumPy, as plain as it can be said."""
+"""The definition in NumPy, as simple as possible."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The native route on CPU: C++ through jax.ffi. `library` finds what was built at install, `kernel` calls it."""
+"""The native kernel on CPU: C++ through jax.ffi. `library` loads what was built at installation."""

@@ -1,7 +1,7 @@
-"""The shared library that was built when the package was installed: found, loaded and made known to JAX at first use.
+"""The shared library that is built at installation; it is loaded and registered with JAX at first use.
 
-Loading is guarded: JAX's CPU backend is up before a handler is registered, because one that was built for a newer JAX would
-otherwise take the whole backend down; so it fails alone, and the step is computed by XLA.
+JAX's CPU backend is started before a handler is registered, because a handler that was built for a newer JAX could
+otherwise break the whole backend. So only the handler fails, and XLA computes the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE = "kernels.shared"
 
 
 class Native(NamedTuple):
-    """What is known about the library.
+    """The state of the library.
 
     Attributes:
       instructions: the sets that it has for this machine, of "baseline", "AVX2" and "AVX-512", the widest last.

@@ -1,1 +1,1 @@
-"""The search on GPUs: a Pallas kernel for Mosaic GPU, opt-in until it was measured on a card."""
+"""The search on GPUs: a Pallas kernel for Mosaic GPU, off by default until it is measured on a card."""

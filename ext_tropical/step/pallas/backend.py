@@ -1,6 +1,6 @@
-"""Mosaic GPU, Pallas's backend for GPUs: whether it is here, found at first use, and whether the kernel may be used.
+"""Mosaic GPU, Pallas's backend for GPUs: whether it is available, checked at first use, and whether the kernel may be used.
 
-It is no part of what `import ext_tropical` loads: that would take a third of a second more, for nothing where there is no card.
+`import ext_tropical` does not load it, which would take a third of a second more even without a card.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOPPER = 9.0
 
 
 class Backend(NamedTuple):
-    """What is known about the backend.
+    """The state of the backend.
 
     Attributes:
       pallas: jax.experimental.pallas, or None.
