@@ -1,4 +1,4 @@
-"""L5: one value, whoever computes it."""
+"""L5: every route gives the same value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAME = "Let every route compute the same; state a tolerance where rounding may d
 
 
 def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """A plain call, against the oracle where there is one."""
+    """Makes a plain call and compares it with the oracle, if there is one."""
     with breaking("X8.1", "a plain call", "See the error."):
         got = subject.call(*inputs)
     subject.require_equal("a plain call" + (" against the oracle" if subject.oracle else ""), got, subject.expected(inputs), "X8.10", SAME)
@@ -39,7 +39,7 @@ def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Each route alone, in every precision and at other sizes: against the oracle, else against the first of them."""
+    """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or else with the first route."""
     elsewhere = [k.platform for k in subject.runtimes if k.family_id == subject.op.family_id and k.platform != current_platform()]
     unchecked = f"the kernel for {' and '.join(sorted(elsewhere))} was not run: this is {current_platform()}" if elsewhere else ""
     kinds = subject.routes(inputs)
@@ -61,7 +61,7 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         if want is None:
             want = wants[id(xs)] = got
         elif any(is_half(x.dtype) for x in xs) and len(got) == len(want):
-            # An integer output that says something of rounded values, such as which is the largest, may differ by the rounding.
+            # An integer output that depends on rounded values, such as the index of the largest, may differ by the rounding.
             judged = [is_inexact(y) for y in got]
             got, want = (list(itertools.compress(outs, judged)) for outs in (got, want))
         subject.require_equal(what, got, want, "X8.10", SAME)
@@ -69,7 +69,7 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 
 def _answer(subject: Subject, inputs: Inputs) -> Any:
-    """The oracle's outputs; None without an oracle, and where it does not take what was made from the example."""
+    """The oracle's outputs; None without an oracle, or if it does not take inputs made from the example."""
     if not subject.oracle:
         return None
     try:
@@ -90,7 +90,7 @@ def _place(kind: RouteKind, inputs: Inputs) -> str:
 
 
 def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """eager_execute itself: NumPy arrays, inputs left as they are, equal answers at every call."""
+    """Calls eager_execute directly: it returns NumPy arrays, does not change its inputs, and gives equal answers at every call."""
     op = subject.op
     if not has_host_form(op):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
@@ -112,7 +112,7 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Called again with other inputs between, and compiled anew; the inputs stay as they are."""
+    """Calls the op again after other inputs, and compiled again; the inputs do not change."""
     private = tuple(x.copy() for x in inputs)
     first = subject.call(*private)
     subject.call(*subject.rows(private, 2)[1])
@@ -126,7 +126,7 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The graph compiled by an Engine, with symbolic sizes bound to the example's and to others."""
+    """Compiles the graph in an Engine, with symbolic sizes bound to those of the example and to others."""
     graph = symbolic_graph(subject, inputs)
     runner = Engine()
     for made in _two_sizes(subject, inputs):
@@ -142,7 +142,7 @@ def _two_sizes(subject: Subject, inputs: Inputs) -> list[Inputs]:
 
 
 def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Exported for several platforms, reloaded from its bytes, and run; its attribute names the family."""
+    """Exports for several platforms, reloads the bytes, and runs them; the attribute names the family."""
     _require_exportable(subject, inputs)
     only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Write the lowering without host code, kernels and callbacks, so that it can be exported."
@@ -156,7 +156,7 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Exported with symbolic sizes, reloaded, and run at two sizes."""
+    """Exports with symbolic sizes, reloads, and runs at two sizes."""
     _require_exportable(subject, inputs)
     graph = symbolic_graph(subject, inputs).with_runtimes(subject.runtimes.only(RouteKind.LOWERING))
     if not graph.is_symbolic:
@@ -180,7 +180,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _require_exported_by_jax(subject: Subject, graph: Graph) -> None:
-    """Let a failure count only if JAX exports the lowering as a plain function, or does not even trace it, by the author's own code."""
+    """Let a failure count only if JAX exports the lowering as a plain function, or if the author's code cannot even be traced."""
     structs = [struct(m) for m in graph.input_metas]
     try:
         jax.eval_shape(lambda *xs: lowered(subject.op, xs), *structs)

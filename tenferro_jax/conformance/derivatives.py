@@ -1,4 +1,4 @@
-"""L3: derivatives agree with finite differences, are linear, and have adjoints; the op that a rule runs in place of another."""
+"""L3: derivatives agree with finite differences, are linear and have adjoints; differentiable forms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .smooth import Derivative, Mask, Smooth, at_two_sizes, directional, inner, 
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
 WITHIN = 1e-6
-"""Relative difference from the finite difference that a derivative may have, beside 8 times the difference's own error."""
+"""The relative error that a derivative may have, in addition to 8 times the error of the finite difference."""
 
 LINEARIZE = "Correct linearize."
 
 
 def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Traced only: both modes, every subset of inputs, every precision."""
+    """Traces derivatives in both modes, for every subset of inputs and every precision, and compares dtypes and shapes."""
     for dtype in FLOATS:
         try:
             view = smooth(subject, inputs, dtype, reverse=False)
@@ -59,7 +59,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 
 def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Along random directions, against finite differences of the values; at other sizes by all inputs together."""
+    """Compares with finite differences of the values along random directions; at other sizes for all inputs together."""
     yield from at_two_sizes(subject, inputs, _jvp)
 
 
@@ -78,7 +78,7 @@ def _jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
 
 
 def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: str, fix: str) -> Iterator[str]:
-    """One case an output: agreement where there is a derivative, and a note on the entries where there is none."""
+    """One case for each output: agreement where there is a derivative, and a note on the entries without one."""
     for g, w in zip(map(np.asarray, got), want, strict=True):
         kinks = w.smooth.size - int(w.smooth.sum())
         if kinks and kinks == w.smooth.size:
@@ -92,7 +92,7 @@ def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: st
 
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Tangents of a sum are the sum of tangents; a multiple gives the multiple; a zero gives zero."""
+    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, and that of zero is zero."""
     view = smooth(subject, inputs, reverse=False)
     at, rng = view.at(view.active), subject.rng
     u, v = view.random(at, rng), view.random(at, rng)
@@ -112,7 +112,7 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """With None for a tangent the others give what they give beside a zero."""
+    """A tangent of None gives the same result as a tangent of zeros."""
     view = smooth(subject, inputs, reverse=False)
     if len(view.active) < 2:
         raise NotApplicable("one input alone has derivatives", "Nothing is to be done.")
@@ -134,7 +134,7 @@ def _pushed(f: Callable[..., Any], at: Any, *direction: Any) -> Any:
 
 
 def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Forward over reverse against finite differences of the first derivative; reverse over reverse agrees with it."""
+    """Compares forward over reverse with finite differences of the first derivative, and with reverse over reverse."""
     if subject.order < 2:
         raise NotApplicable("order=1 was asked for", "Pass order=2.")
     view = smooth(subject, inputs)
@@ -166,7 +166,7 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 
 def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Without a rule every derivative is refused by name, from inside transforms alike."""
+    """Without a rule every derivative raises an error that names the family, also inside transforms."""
     floating = [i for i, x in enumerate(inputs) if is_inexact(x)]
     if not floating:
         raise NotApplicable("no input is floating or complex", "Nothing is to be done.")
@@ -193,7 +193,7 @@ TRANSPOSE = "Correct transpose_rule or linearize."
 
 
 def adjoint(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone, the others without cotangent; at other sizes whole."""
+    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; at other sizes for all together."""
     yield from at_two_sizes(subject, inputs, _adjoint)
 
 
@@ -233,7 +233,7 @@ def _size(a: Any, b: Any) -> float:
 
 
 def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """jax.linear_transpose by every subset of inputs that the op is linear in, the others as they are or zero, in every precision."""
+    """jax.linear_transpose in every subset of inputs that the op is linear in, with the others unchanged or zero, in every precision."""
     rule = subject.rules.rule_of(subject.op)
     if rule is None or not is_stated(rule, subject.op, "transpose_rule"):
         raise NotApplicable("no transpose_rule was given", "Override it where the op is linear.")
@@ -251,7 +251,7 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _linear(view: Smooth, mask: Mask) -> bool | None:
-    """Whether the op is linear in these inputs with the others as they are (False), at least with zeros for the others (True), or not."""
+    """Whether the op is linear in these inputs with the others unchanged (False), only with zeros for the others (True), or not at all."""
     for zero in (False, True) if len(mask) < len(view.active) else (False,):
         values, x = values_of(view, mask, _others(view, mask, zero)), view.at(mask)
         u = view.random(x, view.subject.rng)
@@ -260,7 +260,7 @@ def _linear(view: Smooth, mask: Mask) -> bool | None:
             both = values(*(2 * a - 3 * b for a, b in zip(x, u, strict=True)))
             wanted = [2 * a - 3 * b for a, b in zip(at_x, at_u, strict=True)]
         if zero and not any(np.any(y) for y in at_x):
-            continue  # with zeros for the others nothing is left: 0 / a is no linear function of a
+            continue  # zeros for the others do not help: 0 / a is not a linear function of a
         if all(np.isfinite(y).all() for y in both) and not view.subject.difference(both, wanted):
             return zero
     return None
@@ -293,7 +293,7 @@ FORM = "Let differentiable_form give an op of the same family and inputs, whose 
 
 
 def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Its first outputs are those of the op, in every precision."""
+    """The first outputs of the differentiable form are those of the op, in every precision."""
     rule = subject.rule()
     with breaking("X10.12", "differentiable_form", FORM):
         try:

@@ -1,4 +1,4 @@
-"""L5: the same values and derivatives where arrays are spread over devices."""
+"""L5: the same values and derivatives if arrays are spread over devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIX = "Keep lowerings free of what only works on one device; rules too."
 
 
 def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> Any:
-    """Two of the devices there are, or the one: more add no new case."""
+    """Two devices, or one if there is no second: more devices add no new case."""
     devices = jax.devices()[:2]
     return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
@@ -32,7 +32,7 @@ def _batches(subject: Subject, inputs: Inputs, mesh: Any) -> tuple[list[Inputs],
 
 
 def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """An element a device, checked and unchecked; and one input spread, the others replicated."""
+    """shard_map with one element on each device, checked and unchecked; and with one input spread and the others replicated."""
     mesh = _mesh()
     elements, args = _batches(subject, inputs, mesh)
     want = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
@@ -50,7 +50,7 @@ def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The derivative through shard_map: that of each element, summed for what is replicated."""
+    """The derivative through shard_map is that of each element, summed for replicated inputs."""
     view = smooth(subject, inputs)
     mesh = _mesh()
     elements, args = _batches(subject, view.inputs, mesh)
@@ -95,7 +95,7 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Under jit, on arrays whose first axis is spread by a NamedSharding."""
+    """Runs under jit on arrays whose first axis is spread by a NamedSharding."""
     if subject.routes(inputs) == (RouteKind.KERNEL,):
         raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
     mesh = _mesh()
@@ -106,7 +106,7 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """On a mesh with explicit axes, where the output shardings have to be known: a batch spread over it, and replicated inputs."""
+    """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over it, and with replicated inputs."""
     lowered = RouteKind.LOWERING in subject.routes(inputs)
     if not lowered and type(subject.op).infer_output_sharding is ExtensionOp.infer_output_sharding:
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding.")

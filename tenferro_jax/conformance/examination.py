@@ -1,4 +1,4 @@
-"""The list of checks, how one is run, case by case, its failure brought down to a small example; as a report and as pytest tests."""
+"""The list of checks; how a check is run and its failing example made smaller; check_extension and conformance_tests."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Check(NamedTuple):
     """One line of the report.
 
     Attributes:
-      law: the law it belongs to.
-      run: a generator over (subject, example) that yields once a case, a note where something had to be left out.
-      clauses: what it enforces, the main one first.
-      after: names of the checks without which it says nothing new.
+      law: the law of the check.
+      run: a generator over (subject, example) that yields once for each case; it yields a note if it left something out.
+      clauses: the clauses that it checks, the main one first.
+      after: names of checks that must pass first, because otherwise this one adds nothing.
     """
 
     law: str
@@ -94,14 +94,14 @@ CHECKS = (
 
 
 class Examination:
-    """The checks of one subject, each run once, when it is asked for."""
+    """The checks of one subject; each is run once, when its result is requested."""
 
     def __init__(self, subject: Subject):
         self.subject = subject
         self._findings: dict[str, Finding] = {}
 
     def finding(self, name: str) -> Finding:
-        """What a check found; the checks that it comes after are run before it."""
+        """The finding of a check; the checks of `after` are run first."""
         if name not in self._findings:
             check = next(c for c in CHECKS if c.name == name)
             before = check.after if name in FIRST else (*FIRST, *check.after)
@@ -147,7 +147,7 @@ def _broken(check: Check, error: Exception) -> Broken:
 
 
 def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:
-    """The failure at the smallest inputs found at which the same clause is broken."""
+    """The failure at the smallest inputs that break the same clause."""
     deadline = time.perf_counter() + SECONDS_TO_SHRINK
     pending, taken, runs = smaller(inputs), subject.metas(inputs) is not None, not subject.host_error(inputs)
     while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
@@ -166,7 +166,7 @@ def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) ->
 
 
 Progress = Callable[[Finding, int, int], object]
-"""Called after each check with what it found, its number from 0, and the number of checks."""
+"""Called after each check with its finding, its number from 0, and the number of checks."""
 
 
 def check_extension(
@@ -183,22 +183,22 @@ def check_extension(
 ) -> ConformanceReport:
     """Check an extension op against the contract: inference, identity, derivatives, vmap, every route and transform, bytes.
 
-    Everything is run with 64-bit types on, and with them off where that is the check. Small examples are best: a few
+    The checks run with 64-bit types on; one check runs with 64-bit types off. Small examples are best: a few
     elements, sizes that differ from each other, floating values away from ties and kinks.
 
     Args:
       op: the op.
-      *examples: inputs to run it on; each a tuple with one array for each input, or the bare array where the op has one input.
+      *examples: inputs for the op; each is a tuple with one array for each input, or a bare array if the op has one input.
         By default those of `op.example_inputs()`.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
       runtimes: kernels; each is compared with the other routes.
-      oracle: a NumPy function of the inputs that returns the outputs as a tuple: the independent answer. By default the
-        routes are compared with each other.
+      oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent answer. By default the
+        routes are only compared with each other.
       tolerance: relative difference between entries that counts as equal, finite; 0 for equality to the last bit. By default
-        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also be off by 64 eps of the largest
-        entry, or by that tolerance of it where it is less.
-      others: further ops of the family, which must not count as equal to this one.
-      order: 1 where the rule says that it has no second derivative.
+        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also differ by 64 eps of the largest
+        entry, or by that tolerance of it if this is less.
+      others: further ops of the family, which must not be equal to this one.
+      order: 1 if the rule has no second derivative by intention.
       seed: of the random directions.
       progress: called after each check with its Finding, its number and the number of checks.
 
@@ -206,8 +206,8 @@ def check_extension(
       The report; print it, or call `raise_if_failed()`.
 
     Raises:
-      InvalidConfig: no op, no examples, or an argument that cannot be.
-      ArityError: an example of another number of arrays than the op has inputs.
+      InvalidConfig: not an op, no examples, or an invalid argument.
+      ArityError: an example whose number of arrays is not that of the inputs.
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
@@ -244,16 +244,16 @@ def conformance_tests(
     order: int = 2,
     seed: int = 0,
 ) -> Callable[..., None]:
-    """A pytest test, parametrised by check: assign it to a name that starts with test.
+    """A pytest test, parametrised by check; assign it to a name that starts with test.
 
-    A check that does not apply is skipped with its reason. Nothing runs while tests are collected.
+    A check that does not apply is skipped with its reason. No check runs while tests are collected.
 
     Args:
       op, *examples, rules, runtimes, oracle, tolerance, others, order, seed: as for `check_extension`.
 
     Raises:
       ImportError: pytest is not installed.
-      ConformanceError: in a test, whose check failed.
+      ConformanceError: in the test of a check that failed.
 
     Example:
       >>> import numpy as np

@@ -1,4 +1,4 @@
-"""The inputs that an op is checked on: those given, and others made from them."""
+"""The inputs for the checks: the given ones, and others made from them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 
 
 def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
-    """The examples as tuples of NumPy arrays; those of the op where none are given.
+    """The examples as tuples of NumPy arrays; by default those of the op.
 
     Raises:
-      InvalidConfig: there are none, or what was given is no array.
-      ArityError: an example has another number of arrays than the op has inputs.
+      InvalidConfig: there are no examples, or a value is not an array.
+      ArityError: the number of arrays of an example is not that of the inputs.
     """
     where = f"check_extension of {op.family_id}"
     own = () if given else _offered(op, where)
@@ -64,7 +64,7 @@ def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
 
 
 def _own(array: Any, where: str) -> np.ndarray:
-    """A copy that nobody can write into."""
+    """A read-only copy."""
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
         raise InvalidConfig(
             where=where,
@@ -78,13 +78,13 @@ def _own(array: Any, where: str) -> np.ndarray:
 
 
 def replaced(full: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """The inputs with those of some numbers replaced."""
+    """The inputs, some of them replaced by number."""
     new = dict(zip(numbers, values, strict=True))
     return [new.get(i, x) for i, x in enumerate(full)]
 
 
 def first_wrong(wrong: Any, got: Any, want: Any, said: str) -> str:
-    """The first of the wrong entries in words, and how many they are; "" where there is none. `said` tells of what is wanted."""
+    """The first wrong entry as text, and the number of wrong entries; "" if there is none. `said` names the expected values."""
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -98,7 +98,7 @@ def is_half(dtype: Any) -> bool:
 
 
 def cast(inputs: Inputs, dtype: str) -> Inputs:
-    """Real floating inputs in another precision, complex ones in the one that goes with it."""
+    """Real floating inputs in another precision, complex ones in the corresponding precision."""
     complexes = {"float64": np.complex128, "float32": np.complex64}
     made = []
     for x in inputs:
@@ -116,7 +116,7 @@ def sizes_of(inputs: Inputs) -> list[int]:
 
 
 def resized(inputs: Inputs, old: int, new: int) -> Inputs:
-    """Every axis of size `old` cut, or repeated, to `new`: sizes that had to agree still do, and indices stay in range."""
+    """Every axis of size `old` cut, or repeated, to `new`: sizes that must agree still agree, and indices stay in range."""
     made = []
     indices = any(map(is_inexact, inputs)) and 0 < new < old
     for x in inputs:
@@ -138,8 +138,8 @@ def of_other_sizes(inputs: Inputs, news: Sequence[int]) -> Iterator[Inputs]:
 
 
 def grown(inputs: Inputs) -> Inputs:
-    """The inputs with all of their sizes one larger."""
-    for size in sizes_of(inputs):  # largest first, so that none is met again
+    """The inputs with all sizes larger by one."""
+    for size in sizes_of(inputs):  # largest first, so that no size is changed twice
         inputs = resized(inputs, size, size + 1) if size else inputs
     return inputs
 
@@ -160,7 +160,7 @@ def variants(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def smaller(inputs: Inputs) -> Iterator[Inputs]:
-    """Candidates for a smaller example at which a check still fails, smallest first."""
+    """Candidates for a smaller failing example, smallest first."""
     for old in sizes_of(inputs):
         for new in (1, old // 2, old - 1):
             if 0 < new < old:

@@ -1,4 +1,4 @@
-"""L1: infer_output_meta is what every route returns, for concrete and for symbolic sizes."""
+"""L1: every route returns the dtypes and shapes of infer_output_meta, for concrete and for symbolic sizes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ AGREE = "Make infer_output_meta and the implementation agree."
 
 
 def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Every route, in every precision and size that inference takes."""
+    """Compares the dtypes and shapes of every route with inference, in every precision and size that inference takes."""
     with breaking("X7.6", "inference", "Let it take the example, or give another example."):
         subject.carrier.infer(*map(meta_of, inputs))
     for made in variants(inputs):
         metas = subject.metas(made)
         if metas is None:
             continue
-        # The values alone, in the dtypes of the example: a dtype that inference takes is no value to refuse.
+        # The host form may refuse values only in the dtypes of the example, not a dtype that inference takes.
         refused = made is not inputs and subject.refuses(tuple(x.astype(like.dtype) for x, like in zip(made, inputs, strict=True)))
         if metas != subject.metas(made):
             raise Broken("X4.3", "infer_output_meta says something else at the second look", "Compute it from payload and inputs alone.")
@@ -55,7 +55,7 @@ def _text(metas: Sequence[TensorMeta] | None) -> str:
 
 
 def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
-    """What a route returns, as arrays or structs; None where there is no such route."""
+    """The outputs of a route, as arrays or structs; None if the op lacks the route."""
     op, structs = subject.op, [struct(meta_of(x)) for x in inputs]
     if kind is RouteKind.HOST:
         return None if not has_host_form(op) else run_host_form(op, inputs)
@@ -68,7 +68,7 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
 
 
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
-    """What eager_execute itself returns for read-only arrays: NumPy arrays, and the inputs as they were."""
+    """The outputs of eager_execute for read-only arrays; checks that they are NumPy arrays and that the inputs did not change."""
     private = [x.copy("K") for x in inputs]
     fix = "Do not write into an input; make a new array."
     try:
@@ -91,14 +91,14 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The lowering ends in standard ops, and is the same at every look."""
+    """The lowering ends in standard ops, and is the same each time it is traced."""
     if not has_lowering(subject.op):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     structs = [struct(meta_of(x)) for x in inputs]
     fix = "Write out the computation of the inner extension; only AD rules may call extensions."
     looks = []
     for _ in range(2):
-        # A new function at each look: JAX would answer the second from its cache.
+        # A new function each time, because JAX would take the second result from its cache.
         with breaking("X8.6", "the lowering", "Return None to decline, or correct it."):
             looks.append(jax.make_jaxpr(lambda *xs: lowering_body(subject.carrier, xs) or ())(*structs))
     inner = [carrier.family_id for carrier, _ in extensions_in(looks[0])]
@@ -111,9 +111,9 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """A symbol for each axis: different symbols that may be equal; bound to sizes, metas are those of concrete inference."""
+    """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes are those of concrete inference."""
     graph = symbolic_graph(subject, inputs)
-    # Sizes that all differ come first: what is wrong there is wrong for other reasons than a comparison.
+    # Sizes that all differ come first: an error there does not come from a comparison of sizes.
     for made in sorted([inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)], key=_has_equal_sizes):
         metas = subject.metas(made)
         if metas is None:
@@ -149,7 +149,7 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
-    """The op in a graph whose every axis has a symbol of its own; where only JAX compares sizes, equal sizes share one."""
+    """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share a symbol."""
     derived = type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta
     try:
         return _graph_of(subject, _symbolic_metas(inputs, shared=False))

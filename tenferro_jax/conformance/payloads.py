@@ -1,4 +1,4 @@
-"""L2: what an op is, and what it is not equal to. L6: its payload as text, and what is refused by a typed error that names the family."""
+"""L2: identity and equality of ops. L6: payloads as text, and refusals by typed errors that name the family."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 
 
 def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """A well-formed id that belongs to the class."""
+    """The family_id is well-formed and belongs to the class."""
     op = subject.op
     of_class = getattr(type(op), "family_id", None)
     fix = "Write family_id as a class attribute, or use @extension_op; make another family for an op with another id."
@@ -41,7 +41,7 @@ def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Two integers that stay as they are, also when the op has run."""
+    """input_count and output_count are integers that do not change, also after the op has run."""
     op = subject.op
     first = op.input_count, op.output_count
     for _ in range(3):
@@ -52,11 +52,11 @@ def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
         try:
             subject.carrier.infer(*map(meta_of, inputs))
         except TenferroError:
-            return  # the check of metas says so
+            return  # the check of metas reports it
 
 
 def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Equal payloads make equal carriers with equal hashes; other types and other bits make others."""
+    """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make unequal carriers."""
     op = subject.op
     with breaking("X4.1", "a copy of the op", "Let __post_init__ accept its own fields."):
         same = rebuilt(op)
@@ -70,7 +70,7 @@ def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The further ops given are other ops."""
+    """The ops of `others` are not equal to the op."""
     if not subject.others:
         raise NotApplicable("no other ops were given", "Pass others=(op, ...), ops with other payloads.")
     for other in subject.others:
@@ -80,7 +80,7 @@ def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def interning(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Added twice to a graph on the same inputs, it is one node."""
+    """An op that is added twice to a graph on the same inputs is one node."""
     builder = GraphBuilder()
     values = [builder.input(meta_of(x)) for x in inputs]
     first, second = (builder.add(op, *values) for op in (subject.op, rebuilt(subject.op)))
@@ -90,7 +90,7 @@ def interning(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """After inference and a run the op holds its fields and nothing else."""
+    """After inference and a run the op has no attributes besides its fields."""
     op = subject.op
     fields = set(_fields(op))
     before = payload_json(op)
@@ -109,7 +109,7 @@ def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The payload as text, and back through the factory of the family."""
+    """Writes the payload as text and reads it back with the factory of the family."""
     op = subject.op
     factory = lookup_extension_factory(op.family_id) or ExtensionFactory(type(op))
     fix = "Let decode and __post_init__ accept what payload_json writes."
@@ -126,14 +126,14 @@ def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
         except Broken:
             if each is op:
                 raise
-            continue  # a neighbour that the family does not take
+            continue  # a changed payload that the family does not take
         if Extension.of(back) != Extension.of(each):
             raise Broken("X5.9", f"{each!r}, written as {text}, is read as {back!r}", fix)
         yield
 
 
 def rebuilt(op: ExtensionOp) -> Any:
-    """An equal op made anew."""
+    """A new equal op."""
     return dataclasses.replace(op) if dataclasses.is_dataclass(op) else type(op)()
 
 
@@ -142,13 +142,13 @@ def _fields(op: Any) -> list[str]:
 
 
 def neighbours(op: ExtensionOp) -> Iterator[Any]:
-    """Ops whose payload differs in the type or the bits of one field, where the op takes that."""
+    """Ops whose payload differs in the type or the bits of one field, if the op accepts that."""
     for name in _fields(op):
         for value in _near(getattr(op, name)):
             try:
                 near = dataclasses.replace(op, **{name: value})  # type: ignore[type-var]
                 Extension.of(near)
-            except Exception:  # the op refuses such a payload, as it may
+            except Exception:  # the op may refuse such a payload
                 continue
             if payload_json(near) != payload_json(op):
                 yield near
@@ -176,7 +176,7 @@ _REFUSE = "Raise a typed error of tenferro_jax for what the op does not take, in
 
 
 def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """One array too few, one too many."""
+    """Calls the op with one array too few and with one too many."""
     extra = inputs[-1] if inputs else np.zeros(())
     for given in ([] if not inputs else [inputs[:-1]]) + [(*inputs, extra)]:
         try:
@@ -191,7 +191,7 @@ def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Other dtypes, ranks and sizes one input at a time: taken, or refused with a typed error that names the family."""
+    """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a typed error names the family."""
     for made in ((*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)):
         what = ", ".join(str(meta_of(x)) for x in made)
         try:
@@ -205,7 +205,7 @@ def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _run_as_far(subject: Subject, inputs: Inputs) -> Any:
-    """As far as a mistake shows: host code is run, a lowering is traced, unless inference has done that already."""
+    """Use an op far enough to see mistakes: run host code, or trace the lowering unless inference has done so."""
     subject.carrier.infer(*map(meta_of, inputs))
     if type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta:
         return None

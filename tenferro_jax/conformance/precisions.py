@@ -1,4 +1,4 @@
-"""L3: the rules in each precision that the op takes, against the same rules in double precision, which finite differences judge."""
+"""L3: rules in each precision of the op, compared with the same rules in double precision, which are compared with finite differences."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
 NEARBY = 8
-"""Number of points near the example at which derivatives are looked at, to see how much rounding may change them."""
+"""Number of points near the example at which derivatives are computed, to see how much rounding may change them."""
 
 
 def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """jvp and vjp in float32, complex64, bfloat16 and float16 against float64.
+    """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64.
 
-    They may differ by the rounding of the narrower dtype, and by what the derivative itself changes by near the example:
-    where rounding makes a tie, either side of a kink is right.
+    They may differ by the rounding of the narrower dtype, and by the change of the derivative near the example:
+    if rounding makes a tie, either side of a kink is correct.
     """
     reverse = True
     try:

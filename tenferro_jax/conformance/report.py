@@ -1,4 +1,4 @@
-"""What a conformance check found, as data and as a table."""
+"""The findings of conformance checks, as data and as a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 100
 
 
 class Verdict(enum.Enum):
-    """How a check ended. What does not apply was not checked, and never counts as passed."""
+    """The result of a check. A check that does not apply was not run, and never counts as passed."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -26,20 +26,20 @@ class Verdict(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Finding:
-    """What one check found.
+    """The finding of one check.
 
     Attributes:
       law: "L1" inference, "L2" identity, "L3" derivatives, "L4" vmap, "L5" one value everywhere, "L6" bytes and refusals.
       check: name of the check.
-      clauses: the clauses of the contract that it enforces.
+      clauses: the clauses of the contract that it checks.
       verdict: passed, failed, or not applicable.
       cases: how many cases held.
       seconds: wall time.
-      problem: what is wrong; why the check does not apply; for a passed check what it had to leave out, or "".
+      problem: what is wrong; or why the check does not apply; or what a passed check left out; or "".
       clause: the clause that is broken, or "".
       example: the smallest inputs found at which the check fails.
       fix: what to do.
-      waits_for: the failed check that has to pass before this one says anything, or "".
+      waits_for: the failed check that must pass before this one can run, or "".
     """
 
     law: str
@@ -63,7 +63,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConformanceReport:
-    """What `check_extension` found; printing it gives a table.
+    """The report of `check_extension`; printing it gives a table.
 
     Attributes:
       family_id: the family of the op.
@@ -139,7 +139,7 @@ def _failures(failures: Sequence[Finding]) -> list[str]:
     lines = []
     seen: dict[tuple[str, str], str] = {}
     for finding in failures:
-        # What was being done comes first in a problem; behind it one mistake has one text wherever it is met.
+        # A problem begins with the action; the rest of the text is the same for the same mistake.
         cause = finding.clause, finding.problem.partition(": ")[2] or finding.problem
         lines += ["", f"FAILED {finding.law} {finding.check}: clause {finding.clause}"]
         if cause in seen:

@@ -1,4 +1,4 @@
-"""L3: what a rule does with the slots that are None, read from what it emits."""
+"""L3: the treatment of slots that are None, read from the traced rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADDS = ("add", "add_any", "sub")
 
 
 class Traced(NamedTuple):
-    """What a value in a rule is made from."""
+    """The inputs from which a value in a rule is computed."""
 
     zero: bool = False
     tangent: bool = False
@@ -30,7 +30,7 @@ class Traced(NamedTuple):
 
 
 def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """An output that no given tangent reaches gets None, and no term is computed from zeros made for an inactive input."""
+    """An output that no given tangent reaches gets None, and the rule computes no term from zeros that it made for an inactive input."""
     view = smooth(subject, inputs, reverse=False)
     _, _, most = _emitted(view, view.active)
     for mask in view.masks():
@@ -46,8 +46,8 @@ def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
-    """What a rule emits for some active inputs: the outputs that get a tangent, what each of these is made from, and how many sums
-    have a term, and products without a tangent a factor, that is zeros which the rule made.
+    """The traced rule for some active inputs: the outputs that get a tangent, the inputs of each, and the number of sums with a term,
+    and of products with a factor, of zeros that the rule made.
     """
     subject = view.subject
     rule = subject.rule()
@@ -85,7 +85,7 @@ def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
             terms += more
         else:
             tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
-            has_zero = any(t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True))  # a number is no tensor
+            has_zero = any(t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True))  # a number is not a tensor
             multiplies = eqn.primitive.name in MULTIPLIES or isinstance(eqn.params.get("op"), Extension)
             terms += has_zero and (eqn.primitive.name in ADDS or (multiplies and primal and not tangent))
             zero = bool(given) and all(t.zero for t in given) and len(given) == 1

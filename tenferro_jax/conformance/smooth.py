@@ -1,9 +1,9 @@
-"""What the derivative checks share: the op as a function of the inputs that have derivatives, and finite differences of it.
+"""Shared by the derivative checks: the op as a function of its differentiable inputs, and finite differences of it.
 
-Central differences at h, h/2, h/4 are extrapolated to an error of order h^6, one-sided ones to h^3. Where the one-sided
-derivatives of both sides differ at every h there is a kink (or noise), and no derivative is claimed. Elsewhere the error is
-taken to be what the three estimates and the last step of the extrapolation differ by, or the rounding of the values, and of
-all h the one with the smallest error counts. For functions that are smooth on the scale of 1 that is 1e-9 or better.
+Central differences at h, h/2, h/4 are extrapolated to an error of order h^6, one-sided ones to h^3. If the one-sided
+derivatives of both sides differ at every h, there is a kink (or noise) and no derivative. Otherwise the error is estimated
+from the differences of the three estimates and the last step of the extrapolation, and from the rounding of the values; the
+h with the smallest error counts. For functions that are smooth on the scale of 1 the error is 1e-9 or better.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Derivative(NamedTuple):
 
     Attributes:
       value: the estimate, entry by entry.
-      error: how far it may be off.
+      error: its estimated error.
       smooth: where it exists.
     """
 
@@ -93,7 +93,7 @@ def _extrapolated(estimates: Sequence[Any], factors: Sequence[int]) -> Any:
 
 
 def _merged(old: Derivative, new: Derivative) -> Derivative:
-    """Entry by entry the step with the smaller error, of those at which it is smooth."""
+    """For each entry the step with the smaller error, among the steps at which it is smooth."""
     keep = old.smooth & ~(new.smooth & (new.error < old.error))
     value, error = (np.where(keep, a, b) for a, b in ((old.value, new.value), (old.error, new.error)))
     return Derivative(value, error, old.smooth | new.smooth)
@@ -104,13 +104,13 @@ Mask = tuple[int, ...]
 
 
 class Smooth(NamedTuple):
-    """The op as a function of some inputs, with its floating outputs alone.
+    """The op as a function of some inputs, with only its floating outputs.
 
     Attributes:
       inputs: all inputs.
       active: which of them have derivatives.
       outputs: which outputs have derivatives.
-      undeclared: what the rule declares NOT_DIFFERENTIABLE, in words.
+      undeclared: the slots that the rule declares NOT_DIFFERENTIABLE, as text.
     """
 
     subject: Subject
@@ -120,7 +120,7 @@ class Smooth(NamedTuple):
     undeclared: str
 
     def function(self, mask: Mask, others: Sequence[Any] | None = None) -> Callable[..., tuple[Any, ...]]:
-        """A function of the inputs in `mask`, the others held (as they are in `others`)."""
+        """A function of the inputs in `mask`, with the others fixed (to those in `others`)."""
 
         def run(*moving: Any) -> tuple[Any, ...]:
             outs = self.subject.call(*replaced(self.inputs if others is None else others, mask, moving))
@@ -144,7 +144,7 @@ class Smooth(NamedTuple):
         return max(1e-9, *(float(jnp.finfo(dtype).eps) ** 0.75 for dtype in met))
 
     def require_finite(self, derivatives: Any) -> None:
-        """NotApplicable where derivatives are not finite and neither are the values."""
+        """Raise NotApplicable if neither derivatives nor values are finite."""
         if all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
             return
         if not all(np.isfinite(y).all() for y in self.function(())()):
@@ -168,7 +168,7 @@ def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True, linearized: bool = True) -> Smooth:
-    """The derivative view of an example, of the inputs that have derivatives in that mode; NotApplicable where there is none."""
+    """The derivative view of an example, for the inputs with derivatives in that mode; NotApplicable if there are none."""
     rule = subject.rule()
     if linearized and not is_stated(rule, subject.op, "linearize"):
         raise NotApplicable("the rule has transpose_rule alone", "Override linearize, if the op is to be differentiated.")
@@ -201,7 +201,7 @@ def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
 
 
 def values_of(view: Smooth, mask: Mask, others: Sequence[Any] | None = None) -> Callable[..., list[np.ndarray]]:
-    """The floating outputs by NumPy, the oracle's where there is one, as a function of the inputs in `mask`."""
+    """The floating outputs in NumPy, those of the oracle if there is one, as a function of the inputs in `mask`."""
 
     def run(*moving: Any) -> list[np.ndarray]:
         answer = view.subject.oracle or view.subject.call
@@ -221,18 +221,18 @@ def names(mask: Sequence[int]) -> str:
 
 
 def at_two_sizes(subject: Subject, inputs: Inputs, check: Callable[[Subject, Inputs, str], Iterator[str | None]]) -> Iterator[str | None]:
-    """A check at the example, and at other sizes if the op takes any; there its third argument names them."""
+    """A check at the example, and at other sizes if the op takes any; the third argument names these sizes."""
     yield from check(subject, inputs, "")
     other = _of_another_size(subject, inputs)
     if other is not None:
-        with contextlib.suppress(NotApplicable):  # the example itself was judged
+        with contextlib.suppress(NotApplicable):  # the example itself was checked
             yield from check(subject, other, f" at {', '.join(str(meta_of(x)) for x in other)}")
 
 
 def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
     """The inputs cut by one along every axis, or along those of one size; only inputs at which the op has finite values.
 
-    They are cut, because repeated values are ties and repeated rows singular matrices; sizes of 1 grow where there are no others.
+    They are cut, because repeated values are ties and repeated rows are singular matrices; if all sizes are 1, they grow.
     """
     sizes = [size for size in sizes_of(inputs) if size > 1]
     everywhere = inputs
@@ -245,7 +245,7 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
         if [x.shape for x in made] != [x.shape for x in inputs] and subject.metas(made) is not None:
             try:
                 outs = subject.expected(made)
-            except Exception:  # the op need not take values that nobody gave
+            except Exception:  # the op need not take these values
                 continue
             if all(np.isfinite(y).all() for y in outs if is_inexact(y)):
                 return made
@@ -253,8 +253,8 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
 
 
 def inner(a: Any, b: Any) -> float:
-    """Sum of products over all arrays: JAX's pairing, without conjugates. Of complex numbers the real part: a derivative of abs(z)**2
-    is linear over the reals alone."""
+    """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the real part, because the derivative
+    of abs(z)**2 is linear only over the reals."""
     return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""The op under examination: how it is called, what it should give, and what checks say of it."""
+"""The op that is checked: how it is called, its expected outputs, and the exceptions of checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Broken(Exception):
 
 
 class NotApplicable(Exception):
-    """Raised by a check that says nothing of this op."""
+    """Raised by a check that does not apply to this op."""
 
     def __init__(self, reason: str, instead: str):
         self.reason, self.instead = reason, instead
@@ -43,7 +43,7 @@ class NotApplicable(Exception):
 
 
 class Claim(NamedTuple):
-    """A JAX-traceable function, its arguments, and the arrays that it should give."""
+    """A JAX-traceable function, its arguments, and its expected arrays."""
 
     what: str
     fn: Callable[..., Any]
@@ -52,7 +52,7 @@ class Claim(NamedTuple):
 
 
 ROUNDINGS = 64
-"""Units in the last place of the largest entry by which every entry may be off."""
+"""Units in the last place of the largest entry by which every entry may differ."""
 
 Oracle = Callable[..., Sequence[Any]]
 
@@ -106,11 +106,11 @@ class Subject:
 
     @property
     def rng(self) -> np.random.Generator:
-        """A generator that starts anew at every look, so that each check draws the same numbers whichever run before it."""
+        """A new generator at each access, so that each check draws the same numbers, whichever checks ran before."""
         return np.random.default_rng(self.seed)
 
     def rule(self) -> ExtensionAdRule:
-        """The AD rule of the op's family; NotApplicable where none was given."""
+        """The AD rule of the op's family; NotApplicable if there is none."""
         rule = self.rules.rule_of(self.op)
         if rule is None:
             raise NotApplicable("no AD rule for the family", "Override linearize, or pass rules=ExtensionRuleSet(...).")
@@ -121,25 +121,25 @@ class Subject:
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
 
     def metas(self, inputs: Sequence[Any]) -> tuple[TensorMeta, ...] | None:
-        """What inference says; None where it refuses the inputs with a typed error."""
+        """The result of inference; None if it refuses the inputs with a typed error."""
         try:
             return self.carrier.infer(*map(meta_of, inputs))
         except TenferroError:
             return None
 
     def accepted(self, candidates: Iterable[Inputs]) -> list[Inputs]:
-        """Those of the inputs made here that inference takes and whose values the host form does not refuse."""
+        """Those of the generated inputs that inference and the host form accept."""
         return [inputs for inputs in candidates if self.metas(inputs) is not None and not self.refuses(inputs)]
 
     def refuses(self, inputs: Inputs) -> bool:
-        """Whether the host form raises for the values of inputs made here, which is its right; the report notes it."""
+        """Whether the host form raises for the values of generated inputs, which it may do; the report notes it."""
         error = self.host_error(inputs)
         if error:
             self.notes.update({f"not applicable there: the op refuses values made from the example ({error})": None})
         return bool(error)
 
     def host_error(self, inputs: Inputs) -> str:
-        """What eager_execute raises, in words; "" where it runs, or there is none."""
+        """The exception of eager_execute as text; "" if it runs or does not exist."""
         if not has_host_form(self.op):
             return ""
         try:
@@ -151,7 +151,7 @@ class Subject:
         return ""
 
     def rows(self, inputs: Inputs, count: int) -> list[Inputs]:
-        """`count` examples like this one: made from it, else the author's of the same metas, in turn."""
+        """`count` examples like this one: generated from it, or else the author's examples of the same metas, in turn."""
         made = rows(inputs, count)
         if not any(self.refuses(each) for each in made[1:]):
             return made
@@ -160,7 +160,7 @@ class Subject:
         return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
-        """The right outputs: the oracle's, else those of a plain call."""
+        """The expected outputs: those of the oracle, or else of a plain call."""
         key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
         if key not in self._expected:
             outs = tuple(map(np.asarray, self.call(*inputs) if self.oracle is None else self._of_oracle(self.oracle, inputs)))
@@ -168,7 +168,7 @@ class Subject:
         return self._expected[key]
 
     def _of_oracle(self, oracle: Oracle, inputs: Inputs) -> Sequence[Any]:
-        """The oracle's answer in the dtypes of the op: NumPy's precision is not the point, and it computes halves in float32."""
+        """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it computes 16-bit floats in float32."""
         outs = [np.asarray(y) for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))]
         metas = self.metas(inputs)
         if metas is None or len(metas) != len(outs):
@@ -193,12 +193,12 @@ class Subject:
     def _has_route(self, kind: RouteKind, metas: tuple[TensorMeta, ...]) -> bool:
         try:
             route_of(self.carrier.with_runtimes(self.runtimes.only(kind)), metas, here())
-        except Exception:  # Unsupported, or what the author's lowering raises; the checks of inference say so
+        except Exception:  # Unsupported, or an exception of the author's lowering; the checks of inference report it
             return False
         return True
 
     def difference(self, got: Any, want: Any) -> str:
-        """Where two nests of arrays differ, in words; "" where they agree within the tolerance."""
+        """The difference of two nests of arrays as text; "" if they agree within the tolerance."""
         got, want = jax.tree.leaves(got), jax.tree.leaves(want)
         if len(got) != len(want):
             return f"{len(got)} arrays where {len(want)} were expected"
@@ -215,7 +215,7 @@ class Subject:
             yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
-        """What the functions give. All are compiled as one program; where that fails, one by one, to say which."""
+        """The results of the functions, compiled as one program; if that fails, one by one, to find the failing one."""
         try:
             got = jax.jit(lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)])([c.args for c in claims])
             jax.block_until_ready(got)
@@ -247,7 +247,7 @@ def _is_tolerance(value: Any) -> bool:
 
 @contextlib.contextmanager
 def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
-    """An exception inside is a broken clause: this one, or the one that the exception itself is the refusal of."""
+    """An exception inside is a breach of this clause, or of the clause to which the exception belongs."""
     try:
         with host_errors():
             yield
@@ -267,7 +267,7 @@ def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
 
 
 def _clause_of(error: Exception) -> str:
-    """The clause that one of our own errors is the refusal of, or ""."""
+    """The clause to which one of our own errors belongs, or ""."""
     in_rule = isinstance(error, TenferroError) and error.where.startswith(("linearize of", "transpose_rule of"))
     if isinstance(error, MetaMismatchError):
         return "X10.8" if in_rule else "X13.2" if error.where.startswith("batched()") else "X7.1"
@@ -299,7 +299,7 @@ def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> s
         with np.errstate(all="ignore"):
             size: Any = abs(b)
             scale = np.max(size, where=np.isfinite(size), initial=0.0)
-            # What cancels keeps the rounding of its terms: a floor, of some units in the last place of the largest entry.
+            # After cancellation the rounding of the terms stays: some units in the last place of the largest entry are allowed.
             wrong = ~equal & ~(abs(a - b) <= allowed * size + min(allowed, ROUNDINGS * eps) * scale)
     limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
     text = first_wrong(wrong, got, want, "{} was expected")

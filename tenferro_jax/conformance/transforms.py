@@ -1,4 +1,4 @@
-"""L4: vmap is the stack of the op on each element. L5: the same values and derivatives inside JAX's other transforms."""
+"""L4: vmap equals the stack of the op on each element. L5: the same values and derivatives inside JAX's other transforms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in 
 
 
 def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """scan, while, cond and switch."""
+    """Runs inside scan, while, cond and switch."""
     elements = subject.rows(inputs, 2)
     want = subject.expected(inputs)
     stacked = tuple(np.stack(column) for column in zip(*elements, strict=True))
@@ -53,7 +53,7 @@ def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The derivative through scan, cond, checkpoint and a custom_vjp, against that of a plain call."""
+    """Compares the derivative through scan, cond, checkpoint and a custom_vjp with that of a plain call."""
     view = smooth(subject, inputs)
     at, w = view.at(view.active), view.cotangents(subject.rng)
     f = view.function(view.active)
@@ -82,7 +82,7 @@ def _pulled(f: Callable[..., Any], cotangents: Any, *xs: Any) -> Any:
 
 
 def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f with its own derivative written as a custom_vjp around it."""
+    """f inside a custom_vjp with f's own derivative."""
 
     @jax.custom_vjp
     def wrapped(*xs: Any) -> Any:
@@ -93,11 +93,11 @@ def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ahead_of_time(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Lowered and compiled ahead of time, with inputs donated."""
+    """Lowers and compiles ahead of time, with donated inputs."""
     want = subject.expected(inputs)
     free = [(y.dtype, y.shape) for y in want]
     donated = []
-    for i, x in enumerate(inputs):  # JAX warns of a donated input that no output can take the place of
+    for i, x in enumerate(inputs):  # JAX warns of a donated input whose memory no output can reuse
         if (x.dtype, x.shape) in free:
             free.remove((x.dtype, x.shape))
             donated.append(i)
@@ -109,13 +109,13 @@ def ahead_of_time(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Traced under jax.checking_leaks and jax.enable_checks: no tracer is kept, no rule of JAX is broken."""
+    """Traces under jax.checking_leaks and jax.enable_checks: no tracer leaks, and no check of JAX fails."""
     _trace_checked(subject.call, inputs)
     yield
 
 
 def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The derivative traced in the same way."""
+    """Traces the derivative in the same way."""
     view = smooth(subject, inputs)
     _trace_checked(functools.partial(_pulled, view.function(view.active), view.cotangents(subject.rng)), view.at(view.active))
     yield
@@ -128,7 +128,7 @@ def _trace_checked(fn: Callable[..., Any], inputs: Inputs) -> None:
 
 
 def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """float32 while 64-bit types are off: the same values as float32 while they are on."""
+    """Runs in float32 while 64-bit types are off: the values are those of float32 while they are on."""
     single = cast(inputs, "float32")
     if any(x.dtype.itemsize >= 8 and x.dtype != np.complex64 for x in single):
         single = tuple(x.astype(np.int32) if x.dtype.kind in "iu" and x.dtype.itemsize == 8 else x for x in single)
@@ -146,11 +146,11 @@ def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 Axes = tuple[int | None, ...]
 SAMPLED = {True: 8, False: 2}
-"""How many mixed places of the batch axis are drawn, for an op with and without its own batched(): without, JAX moves the axes."""
+"""How many mixed positions of the batch axis are drawn, for an op with its own batched() and without, where JAX moves the axes."""
 
 
 def choices(inputs: Inputs, rng: np.random.Generator, sampled: int) -> list[Axes]:
-    """Every place of the batch axis in every subset of inputs; where these are many, each place alone, all in front, and a sample."""
+    """Every position of the batch axis in every subset of inputs; if these are many, each position alone, all in front, and a sample."""
     options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
     nothing: Axes = (None,) * len(inputs)
     if math.prod(map(len, options)) <= 2 * sampled:
@@ -177,7 +177,7 @@ def _fix(op: ExtensionOp) -> tuple[str, str]:
 
 
 def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The batch at every axis of every input, mixed over the inputs; outputs stacked in front and behind."""
+    """Maps every axis of every input, also mixed over the inputs; outputs are stacked as first and as last axis."""
     _require_inputs(inputs)
     elements = subject.rows(inputs, 3)
     has_own = type(subject.op).batched is not ExtensionOp.batched
@@ -192,7 +192,7 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Two levels, of one input each and of all at once."""
+    """Maps twice, over one input each and over all at once."""
     _require_inputs(inputs)
     elements = subject.rows(inputs, 4)
     over_all = jax.vmap(jax.vmap(subject.call), axis_name="outer")
@@ -213,7 +213,7 @@ def _grid(cells: Sequence[Sequence[Sequence[np.ndarray]]]) -> tuple[np.ndarray, 
 
 
 def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The derivative of each element: by vmap of the derivative, and by the derivative of vmap, where unmapped inputs add up."""
+    """Compares the derivative of each element with vmap of the derivative and the derivative of vmap, which sums over unmapped inputs."""
     view = smooth(subject, inputs)
     elements = subject.rows(view.inputs, 2)
     w = view.cotangents(subject.rng)

@@ -255,7 +255,7 @@ class Acosh(Unary):
     """Inverse hyperbolic cosine; NaN below 1.
 
     C1: floating or complex.
-    Gradient: t / sqrt(x**2 - 1); JAX's, of the wrong sign for complex x with a negative real part.
+    Gradient: t / sqrt(x**2 - 1); JAX's has the wrong sign for complex x with a negative real part.
     Example: Acosh().apply(1.0) = 0.0
     """
 

@@ -27,10 +27,10 @@ def _precision(names: Any) -> Any:
 
 
 def precision_names(precision: Any) -> Any:
-    """What `jax.numpy` takes as precision, as the names that ops hold.
+    """A precision argument of `jax.numpy`, as the names that ops hold.
 
     Raises:
-      InvalidConfig: something else.
+      InvalidConfig: another value.
 
     Example:
       >>> precision_names("highest"), precision_names("BF16_BF16_F32"), precision_names(None)
@@ -45,7 +45,7 @@ def precision_names(precision: Any) -> Any:
         if len(pair) == 2 and all(isinstance(each, str | lax.Precision) for each in pair):
             return tuple(lax.Precision(each).name for each in pair)
     except ValueError:
-        pass  # a text that is none of its names
+        pass  # a text that is not one of its names
     raise InvalidConfig(
         where="precision",
         given=repr(precision),
@@ -56,9 +56,9 @@ def precision_names(precision: Any) -> Any:
 
 @op
 class DotGeneral(StdTensorOp):
-    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free. Of booleans or and and.
+    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free. For booleans "or" and "and".
 
-    C1: contracted and batch axes pair up in equal sizes, each named once. C2: of two dtypes the result has JAX's common one.
+    C1: paired contracted and batch axes have equal sizes, each axis named once. C2: for two dtypes the result has JAX's common dtype.
     Gradient: linear in each input.
     Example: DotGeneral((1,), (0,)).apply(np.ones((1, 3)), np.ones((3, 1))) = [[3.0]]
     """
@@ -88,7 +88,7 @@ class Convolution(StdTensorOp):
     Each of the three `*_spec` tuples gives the axis of (batch, feature, spatial...), for the kernel of
     (output feature, input feature, spatial...).
 
-    C1: two or more axes, one entry a spatial axis. C2: feature_group_count and batch_group_count divide, one of them is 1. C3: one dtype.
+    C1: two or more axes, one entry for each spatial axis. C2: feature_group_count and batch_group_count divide, one is 1. C3: one dtype.
     Gradient: linear in each input.
     Example: Convolution((1,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]).apply(np.ones((1, 1, 3)), np.ones((1, 1, 2))) = [[[2.0, 2.0]]]
     """

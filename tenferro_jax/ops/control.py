@@ -1,4 +1,4 @@
-"""Control flow. Bodies are graphs; this floor only asks that a body can be called on arrays."""
+"""Control flow. Bodies are graphs; this module only requires that a body can be called on arrays."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class _Carrying(StdTensorOp):
 
 @op
 class Scan(_Carrying):
-    """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times; slices are of the scanned inputs' first axes.
+    """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times, on slices of the scanned inputs' first axes.
 
-    The inputs are constant_count constants, carry_count initial carries, then the scanned arrays; the outputs the last
+    The inputs are constant_count constants, carry_count initial carries, then the scanned arrays; the outputs are the last
     carries, then the results stacked along a new first axis.
 
     C1: the body's carries keep dtype and shape. C2: scanned arrays have first axes of the length. C3: length and unroll not negative.
@@ -83,7 +83,7 @@ class Cond(StdTensorOp):
     """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped into range, or a boolean.
 
     C1: an int32 index of shape (); or a boolean one for two branches, False for the first.
-    C2: every branch takes the operands to the same dtypes and shapes.
+    C2: every branch has outputs of the same dtypes and shapes.
     Gradient: forward and reverse, through the branch that ran.
     Example: Cond((graph(lambda x: -x), graph(lambda x: x * 2.0))).apply(np.int32(1), 3.0) = [6.0]
     """
@@ -105,13 +105,13 @@ class Cond(StdTensorOp):
 
 @op
 class LinearSolve(StdTensorOp):
-    """x with matvec(x) = b, by the graph `solve`; differentiated by the implicit function theorem, not through `solve`.
+    """x with matvec(x) = b, computed by the graph `solve`; differentiated by the implicit function theorem, not through `solve`.
 
     `constant_counts` are the numbers of constants of matvec, solve and transpose_solve, which come first and in this
     order; b follows. A graph takes its constants, then the vector.
 
     C1: matvec, solve and transpose_solve keep dtypes and shapes of b. C2: matvec is linear.
-    Gradient: forward; reverse where transpose_solve is given.
+    Gradient: forward; reverse if transpose_solve is given.
     Example: LinearSolve(graph(lambda x: 2.0 * x), graph(lambda b: b / 2.0), None, (0, 0, 0)).apply(3.0) = [1.5]
     """
 
@@ -150,7 +150,7 @@ class LinearSolve(StdTensorOp):
 
 class _Custom(_Carrying):
     def _named_body(self) -> Any:
-        """The body under its author's name, with a mark by which `known_custom` finds the op again."""
+        """The body with its author's name, and a mark by which `known_custom` finds the op again."""
         s: Any = self
         mark = vars(s).get("_mark") or f"{s.name}#{next(_NUMBERS)}"
         object.__setattr__(s, "_mark", mark)
@@ -170,7 +170,7 @@ _MARKED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 def known_custom(name: str, inputs: Sequence[Any]) -> Any:
     """The op whose call JAX recorded under this name on inputs of these metas; None for other functions.
 
-    Its rules need not be traced again. Under vmap the name stays and the shapes do not, so that the op is not meant.
+    Its rules need not be traced again. Under vmap the name stays but the shapes change, so that this is another op.
     """
     op = _MARKED.get(name)
     return op if op is not None and tuple(inputs) == op.body.input_metas else None
@@ -209,7 +209,7 @@ class CustomJvp(_Custom):
 class CustomVjp(_Custom):
     """`body(*xs)`, differentiated in reverse by its author: `forward(*xs) -> (*outputs, *residuals)`, `backward`.
 
-    backward takes residuals and the cotangents of the inexact outputs to the cotangents of the inexact inputs.
+    backward computes the cotangents of the inexact inputs from residuals and the cotangents of the inexact outputs.
 
     C1: the first outputs of forward are those of body.
     Gradient: reverse mode by the rule; forward mode is refused.

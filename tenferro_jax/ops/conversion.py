@@ -13,7 +13,7 @@ from .op import INEXACT, Binary, Unary, op
 
 @op
 class Convert(Unary):
-    """x in another dtype by JAX's rules: to integers toward zero, to bool whether it is not 0, complex to its real part.
+    """x in another dtype by JAX's rules: to integers toward zero, to bool as x != 0, complex to its real part.
 
     Gradient: linear between inexact dtypes, none through integers.
     Example: Convert(np.dtype("int32")).apply(2.7) = 2
@@ -23,7 +23,7 @@ class Convert(Unary):
 
     def apply(self, x: Any) -> Any:
         if jnp.iscomplexobj(x) and not jnp.issubdtype(self.dtype, jnp.complexfloating):
-            x = lax.real(x)  # what lax does by itself too, with a warning
+            x = lax.real(x)  # as lax does itself, but with a warning
         return lax.convert_element_type(x, self.dtype)
 
 
@@ -47,7 +47,7 @@ class ReducePrecision(Unary):
     """x rounded to a format of fewer bits, kept in its dtype.
 
     C1: floating. C2: exponent_bits at least 1, mantissa_bits at least 0.
-    Gradient: the tangent, rounded likewise.
+    Gradient: the tangent, rounded in the same format.
     Example: ReducePrecision(8, 7).apply(np.float32(1.001)) = 1.0
     """
 
@@ -96,7 +96,7 @@ class Complex(Binary):
 
 @op
 class Conj(Unary):
-    """The complex conjugate; real x as it is.
+    """The complex conjugate; real x is unchanged.
 
     C1: floating or complex.
     Gradient: linear over the reals.

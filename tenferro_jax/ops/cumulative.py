@@ -35,7 +35,7 @@ class CumProd(_Cumulative):
     """Running product along an axis, from its end if reverse.
 
     C1: 0 <= axis < rank. C2: numeric.
-    Gradient: that of the product; through zeros exact.
+    Gradient: that of the product; exact at zeros.
     Example: CumProd(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0, 6.0]
     """
 

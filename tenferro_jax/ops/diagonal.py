@@ -98,7 +98,7 @@ class Triu(_Triangle):
 
 @op
 class PadToMatch(StdTensorOp):
-    """x padded with zeros at the end of an axis up to the size of the second input; x where that is no larger.
+    """x padded with zeros at the end of an axis to the size of the second input; x if that size is not larger.
 
     C1: 0 <= axis < both ranks.
     Gradient: linear in x, none in the second input.

@@ -1,4 +1,4 @@
-"""What the fields of standard ops may hold: a closed list of kinds, each named by an annotation, and the check of an op against its own."""
+"""The types that fields of standard ops may have, each with an annotation, and the check of an op's fields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Precision = Annotated[Any, _is_precision]
 """Names of lax.Precision, the name of a lax.DotAlgorithmPreset, or None."""
 Accuracy = Annotated[Any, lambda value: value is None or isinstance(value, jax.lax.AccuracyMode)]
 Body = Annotated[Any, lambda value: callable(value) and hasattr(value, "outputs")]
-"""A graph, which this floor does not know: what can be called on arrays and has outputs."""
+"""A graph, of which this layer only knows that it can be called on arrays and has outputs."""
 
 
 class _Kind(NamedTuple):
@@ -52,7 +52,7 @@ class _Kind(NamedTuple):
 
 
 def wrong_field(op: Any) -> tuple[str, str] | None:
-    """What a field of an op holds, and what its annotation needs, where they differ.
+    """The first field of an op that does not fit its annotation, and what the annotation needs; or None.
 
     Example:
       >>> from tenferro_jax.ops.cumulative import CumSum

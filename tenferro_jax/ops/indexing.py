@@ -1,4 +1,4 @@
-"""Data movement whose pattern is data: gather, scatter, dynamic slices."""
+"""Data movement with indices that are data: gather, scatter, dynamic slices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .op import StdTensorOp, op
 
 
 class OutOfBounds(enum.Enum):
-    """What an index out of bounds means."""
+    """The meaning of an index out of bounds."""
 
     Clip = "clip"
     FillOrDrop = "fill"
@@ -29,8 +29,8 @@ class OutOfBounds(enum.Enum):
 class Gather(StdTensorOp):
     """Slices of the operand at start indices, as StableHLO gather; the index vector is the last axis of the indices.
 
-    C1: the dimension numbers of StableHLO gather. C2: integer indices. C3: a promise (in bounds, sorted, unique) that is broken
-    gives unspecified values.
+    C1: the dimension numbers of StableHLO gather. C2: integer indices. C3: if a promise (in bounds, sorted, unique) is broken,
+    the values are unspecified.
     Gradient: linear in the operand.
     Example: Gather((), (0,), (0,), (1,)).apply(np.array([5.0, 6.0]), np.array([[1], [0]])) = [6.0, 5.0]
     """
@@ -158,7 +158,7 @@ class ScatterMax(_Scattering):
 
 @op
 class ScatterUpdate(_Scattering):
-    """Replace the operand's elements at indices; which of several updates to one element stays is unspecified.
+    """Replace the operand's elements at indices; of several updates of one element it is unspecified which one stays.
 
     Gradient: linear in operand and updates, for unique indices.
     Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
@@ -168,7 +168,7 @@ class ScatterUpdate(_Scattering):
 
 
 def _clamped(starts: Any) -> list[Any]:
-    """As arrays, which lax clamps; it counts negative NumPy numbers from the end, or refuses them."""
+    """Starts as arrays, which lax clamps; lax would count negative NumPy numbers from the end, or refuse them."""
     return [jnp.asarray(start) for start in starts]
 
 
@@ -176,7 +176,7 @@ def _clamped(starts: Any) -> list[Any]:
 class DynamicSlice(StdTensorOp):
     """A window of fixed sizes at scalar start indices, clamped into bounds; the starts follow x.
 
-    C1: one size and one start an axis, sizes within x's. C2: integer starts of one dtype.
+    C1: one size and one start for each axis, sizes within x's. C2: integer starts of one dtype.
     Gradient: linear in x.
     Example: DynamicSlice((2,)).apply(np.arange(5), np.int32(9)) = [3, 4]
     """
@@ -192,7 +192,7 @@ class DynamicSlice(StdTensorOp):
 class DynamicUpdateSlice(StdTensorOp):
     """The operand with a window replaced, at scalar start indices clamped into bounds; the inputs are x, window, starts.
 
-    C1: the window has x's dtype and rank, sizes within x's; one start an axis. C2: integer starts of one dtype.
+    C1: the window has x's dtype and rank, sizes within x's; one start for each axis. C2: integer starts of one dtype.
     Gradient: linear in x and window.
     Example: DynamicUpdateSlice().apply(np.arange(3), np.array([9]), np.int32(1)) = [0, 9, 2]
     """

@@ -1,4 +1,4 @@
-"""Linear algebra on the last two axes; the axes before are a batch. The CPU has routines for parts of 32 and 64 bits alone."""
+"""Linear algebra on the last two axes; the axes before are a batch. The CPU has routines only for 32- and 64-bit real parts."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Lu(StdTensorOp):
 
 @op
 class LuPivotsToPermutation(StdTensorOp):
-    """The permutation of permutation_size rows that successive row swaps make.
+    """The permutation of permutation_size rows that results from successive row swaps.
 
-    C1: int32 swaps, no more than permutation_size.
+    C1: int32 swaps, at most permutation_size of them.
     Gradient: none.
     Example: LuPivotsToPermutation(2).apply(np.int32([1, 1])) = [1, 0]
     """
@@ -83,7 +83,7 @@ class Qr(StdTensorOp):
 
 @op
 class HouseholderProduct(StdTensorOp):
-    """The orthonormal columns that the reflectors of a QR factorisation stand for; the inputs are reflectors, scales.
+    """The orthonormal columns of the reflectors of a QR factorisation; the inputs are reflectors, scales.
 
     C1: floating or complex, at least as many rows as columns.
     Gradient: refused.

@@ -62,7 +62,7 @@ class Not(Unary):
 
 @op
 class ShiftLeft(Binary):
-    """x shifted left by y bits; 0 where y is negative or not below the width.
+    """x shifted left by y bits; 0 if y is negative or at least the width.
 
     C2: integer.
     Gradient: none.
@@ -74,7 +74,7 @@ class ShiftLeft(Binary):
 
 @op
 class ShiftRightArithmetic(Binary):
-    """x shifted right by y bits, the sign repeated; all sign bits where y is negative or not below the width.
+    """x shifted right by y bits, with the sign repeated; all sign bits if y is negative or at least the width.
 
     C2: integer.
     Gradient: none.
@@ -86,7 +86,7 @@ class ShiftRightArithmetic(Binary):
 
 @op
 class ShiftRightLogical(Binary):
-    """x shifted right by y bits, zeros moved in; 0 where y is negative or not below the width.
+    """x shifted right by y bits, with zeros moved in; 0 if y is negative or at least the width.
 
     C2: integer.
     Gradient: none.
@@ -184,8 +184,8 @@ class Clamp(StdTensorOp):
     """x limited to lower <= x <= upper; inputs are x, lower, upper.
 
     C1: one dtype. C2: each bound has x's shape or shape ().
-    Gradient: to x strictly between the bounds, 0 at a bound; a bound of x's shape gets it where it is active, one of shape ()
-    is refused.
+    Gradient: to x strictly between the bounds, 0 at a bound; to a bound of x's shape where the bound is active; refused for a
+    bound of shape ().
     Example: Clamp().apply(5.0, 0.0, 1.0) = 1.0
     """
 

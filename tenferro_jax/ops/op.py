@@ -1,4 +1,4 @@
-"""What a standard op is: a frozen value with one definition in lax. Everything else is derived from it."""
+"""Base classes of standard ops: frozen values with one definition in lax, from which everything else is derived."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def op(cls: type[Op]) -> type[Op]:
 
 
 class StdTensorOp(Sealed):
-    """One operation of the vocabulary.
+    """Base class of standard ops.
 
-    A subclass is decorated with `@op`, states `input_count` (None: any number) and `output_count`, and defines
-    `apply`. Its fields are its payload; two ops are equal when type and typed payload are equal.
+    A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and defines
+    `apply`. Its fields are its payload; two ops are equal if type and typed payload are equal.
     """
 
     input_count: ClassVar[Any] = 1
@@ -41,14 +41,14 @@ class StdTensorOp(Sealed):
     """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence of them) out."""
 
     def check(self, *operands: Any) -> None:
-        """Constraints that lax does not make by itself; operands have dtype and shape."""
+        """Constraints that lax does not check itself; operands have dtype and shape."""
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, for concrete and symbolic shapes.
 
         Raises:
           ArityError: a wrong number of inputs.
-          InvalidConfig: dtypes or shapes that the definition refuses; JAX's own text is inside.
+          InvalidConfig: dtypes or shapes that the definition refuses; the text includes JAX's own.
         """
         return _infer(self, metas, x64_enabled())
 
@@ -104,7 +104,7 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
             needed="sizes that JAX can compare",
             fix="Use concrete sizes, or symbols of jax.export.symbolic_shape with constraints.",
         ) from error
-    except Exception as error:  # JAX refuses in many ways
+    except Exception as error:  # JAX raises many types
         raise InvalidConfig(
             where=str(op),
             given=f"inputs {', '.join(map(str, metas))}: {error}",
@@ -120,7 +120,7 @@ INEXACT = FLOATING | {"complex64", "complex128"}
 
 
 def require_fields(op: StdTensorOp) -> None:
-    """Refuse a field that holds something else than its annotation says.
+    """Refuse a field that does not fit its annotation.
 
     Raises:
       InvalidConfig: the text names the field.
@@ -130,7 +130,7 @@ def require_fields(op: StdTensorOp) -> None:
 
 
 def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
-    """Refuse what lax would let pass: fields, dtypes and axes that the op does not take, and its own constraints.
+    """Refuse what lax would accept: wrong fields, dtypes and axes, and breaches of the op's own constraints.
 
     Raises:
       InvalidConfig, ArityError, DTypeError, ShapeError: the text names the op.
@@ -156,7 +156,7 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
 
 
 def _require_constraints(op: StdTensorOp, operands: Sequence[Any]) -> None:
-    """The number of operands, and what lax does not ask by itself."""
+    """Check the number of operands, and what lax does not check itself."""
     if op.input_count is not None and len(operands) != op.input_count:
         raise ArityError(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")
     op.check(*operands)

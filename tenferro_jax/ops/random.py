@@ -1,4 +1,4 @@
-"""Random bits as a function of a key. Nothing here holds state."""
+"""Random bits as a function of a key, without state."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class RandomFoldIn(Binary):
 class RandomGamma(StdTensorOp):
     """Samples of gamma(a), or their logarithms: for each key those of the last axes of a.
 
-    C1: the shape of the keys begins that of a. C2: floating a.
+    C1: the shape of a begins with the shape of the keys. C2: floating a.
     Gradient: the implicit derivative in a.
     Example: RandomGamma().apply(jax.random.split(jax.random.key(0)), np.ones(2)) > 0
     """

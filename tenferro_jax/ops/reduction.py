@@ -1,4 +1,4 @@
-"""Reductions over axes, which are dropped."""
+"""Reductions over axes; reduced axes are dropped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReduceSum(_Reduction):
 class ReduceProd(_Reduction):
     """Product; 1 over nothing; integers wrap.
 
-    Gradient: the product of the others; through zeros exact.
+    Gradient: the product of the others; exact at zeros.
     Example: ReduceProd((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 
@@ -102,7 +102,7 @@ class ReduceXor(_Reduction):
 
 @op
 class ReduceSumSquares(_Reduction):
-    """Sum of squares; 0 over nothing; for complex numbers of the squares, not of the absolute squares.
+    """Sum of squares; 0 over nothing; for complex numbers the sum of the squares, not of the absolute squares.
 
     Gradient: 2 x t, summed.
     Example: ReduceSumSquares((0,)).apply(np.array([1.0, 2.0])) = 5.0
@@ -116,7 +116,7 @@ class ReduceSumSquares(_Reduction):
 class Reduce(StdTensorOp):
     """Reduce n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
 
-    C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of the dtypes to n.
+    C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of these dtypes and returns n.
     Gradient: in the inputs, through the body; refused in the initial scalars.
     Example: Reduce(graph(lambda a, b: a + b), (0,)).apply(np.array([1.0, 2.0]), 0.0) = [3.0]
     """
@@ -159,7 +159,7 @@ class _Arg(StdTensorOp):
 class ArgMax(_Arg):
     """Index of the first maximum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
+    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype. C4: not complex.
     Gradient: none.
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
@@ -171,7 +171,7 @@ class ArgMax(_Arg):
 class ArgMin(_Arg):
     """Index of the first minimum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: an axis that is not empty. C3: an integer index dtype that holds size - 1. C4: not complex.
+    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype. C4: not complex.
     Gradient: none.
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """

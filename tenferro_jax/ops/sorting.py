@@ -15,7 +15,7 @@ class Sort(StdTensorOp):
     """Sort all inputs together along an axis, ascending by the first num_keys of them; NaN last, -0 equals 0.
 
     C1: one shape. C2: 0 <= axis < rank. C3: 1 <= num_keys <= number of inputs.
-    Gradient: linear, moved with the elements.
+    Gradient: linear; tangents move with the elements.
     Example: Sort(0).apply(np.array([3.0, 1.0, 2.0])) = [[1.0, 2.0, 3.0]]
     """
 
@@ -31,10 +31,10 @@ class Sort(StdTensorOp):
 
 @op
 class TopK(StdTensorOp):
-    """The k largest along an axis, descending, and their int32 positions; the earlier of equals first.
+    """The k largest along an axis, descending, and their int32 positions; of equal entries the earlier comes first.
 
     C1: 0 <= axis < rank. C2: 0 <= k <= size of the axis. C3: not complex.
-    Gradient: linear, moved with the elements; none for the positions.
+    Gradient: linear; tangents move with the elements; none for the positions.
     Example: TopK(2, 0).apply(np.array([3, 1, 2])) = [[3, 2], [0, 2]]
     """
 
@@ -51,7 +51,7 @@ class ApproxTopK(StdTensorOp):
     """The k largest (or smallest) along an axis, each found with a stated probability, and their positions.
 
     C1: as TopK. C2: floating. C3: 0 < recall_target <= 1.
-    Gradient: linear, moved with the elements; none for the positions.
+    Gradient: linear; tangents move with the elements; none for the positions.
     Example: ApproxTopK(1, 0, 0.95).apply(np.array([3.0, 1.0, 2.0])) = [[3.0], [0]]
     """
 

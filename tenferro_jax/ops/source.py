@@ -99,10 +99,10 @@ class StopGradient(StdTensorOp):
 
 @op
 class OptimizationBarrier(StdTensorOp):
-    """Its inputs; the compiler moves no work across and merges none over it.
+    """Its inputs, unchanged; the compiler neither moves nor merges work across it.
 
     C1: at least one input.
-    Gradient: linear, through a barrier likewise.
+    Gradient: linear, through another barrier.
     Example: OptimizationBarrier().apply(2.0) = [2.0]
     """
 

@@ -156,7 +156,7 @@ class RandomGammaGrad(Binary):
     """Derivative of a gamma(a) sample x with respect to a; the inputs are a, x.
 
     C2: floating.
-    Gradient: forward mode, through the series that it is computed by.
+    Gradient: forward mode, through the series of the computation.
     Example: RandomGammaGrad().apply(np.float64(1.0), np.float64(1.0)) = 1.1736
     """
 

@@ -1,4 +1,4 @@
-"""Data movement that knows its pattern from the payload. Row-major throughout."""
+"""Data movement with a pattern given by the payload; row-major."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Transpose(StdTensorOp):
 
 @op
 class Reshape(StdTensorOp):
-    """The same elements in row-major order under another shape.
+    """The same elements in row-major order, with another shape.
 
     C1: the same number of elements.
     Gradient: linear.
@@ -39,7 +39,7 @@ class Reshape(StdTensorOp):
     shape: tuple[Size, ...]
 
     def check(self, *operands: Any) -> None:
-        """C1, where sizes are numbers; JAX compares symbolic ones."""
+        """C1, for concrete sizes; JAX compares symbolic ones."""
         (x,) = operands
         sizes = (*self.shape, *x.shape)
         if all(isinstance(size, int) for size in sizes) and (math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0):
@@ -57,7 +57,7 @@ class Reshape(StdTensorOp):
 class BroadcastInDim(StdTensorOp):
     """Input axis i becomes output axis dims[i]; the other axes, and axes of size 1, repeat.
 
-    C1: one dim an axis, ascending. C2: each size is 1 or the output's.
+    C1: one dim for each axis, ascending. C2: each size is 1 or the output's.
     Gradient: linear.
     Example: BroadcastInDim((2, 3), (0,)).apply(np.array([1, 2])) = [[1, 1, 1], [2, 2, 2]]
     """
@@ -66,7 +66,7 @@ class BroadcastInDim(StdTensorOp):
     dims: tuple[int, ...]
 
     def apply(self, x: Any) -> Any:
-        if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax lets some of these pass
+        if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax accepts some of these
             raise ShapeError(
                 where=str(self),
                 given=f"an input of rank {x.ndim}",
@@ -80,7 +80,7 @@ class BroadcastInDim(StdTensorOp):
 class Slice(StdTensorOp):
     """Elements start, start + stride, ... below limit, on every axis.
 
-    C1: one entry an axis. C2: 0 <= start <= limit <= size. C3: strides positive.
+    C1: one entry for each axis. C2: 0 <= start <= limit <= size. C3: strides positive.
     Gradient: linear.
     Example: Slice((1,), (4,), (2,)).apply(np.arange(5)) = [1, 3]
     """
@@ -95,9 +95,9 @@ class Slice(StdTensorOp):
 
 @op
 class Pad(StdTensorOp):
-    """Surround with the scalar second input: low and high edges (negative crops) and interior gaps.
+    """x padded with the scalar second input: at low and high edges (negative ones crop) and in interior gaps.
 
-    C1: one entry an axis. C2: a fill of shape () and of the dtype. C3: interior gaps and resulting sizes not negative.
+    C1: one entry for each axis. C2: a fill of shape () and of the dtype. C3: interior gaps and resulting sizes not negative.
     Gradient: linear in both.
     Example: Pad((1,), (0,), (1,)).apply(np.array([1, 2]), 0) = [0, 1, 0, 2]
     """
@@ -130,7 +130,7 @@ class Reverse(StdTensorOp):
 class Concatenate(StdTensorOp):
     """Join along an axis.
 
-    C1: one dtype and rank, sizes equal but along the axis. C2: at least one input.
+    C1: one dtype and rank, sizes equal except along the axis. C2: at least one input.
     Gradient: linear.
     Example: Concatenate(0).apply(np.arange(2), np.arange(1)) = [0, 1, 0]
     """

@@ -1,4 +1,4 @@
-"""The closed list of standard ops, room by room, and named sets of them. The tests sweep this list."""
+"""The closed list of standard ops, module by module, and named sets of them. The tests sweep this list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ops = tuple[type[StdTensorOp], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Limitation:
-    """Something that this release does not do: refusals cite it and the docs print it.
+    """Something that this release does not do: errors cite it and the docs print it.
 
     Attributes:
       subject: what is missing: an op of tenferro-rs, a JAX primitive, a combination.
@@ -45,7 +45,7 @@ class Limitation:
 
 
 def _ops_of(room: ModuleType) -> Ops:
-    """The op classes that a room defines, in the order of its page; what starts with an underscore is shared by several."""
+    """The op classes of a module, in its order; classes that start with an underscore are shared bases."""
     return tuple(
         c
         for c in vars(room).values()
@@ -164,4 +164,4 @@ LIMITATIONS = (
     ),
     Limitation("accuracy tolerances of elementwise functions", "only AccuracyMode can be a payload", "`Unsupported` from `trace`"),
 )
-"""What upstream or JAX has and the vocabulary has not. `docs/spec/ops.md` prints it."""
+"""Ops that tenferro-rs or JAX has and this project does not. `docs/spec/ops.md` prints them."""

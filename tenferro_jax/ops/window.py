@@ -17,7 +17,7 @@ _FLOATS = frozenset(map(np.dtype, FLOATING))
 
 
 class _Window(StdTensorOp):
-    """C1: one entry an axis in every payload tuple, sizes, strides and dilations positive."""
+    """C1: one entry for each axis in every payload tuple, sizes, strides and dilations positive."""
 
     def _numbers(self) -> dict[str, Any]:
         s: Any = self
@@ -39,7 +39,7 @@ class _Pooling(_Window):
     window_dilation: tuple[int, ...]
 
     def check(self, *operands: Any) -> None:
-        """C1, and dtypes that have an order."""
+        """C1, and dtypes with an order."""
         numbers: Any = self._numbers()
         positive = (*numbers["window_strides"], *numbers["base_dilation"], *numbers["window_dilation"])
         if min(positive, default=1) < 1 or min(numbers["window_dimensions"], default=1) < 1:
@@ -88,7 +88,7 @@ class ReduceWindowMin(_Pooling):
 class ReduceWindow(_Window):
     """Reduce each window of n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
 
-    C2: inputs of one shape. C3: body takes 2n scalars of the dtypes to n.
+    C2: inputs of one shape. C3: body takes 2n scalars of these dtypes and returns n.
     Gradient: in the inputs, through the body, forward mode; refused in the initial scalars.
     Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
     """
