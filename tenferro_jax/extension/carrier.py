@@ -287,7 +287,7 @@ class MissingExtension(StdTensorOp):
       >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
       Traceback (most recent call last):
       ...
-      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; needed the factory of its family \
+      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; needed a registered factory of the family \
 in this process. Import the package of the extension, register the family, and read the graph again.
     """
 

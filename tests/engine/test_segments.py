@@ -167,5 +167,5 @@ def test_validate_nonsingular_is_a_host_step_that_speaks_for_the_values():
     with pytest.raises(BackendFailure, match=r"ValidateNonsingular: given a singular matrix; needed nonsingular matrices"):
         engine.eval(graph, np.ones((3, 3)), np.ones((3, 1)))
     for run in (lambda: jax.jit(graph.to_jax())(np.eye(3), np.ones((3, 1))), lambda: export(graph)):
-        with pytest.raises(Unsupported, match=r"ValidateNonsingular: given a call under JAX.*Engine\.eval"):
+        with pytest.raises(Unsupported, match=r"ValidateNonsingular: given a call in a compiled program.*Engine\.eval"):
             run()

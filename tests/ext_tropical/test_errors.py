@@ -83,7 +83,7 @@ def test_wrong_numbers_of_operands(call):
         for given in ((), (A,), (A, B, B, B)):
             with pytest.raises(ArityError, match=f"given {len(given)} operands; needed {equation.count(',') + 1}"):
                 call(equation, *given)
-    with pytest.raises(EquationError, match="no text"):
+    with pytest.raises(EquationError, match="not text"):
         call(A)
 
 

@@ -282,7 +282,7 @@ def test_a_field_that_only_the_constructor_has_is_refused():
 @pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
 def test_a_kernel_declines_in_words(why):
     runtimes = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why))
-    with pytest.raises(InvalidConfig, match=r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*in words"):
+    with pytest.raises(InvalidConfig, match=r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text"):
         apply(KernelSine(), X, runtimes=runtimes)
 
 

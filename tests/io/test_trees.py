@@ -309,7 +309,7 @@ def test_a_name_that_jax_has_for_another_class_is_refused():
         value: typing.Any
 
     jax.export.register_namedtuple_serialization(Unnamed, serialized_name="test-package.jax")
-    with pytest.raises(Duplicate, match="Choose another name"):
+    with pytest.raises(Duplicate, match="a name of its own"):
         register_pytree_name(Ours, "test-package.jax")
     register_pytree_name(Unnamed, "test-package.ours")  # known to JAX under another name, which stays
     back = from_wire(to_wire(trace(Unnamed, X)))

@@ -97,7 +97,7 @@ class Chosen(tj.extension.ExtensionOp):
 
 
 def test_branches_for_platforms_belong_into_an_extension():
-    with pytest.raises(Unsupported, match=r"a branch for cpu, cuda at .*test_trace\.py:\d+; needed one computation.*an extension op"):
+    with pytest.raises(Unsupported, match=r"a branch for cpu, cuda at .*test_trace\.py:\d+; needed the same computation.*an extension op"):
         trace(chosen, X)
     graph = trace(lambda x: tj.extension.apply(Chosen(), x)[0], X)
     program = tj.export(graph)
