@@ -220,7 +220,10 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
         (("explain", "layer.graph", "--size", "n=0", *FACTORY), "symbol n: given size 0; needed 1 or more"),
         (("explain", "layer.bin", "--size", "n"), "needed a name and an int of up to 9 digits, such as n=32"),
         (("explain", "half.graph"), "given n = 1; needed n >= 2, a constraint of the symbols"),
-        (("run", "layer.bin", "--input", "both.npz", "--input", "args[1]=bfloat16:b.npy"), "args[1] twice; needed one array for each input"),
+        (
+            ("run", "layer.bin", "--input", "both.npz", "--input", "args[1]=bfloat16:b.npy"),
+            "args[1] twice; needed one array for each input",
+        ),
         (("run", "layer.bin", "--input", "both.npz", "-o", "out.npz/"), "out.npz/ for 2 results"),
         (("run", "id.bin", "--input", "bfloat16:b.npy", "-o", "nowhere/out.npz"), "needed a file in an existing folder"),
         (("run", "id.bin", "--input", "cut.npz"), "cut.npz: File is not a zip file"),

@@ -36,7 +36,12 @@ METAS = (TensorMeta(X.dtype, X.shape),)
         (KernelSine(), Site("cpu", False, True), RouteKind.LOWERING, "use jax.shard_map"),
         (ScaledSquare(), Site("tpu", True, True), RouteKind.LOWERING, "standard ops"),
         (HostCumulate(), Site("cpu", False, False), RouteKind.HOST, "eager_execute"),
-        (HostCumulate(), Site("cpu", True, False), None, "in an export; needed a lowering to standard ops, because kernels and host code cannot"),
+        (
+            HostCumulate(),
+            Site("cpu", True, False),
+            None,
+            "in an export; needed a lowering to standard ops, because kernels and host code cannot",
+        ),
     ],
 )
 def test_choice(op, site, kind, reason):
