@@ -6,7 +6,7 @@ from .cli import main
 
 
 def command() -> int:
-    """The command tenferro-jax, as an installation puts it on the path; returns its exit code."""
+    """The installed command tenferro-jax; returns its exit code."""
     return main(sys.argv[1:], "tenferro-jax")
 
 

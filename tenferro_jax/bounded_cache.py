@@ -1,4 +1,4 @@
-"""A bounded cache: the least recently used goes first, and nothing is made twice at once."""
+"""A bounded cache: it drops the least recently used value first, and never makes a value twice at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import InvalidConfig
 
 
 class CacheStats(NamedTuple):
-    """What a cache did, how much it holds, and how much it may hold."""
+    """Hits and misses of a cache, its size and its capacity."""
 
     hits: int
     misses: int
@@ -21,7 +21,7 @@ class CacheStats(NamedTuple):
 
 
 class BoundedCache:
-    """key -> value, for an `owner` that is named in errors. Threads may share it.
+    """key -> value; errors name the `owner`. Threads may share a cache.
 
     Example:
       >>> cache = BoundedCache(1, "docs")
@@ -34,7 +34,7 @@ class BoundedCache:
     def __init__(self, capacity: int, owner: str):
         self._owner = owner
         self._lock = threading.Lock()
-        self._values: dict[Hashable, list[Any]] = {}  # a value, and when it was last asked for: to note that takes no second look at a key
+        self._values: dict[Hashable, list[Any]] = {}  # a value and the time of its last use, which can be updated without a second lookup
         self._clock = itertools.count()
         self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
@@ -52,7 +52,7 @@ class BoundedCache:
 
     @property
     def capacity(self) -> int:
-        """How many values are kept; setting a smaller one evicts."""
+        """How many values are kept; a smaller value evicts."""
         return self._capacity
 
     @capacity.setter
@@ -62,7 +62,7 @@ class BoundedCache:
             self._evict()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The value of a key, made if it is not there; who asks while another thread makes it waits for that one."""
+        """The value of a key, made if it is missing; if another thread is making it, this one waits."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -102,6 +102,6 @@ class BoundedCache:
             return CacheStats(self._hits, self._misses, len(self._values), self._capacity)
 
     def clear(self) -> None:
-        """Forget all values; the counts stay."""
+        """Drop all values; the counts stay."""
         with self._lock:
             self._values.clear()

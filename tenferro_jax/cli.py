@@ -15,11 +15,11 @@ from .version import __version__
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
-    """Run one subcommand; returns the exit code: 0 all is well, 1 a check failed, 2 the command cannot be carried out.
+    """Run one subcommand; returns the exit code: 0 success, 1 a check failed, 2 the command cannot be carried out.
 
     Args:
       arguments: the command line without the program's name.
-      prog: that name, for the usage.
+      prog: the program's name, for the usage.
 
     Example:
       >>> main(["check", "no_such_package:Op"])
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
             return chosen.run(chosen)
     except TenferroError as error:
         problem = str(error)
-    except (Exception, SystemExit) as error:  # of the target: exit code 1 is for a check that failed
+    except (Exception, SystemExit) as error:  # of the target, because exit code 1 is for a failed check
         problem = f"{type(error).__name__}: {error}"
     show(f"error: {' '.join(problem.split())}", sys.stderr)
     return USAGE

@@ -1,7 +1,7 @@
-"""Dimensions that may be symbolic: compared, put to sizes, written as text and read back; and guards, which graphs assume of them.
+"""Symbolic dimensions: comparison, evaluation, text and pickles; and guards, the equalities that graphs assume.
 
-JAX prints a dimension in the grammar that `jax.export.symbolic_shape` documents; that text is what is read and evaluated here.
-Text of unknown origin costs no more than its length.
+JAX prints a dimension in the grammar of `jax.export.symbolic_shape`; this module reads and evaluates that text. Reading text
+of unknown origin takes no more than its length.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": operator.eq, ">="
 
 
 def are_equal(a: SymDim, b: SymDim) -> bool | None:
-    """Whether two dimensions are equal; None where they are symbolic and JAX cannot tell.
+    """Whether two dimensions are equal; None if they are symbolic and JAX cannot decide.
 
     Example:
       >>> import jax.export
@@ -66,11 +66,11 @@ def are_equal(a: SymDim, b: SymDim) -> bool | None:
 
 
 def require_equal(a: SymDim, b: SymDim, where: str) -> None:
-    """Demand that two dimensions are equal.
+    """Require that two dimensions are equal.
 
     Raises:
       ShapeError: they are known to differ.
-      UndecidedDimensionError: they are symbolic and JAX cannot tell; the text names the constraint to add.
+      UndecidedDimensionError: they are symbolic and JAX cannot decide; the text names the constraint to add.
     """
     equal = are_equal(a, b)
     if equal is None:
@@ -96,7 +96,7 @@ def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
 
 
 def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
-    """The value of a dimension expression when its symbols have the given sizes.
+    """The value of a dimension expression for given sizes of its symbols.
 
     Example:
       >>> import jax.export
@@ -123,7 +123,7 @@ def symbols_of(text: str) -> set[str]:
 
 
 def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim]) -> None:
-    """Refuse sizes of symbols, as far as they are known, that the shapes were not made for.
+    """Refuse sizes of symbols that JAX or a constraint excludes, as far as the sizes are known.
 
     Raises:
       PlaceholderShapeMismatch: a size below 1.
@@ -152,10 +152,10 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
 
 
 def read_dimension(text: str, scope: jax.export.SymbolicScope) -> Any:
-    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError where none prints so.
+    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError if there is none.
 
-    JAX multiplies sums out, so that a short text may stand for millions of terms: here a factor is one term, as in what
-    JAX prints.
+    JAX expands products of sums, so a short text could become millions of terms. Here a factor must be one term, as in the
+    text that JAX prints.
 
     Example:
       >>> read_dimension("2*b + 1", jax.export.SymbolicScope())
@@ -179,7 +179,7 @@ def constraint_texts(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
 
 
 def read_scope(constraints: Sequence[str]) -> Any:
-    """A scope with these constraints, such as "b >= 8"; ValueError where they are none."""
+    """A scope with these constraints, such as "b >= 8"; ValueError for invalid ones."""
     if len(constraints) > _CONSTRAINTS:
         raise ValueError(f"{len(constraints)} constraints where {_CONSTRAINTS} are the most")
     scope = jax.export.SymbolicScope()
@@ -187,14 +187,14 @@ def read_scope(constraints: Sequence[str]) -> Any:
         left, *others = _COMPARISON.split(constraint)
         if len(others) != 2:
             raise ValueError(f"{constraint!r:.100} where two sides of ==, >= or <= are needed")
-        for side in (left, others[1]):  # before JAX multiplies them out
+        for side in (left, others[1]):  # before JAX expands them
             _expression(side.strip(), scope)
         scope = jax.export.SymbolicScope(constraints[: i + 1])
     return scope
 
 
 class Pickled:
-    """Stands for a value in a pickle: what is called where the pickle is read, and with what."""
+    """A value in a pickle: the function that is called when the pickle is read, and its arguments."""
 
     def __init__(self, make: Callable[..., Any], *given: Any):
         self._made = (make, given)
@@ -204,7 +204,7 @@ class Pickled:
 
 
 class _PickledScope(Pickled):
-    """A scope by its constraints, with those of its dimensions that a reader is known to take; a pickle holds it once."""
+    """A scope by its constraints, with those of its dimensions that a reader accepts; a pickle holds it once."""
 
     def __init__(self, scope: Any):
         constraints = constraint_texts(scope)
@@ -213,7 +213,7 @@ class _PickledScope(Pickled):
         self._dimensions: dict[str, Pickled] = {}
 
     def dimension(self, text: str) -> Pickled:
-        """What stands for the dimension with this text."""
+        """The pickled form of the dimension with this text."""
         if text not in self._dimensions:
             read_dimension(text, self._trial)
             self._dimensions[text] = Pickled(read_dimension, text, self)
@@ -224,12 +224,12 @@ _PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDiction
 
 
 def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
-    """What stands for a symbolic dimension in a pickle; those of one scope are read into one new scope.
+    """The pickled form of a symbolic dimension; dimensions of one scope are read into one new scope.
 
-    JAX's own object cannot be read back once its hash or its bounds were asked for.
+    JAX's own object cannot be read back after its hash or its bounds were computed.
 
     Raises:
-      Unsupported: the text of the dimension or the constraints of its scope, in a pickle or in a file, would not be read back.
+      Unsupported: a reader of pickles or files would refuse the text of the dimension or the constraints of its scope.
     """
     try:
         scope = _PICKLED.get(dimension.scope)
@@ -262,7 +262,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = False) -> Any:
-    """The value of an expression, with symbols from a function; if `bounded`, ValueError for what JAX would multiply out for long."""
+    """The value of an expression, with symbols from a function; if `bounded`, ValueError for products that JAX would expand for long."""
 
     def value(node: ast.AST) -> Any:
         match node:
@@ -287,7 +287,7 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = Fa
 
 
 def _require_one_term(op: ast.operator, a: SymDim, b: SymDim) -> None:
-    """Refuse products and powers of sums, powers of numbers, and powers that are high or no numbers."""
+    """Refuse products and powers of sums, powers of numbers, and exponents that are high or not numbers."""
     if isinstance(op, ast.Pow) and not (is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST):
         raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where {_HIGHEST} is the highest, and of symbols")
     for factor in (a, b) if isinstance(op, ast.Mult | ast.Pow) else ():
@@ -298,7 +298,7 @@ def _require_one_term(op: ast.operator, a: SymDim, b: SymDim) -> None:
 
 
 class Guard(NamedTuple):
-    """Two dimensions that must turn out equal, and where that was assumed.
+    """Two dimensions that are assumed to be equal, and where they were assumed.
 
     Example:
       >>> import jax.export
@@ -316,7 +316,7 @@ class Guard(NamedTuple):
 
 
 def canonical_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """The guards that are still undecided, each once, in the order of their text.
+    """The undecided guards, each once, in the order of their text.
 
     Raises:
       ShapeConstraintViolation: one does not hold.
@@ -334,10 +334,10 @@ def canonical_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
 
 
 def bound_guards(guards: Iterable[Guard], bind: Callable[[Any], Any]) -> tuple[Guard, ...]:
-    """The guards under sizes for their symbols; those that hold then are gone.
+    """The guards for given sizes of their symbols, without those that then hold.
 
     Raises:
-      ShapeConstraintViolation: one does not hold; the text has its dimensions and their sizes.
+      ShapeConstraintViolation: a guard does not hold; the text has its dimensions and their sizes.
     """
     bound = []
     for guard in guards:

@@ -1,8 +1,8 @@
 """Typed identity of payloads.
 
-Python says `1 == 1.0 == True` and `0.0 == -0.0`; a cache keyed by such values runs the wrong program. Here every value
-that can be part of an op's payload gets a key that differs whenever type or bits differ, and equals itself, also
-for NaN. The leaves are a closed list: None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
+In Python `1 == 1.0 == True` and `0.0 == -0.0`, so a cache with such values as keys would run the wrong program. Here every
+value that can be part of an op's payload gets a key that differs if type or bits differ, and equals itself, also for NaN.
+Payloads may hold None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
 dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused.
 """
 
@@ -37,14 +37,14 @@ from .payload_leaves import (
 )
 
 _INTEGERS = frozenset({int})
-CACHED = ("_key", "_hash", "_carrier")  # what we store on a sealed object ourselves
+CACHED = ("_key", "_hash", "_carrier")  # attributes that this module stores on a sealed object
 
 
 def typed_key(value: object) -> Hashable:
-    """A hashable key that is equal for two payload values exactly when type and bits are equal.
+    """A hashable key that is equal for two payload values if and only if type and bits are equal.
 
     Raises:
-      PayloadError: for a value outside the closed list.
+      PayloadError: for a value that no payload may hold.
 
     Example:
       >>> typed_key(1) == typed_key(1.0), typed_key(0.0) == typed_key(-0.0), typed_key(float("nan")) == typed_key(float("nan"))
@@ -54,7 +54,7 @@ def typed_key(value: object) -> Hashable:
 
 
 class Layout(NamedTuple):
-    """The fields of a payload class, each with what errors call it, and what an instance may have as attributes."""
+    """The fields of a payload class with their names in errors, and the attributes that an instance may have."""
 
     fields: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
@@ -70,7 +70,7 @@ def _key(value: Any, where: str) -> Hashable:
         return kind, float_bits(value.real) + float_bits(value.imag)
     if kind is tuple:
         if _is_integers(value):
-            return "integers", value  # the name tells it from a tuple that holds True or 1.0
+            return "integers", value  # the name distinguishes it from a tuple that holds True or 1.0
         return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Sealed):
         return value.typed_key
@@ -103,16 +103,16 @@ def _require_frozen(cls: Any, where: str) -> None:
 
 
 def _is_integers(value: object) -> bool:
-    """Whether it is a tuple of Python's ints alone, as axes and shapes are: its own typed key."""
+    """Whether a value is a tuple of Python ints, such as axes and shapes, which is its own typed key."""
     return type(value) is tuple and set(map(type, value)) <= _INTEGERS
 
 
 def _read_only(leaf: object) -> Any:
-    """An array leaf as a copy that nobody can make writeable, because bytes are below it; other leaves as they are.
+    """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other leaves unchanged.
 
-    A number of NumPy's becomes an array without axes, as it is read back from text.
+    A NumPy number becomes an array without axes, which is also what text is read back to.
     """
-    if type(leaf) in PLAIN_TYPES or isinstance(leaf, enum.Enum):  # most leaves; to ask for jax.Array takes longer
+    if type(leaf) in PLAIN_TYPES or isinstance(leaf, enum.Enum):  # most leaves; the test for jax.Array is slower
         return leaf
     kind = type(leaf)
     of_numpy = kind is np.ndarray or (isinstance(leaf, np.generic) and kind is leaf.dtype.type)
@@ -126,7 +126,7 @@ def _read_only(leaf: object) -> Any:
 
 
 def payload_of(cls: type) -> str:
-    """What errors call the payload of a class."""
+    """The name of the payload of a class in errors."""
     family_id = getattr(cls, "family_id", None)
     return f"{cls.__name__} payload" + (f" (family_id {family_id})" if isinstance(family_id, str) else "")
 
@@ -147,7 +147,7 @@ def layout(cls: Any) -> Layout:
 
 
 def _require_fields_alone(cls: type, others: set[str]) -> None:
-    """Refuse attributes beside the fields."""
+    """Refuse attributes other than the fields."""
     if others:
         raise PayloadError(
             where=payload_of(cls),
@@ -164,8 +164,8 @@ class Sealed:
     the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made: after the
     `__post_init__` of a subclass, which may call `super().__post_init__()` and need not.
 
-    Two values are equal when class, types and bits are, whatever `__eq__` a subclass, its decorator or a mixin writes. A copy is
-    the value itself; one that was pickled is sealed anew.
+    Two values are equal if class, types and bits are equal, whatever `__eq__` a subclass, its decorator or a mixin writes. A copy
+    is the value itself; a value from a pickle is sealed again.
     """
 
     _key: Hashable = None
@@ -175,7 +175,7 @@ class Sealed:
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
             setattr(cls, name, vars(Sealed)[name])
-        if cls.__post_init__ not in _SEALING:  # one of its own, or of a mixin
+        if cls.__post_init__ not in _SEALING:  # its own, or that of a mixin
             cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]
 
     def __post_init__(self, *init_only: object) -> None:
@@ -186,7 +186,7 @@ class Sealed:
                 needed="fields that the op keeps, because text and copies are turned into an op by its fields",
                 fix="Make it an ordinary field, or compute the fields before you make the op.",
             )
-        if type(self).__post_init__ is Sealed.__post_init__:  # any other seals when it is through
+        if type(self).__post_init__ is Sealed.__post_init__:  # any other one seals at its end
             self._seal()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -248,11 +248,11 @@ class Sealed:
 
 
 _SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
-"""The `__post_init__`s after which an object is sealed."""
+"""The `__post_init__` methods that seal the object."""
 
 
 def _sealing(own: Callable[..., None]) -> Callable[..., None]:
-    """The `__post_init__` of an author, with the sealing after it; in a class below that has another, that one seals."""
+    """The `__post_init__` of an author, followed by sealing; if a subclass has its own `__post_init__`, that one seals."""
 
     @functools.wraps(own)
     def post_init(self: Sealed, *init_only: object) -> None:
@@ -265,7 +265,7 @@ def _sealing(own: Callable[..., None]) -> Callable[..., None]:
 
 
 def _pickled(value: object) -> Any:
-    """A value with what stands in pickles for its symbolic dimensions; the same object where it has none."""
+    """A value with the pickled forms of its symbolic dimensions; the same object if it has none."""
     if is_symbolic_dim(value):
         return pickled_dimension(value)
     if isinstance(value, tuple):
@@ -281,8 +281,8 @@ def _pickled(value: object) -> Any:
 
 
 def _unpickled(cls: Any, state: dict[str, Any]) -> Any:
-    """A dataclass or a sealed value with the attributes of one that was pickled; it is sealed anew, because the hash of a text
-    is another one in each process.
+    """A dataclass or a sealed value with the attributes from a pickle; it is sealed again, because the hash of text differs
+    in each process.
     """
     made = object.__new__(cls)
     for name, value in state.items():
@@ -295,8 +295,8 @@ def _unpickled(cls: Any, state: dict[str, Any]) -> Any:
 def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = True) -> Any:
     """A payload value with every leaf replaced through `change`; the same object when nothing changed.
 
-    Objects that define `map_leaves` themselves (graphs, carriers) are asked. With `into_sealed=False` what is sealed stays as
-    it is: graphs in graphs would else be copied again at every level.
+    Objects that define `map_leaves` (graphs, carriers) do this themselves. With `into_sealed=False` sealed values stay
+    unchanged; otherwise graphs in graphs would be copied again at every level.
 
     Example:
       >>> map_leaves((1, (2, None)), lambda leaf: 10 if leaf == 2 else leaf)
@@ -321,7 +321,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = 
 
 
 def _replaced(value: Any, changed: dict[Any, Any]) -> Any:
-    """A dataclass with some fields changed. A sealed one makes its computed fields anew."""
+    """A dataclass with some fields changed. A sealed one computes its computed fields again."""
     made = dataclasses.replace(value, **{f.name: item for f, item in changed.items() if f.init})
     for f, item in changed.items():
         if not f.init and not isinstance(made, Sealed):
@@ -330,14 +330,14 @@ def _replaced(value: Any, changed: dict[Any, Any]) -> Any:
 
 
 def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
-    """Of a tree's keys and static data what is equal where types and bits are: JAX finds 1 equal to True."""
+    """A key for the keys and static data of a tree that is equal if types and bits are equal; JAX finds 1 equal to True."""
     kind, static = tree.node_data() or (None, None)
     if kind is dict:
         static = tuple(key for key in (static or ()) if type(key) not in (str, int)) or None
     if static is not None:
         try:
             yield typed_key(static)
-        except PayloadError:  # beyond the closed list: as JAX compares it
+        except PayloadError:  # no payload may hold it: compared as JAX does
             yield type(static)
     for child in tree.children():
         yield from static_keys(child)

@@ -1,7 +1,7 @@
-"""The only file that names jax.interpreters and jax.extend; every guard for a JAX version lives here.
+"""The only file that imports jax.interpreters and jax.extend; all code for particular JAX versions is here.
 
-What is used: `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, the MLIR bindings
-of `jax.extend.mlir`. Verified on JAX 0.10.2, 0.11.2 and 0.12.0.1.
+It uses `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, and the MLIR bindings
+of `jax.extend.mlir`. Tested with JAX 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ checkpoint_name = jax.ad_checkpoint.checkpoint_name
 
 
 def scope_constraints(scope: Any) -> tuple[str, ...]:
-    """The constraints of a SymbolicScope in order, as JAX prints them: nothing else that is public tells them."""
+    """The constraints of a SymbolicScope in order, read from JAX's text, because no other public API gives them."""
     return tuple(line.strip() for listed in str(scope).split(" with constraints:\n", 1)[1:] for line in listed.splitlines())
 
 
 class Assumptions(list[tuple[Any, Any, str]]):
-    """Pairs of dimensions assumed to be equal, and where: what AD rules assume while a graph is recorded. Equal to itself alone."""
+    """Pairs of dimensions that AD rules assume to be equal while a graph is recorded, and where. Equal only to itself."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
@@ -61,7 +61,7 @@ def make_primitive(
     batch: Callable[..., Any],
     lowering: Callable[..., Any],
 ) -> Any:
-    """A multi-result primitive with all its rules registered; each also receives the primitive's params as keywords."""
+    """A multi-result primitive with all its rules; each rule also receives the primitive's params as keywords."""
     p = jexc.Primitive(name)
     p.multiple_results = True
     p.def_abstract_eval(abstract_eval)
@@ -69,7 +69,7 @@ def make_primitive(
     ad.primitive_jvps[p] = jvp
     ad.primitive_transposes[p] = transpose
     batching.fancy_primitive_batchers[p] = batch
-    # One rule for all platforms: an export for several then holds one call, not one a platform behind a switch.
+    # One rule for all platforms, so that an export for several platforms has one call instead of a switch over platforms.
     mlir.register_lowering(p, lowering)
     return p
 
@@ -78,7 +78,7 @@ def make_primitive(
 
 
 def none_if_zero(x: Any) -> Any:
-    """JAX's symbolic zero becomes None, everything else stays."""
+    """None for JAX's symbolic zero; other values unchanged."""
     return None if type(x) is ad.Zero else x
 
 
@@ -110,7 +110,7 @@ def output_avals(metas: Sequence[Any], avals: Sequence[Any], shardings: Callable
     Args:
       metas: dtype and shape of each output.
       avals: the input avals.
-      shardings: asked on an explicit mesh: input structs -> output shardings.
+      shardings: called on an explicit mesh: input structs -> output shardings.
     """
     mesh = next((a.sharding.mesh for a in avals if not a.sharding.mesh.empty), None)
     if mesh is None:
@@ -138,19 +138,19 @@ def vary_together(arrays: Sequence[Any]) -> list[Any]:
 
 
 def batch_place(axis: Any) -> Any:
-    """The mesh axis (or axes) that a vmap's batch axis lies on; None inside a shard_map that has split it already."""
+    """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it already."""
     name = axis.spmd_name or axis.explicit_mesh_axis
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
 
 
 def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Sequence[Any]) -> list[Any]:
-    """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op has a meaning.
+    """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op is defined.
 
     Args:
-      fn: returns a list; what is no array in it (None for a zero) stays as it is.
+      fn: returns a list; entries that are not arrays (None for a zero) stay unchanged.
       operands: a tuple of pytrees.
-      places: the sharding that each array of the list gets on the explicit axes.
+      places: the sharding of each array of the list on the explicit axes.
     """
     arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     mesh = next((t.sharding.mesh for t in map(jax.typeof, arrays) if not t.sharding.mesh.empty), None)
@@ -175,7 +175,7 @@ def require_platforms(platforms: Sequence[str], where: str) -> None:
 
 
 class Site(NamedTuple):
-    """Where a lowering happens."""
+    """The site of a lowering."""
 
     platform: str
     exporting: bool
@@ -198,17 +198,17 @@ def site_of(ctx: Any) -> Site:
 def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., Any], attributes: Callable[[], Mapping[str, str]]) -> Any:
     """Lower `fn` to one func.call of a function called `name`, with a `tenferro.ext` attribute.
 
-    The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it. `attributes` is asked
+    The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it. `attributes` is called
     after `fn` was traced.
     """
 
     def named(*arrays: Any) -> tuple[Any, ...]:
-        with jax.named_scope(name):  # where profiles and errors say that an op is
+        with jax.named_scope(name):  # the name of the op in profiles and errors
             return tuple(fn(*arrays))
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
-    # Inside, mesh types are dropped: the author's loops need not know which mesh axes their carries vary over.
+    # Inside, mesh types are dropped, so that an author's loops need not know the mesh axes over which their carries vary.
     plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in ctx.avals_in])
     outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
     flat, _ = mlir.ir_tree_registry.flatten(outs)
@@ -225,13 +225,13 @@ _CONSTRAINT = re.compile(r"the symbolic shape constraint (.*?)\. Expected ")  # 
 
 
 class Module(NamedTuple):
-    """What a StableHLO module holds.
+    """The content of a StableHLO module.
 
     Attributes:
       extensions: the `tenferro.ext` attributes of every call, in order.
       custom_calls: the targets of custom calls, sorted, each once.
-      ops: how often each op appears, by name.
-      constraints: what the sizes of its inputs must fulfil beside being 1 or more, such as "b <= c".
+      ops: the number of uses of each op, by name.
+      constraints: constraints of the sizes of its inputs, beside being 1 or more, such as "b <= c".
     """
 
     extensions: tuple[dict[str, str], ...]
@@ -241,13 +241,13 @@ class Module(NamedTuple):
 
 
 def read_module(portable: bytes) -> Module:
-    """What a portable StableHLO artifact holds; whatever JAX's parser raises where it cannot read it."""
+    """The content of a portable StableHLO artifact; raises the exceptions of JAX's parser."""
     extensions: list[dict[str, str]] = []
     targets: set[str] = set()
     ops: collections.Counter[str] = collections.Counter()
     constraints: dict[str, None] = {}  # read back, the scope of the symbols has none
     with mlir.make_ir_context() as context:
-        module = deserialize_portable_artifact(portable, context)  # a name of its own: it owns what is walked
+        module = deserialize_portable_artifact(portable, context)  # keeps the module alive while its parts are read
         pending = [module.operation]
         while pending:
             op = pending.pop()
@@ -271,9 +271,9 @@ class ModuleOp(NamedTuple):
     Attributes:
       name: of the op; "input" and "output" for arguments and results.
       called: the function that a call calls, or "".
-      family_id: the extension that it was, or "".
-      types: what it gives.
-      reads: the numbers of the ops whose results it reads, those in its regions included.
+      family_id: the extension that was lowered to it, or "".
+      types: the types of its results.
+      reads: the numbers of the ops whose results it reads, also inside its regions.
     """
 
     name: str
@@ -284,7 +284,7 @@ class ModuleOp(NamedTuple):
 
 
 def main_ops(portable: bytes) -> list[ModuleOp]:
-    """The ops of the main function of a portable artifact, in order; of what it wraps, where JAX wrapped it to solve for sizes."""
+    """The ops of the main function of a portable artifact, in order; or of the function that JAX wrapped in it to solve for sizes."""
     with mlir.make_ir_context() as context:
         module = deserialize_portable_artifact(portable, context)
         functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body.operations}
@@ -317,9 +317,9 @@ def _values_read(op: Any) -> Iterator[Any]:
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:
-    """A portable StableHLO artifact without source locations, written for older consumers (requirement "WEEK_12").
+    """A portable StableHLO artifact without source locations, for older consumers (requirement "WEEK_12").
 
-    Written as JAX writes it, "mixed": meshes and shard_map bodies stay in their own dialect, and composites may have regions
+    It is written as "mixed", as JAX does: meshes and shard_map bodies stay in their own dialect, and composites may have regions
     (cumsum for GPUs, from JAX 0.11 on).
     """
     level = getattr(stablehlo.StablehloCompatibilityRequirement, requirement)
@@ -331,12 +331,12 @@ def rewrite_portable(portable: bytes, requirement: str) -> bytes:
 
 
 def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:
-    """(target, op) of each custom call that JAX's export refused because nobody promises it for long; JAX keeps its list to itself."""
+    """(target, op) of each custom call that JAX's export refused as unstable, read from its error, because JAX's list is not public."""
     return [(quoted or plain, op) for quoted, plain, op in _REFUSED.findall(str(error))]
 
 
 def refused_for(error: Exception) -> tuple[str, int]:
-    """Why jax.export refuses, which it says in words alone: a key of `_SAID` or "", and the number of devices that are named."""
+    """Why jax.export refuses, read from its error text: a key of `_SAID` or "", and the numbers of devices in the text."""
     why = next((why for why, words in _SAID.items() if re.search(words, str(error))), "")
     devices = re.search(_SAID["devices"], str(error))
     return why, int(devices[1]) if devices else 0
@@ -367,7 +367,7 @@ def closed(jaxpr: Any, constants: Sequence[Any]) -> Any:
 
 
 def as_function(eqn: Any) -> Callable[..., Any]:
-    """The function that an equation calls, derivative rules included: binding it anew reaches them."""
+    """The function that an equation calls; calling it again also applies derivative rules."""
     params = eqn.primitive.get_bind_params(eqn.params)
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
@@ -388,7 +388,7 @@ def run_jaxpr(jaxpr: Any, inputs: Sequence[Any], called: Callable[[Any], Callabl
 
 
 def with_inner(eqn: Any, run: Callable[[Any, Sequence[Any]], list[Any]]) -> Callable[..., Any]:
-    """The function that an equation calls, with `run(jaxpr, values)` in place of each jaxpr among its params."""
+    """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among its params."""
     if eqn.primitive.name == "shard_map":
         of_mesh = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
         axes = set(eqn.params["newly_manual_axes"])
@@ -408,7 +408,7 @@ def with_inner(eqn: Any, run: Callable[[Any, Sequence[Any]], list[Any]]) -> Call
 
 
 def _struct(aval: Any) -> Any:
-    """What make_jaxpr takes for an input of this aval."""
+    """The argument of make_jaxpr for an input of this aval."""
     if aval.sharding.mesh.empty:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
     places = {"sharding": aval.sharding, "manual_axis_type": aval.manual_axis_type}
@@ -416,7 +416,7 @@ def _struct(aval: Any) -> Any:
 
 
 def expansion(eqn: Any) -> Callable[..., Any]:
-    """What an equation of a hijax primitive (JAX 0.12) stands for, in ordinary primitives."""
+    """The expansion of an equation of a hijax primitive (JAX 0.12) into ordinary primitives."""
     return eqn.params["_prim"].expand
 
 
@@ -436,7 +436,7 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 
 def spreads(value: Any) -> bool:
-    """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation says that a program is for several devices."""
+    """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation shows that a program is for several devices."""
     if hasattr(value, "primitive"):
         return any(spreads(x) for p in value.params.values() for x in (p if isinstance(p, tuple) else (p,)))
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
@@ -456,8 +456,8 @@ def manual_inside(eqn: Any) -> bool | None:
 def scan_counts(eqn: Any) -> tuple[int, int, int]:
     """(constants, carried values, scanned arrays) of a scan equation.
 
-    The params that say so have another form in each JAX version; what is scanned or stacked has one axis more outside
-    than inside the body, in all of them.
+    The params for this differ between JAX versions; in all of them a scanned or stacked array has one axis more outside
+    the body than inside.
     """
     body, _ = open_jaxpr(eqn.params["jaxpr"])
 
@@ -473,6 +473,6 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
 
 
 def comparison(name: str) -> Callable[..., Any]:
-    """The lax function that compares: "lt" and its like, and "lt_to" of the total order, which is a primitive alone."""
+    """The lax function of a comparison: "lt" and the like, and "lt_to" for the total order, which exists only as a primitive."""
     primitive = getattr(jexc.primitives, f"{name}_p", None)
     return getattr(jax.lax, name) if hasattr(jax.lax, name) else lambda x, y: primitive.bind(x, y)  # type: ignore[union-attr]

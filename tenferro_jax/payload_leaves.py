@@ -1,6 +1,6 @@
-"""The leaves of payloads, a closed list: what tells two of them apart, their bytes, their text.
+"""The leaves of payloads: their identity, bytes and text.
 
-The list: None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions and arrays; payloads are
+Leaves are None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions and arrays; payloads are
 leaves, tuples and frozen dataclasses of them.
 """
 
@@ -41,7 +41,7 @@ def enum_label(member: enum.Enum, where: str) -> str | int:
 
 @functools.lru_cache(maxsize=256)
 def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
-    """Whether its name says all of it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
+    """Whether the name of a dtype identifies it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
     if not dtype.isnative or dtype.kind == "m" or dtype.type in (np.longdouble, np.clongdouble):
         return False
     return dtype.kind == "b" or dtype == jax.dtypes.float0 or bool(jax.dtypes.issubdtype(dtype, np.number))
@@ -69,7 +69,7 @@ def float_bits(value: float) -> bytes:
 
 
 def float_text(value: float) -> str:
-    """The bits of a float as C99 hexadecimal text; a NaN that is not Python's own with all 64 of them.
+    """The bits of a float as C99 hexadecimal text; for a NaN other than Python's own with all 64 bits.
 
     Example:
       >>> float_text(0.5), float_text(math.nan), float_text(-math.nan)
@@ -87,9 +87,9 @@ def read_float(text: str) -> float:
 
 
 def array_bytes(array: np.ndarray | np.generic) -> Any:
-    """The elements of an array in row-major order, as bytes that are not copied where the array has them so.
+    """The elements of an array in row-major order, as bytes; they are not copied if the array is in this order.
 
-    Bits of a byte that its element does not use are 0, and a boolean is 0 or 1: equal elements are equal bytes.
+    Unused bits of a byte are 0, and a boolean is 0 or 1, so equal elements have equal bytes.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     if not flat.nbytes:
@@ -101,7 +101,7 @@ def array_bytes(array: np.ndarray | np.generic) -> Any:
 
 
 def is_normal(array: np.ndarray) -> bool:
-    """Whether no byte has a bit that its element does not use."""
+    """Whether all unused bits of the bytes are 0."""
     most = greatest_byte(array.dtype)
     return most == 255 or not array.size or bool(array.view(np.uint8).max() <= most)
 
@@ -118,12 +118,12 @@ def greatest_byte(dtype: np.dtype[Any]) -> int:
 
 
 def array_digest(array: np.ndarray | np.generic) -> bytes:
-    """What tells two arrays of one dtype and shape apart."""
+    """A digest that distinguishes arrays of the same dtype and shape."""
     return hashlib.sha256(array_bytes(array)).digest()
 
 
 def _names_dtype(kind: type) -> bool:
-    """Whether it is a class of scalars that a plain dtype is named after, as jax.numpy.float32 is."""
+    """Whether a value is a scalar class of a plain dtype, such as jax.numpy.float32."""
     try:
         return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
     except TypeError:
@@ -131,7 +131,7 @@ def _names_dtype(kind: type) -> bool:
 
 
 def refusal(value: object, where: str, fix: str = "") -> PayloadError:
-    """The error for a value that is not on the list."""
+    """The error for a value that no payload may hold."""
     hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
     kind = type(value)
     if isinstance(value, type) and not fix:
@@ -145,10 +145,10 @@ def refusal(value: object, where: str, fix: str = "") -> PayloadError:
 
 
 def leaf_json(value: Any, where: str) -> Any:
-    """A leaf of the closed list as JSON that says what it is; enum members are no leaves, they need a class.
+    """A leaf as JSON with its type. Enum members need a class and are not written here.
 
     Raises:
-      PayloadError: a value outside the closed list.
+      PayloadError: a value that no payload may hold.
     """
     kind: Any = type(value)
     if kind is int:
@@ -171,12 +171,12 @@ def leaf_json(value: Any, where: str) -> Any:
 
 
 def int_json(value: int) -> Any:
-    """An int as JSON; one that is longer than Python reads and writes in decimal goes as hexadecimal text."""
+    """An int as JSON; ints beyond Python's limit for decimal text become hexadecimal text."""
     return value if value.bit_length() <= _LONGEST else {"int": hex(value)}
 
 
 def leaf_value(plain: object, scope: Any) -> Any:
-    """The leaf that `leaf_json` wrote; an Exception of Python's for anything else. Symbols are those of the scope."""
+    """The leaf that `leaf_json` wrote; raises a Python exception for anything else. Symbols are those of the scope."""
     if not isinstance(plain, dict):
         if isinstance(plain, float | list):
             raise ValueError(f"{plain!r:.100}, which no leaf is written as")

@@ -1,7 +1,7 @@
-"""Payloads as canonical JSON text and back: what travels beside a family_id.
+"""Payloads as canonical JSON text, which is stored beside a family_id, and back.
 
-The text is read back by the annotations of the fields: classes that they name are constructed, and no others. So an op holds
-only values that the annotations of its fields admit.
+The annotations of the fields tell how to read the text: only classes that they name are constructed. So an op may hold only
+values that the annotations of its fields admit.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _KINDS: dict[Any, tuple[type, ...]] = {
 
 
 class Annotation(NamedTuple):
-    """An annotation that was read.
+    """A parsed annotation.
 
     Attributes:
       text: the annotation as an error prints it.
-      kinds: kinds of plain values that it admits; None where it says nothing of them, as `Any` does.
-      classes: the enums, dataclasses and ops that it names, anywhere in it, by their names.
-      sole: the class, where the annotation is one class and nothing else.
+      kinds: kinds of plain values that it admits; None if it admits all, as `Any` does.
+      classes: the enums, dataclasses and ops that it names, by their names.
+      sole: the class, if the annotation is only one class.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Annotation(NamedTuple):
 
 
 def read_annotations(cls: type) -> dict[str, Annotation]:
-    """The annotation of every field of a dataclass; one that cannot be read names no class.
+    """The annotation of every field of a dataclass; an unreadable annotation names no class.
 
     Example:
       >>> @dataclasses.dataclass
@@ -68,7 +68,7 @@ def read_annotations(cls: type) -> dict[str, Annotation]:
     names = [f.name for f in dataclasses.fields(cls)]
     try:
         hints = typing.get_type_hints(cls)
-    except Exception as error:  # any expression may stand there
+    except Exception as error:  # an annotation may be any expression
         return dict.fromkeys(names, Annotation(f"that cannot be read ({error})", None, {}, None))
     return {name: _read(hints.get(name, Any)) for name in names}
 
@@ -82,7 +82,7 @@ def _read(hint: Any) -> Annotation:
 
 
 def _alternatives(hint: object) -> Iterator[Any]:
-    """The members of a union, of unions in it too; another annotation alone."""
+    """The members of a union and of its inner unions; for another annotation only itself."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         for part in typing.get_args(hint):
             yield from _alternatives(part)
@@ -129,8 +129,8 @@ class Field(NamedTuple):
     """A field of a payload class.
 
     Attributes:
-      plain: types of values that the annotation admits as they are.
-      rebuilds: whether its class has a `__post_init__` that may put a subclass in place of the class that is annotated.
+      plain: types of values that the annotation admits directly.
+      rebuilds: whether its class has a `__post_init__`, which may replace the annotated class by a subclass.
     """
 
     name: str
@@ -155,7 +155,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
 
 
 def require_annotated(value: Sealed) -> None:
-    """Refuse an op with a field that holds what its annotation does not admit: it could not be read back from text.
+    """Refuse an op with a field value that its annotation does not admit, because it could not be read back from text.
 
     Raises:
       PayloadError: the text names the field and its annotation.
@@ -201,7 +201,7 @@ def _require_classes(value: object, where: str, field: Field) -> None:
 
 
 def _class_in_text(kind: type, where: str, field: Field) -> Any:
-    """The class as which text names a value: its own, or the base that is annotated where `__post_init__` turns it back."""
+    """The class that text names for a value: its own, or the annotated base if `__post_init__` makes the subclass again."""
     classes = field.annotation.classes
     if classes.get(kind.__name__) is kind:
         return kind
@@ -218,13 +218,13 @@ def _class_in_text(kind: type, where: str, field: Field) -> Any:
 
 
 def payload_json(value: object) -> str:
-    """The payload as canonical JSON text: what an exported program carries beside a family_id.
+    """The payload as canonical JSON text, which an exported program stores beside a family_id.
 
     Floats and complex numbers are written as C99 hexadecimal text, arrays and bytes as base64, so that no bit is lost.
-    Where an annotation names more than one class, the text names the one.
+    If an annotation names more than one class, the text names the class of the value.
 
     Raises:
-      PayloadError: a value outside the closed list, or of a class that the annotation of its field does not name.
+      PayloadError: a value that no payload may hold, or of a class that the annotation of its field does not name.
 
     Example:
       >>> payload_json((1, 1.0, None))
@@ -250,18 +250,18 @@ def _plain(value: Any, where: str, field: Field | None) -> Any:
 
 
 def _goes_without_saying(kind: type, where: str, field: Field | None) -> bool:
-    """Whether the annotation alone says which class is meant."""
+    """Whether the annotation alone determines the class."""
     return field is None or _class_in_text(kind, where, field) is field.annotation.sole
 
 
 def from_payload_json(text: str, cls: type) -> Any:
-    """An instance of a payload class from what `payload_json` wrote of one; every field is checked by being constructed.
+    """An instance of a payload class from the text of `payload_json`; every field is checked by constructing it.
 
-    Classes that the annotations of `cls` name are constructed, and no others. Symbolic dimensions are new symbols of one
+    Only classes that the annotations of `cls` name are constructed. Symbolic dimensions become new symbols of one
     scope.
 
     Raises:
-      PayloadError: the text is no JSON, or not of that class.
+      PayloadError: the text is not JSON, or does not belong to that class.
 
     Example:
       >>> import dataclasses
@@ -274,11 +274,11 @@ def from_payload_json(text: str, cls: type) -> Any:
     """
     try:
         made = _made(json.loads(text), cls, jax.export.SymbolicScope())
-        if payload_json(made) != text:  # another spelling, a key twice: one payload has one text
+        if payload_json(made) != text:  # another spelling or a repeated key: each payload has only one text
             raise ValueError("payload_json writes this payload in another way")
     except TenferroError:
         raise
-    except Exception as error:  # whatever a text may lead to, too deep a nesting and an author's own checks among it
+    except Exception as error:  # any exception: nesting that is too deep, an author's own checks, ...
         raise PayloadError(
             where=payload_of(cls),
             given=f"{repr(text)[:200]}: {type(error).__name__}: {error}",

@@ -21,12 +21,12 @@ _OPTIONAL = {
 
 
 def doctor(chosen: argparse.Namespace) -> int:
-    """One line a fact; packages of extensions add theirs by the entry point group "tenferro_jax.doctor"."""
+    """Print one line for each fact; packages of extensions add lines by the entry point group "tenferro_jax.doctor"."""
     show(f"Python {platform.python_version()}, tenferro_jax {__version__}, JAX {jax.__version__}")
     show(f"devices: {', '.join(str(device) for device in jax.devices())}")
     show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
     set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"
-    # What a process has that sets nothing: this one has turned them on for the command.
+    # The default of a process, because this process has turned 64-bit types on.
     starts_with_x64 = os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true", "yes", "on", "t", "y")
     show(f"64-bit types: {'on' if starts_with_x64 else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
     for name, use in _OPTIONAL.items():
@@ -46,5 +46,5 @@ def _version(name: str) -> str | None:
 def _reported(point: importlib.metadata.EntryPoint) -> str:
     try:
         return str(point.load()())
-    except Exception as error:  # of another package: the rest of the report is wanted all the same
+    except Exception as error:  # of another package; the rest of the report is still printed
         return f"its report failed: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What the commands share: what they show, what `package.module:name` names, and files read by what they are."""
+"""Shared by the commands: output, `package.module:name` targets, and files of both kinds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
 
 
 def imported(target: str) -> Any:
-    """What package.module:name names."""
+    """The object of package.module:name."""
     module, _, name = target.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -65,10 +65,10 @@ def named_op(target: str) -> ExtensionOp:
 
 
 def register(target: str) -> None:
-    """Make families known: of an op class or a factory, or of a function that registers them.
+    """Register families: that of an op class or a factory, or those of a function that registers them.
 
     Raises:
-      InvalidConfig: the target names nothing of the kind, or fails.
+      InvalidConfig: the target is another object, or fails.
     """
     found = imported(target)
     if isinstance(found, type) and issubclass(found, ExtensionOp):
@@ -76,7 +76,7 @@ def register(target: str) -> None:
     elif callable(found):
         found = _called(found, target)
         if not isinstance(found, ExtensionFactory):
-            return  # the function has registered what it wants
+            return  # the function has registered its families
     if not isinstance(found, ExtensionFactory):
         raise InvalidConfig(
             where="--register",
@@ -88,7 +88,7 @@ def register(target: str) -> None:
 
 
 def _called(make: Callable[[], Any], target: str) -> Any:
-    """What a function of the user makes."""
+    """The result of a user's function."""
     try:
         return make()
     except (Exception, SystemExit) as error:
@@ -127,13 +127,13 @@ OK, FAILED, USAGE = 0, 1, 2
 
 
 def show(text: str, stream: TextIO | None = None) -> None:
-    """Print what the terminal can write and nothing that steers it; quiet where nobody reads on."""
+    """Print text that the terminal can show, without control characters; quiet if the reader has closed the pipe."""
     stream, text = stream or sys.stdout, plain(text, kept="\n\t")
     encoding = stream.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
-        with open(os.devnull, "w") as nowhere:  # else the interpreter complains when it ends
+        with open(os.devnull, "w") as nowhere:  # otherwise the interpreter reports an error when it ends
             os.dup2(nowhere.fileno(), stream.fileno())
 
 
@@ -146,7 +146,7 @@ def timed(name: str) -> Iterator[None]:
 
 
 def add_file(parser: argparse.ArgumentParser, others: str = "") -> None:
-    """The file, and what reading it may need."""
+    """Options for the file and for reading it."""
     text = f"a graph or an exported program{others}"
     parser.add_argument("file", metavar="TARGET" if others else "FILE", help=text)
     parser.add_argument(
@@ -166,10 +166,10 @@ def add_file(parser: argparse.ArgumentParser, others: str = "") -> None:
 
 
 def read(chosen: argparse.Namespace, *, skip_missing: bool = False) -> Graph | ExportedProgram:
-    """What is in the file that was chosen, told by its first bytes: a graph, or else a program.
+    """The content of the chosen file: a graph or, by its first bytes, a program.
 
-    Installed packages register the families of a graph; where placeholders do, only if the file
-    is trusted.
+    Installed packages register the families of a graph; if placeholders are enough, only if the
+    file is trusted.
     """
     for target in chosen.register:
         register(target)
@@ -182,10 +182,10 @@ def read(chosen: argparse.Namespace, *, skip_missing: bool = False) -> Graph | E
 
 
 def require_writable(option: str, path: str, *read: str) -> None:
-    """Refuse a folder that is not there, and a file that the command reads under whatever name.
+    """Refuse a missing folder, and a file that the command also reads, under any of its names.
 
     Raises:
-      InvalidConfig: there is no such folder, or the two are one file.
+      InvalidConfig: the folder is missing, or both are the same file.
     """
     target = pathlib.Path(path)
     if not target.parent.is_dir():
@@ -211,7 +211,7 @@ def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any], root: str) -> di
 
 
 def inputs(found: Graph | ExportedProgram) -> dict[str, Any]:
-    """What it takes, by name: dtypes and shapes."""
+    """The inputs by name: dtypes and shapes."""
     if isinstance(found, Graph):
         return dict(zip(found.input_names, found.input_metas, strict=True))
     args = arguments(found, list(found.exported.in_avals))
@@ -219,7 +219,7 @@ def inputs(found: Graph | ExportedProgram) -> dict[str, Any]:
 
 
 def outputs(found: Graph | ExportedProgram) -> dict[str, Any]:
-    """What it gives, by name: dtypes and shapes."""
+    """The outputs by name: dtypes and shapes."""
     if isinstance(found, Graph):
         return named(found.out_tree, found.output_metas, "out")
     return named(found.exported.out_tree, found.exported.out_avals, "out")

@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect(chosen: argparse.Namespace) -> int:
-    """Print what a file holds."""
+    """Print the content of a file."""
     if chosen.graph:
         require_writable("--graph", chosen.graph, chosen.file)
         if not chosen.graph.endswith(".svg"):
@@ -122,7 +122,7 @@ def _of_program(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Each family: how often it is called, whether it is known here, payloads of its own calls."""
+    """For each family: the number of calls, whether it is registered, and the payloads of its own calls."""
     counts = collections.Counter(family for family, _ in calls)
     return [
         {

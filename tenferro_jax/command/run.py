@@ -1,7 +1,7 @@
 """python -m tenferro_jax run FILE --input x.npy -o out.npz
 
 NumPy writes a dtype that it does not know, such as bfloat16, without its name. In an .npz such an array `x` is written as
-bytes without a type, with its dtype's name as text in `x.dtype` beside it.
+untyped bytes, with the name of its dtype as text in `x.dtype`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def is_named_by_numpy(dtype: object) -> bool:
 
 
 def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of an .npy file; of an .npz those in it by name, each of its own dtype.
+    """The array of an .npy file; or the arrays of an .npz by name, each with its own dtype.
 
     Args:
-      path: the file; an .npy whose dtype NumPy has forgotten is read as "bfloat16:x.npy", which names it.
+      path: the file; for an .npy without the name of its dtype, "bfloat16:x.npy" gives it.
 
     Raises:
-      InvalidConfig: the file holds something else, or an array whose dtype nothing names.
+      InvalidConfig: the file has other content, or an array without the name of its dtype.
       OSError: the file cannot be read.
     """
     named, dtype, path = _named(path)
@@ -66,7 +66,7 @@ def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name to an .npz, or one to an .npy; a file that is there is replaced when all is written."""
+    """Write arrays by name to an .npz, or one to an .npy; an existing file is replaced after everything is written."""
     content = io.BytesIO()
     if not path.endswith(".npz"):
         (array,) = arrays.values()
@@ -84,7 +84,7 @@ def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _named(text: str) -> tuple[bool, Any, str]:
-    """Whether a dtype is named before the path, that dtype, and the path."""
+    """Whether a dtype is given before the path, that dtype, and the path."""
     name, colon, path = text.partition(":")
     try:
         return (True, named_dtype(name), path) if colon else (False, None, text)
@@ -100,7 +100,7 @@ def _dtype(name: str, path: str) -> Any:
 
 
 def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
-    """The array under the dtype that was named for its bytes."""
+    """The array with the dtype that was given for its bytes."""
     if array.dtype.kind == "V" and dtype == array.dtype:
         raise InvalidConfig(
             where="--input",
@@ -204,7 +204,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def _require_output(chosen: argparse.Namespace, results: list[Any]) -> None:
-    """Before anything runs: results go to .npz, one alone to .npy too if that keeps its dtype."""
+    """Check the output path before anything runs: .npz, or for a single result .npy if that keeps its dtype."""
     path = chosen.output
     given = [text.rpartition("=")[2] for text in chosen.input]
     read = [*given, *(text.partition(":")[2] for text in given)]

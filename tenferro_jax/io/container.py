@@ -1,7 +1,7 @@
-"""The outside of graph bytes: a header that is checked before anything is parsed, text, tensors; and the limits of a reader.
+"""The container of graph bytes: a header that is checked before parsing, text, tensors; and the limits of a reader.
 
-magic (16 bytes), version and length of the text (two uint32), length of everything (uint64), SHA-256 of everything else (32
-bytes); then the text; then each tensor, begun at a multiple of 64 bytes. Numbers are little-endian.
+magic (16 bytes), version and length of the text (two uint32), total length (uint64), SHA-256 of everything else (32
+bytes); then the text; then the tensors, each at a multiple of 64 bytes. Numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ..errors import ArtifactError, InvalidConfig, LimitExceeded, Unsupported
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """The most that bytes may hold; each is checked before memory is taken for what it bounds.
+    """The limits of a reader; each is checked before the memory that it bounds is taken.
 
-    Of an exported program `load_exported` asks for `file_bytes`, and in its manifest `record_bytes` (all of it), `nodes` (extension
-    calls), `payload_bytes` and `text_bytes`; graph bytes ask for all.
+    For an exported program `load_exported` checks `file_bytes`, and in its manifest `record_bytes` (all of it), `nodes` (extension
+    calls), `payload_bytes` and `text_bytes`; for graph bytes all limits are checked.
 
     Attributes:
-      file_bytes: the whole.
-      nodes: nodes, a body of control flow counted wherever it is used.
-      values: what nodes read and give.
-      records: lines that define something: types, tensors, ops.
+      file_bytes: the whole file.
+      nodes: nodes; a body of control flow counts each time it is used.
+      values: inputs and outputs of nodes.
+      records: lines with definitions: types, tensors, ops.
       record_bytes: one line.
       payload_bytes: the payload of one extension.
       text_bytes: any other text: a name, a dimension, a guard.
       rank: axes of a value.
-      elements: the product of the sizes of a value, symbolic ones left out.
+      elements: the product of the sizes of a value, without symbolic ones.
       nesting: graphs in graphs, and brackets in one line.
 
     Raises:
-      InvalidConfig: a limit that is no integer from 0.
+      InvalidConfig: a limit that is not a non-negative integer.
 
     Example:
       >>> Limits(nodes=1_000_000).nodes
@@ -70,7 +70,7 @@ class Limits:
         """Refuse a size above a limit.
 
         Raises:
-          LimitExceeded: the text names both, and the argument that allows more.
+          LimitExceeded: the text gives the size, the limit, and the argument that allows more.
         """
         most = getattr(self, name)
         if size > most:
@@ -86,7 +86,7 @@ USUAL_LIMITS = Limits()
 
 MAGIC = b"tenferro-graph\r\n"
 VERSION = 2
-"""The last version of the format; a file has the first one that can say what is in it."""
+"""The last version of the format; a file has the lowest version that supports its content."""
 ALIGNMENT = 64
 _HEADER = struct.Struct(f"<{len(MAGIC)}sIIQ")
 _DIGEST_BYTES = 32
@@ -94,11 +94,11 @@ HEADER_BYTES = _HEADER.size + _DIGEST_BYTES
 
 
 class Content(NamedTuple):
-    """What passed the checks of the header.
+    """Content that passed the checks of the header.
 
     Attributes:
       everything: all bytes.
-      text: the place of the text.
+      text: the position of the text.
       version: of the format.
     """
 
@@ -108,7 +108,7 @@ class Content(NamedTuple):
 
 
 def aligned(place: int) -> int:
-    """The next place, or this one, where a tensor may begin."""
+    """The next position, from this one on, where a tensor may begin."""
     return -(-place // ALIGNMENT) * ALIGNMENT
 
 
@@ -125,10 +125,10 @@ def pack(version: int, text: bytes, tensors: Sequence[Any]) -> bytes:
 
 
 def declared(head: bytes, where: str) -> tuple[int, int]:
-    """Of which version of the format, and how long, a file says it is in its first bytes.
+    """The version of the format and the length in the first bytes of a file.
 
     Raises:
-      ArtifactError: these bytes begin no graph.
+      ArtifactError: these are not the first bytes of a graph.
     """
     if len(head) < HEADER_BYTES:
         raise damaged(where, f"{len(head)} bytes")
@@ -140,12 +140,12 @@ def declared(head: bytes, where: str) -> tuple[int, int]:
 
 
 def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
-    """The parts of graph bytes, after their length and digest were found right.
+    """The parts of graph bytes, after a check of length and digest.
 
     Raises:
-      ArtifactError: the bytes are truncated, changed, or none of a graph.
-      LimitExceeded: there are more of them than the limits allow.
-      Unsupported: a later release wrote them.
+      ArtifactError: the bytes are truncated, changed, or not a graph.
+      LimitExceeded: there are more bytes than the limits allow.
+      Unsupported: a later release wrote the bytes.
     """
     everything = memoryview(content)
     version, length = declared(bytes(everything[:HEADER_BYTES]), where)
@@ -169,7 +169,7 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
 
 
 def damaged(where: str, given: str, fix: str = "Write the graph again, or copy the file again.") -> ArtifactError:
-    """The error for bytes that are not what they should be."""
+    """The error for damaged bytes."""
     return ArtifactError(
         where=where,
         given=given,
@@ -186,18 +186,18 @@ def _digest(head: bytes | memoryview, parts: Sequence[Any]) -> bytes:
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> int:
-    """Write a file under another name in its folder, then give it its name; returns its size in bytes.
+    """Write a file under a temporary name in its folder, then rename it; returns its size in bytes.
 
-    Whoever reads meanwhile, and whoever comes after a full disk, finds the file that was there before.
+    Until then, or if the disk is full, readers find the old file.
     """
-    place = pathlib.Path(os.path.realpath(path))  # a link stays, what it leads to is replaced
+    place = pathlib.Path(os.path.realpath(path))  # a link stays, and its target is replaced
     if place.exists() and not place.is_file():  # a pipe or a device cannot be replaced
         return place.write_bytes(content)
     part = place.with_name(f".{secrets.token_hex(8)}.part")
     try:
         part.write_bytes(content)
         os.replace(part, place)
-    except OSError as error:  # of a name that nobody gave
+    except OSError as error:  # of a temporary name that the user did not give
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from error
     finally:
         part.unlink(missing_ok=True)

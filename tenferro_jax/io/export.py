@@ -31,23 +31,23 @@ def export(
     Extensions are lowered to standard ops; each stays one named call that carries its family_id and payload.
 
     Args:
-      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, whose graph is taken. Sizes that guards of the
-        graph demand to be equal are one symbol in the program, which refuses arguments where they differ.
-      *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct, dimensions may be symbolic; none for a graph.
-      platforms: platforms the file is for; none of them needs to be present.
-      vjp_order: how many times the program can be differentiated in reverse mode where it is called: 0 never, 1 for
+      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, of which the graph is exported. Sizes that are
+        equal by a guard of the graph are one symbol in the program, which refuses arguments where they differ.
+      *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be symbolic; none for a graph.
+      platforms: platforms of the program; none of them needs to be present.
+      vjp_order: how many times the program can be differentiated in reverse mode: 0 never, 1 for
         gradients, 2 for gradients of gradients. Each order adds a program.
-      compatibility: StableHLO requirement that the program is rewritten for ("WEEK_4", "WEEK_12"), so that an older JAX
-        reads it; source locations, which name files of this machine, are dropped then. None keeps what this JAX writes.
-      custom_calls: targets of custom calls to allow though JAX promises nothing for them; the reader must have them.
+      compatibility: the StableHLO requirement ("WEEK_4", "WEEK_12") for which the program is rewritten, so that an older JAX
+        can read it; source locations, which name files of this machine, are then dropped. None keeps the level of this JAX.
+      custom_calls: targets of custom calls to allow although JAX does not keep them stable; the reader must have them.
 
     Raises:
-      Unsupported: an extension has no lowering; kernels and host code are not portable; a custom call inside is none of
-        those that JAX keeps stable, the text names the op; the function has no derivative of this order.
-      ADRuleError: an extension inside has no rule for the derivative.
-      UndecidedDimensionError: an extension needs two symbolic dimensions to be equal; the text says which constraint to add.
+      Unsupported: an extension has no lowering (kernels and host code are not portable); JAX does not keep a custom call
+        stable, the text names the op; the function has no derivative of this order.
+      ADRuleError: an extension has no rule for the derivative.
+      UndecidedDimensionError: an extension needs two symbolic dimensions to be equal; the text names the constraint to add.
       X64Error: a 64-bit spec while 64-bit types are off.
-      DTypeError: a spec that is no array.
+      DTypeError: a spec that is not an array.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -77,7 +77,7 @@ def export(
     def rewritten(portable: bytes) -> bytes:
         try:
             return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
-        except Exception as error:  # whatever JAX's serialiser raises
+        except Exception as error:  # any exception of JAX's serialiser
             raise Unsupported(
                 where=f"export with compatibility={compatibility!r}",
                 given=f"a program that this JAX cannot write for readers that old: {first_line(error)}",
@@ -92,7 +92,7 @@ def export(
         exported = with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
         raise
-    except NotImplementedError as error:  # what JAX says of host callbacks
+    except NotImplementedError as error:  # JAX's error for host callbacks
         raise _unwritable(error, first_line(error)) from error
     except Exception as error:
         if found := jax_seam.unguaranteed_calls(error):
@@ -104,11 +104,11 @@ def export(
                 needed="a function that reverse mode can differentiate to this order",
                 fix="Leave vjp_order out, or give the function a rule (jax.custom_vjp).",
             ) from error
-        if effects := _effects(jitted, specs):  # JAX fails on some of them before it can say so
+        if effects := _effects(jitted, specs):  # JAX fails on some of them without a clear error
             raise _unwritable(error, f"what has effects: {effects}") from error
         if not guards:
             raise
-        # JAX: a symbol that a guard took away is left in a constraint
+        # JAX: a symbol that a guard replaced is still in a constraint
         raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
     modules = [jax_seam.read_module(program.mlir_module_serialized) for program in orders(exported)]
     return ExportedProgram(exported, described(exported, modules, jax.__version__), modules[0].constraints)
@@ -130,7 +130,7 @@ def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: st
 
 
 def _unwritable(error: Exception, given: str) -> Unsupported:
-    lacking = jax_seam.refused_for(error)[0] == "routine"  # that some platforms have
+    lacking = jax_seam.refused_for(error)[0] == "routine"  # a routine that only some platforms have
     return Unsupported(
         where="export",
         given=given,
@@ -140,10 +140,10 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
 
 
 def _effects(jitted: Any, specs: Sequence[Any]) -> str:
-    """The effects of a function as text, none where it cannot be traced."""
+    """The effects of a function as text; none if it cannot be traced."""
     try:
         return ", ".join(sorted(map(str, jitted.trace(*specs).jaxpr.effects)))
-    except Exception:  # the function's own error is the one to show
+    except Exception:  # the function's own error is shown instead
         return ""
 
 

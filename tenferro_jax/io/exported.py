@@ -1,6 +1,6 @@
-"""A program for other processes: what was lowered, what it came from, its bytes, and how they are read.
+"""Exported programs: the lowered program, its origin, its bytes, and how they are read.
 
-Of a file first the limits and the digest are checked, then the parsers of JAX see it.
+Limits and digest of a file are checked before JAX's parsers read it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .footer import Manifest, damaged, read_footer, with_footer
 class ExportedProgram:
     """A lowered program for one or more platforms, its derivatives, and the extensions that they came from.
 
-    It is immutable: a copy is the object itself. In a pickle it is its bytes, which `load_exported` reads.
+    It is immutable: a copy is the object itself. It is pickled as its bytes, which `load_exported` reads.
 
     Attributes:
       exported: the jax.export.Exported, derivatives included.
-      manifest: what the file says of it.
-      constraints: what the symbols of its inputs must fulfil beside being 1 or more.
+      manifest: its description in the file.
+      constraints: constraints of the symbols of its inputs, beside being 1 or more.
     """
 
     exported: Any
@@ -69,7 +69,7 @@ class ExportedProgram:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Platforms that the program runs on."""
+        """The platforms of the program."""
         return tuple(self.exported.platforms)
 
     def ops(self) -> tuple[ExtensionOp, ...]:
@@ -77,7 +77,7 @@ class ExportedProgram:
 
         Raises:
           Unsupported: a family is not registered in this process, or under another major version.
-          PayloadError: a payload that is none of its family.
+          PayloadError: a payload does not belong to its family.
 
         Example:
           >>> import jax.numpy as jnp
@@ -94,14 +94,14 @@ class ExportedProgram:
     def call(self, *args: Any) -> Any:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.
 
-        Under jit it becomes a part of the caller's program; under grad it takes its own derivative, `vjp_order` times.
+        Under jit it becomes a part of the caller's program; under grad its exported derivative is used, up to `vjp_order` times.
 
         Raises:
           X64Error: a 64-bit array while 64-bit types are off.
-          UnboundPlaceholder, UnexpectedBinding: the arguments are nested in another way.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument is not what was exported.
+          UnboundPlaceholder, UnexpectedBinding: the arguments have another nesting.
+          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument does not fit its input.
           ShapeConstraintViolation: a constraint of the symbols does not hold.
-          Unsupported: differentiated more often than `vjp_order` says, or run on a platform or a number of devices that it is not for.
+          Unsupported: differentiated more than `vjp_order` times, or called on another platform or number of devices than exported for.
 
         Example:
           >>> import jax, jax.numpy as jnp
@@ -169,12 +169,12 @@ class ExportedProgram:
         """The file content.
 
         Raises:
-          Unsupported: JAX has no bytes for an input or output, such as a pytree class that is not registered for them; or
-            flatbuffers, which JAX writes them with, is not installed.
+          Unsupported: JAX cannot write an input or output, such as a pytree class that is not registered; or flatbuffers, which
+            JAX needs to write, is not installed.
         """
         try:
             body = self.exported.serialize(vjp_order=self.vjp_order)
-        except Exception as error:  # of JAX: each kind of thing that it cannot write has another
+        except Exception as error:  # JAX raises another type for each kind of value
             raise Unsupported(
                 where="exported program",
                 given=f"{type(error).__name__}: {first_line(error)}",
@@ -186,7 +186,7 @@ class ExportedProgram:
         return with_footer(body, self.manifest)
 
     def save(self, path: str | pathlib.Path) -> int:
-        """Write the file; returns its size in bytes. One that is there is replaced when all is written."""
+        """Write the file; returns its size in bytes. An existing file is replaced after everything is written."""
         return replace_file(path, self.to_bytes())
 
 
@@ -196,7 +196,7 @@ def _devices(count: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DerivedExported(jax.export.Exported):
-    """An Exported with its derivative at hand; one more than that is refused in words."""
+    """An Exported with its derivatives; a further derivative raises an error."""
 
     derivative: jax.export.Exported | None
 
@@ -254,23 +254,23 @@ def load_exported(
 ) -> ExportedProgram:
     """Read an exported program from a file or its bytes.
 
-    Size and digest are checked before anything is parsed. A digest notices damage; who wrote the file it cannot tell.
+    Size and digest are checked before anything is parsed. A digest detects damage, but does not prove who wrote the file.
 
     Args:
       source: a path, or the content.
-      check_extensions: whether every extension family inside must be registered in this process and read its payloads.
-        Without it a family that is not registered is no obstacle: the program holds what it was lowered to.
-      trusted: read content without a footer or with a damaged one too, such as plain `jax.export.Exported.serialize()`.
+      check_extensions: whether every extension family in the program must be registered in this process and read its payloads.
+        By default a family may be unregistered, because the program holds its lowering.
+      trusted: also read content without a footer or with a damaged one, such as plain `jax.export.Exported.serialize()`.
         JAX's parsers trust their input: damaged bytes can give wrong numbers or end the process.
-      limits: the most that is read: `file_bytes`; of the manifest `record_bytes`, `nodes` (extension calls), `payload_bytes`, `text_bytes`.
+      limits: `file_bytes`; for the manifest `record_bytes`, `nodes` (extension calls), `payload_bytes`, `text_bytes`.
 
     Raises:
       ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
-      LimitExceeded: the content is beyond the limits.
-      Unsupported: this JAX cannot read what another JAX wrote, both are named; an extension inside is registered in this
-        process under another major version; with `check_extensions`, or not at all.
-      MalformedFamilyId: a family_id inside cannot be read.
-      PayloadError: with `check_extensions`, a payload that is none of its family.
+      LimitExceeded: the content exceeds the limits.
+      Unsupported: this JAX cannot read a program of another JAX, both are named; an extension is registered in this process
+        under another major version, or, with `check_extensions`, not at all.
+      MalformedFamilyId: a family_id in the program cannot be read.
+      PayloadError: with `check_extensions`, a payload does not belong to its family.
       OSError: the file cannot be read.
 
     Example:
@@ -287,7 +287,7 @@ def load_exported(
     except TenferroError:
         if not trusted:
             raise
-        manifest = None  # what the program holds is found out instead
+        manifest = None  # the program itself is inspected instead
     for call in () if manifest is None else (call for calls in manifest.extensions for call in calls):
         require_known_version(call["family_id"])
     program = _program(content, where, manifest)
@@ -298,7 +298,7 @@ def load_exported(
 
 
 def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: Limits) -> tuple[str, bytearray]:
-    """What errors call the source, and its bytes, once their number is known to be within the limits."""
+    """The name of the source in errors, and its bytes, after a check of their number."""
     if isinstance(source, bytes | bytearray | memoryview):
         size = source.nbytes if isinstance(source, memoryview) else len(source)
         limits.require("file_bytes", size, "exported program")
@@ -315,7 +315,7 @@ def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], li
 
 def _program(content: bytearray, where: str, manifest: Manifest | None) -> ExportedProgram:
     try:
-        exported = jax.export.deserialize(content)  # reads from the front, and so not the footer
+        exported = jax.export.deserialize(content)  # reads from the front, without the footer
         found = orders(exported)
         low, high = jax.export.minimum_supported_calling_convention_version, jax.export.maximum_supported_calling_convention_version
         for program in found:
@@ -324,7 +324,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         modules = [jax_seam.read_module(program.mlir_module_serialized) for program in found]
     except TenferroError:  # of a pytree class
         raise
-    except Exception as error:  # JAX's readers raise as many kinds as there are ways to be unreadable
+    except Exception as error:  # JAX's readers raise many types
         if manifest is None:
             raise damaged(where, f"what JAX {jax.__version__} cannot read ({type(error).__name__}: {first_line(error)})") from error
         if jax_seam.refused_for(error)[0] == "class":
@@ -346,4 +346,4 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     return ExportedProgram(with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
 
 
-copyreg.pickle(ExportedProgram, lambda program: (load_exported, (program.to_bytes(),)))  # in a pickle it is its file's content
+copyreg.pickle(ExportedProgram, lambda program: (load_exported, (program.to_bytes(),)))  # it is pickled as its file content

@@ -1,4 +1,4 @@
-"""What payload fields of standard ops hold, as JSON and back. Everything that can be named is in a table here."""
+"""Payload fields of standard ops as JSON and back. All names are looked up in the tables of this module."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _key_dtypes() -> dict[str, Any]:
 
 
 def value_dtype_name(dtype: object, where: str) -> str:
-    """The name of a dtype that a value of a graph may have, of a key's too.
+    """The name of the dtype of a value in a graph, keys included.
 
     Raises:
-      Unsupported: a generator of keys that is not one of JAX's own.
+      Unsupported: a key generator that is not one of JAX's own.
     """
     if isinstance(dtype, np.dtype):
         return dtype_name(dtype)
@@ -53,7 +53,7 @@ def value_dtype(name: object) -> Any:
 
 
 def field_json(value: object, where: str, tensor: Number, graph: Number, dimension: Callable[[Any], Any]) -> Any:
-    """A field as JSON: leaves as in payload text, but for arrays and graphs, of which the number goes, and dimensions.
+    """A field as JSON: leaves as in payload text; arrays, graphs and dimensions by the given functions.
 
     Raises:
       PayloadError: a value that no standard op holds.
@@ -70,7 +70,7 @@ def field_json(value: object, where: str, tensor: Number, graph: Number, dimensi
 
 
 def field_value(plain: Any, tensor: Callable[[Any], Any], graph: Callable[[Any], Any], dimension: Callable[[Any], Any]) -> Any:
-    """The field that `field_json` wrote; an Exception of Python's for other JSON."""
+    """The field that `field_json` wrote; raises a Python exception for other JSON."""
     if isinstance(plain, list):
         return tuple(field_value(item, tensor, graph, dimension) for item in plain)
     if not isinstance(plain, dict):

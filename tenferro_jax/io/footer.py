@@ -1,6 +1,6 @@
-"""What follows the program in an exported file: manifest (JSON), its length, SHA-256 of all before, magic.
+"""The footer of an exported file: manifest (JSON), its length, SHA-256 of all bytes before, magic.
 
-It comes last, as in zip, so that `jax.export.deserialize` of a process that has only JAX reads the whole file.
+It comes last, as in zip files, so that `jax.export.deserialize` can read the whole file in a process that has only JAX.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _TAGS = {"family_id", "payload", "batching"}
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a file says of its program.
+    """The description of a program in its file.
 
     Attributes:
       jax: the version of JAX that wrote it.
-      platforms: platforms it is for.
+      platforms: the platforms of the program.
       extensions: for the program and then each derivative, family_id, payload and batching of every extension call.
-      custom_calls: targets of the custom calls inside.
-      unguaranteed: those of them that JAX promises nothing for.
+      custom_calls: targets of its custom calls.
+      unguaranteed: those of them that JAX does not keep stable.
     """
 
     jax: str
@@ -44,7 +44,7 @@ _KEYS = {"format", "body_bytes", *(field.name for field in dataclasses.fields(Ma
 
 
 def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
-    """The content of a file: the program's bytes untouched, and the footer."""
+    """The content of a file: the unchanged bytes of the program, and the footer."""
     text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
     digest = hashlib.sha256(body)
     rest = text + _LENGTH.pack(len(text))
@@ -53,10 +53,10 @@ def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
 
 
 def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
-    """The manifest of a file's content; nothing is parsed before the digest is found right.
+    """The manifest of a file's content; nothing is parsed before the digest is checked.
 
     Raises:
-      ArtifactError: no footer, a digest that does not match, a manifest that is none, or more than the limits.
+      ArtifactError: no footer, a wrong digest, an invalid manifest, or more than the limits.
       Unsupported: a later format; the text names both.
     """
     if len(content) < _LENGTH.size + _TAIL.size:
@@ -79,7 +79,7 @@ def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
 
 
 def damaged(where: str, given: str, fix: str = "Export again, or copy the file again.") -> ArtifactError:
-    """The error of a file that is not as it was written."""
+    """The error for a damaged file."""
     return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix=fix)
 
 
@@ -102,7 +102,7 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
         names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
         texts = [found["jax"], *itertools.chain(*names.values()), *(call[key] for call in calls for key in _TAGS - {"payload"})]
         payloads = [call["payload"] for call in calls]
-        # One text for one manifest: no key twice, no other key, no number that is none.
+        # One text for each manifest: no key twice, no other keys, no invalid numbers.
         right = _canonical(found) == text and found.keys() == _KEYS and all(call.keys() == _TAGS for call in calls)
         right = right and found["extensions"] and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
         right = right and all(isinstance(x, str) for x in (*texts, *payloads))
@@ -111,7 +111,7 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
         limits.require("text_bytes", max(map(len, texts)), where)
     except TenferroError:
         raise
-    except Exception as error:  # whatever JSON may lead to
+    except Exception as error:  # any exception of the JSON parser
         raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
     if not right:
         raise _no_manifest(where, "text that is not written as a manifest is")

@@ -1,4 +1,4 @@
-"""Records back to a graph. Nothing is believed: every number, name and size is checked before it is used."""
+"""Records back to a graph. Every number, name and size is checked before it is used."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .trees import tree_of
 
 
 class _Size(NamedTuple):
-    """How many nodes there are in a graph, each body counted wherever it is used, and how many graphs deep."""
+    """The number of nodes in a graph, with each body counted each time it is used, and the depth of graphs in graphs."""
 
     nodes: int
     depth: int
 
 
 class _Open:
-    """A graph of which the records are being read."""
+    """A graph whose records are being read."""
 
     def __init__(self, metas: list[TensorMeta], in_tree: PyTreeDef):
         self.metas, self.input_count, self.in_tree = metas, len(metas), in_tree
@@ -51,11 +51,11 @@ class GraphReader:
     """Reads the records of one file.
 
     Args:
-      content: what passed the checks of the header.
-      limits: what it may ask for.
+      content: content that passed the checks of the header.
+      limits: the limits.
       skip_missing: whether extensions of unknown families become placeholders.
-      trusted: whether installed packages are asked to register their families.
-      where: what errors say first.
+      trusted: whether installed packages may register their families.
+      where: the first words of errors.
     """
 
     def __init__(self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str):
@@ -63,7 +63,7 @@ class GraphReader:
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
-        self._ops: list[tuple[StdTensorOp, _Size]] = []  # with the size of the graphs inside
+        self._ops: list[tuple[StdTensorOp, _Size]] = []  # with the size of its graphs
         self._graphs: list[tuple[Graph, _Size]] = []
         self._open: _Open | None = None
         self._place = content.text.stop
@@ -73,15 +73,15 @@ class GraphReader:
         self._nodes = self._values = self._records = 0
         self._inside = _Size(0, 0)
         self._rules = NO_RULES
-        self._asked: set[str] = set()  # packages that were asked to register their families
+        self._asked: set[str] = set()  # packages that have registered their families
 
     def read(self) -> Graph:
         """The graph, verified.
 
         Raises:
-          ArtifactError: the records are none that a writer writes.
-          LimitExceeded: they ask for more than the limits allow.
-          MalformedGraph: they are of a graph that breaks a rule.
+          ArtifactError: a writer would not write these records.
+          LimitExceeded: the records exceed the limits.
+          MalformedGraph: the graph breaks a rule.
           MalformedFamilyId, Unsupported, PayloadError: an extension cannot be read.
           X64Error: the graph has 64-bit values and 64-bit types are off.
         """
@@ -95,7 +95,7 @@ class GraphReader:
             return graph.with_rules(self._rules) if self._rules else graph
         except TenferroError:
             raise
-        except Exception as error:  # whatever bytes may lead to
+        except Exception as error:  # any exception of damaged content
             where = f"{self._where}, line {self._line}" if self._line else self._where
             raise damaged(where, f"{type(error).__name__}: {error}") from error
 
@@ -206,7 +206,7 @@ class GraphReader:
         self._ops.append((carrier, _Size(0, 0)))
 
     def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
-        """What the factory of a family makes of a payload; it may be an author's own code."""
+        """The op that the factory of a family makes from a payload; the factory may be an author's code."""
         factory = require_extension_factory(family_id)
         cause: Exception | None = None
         try:
@@ -285,7 +285,7 @@ class GraphReader:
         return self._graphs[-1][0]
 
     def _require_canonical(self, graph: Graph) -> None:
-        """Refuse what says the same as a writer would and says it in another way: equal graphs have equal bytes."""
+        """Refuse records that a writer would write differently, because equal graphs have equal bytes."""
         writer = GraphWriter(self._payloads).write(graph)
         if writer.version != self._content.version:
             given_version = f"version {self._content.version} where a writer writes {writer.version}"
@@ -362,7 +362,7 @@ def _count(value: object) -> int:
 
 
 def _index(number: object, among: Sequence[Any]) -> int:
-    """A number of something that was defined before."""
+    """The number of an earlier definition."""
     found = _count(number)
     if found >= len(among):
         raise ValueError(f"{number} among {len(among)} that are defined")
@@ -370,7 +370,7 @@ def _index(number: object, among: Sequence[Any]) -> int:
 
 
 def _depth(value: object) -> int:
-    """How many brackets deep a JSON value is."""
+    """The depth of brackets in a JSON value."""
     depth, level = 0, [value]
     while level:
         depth += 1

@@ -1,4 +1,4 @@
-"""A graph as records: lines of JSON, each defined before it is used, each thing once."""
+"""A graph as records: lines of JSON, defined before they are used, without repetition."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .trees import has_classes, require_lasting, tree_json
 
 
 class GraphWriter:
-    """Records of one graph and, before it, of the graphs inside.
+    """The records of one graph, after those of its inner graphs.
 
     Args:
-      payloads: payload text of extensions, by the id of the carrier, that is written as it is here.
+      payloads: payload text of extensions, by the id of the carrier, that is written unchanged.
 
     Attributes:
       lines: the records as text.
       tensors: the elements of each tensor, in the order of their records.
-      version: the first version of the format that can say all this.
+      version: the lowest version of the format that supports these records.
     """
 
     def __init__(self, payloads: Mapping[int, str] | None = None) -> None:
@@ -40,7 +40,7 @@ class GraphWriter:
         self.tensors: list[Any] = []
         self.version = 1
         self._payloads = payloads or {}
-        self._numbers: dict[Any, int] = {}  # of a record's text (and digest), by kind
+        self._numbers: dict[Any, int] = {}  # for a record's text (and digest), by kind
         self._counts: dict[str, int] = {}
         self._types: dict[TensorMeta, int] = {}
         self._ops: dict[StdTensorOp, int] = {}
@@ -48,13 +48,13 @@ class GraphWriter:
         self._scope: Any = None
 
     def write(self, root: Graph) -> GraphWriter:
-        """Record a graph: bodies first, whatever the depth.
+        """Record a graph: bodies first, to any depth.
 
         Raises:
-          Unsupported: what no record can say: symbols of two scopes, a pytree class or a batch axis without a plain name; or
-            what no reader takes.
-          InvalidConfig: two nodes that differ in their runtimes alone.
-          PayloadError: an extension's payload or a pytree class's static data that has no text.
+          Unsupported: what the format cannot express: symbols of two scopes, a pytree class or a batch axis without a plain
+            name; or what no reader accepts.
+          InvalidConfig: two nodes that differ only in their runtimes.
+          PayloadError: an extension's payload or a pytree class's static data has no text.
         """
         pending = [root]
         while pending:
@@ -80,7 +80,7 @@ class GraphWriter:
         seen: dict[tuple[int, tuple[int, ...]], StdTensorOp] = {}
         for node, outputs in graph.steps():
             op = self._op(node.op)
-            if seen.setdefault((op, node.inputs), node.op) != node.op:  # where they are equal, the graph breaks a rule of `verify`
+            if seen.setdefault((op, node.inputs), node.op) != node.op:  # if they are equal, the graph breaks a rule of `verify`
                 raise InvalidConfig(
                     where="to_wire",
                     given=f"{node.op} twice on the same values, with two runtime sets",
@@ -100,7 +100,7 @@ class GraphWriter:
         return plain
 
     def _define(self, kind: str, text: str, digest: bytes = b"") -> int:
-        """The number of a record among those of its kind; it is written where it is new."""
+        """The number of a record among those of its kind; a new record is written."""
         key = (kind, text, digest)
         number = self._numbers.get(key)
         if number is None:
@@ -128,7 +128,7 @@ class GraphWriter:
                 needed="symbols of one scope",
                 fix="Make all symbols in one call of jax.export.symbolic_shape, or pass scope= to it.",
             )
-        pickled_dimension(size, "to_wire")  # refuses what no reader takes
+        pickled_dimension(size, "to_wire")  # refuses what no reader accepts
         return str(size)
 
     def _tensor(self, array: np.ndarray | np.generic) -> int:
@@ -170,7 +170,7 @@ class GraphWriter:
         return ["op", name, fields]
 
     def _noted(self, leaf: object) -> Any:
-        """The leaf; its scope is noted where it is a symbolic dimension."""
+        """The leaf; if it is a symbolic dimension, its scope is noted."""
         if is_symbolic_dim(leaf):
             self._dimension(leaf)
         return leaf

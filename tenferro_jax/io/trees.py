@@ -1,11 +1,11 @@
-"""How arguments and results are nested, as JSON and back, and what files call pytree classes.
+"""The nesting of arguments and results as JSON and back, and the names of pytree classes in files.
 
 A tree is 0 for a value, null for None, ["tuple", tree, ...], ["list", tree, ...],
 ["dict", [key, ...], tree, ...], or ["class", name, fields, static data, tree, ...].
 
-Names of classes are kept here beside those of `jax.export`, which nobody can ask for them. It also
-reads a namedtuple whose fields changed places by their names, and so exchanges the values without
-a word; here the fields of the file and of the class are compared.
+Names of classes are kept here, and also registered with `jax.export`, which has no way to look them up.
+`jax.export` reads a namedtuple whose fields changed their order without an error, and so exchanges
+values; here the fields of the file and of the class are compared.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _classes: dict[str, type] = {}
 
 
 def register_pytree_name(cls: type, name: str) -> None:
-    """Give a pytree class the name by which graph bytes and exported programs call it.
+    """Give a pytree class its name in graph bytes and exported programs.
 
-    The process that reads registers the class under the same name; the class must have the same
-    fields there. Its static data (what is no child) consists of None, bool, int, float, complex,
-    str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name there.
+    The process that reads must register the class under the same name, and the class must have
+    the same fields. Its static data (everything but the children) may be None, bool, int, float,
+    complex, str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name there.
 
     Args:
       cls: a namedtuple, or a class registered with `jax.tree_util`, such as a dataclass.
@@ -40,7 +40,7 @@ def register_pytree_name(cls: type, name: str) -> None:
 
     Raises:
       InvalidConfig: no pytree class, or no name.
-      Duplicate: the class has another name, or the name another class, here or for `jax.export`.
+      Duplicate: the class has another name, or the name belongs to another class, here or in `jax.export`.
 
     Example:
       >>> import typing
@@ -79,7 +79,7 @@ def _is_pytree_class(cls: object) -> bool:
         return False
     try:
         PyTreeDef.from_node_data_and_children(default_registry, (cls, None), ())
-    except RuntimeError:  # JAX knows no such class
+    except RuntimeError:  # JAX does not know the class
         return False
     return True
 
@@ -89,7 +89,7 @@ def _is_namedtuple(cls: type) -> bool:
 
 
 def _register_with_jax(cls: Any, name: str) -> None:
-    """Give `jax.export` the name, with the bytes that JAX itself gives namedtuples."""
+    """Register the name with `jax.export`, in the format that JAX itself uses for namedtuples."""
     named = _is_namedtuple(cls)
 
     def write(static: object) -> bytes:
@@ -103,7 +103,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
         _require_fields(cls, name, fields, static, len(fields[0]) if fields else 0)
         return static
 
-    made: Any = (lambda _, children: cls(*children)) if named else None  # JAX has the others'
+    made: Any = (lambda _, children: cls(*children)) if named else None  # JAX knows how to make the others
     try:
         jax.export.register_pytree_node_serialization(
             cls,
@@ -113,7 +113,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
             from_children=made,
         )
     except ValueError as error:
-        if refused_for(error)[0] == "name":  # else the class has a name there, which stays
+        if refused_for(error)[0] == "name":  # otherwise the class has a name there, which stays
             raise Duplicate(
                 where="register_pytree_name",
                 given=first_line(error),
@@ -122,7 +122,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
 
 
 def _known_fields(cls: Any) -> list[list[str]] | None:
-    """The names of children and of static data, in order; None where the author's code flattens."""
+    """The names of children and of static data, in order; None if the author's code flattens."""
     if _is_namedtuple(cls):
         return [list(cls._fields), []]
     if not dataclasses.is_dataclass(cls):
@@ -141,12 +141,12 @@ def _known_fields(cls: Any) -> list[list[str]] | None:
 
 
 def _require_fields(cls: type, name: str, fields: object, static: object, count: int) -> None:
-    """Refuse a node whose fields, children or static values are not those of its class here.
+    """Refuse a node whose fields, children or static values do not fit its class in this process.
 
-    JAX reads beyond the end of too few.
+    JAX would read beyond the end if there are too few.
 
     Raises:
-      Unsupported: the text has both.
+      Unsupported: the text shows both.
     """
     known = _known_fields(cls)
     given = f"fields {fields!r:.500}"
@@ -185,7 +185,7 @@ def _static_json(static: object, name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MissingClass:
-    """Stands for a pytree class that is not known here; it keeps what the file says of it."""
+    """A placeholder for an unknown pytree class; it keeps the record of the file."""
 
     children: Sequence[Any]
     name: str
@@ -206,9 +206,9 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
     """A PyTreeDef as JSON.
 
     Raises:
-      Unsupported: a node other than tuple, list, None, dict with keys that are text or integers,
-        and classes with a name; a class that flattens its instances in several ways.
-      PayloadError: static data of a class outside the closed list.
+      Unsupported: a node other than tuple, list, None, dict with text or integer keys, and
+        classes with a name; a class that flattens its instances in several ways.
+      PayloadError: static data that no payload may hold.
     """
     if tree.node_data() is None:
         return 0
@@ -243,7 +243,7 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
 
 
 def has_classes(plain: object) -> bool:
-    """Whether a tree as JSON has a class in it, which version 1 of the format does not know."""
+    """Whether a tree as JSON has a class, which version 1 of the format does not support."""
     if not isinstance(plain, list):
         return False
     first, *items = plain
@@ -251,10 +251,10 @@ def has_classes(plain: object) -> bool:
 
 
 def require_lasting(tree: PyTreeDef, where: str) -> None:
-    """Refuse classes that flatten in another way what they made: no reader could use the tree.
+    """Refuse classes that flatten differently after unflattening, because no reader could use the tree.
 
     Raises:
-      Unsupported: the text has both trees.
+      Unsupported: the text shows both trees.
     """
     try:
         back = str(jax.tree.structure(jax.tree.unflatten(tree, range(tree.num_leaves))))
@@ -275,7 +275,7 @@ def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = Fals
     Unknown classes become placeholders if `skip_missing` says so.
 
     Raises:
-      Unsupported: a class of which the name is not registered, or that has other fields here.
+      Unsupported: a class whose name is not registered, or that has other fields in this process.
       ValueError: other JSON.
     """
 

@@ -1,4 +1,4 @@
-"""Graphs as bytes and back, in memory and in files; docs/spec/wire_format.md says what is in them."""
+"""Graphs as bytes and back, in memory and in files; docs/spec/wire_format.md defines the format."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .graph_writer import GraphWriter
 
 
 def to_wire(graph: Graph) -> bytes:
-    """A graph as bytes that another process, on another machine, reads with `from_wire`.
+    """A graph as bytes, which another process or machine can read with `from_wire`.
 
-    Equal graphs give equal bytes, but for the names of lost derivatives, which are written too. AD rules and kernels stay behind:
-    they are code, to be given again with `graph.with_rules(...)` and `graph.with_runtimes(...)`.
+    Equal graphs give equal bytes, except for the names of lost derivatives, which are written too. AD rules and kernels are code
+    and are not written; add them again with `graph.with_rules(...)` and `graph.with_runtimes(...)`.
 
     Args:
       graph: any graph, of standard ops and extensions.
 
     Raises:
-      InvalidConfig: no graph, or one in which two nodes differ in their runtimes alone.
-      Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or dimensions or constraints of
-        them beyond what a reader takes.
-      PayloadError: an extension's payload, or static data of a pytree class, that has no text.
+      InvalidConfig: not a graph, or two nodes that differ only in their runtimes.
+      Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or dimensions or constraints
+        beyond the bounds of a reader.
+      PayloadError: an extension's payload, or static data of a pytree class, has no text.
 
     Example:
       >>> import jax.numpy as jnp
@@ -40,25 +40,25 @@ def to_wire(graph: Graph) -> bytes:
 def from_wire(
     source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
 ) -> Graph:
-    """The graph that `to_wire` wrote; length and digest are checked first, then every record, then the graph by `verify`.
+    """Read a graph from the bytes of `to_wire`: length and digest are checked first, then every record, then the graph by `verify`.
 
     Args:
       source: the bytes.
-      skip_missing_extensions: put a placeholder where an extension's family is not registered: the graph can be looked at
-        and written again without loss, and running it is `Unsupported`. Pytree classes without a name here get one too.
-      trusted: have installed packages register the extensions that are inside, and take their AD rules. A package is imported
-        where it has an entry point in the group "tenferro_jax.extensions" under the name that a family_id begins with. Without it
-        nothing is imported, whatever the bytes name.
-      limits: what the bytes may ask for; a graph beyond the defaults is written, and read where they are raised.
+      skip_missing_extensions: replace extensions of unregistered families by placeholders: the graph can be inspected
+        and written again without loss, but running it raises `Unsupported`. Unknown pytree classes get placeholders too.
+      trusted: let installed packages register the extensions of the graph, and use their AD rules. A package is imported
+        if it has an entry point in the group "tenferro_jax.extensions" with the name that a family_id begins with. Otherwise
+        nothing is imported.
+      limits: the limits of the reader; `to_wire` also writes graphs beyond the defaults, which need higher limits here.
 
     Raises:
-      ArtifactError: the bytes are truncated, changed, or not what `to_wire` writes.
-      LimitExceeded: they ask for more than the limits allow.
-      MalformedGraph: they hold a graph that breaks a rule.
+      ArtifactError: the bytes are truncated, changed, or not written by `to_wire`.
+      LimitExceeded: the bytes exceed the limits.
+      MalformedGraph: the graph breaks a rule.
       MalformedFamilyId: an extension's family_id cannot be read.
       Unsupported: an extension's family is not registered here, or under another major version; a pytree class is not
         registered; an op or a version of the format that a later release brought.
-      PayloadError: a payload that is none of its family.
+      PayloadError: a payload does not belong to its family.
       X64Error: the graph has 64-bit values and 64-bit types are off.
       InvalidConfig: no bytes, or no limits.
 
@@ -74,14 +74,14 @@ def from_wire(
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
-    """Write what `to_wire` gives to a file; returns its size in bytes.
+    """Write the bytes of `to_wire` to a file; returns its size in bytes.
 
     Args:
       graph: any graph that `to_wire` takes.
-      path: the file; one that is there is replaced when all is written.
+      path: the file; an existing file is replaced after everything is written.
 
     Raises:
-      InvalidConfig, Unsupported, PayloadError: as `to_wire`; no path.
+      InvalidConfig, Unsupported, PayloadError: as `to_wire`; or not a path.
       OSError: the file cannot be written.
 
     Example:
@@ -101,7 +101,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
 def load_graph(
     path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
 ) -> Graph:
-    """The graph in a file that `save_graph` wrote; no more is read of a file than its first bytes promise.
+    """Read a graph from a file of `save_graph`; no more is read than the length in the first bytes of the file.
 
     Args:
       path: the file.
@@ -111,7 +111,7 @@ def load_graph(
     Raises:
       ArtifactError, LimitExceeded, MalformedGraph, MalformedFamilyId, Unsupported, PayloadError, X64Error: as `from_wire`; the
         text names the file.
-      InvalidConfig: no path, or no limits.
+      InvalidConfig: not a path, or not limits.
       OSError: the file cannot be read.
 
     Example:
