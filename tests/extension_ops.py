@@ -24,7 +24,7 @@ from tenferro_jax.extension import (
 
 @dataclass(frozen=True)
 class ScaledSquare(ExtensionOp):
-    """factor * x**2, lowered; its rule is not what JAX would derive: it is marked by `mark`."""
+    """factor * x**2, lowered; its rule differs from JAX's derivative by `mark`."""
 
     family_id = "test-package.scaled_square.v1"
     factor: float = 1.0
@@ -72,7 +72,7 @@ class HostCumulateRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class Bilinear(ExtensionOp):
-    """x @ w, lowered, linear in each; two inputs."""
+    """x @ w, lowered, with two inputs, linear in each."""
 
     family_id = "test-package.bilinear.v1"
     input_count = 2
@@ -107,7 +107,7 @@ class BilinearRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class MaxAndIndex(ExtensionOp):
-    """Maximum over the last axis and its index: two outputs, one an integer."""
+    """Maximum over the last axis and its index: two outputs, one of them an integer."""
 
     family_id = "test-package.max_and_index.v1"
     output_count = 2
@@ -129,7 +129,7 @@ class MaxAndIndexRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class KernelSine(ExtensionOp):
-    """sin, with a kernel for cpu that is off by `offset`, so that the route can be seen in the result."""
+    """sin, with a kernel for cpu that adds `offset`, so that the result shows the route."""
 
     family_id = "test-package.kernel_sine.v1"
     offset: float = 0.0
@@ -153,7 +153,7 @@ class KernelSineRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class KernelCosine(ExtensionOp):
-    """cos, by a kernel for cpu alone."""
+    """cos, with only a kernel for cpu."""
 
     family_id = "test-package.kernel_cosine.v1"
 
@@ -217,7 +217,7 @@ class HostTanhRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class PlacedTanh(HostTanh):
-    """tanh in NumPy only, that says where its output lies on a mesh with explicit axes."""
+    """tanh in NumPy only, with an output sharding on a mesh with explicit axes."""
 
     family_id = "test-package.placed_tanh.v1"
 
@@ -280,7 +280,7 @@ class SineAndCosineRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class Ranks(ExtensionOp):
-    """The rank of every entry along the last axis: integers alone."""
+    """The rank of every entry along the last axis: only integers."""
 
     family_id = "test-package.ranks.v1"
 
@@ -298,7 +298,7 @@ class RanksRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class CumulativeProduct(ExtensionOp):
-    """Running product along one axis; vmap moves the axis in place of adding a batch level."""
+    """Running product along one axis; vmap moves the axis instead of adding a batch level."""
 
     family_id = "test-package.cumulative_product.v1"
     axis: int = 0
@@ -321,7 +321,7 @@ class CumulativeProductRule(ExtensionAdRule):
 
 @dataclass(frozen=True)
 class Softplus(ExtensionOp):
-    """log(1 + exp(x)): a lowering that declines unless `standard`, and a host form."""
+    """log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form."""
 
     family_id = "test-package.softplus.v1"
     standard: bool = False

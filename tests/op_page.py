@@ -18,14 +18,14 @@ from tenferro_jax.ops.vocabulary import LIMITATIONS, ROOMS, VOCABULARY
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/ops.md"
 HEAD = """# Standard ops
 
-The closed list of `tenferro_jax.ops.vocabulary`: {count} ops. Each is a frozen dataclass with one definition in JAX, which also gives
-its inference and its derivative; its fields are its payload. Layout is row-major. Elementwise ops do not broadcast and do not convert.
+This page lists the {count} ops of `tenferro_jax.ops.vocabulary`. Each is a frozen dataclass with one definition in JAX; its inference
+and derivative follow from it. Its fields are its payload. Layout is row-major. Elementwise ops do not broadcast or convert.
 
-How to read a row: *payload* lists the fields; *n* is the number of inputs and outputs, `any` where the payload or the call decides.
-Ci are constraints: where one does not hold, recording the op in a graph raises an `InvalidConfig` (`ShapeError`, `DTypeError`,
-`ArityError`) that names the op. *Gradient* is what JAX's derivative of the op gives, t being a tangent: "linear" ops have themselves
-as derivative in both modes, "refused" means that JAX raises when an active tangent reaches the op, "none" that no tangent passes.
-[Automatic differentiation](autodiff.md) has the conventions at ties and kinks. The tests run every example; in them `graph(f)` is
+*Payload* lists the fields; *n* is the number of inputs and outputs, `any` if it depends on the payload or the call.
+C1, C2, ... are constraints: if one does not hold, recording the op in a graph raises an `InvalidConfig` (`ShapeError`, `DTypeError`,
+`ArityError`) that names the op. *Gradient* is JAX's derivative of the op, with t for a tangent: a "linear" op is its own derivative
+in both modes, "refused" means that JAX raises an error if an active tangent reaches the op, "none" that no tangent passes.
+[Automatic differentiation](autodiff.md) has the conventions at ties and kinks. The tests run every example; there `graph(f)` is
 the graph of `f` on float64 scalars.
 
 This page is written by `python -m tests.op_page` from the docstrings of the ops.

@@ -15,9 +15,9 @@ from .transforms.matrix import TRANSFORMS, refusal_of
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/transforms.md"
 HEAD = """# Transforms
 
-Which JAX transforms work on which kinds of extension ops. The tests run every pair that says *yes* against NumPy and finite
-differences, for every op of the kind, and show of every other pair that it ends in the error that its limitation names: {pairs} pairs
-of {transforms} transforms and {kinds} kinds, {yes} of which run.
+This page shows which JAX transforms work on which kinds of extension ops. For every *yes* the tests compare every op of the kind with NumPy
+and finite differences; for every other pair they check that it raises the error of its limitation. There are {pairs} pairs
+of {transforms} transforms and {kinds} kinds; {yes} of them work.
 
 This page is written by `python -m tests.transform_page` from the tests' own list.
 """
@@ -43,7 +43,7 @@ def page():
     lines = [HEAD.format(pairs=len(cells), transforms=len(TRANSFORMS), kinds=len(KINDS), yes=cells.count("yes"))]
     lines += [f"| transform | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 1) + "|"]
     lines += [f"| {transform} | {' | '.join(row)} |" for transform, row in zip(TRANSFORMS, rows)]
-    lines += ["", "## Limitations", "", "| | what | why | what you get, what to do |", "|---|---|---|---|"]
+    lines += ["", "## Limitations", "", "| | limitation | reason | what you get, what to do |", "|---|---|---|---|"]
     lines += [f"| {i} | {gap.subject} | {gap.reason} | {gap.instead} |" for i, gap in enumerate(LIMITATIONS, 1)]
     lines += ["", "## Kinds", "", "| kind | tested with |", "|---|---|", *map(kind_row, KINDS), ""]
     return "\n".join(lines)

@@ -56,8 +56,8 @@ def from_wire(
       LimitExceeded: the bytes exceed the limits.
       MalformedGraph: the graph breaks a rule.
       MalformedFamilyId: an extension's family_id cannot be read.
-      Unsupported: an extension's family is not registered here, or under another major version; a pytree class is not
-        registered; an op or a version of the format that a later release brought.
+      Unsupported: an extension's family is not registered, or only under another major version; a pytree class is not
+        registered; an op or a version of the format of a later release.
       PayloadError: a payload does not belong to its family.
       X64Error: the graph has 64-bit values and 64-bit types are off.
       InvalidConfig: no bytes, or no limits.

@@ -1,4 +1,4 @@
-"""Kinds of extensions and transforms that cannot go together, and why; docs/spec/transforms.md shows which they are."""
+"""Kinds of extensions and transforms that do not work together, and why; docs/spec/transforms.md shows them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from tenferro_jax.ops.vocabulary import Limitation
 
 HOST_CODE_AND_KERNELS_IN_AN_EXPORT: Final = Limitation(
     "host code and kernels in an exported program",
-    "an exported program is StableHLO alone and runs where neither the author's Python nor its native code is",
+    "an exported program is only StableHLO and runs without the author's Python and native code",
     "`Unsupported` when it is exported; give the op a lowering",
 )
 KERNELS_WHERE_XLA_PARTITIONS: Final = Limitation(
-    "an op with a kernel alone, on several devices under jit",
-    "XLA does not know how to split a kernel, and would gather the whole array on every device",
+    "an op with only a kernel, on several devices under jit",
+    "XLA cannot split a kernel, and would gather the whole array on every device",
     "`Unsupported` when it is compiled; call inside `jax.shard_map`, or give the op a lowering",
 )
 UNKNOWN_OUTPUT_SHARDING: Final = Limitation(
     "host code and kernels on a mesh with explicit axes",
-    "on an explicit mesh the type of a value says where it lies, and nothing but a lowering or the author tells it",
+    "on an explicit mesh the type of a value includes its sharding, which only a lowering or the author can give",
     "`InvalidConfig`; override `infer_output_sharding`, or call inside `jax.shard_map` or `jax.sharding.auto_axes`",
 )
 DERIVATIVES_OF_INTEGERS: Final = Limitation(
     "reverse-mode derivatives of integer outputs",
-    "an integer has no tangent: in forward mode JAX gives its own dtype float0 for it",
+    "an integer has no tangent: in forward mode JAX uses its dtype float0",
     "JAX's TypeError",
 )
 TRANSPOSE_OF_A_NONLINEAR_OP: Final = Limitation(
@@ -33,7 +33,7 @@ TRANSPOSE_OF_A_NONLINEAR_OP: Final = Limitation(
 )
 REVERSE_MODE_OF_WHILE: Final = Limitation(
     "reverse-mode derivatives of `jax.lax.while_loop`",
-    "reverse mode keeps values of every turn, and the number of turns is not known when memory is planned",
+    "reverse mode keeps values of every iteration, and the number of iterations is not known when memory is planned",
     "JAX's ValueError; `jax.lax.scan` has them, and forward mode works",
 )
 
