@@ -235,7 +235,7 @@ class _Active:
 
     @property
     def tangent_specs(self) -> tuple[Any, ...]:
-        """Of each differentiated argument what its tangent is."""
+        """The type of the tangent of each differentiated argument."""
         return self.nested([struct(self.graph.metas[i]) for i in self.moving])
 
     def moving_of(self, args: Any) -> tuple[Any, ...]:
@@ -273,7 +273,7 @@ class _Active:
             return trace(run, *specs)
         except TenferroError:
             raise
-        except (NotImplementedError, TypeError, ValueError) as error:  # what JAX's own rules raise
+        except (NotImplementedError, TypeError, ValueError) as error:  # exceptions of JAX's own rules
             symbols = "Where it is about two symbols for one size, use one symbol. " if self.graph.guards else ""
             raise Unsupported(
                 where=f"{self.where} of a graph",

@@ -163,7 +163,7 @@ def read_dimension(text: str, scope: jax.export.SymbolicScope) -> Any:
     """
     dimension = _expression(text, scope)
     if not is_symbolic_dim(dimension) or str(dimension) != text:
-        raise ValueError(f"{text!r:.100} where a symbolic dimension as JAX prints it is needed")
+        raise ValueError(f"{text!r:.100} instead of a symbolic dimension as JAX prints it")
     return dimension
 
 
@@ -181,12 +181,12 @@ def constraint_texts(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
 def read_scope(constraints: Sequence[str]) -> Any:
     """A scope with these constraints, such as "b >= 8"; ValueError for invalid ones."""
     if len(constraints) > _CONSTRAINTS:
-        raise ValueError(f"{len(constraints)} constraints where {_CONSTRAINTS} are the most")
+        raise ValueError(f"{len(constraints)} constraints, at most {_CONSTRAINTS} are allowed")
     scope = jax.export.SymbolicScope()
     for i, constraint in enumerate(constraints):
         left, *others = _COMPARISON.split(constraint)
         if len(others) != 2:
-            raise ValueError(f"{constraint!r:.100} where two sides of ==, >= or <= are needed")
+            raise ValueError(f"{constraint!r:.100} instead of two sides of ==, >= or <=")
         for side in (left, others[1]):  # before JAX expands them
             _expression(side.strip(), scope)
         scope = jax.export.SymbolicScope(constraints[: i + 1])
@@ -247,7 +247,7 @@ def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
 
 def _expression(text: str, scope: jax.export.SymbolicScope) -> Any:
     if len(text) > _LONGEST:
-        raise ValueError(f"{len(text)} characters where {_LONGEST} are the most for a dimension")
+        raise ValueError(f"{len(text)} characters in a dimension, at most {_LONGEST} are allowed")
 
     def symbol(name: str) -> Any:
         (made,) = jax.export.symbolic_shape(name, scope=scope)
@@ -268,7 +268,7 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = Fa
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
                 if bounded and number > _GREATEST:
-                    raise ValueError(f"the number {number} in a dimension, where 2**63 - 1 is the greatest")
+                    raise ValueError(f"the number {number} in a dimension, at most 2**63 - 1 is allowed")
                 return number
             case ast.Name(id=name):
                 return symbol(name)
@@ -289,7 +289,7 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = Fa
 def _require_one_term(op: ast.operator, a: SymDim, b: SymDim) -> None:
     """Refuse products and powers of sums, powers of numbers, and exponents that are high or not numbers."""
     if isinstance(op, ast.Pow) and not (is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST):
-        raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where {_HIGHEST} is the highest, and of symbols")
+        raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where only symbols may have powers, up to {_HIGHEST}")
     for factor in (a, b) if isinstance(op, ast.Mult | ast.Pow) else ():
         if is_symbolic_dim(factor):
             outermost = _parsed(str(factor))

@@ -15,9 +15,9 @@ class TenferroError(Exception):
 
     Args:
       where: the place: a function, an op, an operand, a family_id.
-      given: what was found there.
-      needed: what would have been right.
-      fix: what the reader can do; "" if `needed` says it already.
+      given: the wrong value, or what happened.
+      needed: a correct value.
+      fix: advice; "" if `needed` says it already.
 
     Example:
       >>> from tenferro_jax.errors import ShapeError
@@ -90,7 +90,7 @@ def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", 
     """The value, which must be an instance of a class or of one of a union; `name` is the parameter that it was given as.
 
     Raises:
-      InvalidConfig: it is none.
+      InvalidConfig: it is not.
     """
     if not isinstance(value, kind):
         given = f"{value!r:.500}"

@@ -110,7 +110,7 @@ def _is_integers(value: object) -> bool:
 def _read_only(leaf: object) -> Any:
     """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other leaves unchanged.
 
-    A NumPy number becomes an array without axes, which is also what text is read back to.
+    A NumPy number becomes an array without axes, as when it is read from text.
     """
     if type(leaf) in PLAIN_TYPES or isinstance(leaf, enum.Enum):  # most leaves; the test for jax.Array is slower
         return leaf

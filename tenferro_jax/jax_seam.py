@@ -45,7 +45,7 @@ class Assumptions(list[tuple[Any, Any, str]]):
 
 graph_assumptions = jax.make_user_context(None)
 """`with graph_assumptions(Assumptions()):` marks tracing with symbolic sizes whose jaxpr a graph builder reads. Part of the
-key of jit's caches, so that what a cached function assumed is never missed."""
+key of jit's caches, so that the assumptions of a cached function are never missed."""
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------

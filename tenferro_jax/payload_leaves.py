@@ -57,9 +57,9 @@ def named_dtype(name: object) -> Any:
     try:
         dtype: np.dtype[Any] = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
     except TypeError as error:
-        raise ValueError(f"{name!r} where the name of a plain dtype is needed") from error
+        raise ValueError(f"{name!r} instead of the name of a plain dtype") from error
     if not is_plain_dtype(dtype) or dtype_name(dtype) != name:
-        raise ValueError(f"{name!r} where the name of a plain dtype is needed")
+        raise ValueError(f"{name!r} instead of the name of a plain dtype")
     return dtype
 
 

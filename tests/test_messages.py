@@ -55,7 +55,10 @@ def test_builtin_bases(cls, builtin):
     assert issubclass(cls, builtin)
 
 
-EMPTY = re.compile(r'"(Name|Pass|Write|Correct|Use|Rename|Mend) (it|them|one|those|one of (them|those|these)|the \w+)( so)?\."')
+EMPTY = re.compile(
+    r'"((Name|Pass|Write|Correct|Use|Rename|Mend) (it|them|one|those|one of (them|those|these)|the \w+)( so)?'
+    r'|Leave it out|Drop one of the two)\."'
+)
 
 
 def test_no_fix_says_nothing():

@@ -260,7 +260,7 @@ def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
 
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
-    """The refusal of what is no registered semiring, or of a name that several ids share."""
+    """The error for an unregistered semiring, or for a name that several ids share."""
     known = ", ".join(sorted({parse_family_id(id).op for id in _classes}))
     if len(sharing) > 1:
         known = f"one of the ids {', '.join(sharing)}, which share the name"

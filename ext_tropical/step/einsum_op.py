@@ -210,7 +210,7 @@ class TropicalEinsum(StepOp):
 
 
 def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-    """The dtype of all operands; `given` is what a user passed for them, whose dtypes may be wider while 64-bit types are off.
+    """The dtype of all operands; `given` are the user's arguments, whose dtypes may be wider while 64-bit types are off.
 
     Raises:
       DTypeError: they differ, or the semiring does not take it.

@@ -141,7 +141,7 @@ def _sorted(equation: Equation) -> MatmulLayout:
 
 
 def _problem(equation: Equation) -> tuple[int, str, str] | None:
-    """(character, what is wrong, what to do) where an equation is no step."""
+    """(character, problem, advice) if an equation is not a step."""
     text, terms = equation.text, equation.inputs
     if len(terms) > 2:
         return 0, f"{len(terms)} operands", "tropical_einsum takes any number; a step contracts two."

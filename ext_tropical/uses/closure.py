@@ -174,7 +174,7 @@ class ClosureResult:
             raise Unsupported(
                 where="predecessors",
                 given=f"a closure under {self.semiring!r}",
-                needed="max_plus, min_plus or max_mul, where the beginning of a best walk is best",
+                needed="max_plus, min_plus or max_mul, under which the beginning of a best walk is a best walk",
                 fix="Take walk(source, target).",
             )
         return _before_last(self.winners, self.feasible)
@@ -239,7 +239,7 @@ def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureR
         raise Unsupported(
             where="closure",
             given=f"a symbolic size, {a.shape[0]}",
-            needed="a number of nodes that is known: it says how many squarings are enough",
+            needed="a known number of nodes, which determines the number of squarings",
             fix="Export with a concrete shape.",
         )
     value, converged, winners = _closed(a, algebra)

@@ -19,7 +19,7 @@ from ..network.tropical_einsum import tropical_einsum
 
 
 def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None) -> str:
-    """The equation of a contraction; the output's labels are the batch, what is left of lhs, what is left of rhs.
+    """The equation of a contraction; the output's labels are the batch, the rest of lhs, the rest of rhs.
 
     Args:
       shapes: of lhs and rhs.

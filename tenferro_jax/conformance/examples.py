@@ -39,7 +39,7 @@ def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
 
 
 def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
-    """What the op shows itself on."""
+    """The op's example_inputs, checked."""
     try:
         return tuple(tuple(example) if isinstance(example, list) else example for example in op.example_inputs())
     except Exception as error:

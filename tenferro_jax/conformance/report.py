@@ -38,7 +38,7 @@ class Finding:
       problem: what is wrong; or why the check does not apply; or what a passed check left out; or "".
       clause: the clause that is broken, or "".
       example: the smallest inputs found at which the check fails.
-      fix: what to do.
+      fix: advice.
       waits_for: the failed check that must pass before this one can run, or "".
     """
 

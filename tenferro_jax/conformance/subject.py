@@ -101,7 +101,7 @@ class Subject:
 
     @functools.cached_property
     def carrier(self) -> Extension:
-        """The op in its carrier; what refuses a malformed family_id or count."""
+        """The op in its carrier, which refuses a malformed family_id or count."""
         return Extension(self.op, (), self.runtimes)
 
     @property

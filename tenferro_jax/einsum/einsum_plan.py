@@ -124,7 +124,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
     sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
     nominal = {label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()}
     steps: list[Step] = []
-    live: list[tuple[int, str]] = []  # (value number, labels) of what is still to be contracted
+    live: list[tuple[int, str]] = []  # (value number, labels) of terms that are not yet contracted
 
     uses = collections.Counter(equation.output)  # how many of the live terms and the output have a label
     for term in terms:

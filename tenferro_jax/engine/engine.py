@@ -82,7 +82,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
 copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled anew where the pickle is read
 
 
-# --- who runs what -------------------------------------------------------------------------------
+# --- routes --------------------------------------------------------------------------------------
 
 
 def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
@@ -204,7 +204,7 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        require_kind(progress, Callable | None, "Engine", "a function that takes a Progress", "Leave it out.", "progress")
+        require_kind(progress, Callable | None, "Engine", "a function that takes a Progress", name="progress")
         self._cache, self._rules, self._runtimes, self._progress = BoundedCache(capacity, "Engine"), rules, runtimes, progress
 
     @property

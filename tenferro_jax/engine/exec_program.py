@@ -252,6 +252,6 @@ def _no_analysis(what: str) -> Unsupported:
     return Unsupported(
         where=f"ExecProgram.{what}",
         given=f"a compiled program of platform {jax.default_backend()} without {what} analysis",
-        needed="a platform whose XLA gives one",
+        needed="a platform for which XLA gives one",
         fix="Compile the program for cpu.",
     )

@@ -94,7 +94,7 @@ def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
     try:
         dtype, shape = pair
         if not is_jax_dtype(dtype):
-            raise TypeError(f"{dtype} is no dtype of JAX")
+            raise TypeError(f"{dtype} is not a dtype of JAX")
         meta = TensorMeta(canonical_dtype(dtype), tuple(shape))
         for size in meta.shape:
             if not is_symbolic_dim(size) and operator.index(size) < 0:

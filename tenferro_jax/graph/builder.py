@@ -63,7 +63,7 @@ class GraphBuilder:
         self._producer: list[int | None] = []  # value number -> node number, None for inputs
         self._seen: dict[tuple[StdTensorOp, tuple[int, ...]], tuple[Value, ...]] = {}
         self._inputs: list[int] = []
-        self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> what its inference assumed
+        self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> guards of its inference
         self._assumed: list[Guard] = []  # by AD rules and inlined graphs
 
     def input(self, spec: Any) -> Value:
@@ -178,7 +178,7 @@ class GraphBuilder:
         Raises:
           Unsupported: the function uses a primitive that no standard op covers; the text names the primitive and its source line.
         """
-        require_kind(fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass one first.")
+        require_kind(fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass the function first.")
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
         symbolic = any(jax_seam.is_symbolic_dim(d) for v in inputs for d in v.meta.shape)
         assumed = jax_seam.Assumptions()

@@ -115,7 +115,7 @@ class Graph(Sealed):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """What pictures call each output: its path in the result, such as "['y']"."""
+        """The name of each output in pictures: its path in the result, such as "['y']"."""
         return tuple(leaf_names(self.out_tree))
 
     @property

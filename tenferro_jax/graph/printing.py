@@ -46,7 +46,7 @@ def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) ->
 
 
 def leaf_names(tree: Any, root: str = "") -> list[str]:
-    """What errors, pictures and commands call the leaves of a tree: their paths, such as "args[0]['w']"."""
+    """The names of the leaves of a tree in errors, pictures and commands: their paths, such as "args[0]['w']"."""
     paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
     return [root + jax.tree_util.keystr(path) for path, _ in paths]
 
@@ -65,7 +65,7 @@ def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:
 
 
 def op_name(op: StdTensorOp) -> str:
-    """What an op is called: its class, or the family of an extension."""
+    """The name of an op: its class, or the family of an extension."""
     return getattr(op, "family_id", type(op).__name__)
 
 

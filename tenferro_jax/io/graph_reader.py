@@ -315,7 +315,7 @@ class GraphReader:
 
     def _word(self, value: object) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"{value!r:.100} where text is needed")
+            raise ValueError(f"{value!r:.100} instead of text")
         self._require("text_bytes", len(value))
         return value
 
@@ -351,13 +351,13 @@ def _no_float(text: str) -> None:
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{value!r:.100} where a list is needed")
+        raise ValueError(f"{value!r:.100} instead of a list")
     return value
 
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.100} where a number from 0 is needed")
+        raise ValueError(f"{value!r:.100} instead of a non-negative number")
     return value
 
 

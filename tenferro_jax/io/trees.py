@@ -295,7 +295,7 @@ def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = Fals
             case ["class", str(name), fields, static, *items]:
                 children = list(map(nested, items))
                 return _instance(word(name), fields, static, children, skip_missing)
-        raise ValueError(f"{plain!r:.100} where a tree is needed")
+        raise ValueError(f"{plain!r:.100} instead of a tree")
 
     return jax.tree.structure(nested(plain))
 

@@ -94,5 +94,5 @@ def _admits(hint: Any) -> Admits:
     if issubclass(hint, enum.Enum):
         return lambda value: isinstance(value, hint)
     if hint not in (bool, int, float, str, types.NoneType):
-        raise TypeError(f"{hint} is no kind of field")
+        raise TypeError(f"{hint} is not a type of field")
     return lambda value: type(value) is hint

@@ -36,7 +36,7 @@ class Limitation:
     Attributes:
       subject: what is missing: an op of tenferro-rs, a JAX primitive, a combination.
       reason: why it is missing.
-      instead: what the user gets or can do.
+      instead: the result or error, and a way around.
     """
 
     subject: str

@@ -148,7 +148,7 @@ def test_dtypes_that_jax_has_not(dtype):
         def eager_execute(self, x):
             return [x]
 
-    with pytest.raises(InvalidConfig, match=r"odd\.v1.*no dtype of JAX"):
+    with pytest.raises(InvalidConfig, match=r"odd\.v1.*is not a dtype of JAX"):
         apply(Odd(), X)
 
 

@@ -326,10 +326,10 @@ def test_elements_have_one_spelling(name):
 @pytest.mark.parametrize(
     ("constraints", "size", "message"),
     [
-        ((), lambda b, c: 2**63 * b, r"9223372036854775808 .* 2\*\*63 - 1 is the greatest"),
-        ((), lambda b, c: b**100, "power 100 .* 99 is the highest"),
-        ((), lambda b, c: sum((1000 * c**i * b for i in range(1, 99)), b), "1000 are the most"),
-        ([f"b + {i}*c >= {i * i}" for i in range(2, 70)], lambda b, c: b, "64 are the most"),
+        ((), lambda b, c: 2**63 * b, r"9223372036854775808 .*at most 2\*\*63 - 1 is allowed"),
+        ((), lambda b, c: b**100, "power 100 .* powers, up to 99"),
+        ((), lambda b, c: sum((1000 * c**i * b for i in range(1, 99)), b), "at most 1000 are allowed"),
+        ([f"b + {i}*c >= {i * i}" for i in range(2, 70)], lambda b, c: b, "at most 64 are allowed"),
     ],
     ids=["number", "power", "characters", "constraints"],
 )

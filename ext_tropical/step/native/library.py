@@ -17,7 +17,7 @@ TARGET = "tenferro-ext-tropical.einsum.v1"
 """The name of the custom call."""
 
 FILE = "kernels.shared"
-"""What the build makes: a shared library, and no module of Python."""
+"""The result of the build: a shared library, not a Python module."""
 
 
 class Native(NamedTuple):

@@ -87,7 +87,7 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     columns = rhs.shape[2]
     tile = tile_for(batch, rows, columns, with_winner=with_winner)
     operands = (_filled(lhs, tile.rows), _filled(rhs, tile.columns))
-    if with_winner:  # both searches are over the same operands, not over what makes them, rounded in two ways
+    if with_winner:  # both searches use the same rounded operands; otherwise XLA may compute them twice with different rounding
         operands = lax.optimization_barrier(operands)
     found = _searched(semiring, *operands, tile=tile, with_winner=with_winner, interpret=interpret)
     value, *block = (x[:, :rows, :columns] for x in found)
