@@ -19,21 +19,21 @@ class SoftPlus(ExtensionOp):
     """t * log(1 + exp(x / t)), element by element, for floating x.
 
     Attributes:
-      t: how soft; a positive number.
+      t: the softness, a positive number.
     """
 
     t: float = 1.0
 
     def lower_to_standard_ops(self, x):
-        """What the op computes; dtype and shape are inferred from it too."""
+        """The computation of the op; dtype and shape of the output are derived from it."""
         return (self.t * jnp.logaddexp(x / self.t, 0.0),)
 
     def linearize(self, primals, outputs, tangents):
-        """The derivative is the logistic function. The one input has a tangent, or nobody would ask."""
+        """The derivative is the logistic function. The only input always has a tangent here."""
         return (jax.nn.sigmoid(primals[0] / self.t) * tangents[0],)
 
     def example_inputs(self):
-        """What the op is checked on when nothing else is given."""
+        """Default inputs for check_extension."""
         return (([-1.0, 0.0, 0.5, 2.0],),)
 
 
@@ -42,7 +42,7 @@ def soft_plus(x, t=1.0):
 
     Args:
       x: a floating array of any shape.
-      t: how soft; a Python number.
+      t: the softness, a Python number.
 
     Returns:
       An array of the shape and dtype of x.
@@ -51,9 +51,9 @@ def soft_plus(x, t=1.0):
 
 
 def register():
-    """Make the family known to this process, so that ops can be read back from files.
+    """Register the family, so that this process can read ops from files.
 
-    The entry point in pyproject.toml, named as the package part of the family_id, leads readers here.
+    The entry point in pyproject.toml has the package part of the family_id as its name, and names this function.
     """
     if lookup_extension_factory(SoftPlus.family_id) is None:
         register_extension(SoftPlus)
