@@ -1,1 +1,1 @@
-"""One file a question; its first docstring line is the hypothesis. Results are kept in README.md."""
+"""Each file answers one question; the first line of its docstring is the hypothesis. Results are in README.md."""

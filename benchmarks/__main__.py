@@ -1,4 +1,4 @@
-"""Run the benchmarks, print what they print, and write it into README.md between their marks.
+"""Run the benchmarks, print their output, and write it into README.md between their marks.
 
 python -m benchmarks [name ...]
 """
@@ -27,11 +27,11 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "growth": ("--json", str(FOLDER / "growth.json"), "--plot", str(IMAGES / "tropical_growth.png")),
     "tropical": ("--json", str(FOLDER / "tropical.json"), "--plot", str(IMAGES / "tropical_speed.png")),
 }
-"""Each with its arguments; the great table of cases, routes, peers, ratios and bounds comes last."""
+"""Each benchmark with its arguments; the large table of cases, routes, peers, ratios and bounds comes last."""
 
 
 def replaced(page: str, name: str, output: str) -> str:
-    """The page with what stands between the marks of a benchmark replaced by its output.
+    """The page with the text between the marks of a benchmark replaced by its output.
 
     Raises:
       ValueError: the page has no such marks.

@@ -45,8 +45,8 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
 def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, float]]:
     """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all.
 
-    A turn is a call that is not timed and one that is: what the others left in the caches, and their threads that still wait for
-    work, are nobody's.
+    Each turn makes one call without timing and then one with timing, so that caches and waiting threads of the other calls
+    do not affect it.
     """
     for run in runs:
         jax.block_until_ready(run())

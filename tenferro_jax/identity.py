@@ -173,7 +173,7 @@ class Sealed:
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("__eq__", "__hash__"):  # in the class itself: @dataclass writes its own where it finds none there
+        for name in ("__eq__", "__hash__"):  # in the class itself, because @dataclass writes its own if the class has none
             setattr(cls, name, vars(Sealed)[name])
         if cls.__post_init__ not in _SEALING:  # its own, or that of a mixin
             cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs anew: python -m docs.pictures.draw."""
+"""Draw the pictures of the docs: python -m docs.pictures.draw."""
 
 import pathlib
 

@@ -31,11 +31,11 @@ from ..step.einsum_op import work_dtype
 def by_least(plan: Plan, sizes: Mapping[str, Any], semiring: Semiring) -> list[tuple[int, ...]]:
     """The additional runs of a max_mul plan: for each run the operands that it reduces to their least entries.
 
-    Under max_mul, with a negative partner the least entry makes the greatest product: the greatest of x[a] * y over a is
-    max(x) * y where y is positive and min(x) * y where it is negative, the greater of both for every y. So the plan runs once
+    Under max_mul the least entry makes the greatest product with a negative partner: the maximum of x[a] * y over a is
+    max(x) * y if y is positive and min(x) * y if it is negative, the greater of both for every y. So the plan runs once
     with the greatest and once with the least entry of each operand that it reduces first.
 
-    None under another semiring, whose laws hold for all entries, and none of three operands and more.
+    There are none under other semirings, whose laws hold for all entries, and none for three or more operands.
 
     Example:
       >>> from tenferro_jax import plan_einsum

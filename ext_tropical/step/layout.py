@@ -1,7 +1,7 @@
 """The equation of one step -> batched matrices and back.
 
 Both operands take the same form (batch, contracted, own): the left one's own labels are the rows, the right one's the
-columns, of the result (batch, rows, columns). An only operand is a left one.
+columns, of the result (batch, rows, columns). A single operand is a left one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class MatmulLayout:
 
     Attributes:
       equation: the parsed equation.
-      batch: in both operands and the output; none of an only operand.
-      rows: in the left operand and the output only.
-      columns: in the right operand and the output only.
-      contracted: in every operand and not in the output, in order of first appearance: the winner's row-major order.
+      batch: labels in both operands and the output; a single operand has none.
+      rows: labels only in the left operand and the output.
+      columns: labels only in the right operand and the output.
+      contracted: labels in every operand and not in the output, in order of first appearance, the winner's row-major order.
     """
 
     equation: Equation
@@ -48,7 +48,7 @@ class MatmulLayout:
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:
-        """Of each operand, whether its last label is a contracted one."""
+        """For each operand, whether its last label is a contracted one."""
         return tuple(labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs)
 
     def extents(self, sizes: Mapping[str, Any]) -> list[Any]:
@@ -56,9 +56,9 @@ class MatmulLayout:
         return [product(sizes, labels) for labels in (self.batch, self.contracted, self.rows, self.columns)]
 
     def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
-        """Of each operand where it lies, the distance in entries of neighbours in batch, contracted and own; None if there is none.
+        """For each operand in memory, the distance in entries of neighbours in batch, contracted and own; None if there is none.
 
-        There is one where the labels of each group are side by side in the operand, in the group's order.
+        There is one if the labels of each group are adjacent in the operand, in the group's order.
         """
         own = (self.rows, self.columns)[: len(shapes)]
         return [self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)]
@@ -92,7 +92,7 @@ def matmul_layout(text: str) -> MatmulLayout:
     """Sort the labels of one contraction step into batch, rows, columns and contracted.
 
     Raises:
-      EquationError: the equation cannot be read, or is no step: more than two operands, a label twice inside an operand,
+      EquationError: the equation cannot be read, or is not a step: more than two operands, a label twice in one operand,
         or a label that neither the other operand nor the output has.
 
     Example:
@@ -106,7 +106,7 @@ def matmul_layout(text: str) -> MatmulLayout:
 
 
 def is_step(text: str) -> bool:
-    """Whether an equation is one contraction step as it is written.
+    """Whether an equation is one contraction step without changes.
 
     Raises:
       EquationError: it cannot be read, for another reason than an ellipsis.

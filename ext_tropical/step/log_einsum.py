@@ -22,9 +22,9 @@ from .weighted_sum import Place, StepOp, WeightedSum, work_of
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
 class LogEinsum(StepOp):
-    """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or of the entries of an only operand.
+    """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or of the entries of a single operand.
 
-    NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing is contracted.
+    NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing is contracted.
 
     Attributes:
       temperature: T, positive and finite.
@@ -100,19 +100,19 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
     Args:
       equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
       *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
-      semiring: log_sum_exp of a temperature, a normal number of the dtype that is computed in.
+      semiring: log_sum_exp of a temperature, which must be a normal number of the computation's dtype.
 
     Returns:
-      An array of the operands' dtype: NaN where a candidate is NaN, else inf where one is; -inf where all are, or nothing
+      An array of the operands' dtype: NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing
       is contracted.
 
     Raises:
-      EquationError: the equation is no step.
+      EquationError: the equation is not a step.
       ShapeError, DTypeError, X64Error: the operands do not fit.
       InvalidConfig: the temperature is out of the dtype's range.
 
     Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any order, forward and reverse. 0 for
-      candidates -inf, so also in cells without others; NaN where the value is NaN or inf, but 0 for finite candidates of inf.
+      candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates of a value inf.
 
     Cost: two passes over b m n k candidates, one more for each operand's derivative; memory O(operands + result).
 

@@ -83,7 +83,7 @@ def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tu
       *operands: two arrays.
       instructions: the instruction set to use; by default the widest of this machine.
 
-    Cost: time b m n k, once; memory of at most 1.2 MB a thread, which keeps it.
+    Cost: time b m n k, once; memory of at most 1.2 MB for each thread, which the thread keeps.
     """
     if native().problem:
         raise Unsupported(
@@ -131,7 +131,7 @@ def run_gpu(op: TropicalEinsum, *operands: Any, interpret: Any = None) -> tuple[
       *operands: two arrays.
       interpret: as for `search.contract`.
 
-    Cost: time b m n k; memory of both operands, turned, and of the results.
+    Cost: time b m n k; memory of both operands, transposed, and of the results.
     """
     if backend().problem:
         raise Unsupported(

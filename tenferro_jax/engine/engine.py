@@ -79,7 +79,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     return ExecProgram(graph, steps, routes, progress)
 
 
-copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled anew where the pickle is read
+copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled again when the pickle is read
 
 
 # --- routes --------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """Value and winner in lax, in memory of a few results, never the array of all candidates.
 
-A loop runs over blocks of the contracted axis. The columns are cut into tiles, and a block of a tile lies in one piece: rows of
-operands that lie a power of two apart would fall into one set of the first cache and take three times as long. At the end
-of the axis a block begins earlier, so that every size works: a candidate seen twice changes neither value nor first winner.
+A loop runs over blocks of the contracted axis. The columns are cut into tiles, and a block of a tile is contiguous: rows that
+are a power of two apart would fall into one set of the first-level cache and take three times as long. The last block
+begins earlier if needed, so that every size works: a candidate seen twice changes neither value nor first winner.
 
-Comparisons that skip NaN are twice as fast as ones that keep it, so NaN operands are found apart, from the operands alone; only
-when a product of numbers could be NaN (inf - inf, 0 * inf) does a slower loop run that looks at each candidate.
+Comparisons that skip NaN are twice as fast as ones that keep it, so NaN operands are found separately, from the operands. Only
+if times of two numbers could be NaN (inf - inf, 0 * inf), a slower loop tests each candidate.
 
-Values first, then winners: the second loop looks for the first candidate that equals the value. XLA computes a loop
-that carries value and index together once for each of the two, which is slower than two loops of one.
+Values come first, then winners: the second loop searches the first candidate that equals the value. If one loop carried
+value and index, XLA would compute it once for each of them, which is slower than two loops.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ...algebra.shipped import are_finite
 from . import direct
 
 BLOCK = 16
-"""Contracted entries a step. XLA CPU keeps the fetched block as an array of its own from 16 uses on; with fewer it
-folds the fetch into the loop, which then no longer vectorises (ten times slower)."""
+"""Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array from 16 uses on; with fewer
+uses it folds the fetch into the loop, which then is not vectorised (ten times slower)."""
 
 TILE = 128
-"""Columns of a tile at most: 16 rows of them are a quarter of a first cache of 32 KiB."""
+"""The most columns of a tile: 16 rows of them are a quarter of a first-level cache of 32 KiB."""
 
 FLAT = 8
-"""Rows up to which columns are not cut: a cut copies them, and they are read but a few times."""
+"""Up to this number of rows columns are not cut, because a cut copies them and they are read only a few times."""
 
 CELLS = 1 << 15
-"""Cells, with their parts, up to which the contracted axis is cut into parts."""
+"""The contracted axis is cut into parts up to this number of cells times parts."""
 
 LONG = 1024
-"""Contracted entries of a part at least."""
+"""The least number of contracted entries in a part."""
 
 
 def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool) -> tuple[Any, ...]:
@@ -62,7 +62,7 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
 
 
 def _parts(lhs: Any, rhs: Any) -> int:
-    """Into how many parts of equal length the contracted axis is cut: a turn over few cells keeps one thread busy, and not for long."""
+    """The number of equal parts of the contracted axis, because a turn over few cells uses only one thread, and only briefly."""
     sizes = (*rhs.shape, lhs.shape[2])
     if not all(isinstance(size, int) for size in sizes):
         return 1
@@ -71,7 +71,7 @@ def _parts(lhs: Any, rhs: Any) -> int:
 
 
 def _by_parts(semiring: SelectiveSemiring, lhs: Any, rhs: Any, parts: int, with_winner: bool) -> tuple[Any, ...]:
-    """Each part as one more entry of the batch; then the best of the parts' values, which is the first part's of equal ones."""
+    """Each part as one more entry of the batch; then the best of the parts' values, from the first part among equal ones."""
     batch, count, columns = rhs.shape
     length, rows = count // parts, lhs.shape[2]
     value, *winner = contract(semiring, *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)), with_winner=with_winner)
@@ -117,7 +117,7 @@ def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: boo
 
 
 def _fast(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
-    """Value and winner among the candidates that are no NaN."""
+    """Value and winner among the candidates that are not NaN."""
     blocks, width = _steps(operands)
     if with_winner and isinstance(blocks, int) and blocks == 1:  # XLA makes no loop of one turn: see `direct`
         return direct.one_by_one(semiring, _candidates(semiring, operands, jnp.int32(0), width)[1])
@@ -133,7 +133,7 @@ def _steps(operands: _Operands) -> tuple[Any, int]:
 
 
 def _candidates(semiring: SelectiveSemiring, operands: _Operands, start: Any, width: int) -> tuple[Any, list[Any]]:
-    """The index of the first of `width` candidates, and the candidates; past the end they are the last ones."""
+    """The index of the first of `width` candidates, and the candidates; at the end these are the last ones."""
     count = operands.columns.shape[2]
     if isinstance(count, int):
         start = jnp.minimum(start, count - width)
@@ -141,7 +141,7 @@ def _candidates(semiring: SelectiveSemiring, operands: _Operands, start: Any, wi
             lax.dynamic_slice_in_dim(operands.rows, start, width, 3),
             lax.dynamic_slice_in_dim(operands.columns, start, width, 2),
         )
-    else:  # perhaps fewer than a block: the last one is repeated
+    else:  # if there are fewer than a block, the last one is repeated
         at = jnp.minimum(start + lax.iota(jnp.int32, width), jnp.asarray(count - 1, jnp.int32))
         rows, columns = jnp.take(operands.rows, at, axis=3, mode="clip"), jnp.take(operands.columns, at, axis=2, mode="clip")
     return start, [semiring.times(rows[:, :, :, t, None], columns[:, :, t, None, :]) for t in range(width)]
@@ -152,7 +152,7 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> Any:
 
     def step(i: Any, value: Any) -> Any:
         _, best = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
-        while len(best) > 1:  # a tree, so that its levels run side by side
+        while len(best) > 1:  # a tree, so that the operations of a level run in parallel
             odd = best[len(best) & ~1 :]
             best = [jnp.where(semiring.better(y, x), y, x) for x, y in zip(best[0::2], best[1::2], strict=False)] + odd
         return jnp.where(semiring.better(best[0], value), best[0], value)
@@ -161,7 +161,7 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> Any:
 
 
 def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: Any) -> Any:
-    """The first contracted index whose candidate equals the value; from the last block down, so that the first stays."""
+    """The first contracted index whose candidate equals the value; the search starts at the last block, so that the first index stays."""
     blocks, width = _steps(operands)
 
     def step(i: Any, winner: Any) -> Any:
@@ -188,7 +188,7 @@ def _with_operand_nans(operands: _Operands, result: tuple[Any, ...]) -> tuple[An
 
 
 def _careful(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
-    """Value and winner, looking for NaN in every candidate."""
+    """Value and winner, with a test for NaN in every candidate."""
 
     def step(k: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         value, winner = state

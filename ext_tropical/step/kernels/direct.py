@@ -1,4 +1,4 @@
-"""Value and winner in lax as one reduction of all candidates: of one operand, of a vector, or where candidates are few."""
+"""Value and winner in lax as one reduction of all candidates: for one operand, for a vector, or for few candidates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from jax import lax
 from ...algebra.semiring import SelectiveSemiring
 
 FEW = 4
-"""Contracted entries up to which they are taken one by one. XLA makes that one elementwise loop, up to ten times as fast as a
-reduction over an axis of so few."""
+"""Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop, up to ten times as fast as a
+reduction over such a short axis."""
 
 
 def contract(
@@ -20,11 +20,11 @@ def contract(
 ) -> tuple[Any, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
-    XLA reads the wide operand as it lies; across its rows it would take up to 40 times as long.
+    XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as long.
 
-    Args, Returns: as `choose.contract`, but that an operand is (batch, own, contracted) where `contracted_last`.
+    Args, Returns: as `choose.contract`, except that an operand is (batch, own, contracted) if `contracted_last`.
 
-    Cost: time and memory b m n k; XLA fuses the candidates into the reduction where it can.
+    Cost: time and memory b m n k; XLA fuses the candidates into the reduction if it can.
     """
     own = [x.shape[1 if last else 2] for x, last in zip(operands, contracted_last, strict=False)]
     wide = 0 if len(own) == 1 or _is_narrower(own[1], own[0]) else 1
@@ -42,7 +42,7 @@ def contract(
 
 
 def _is_narrower(columns: Any, rows: Any) -> bool:
-    """A symbolic size is wide. Of two equal sides the columns are the wide one: nothing is transposed."""
+    """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so that nothing is transposed."""
     return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
 
 
@@ -66,7 +66,7 @@ def one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[
 
 
 def _together(semiring: SelectiveSemiring, candidates: Any, axis: int) -> tuple[Any, Any]:
-    """Value and winner in one reduction: XLA may round a candidate that is made twice in two ways, and then neither equals the other."""
+    """Value and winner in one reduction, because XLA may round a candidate differently if it is computed twice."""
 
     def first_best(x: Any, y: Any) -> Any:
         equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))

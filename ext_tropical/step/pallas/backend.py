@@ -65,7 +65,7 @@ def problem_of_cards(devices: list[Any]) -> str:
 
 @functools.cache
 def cards() -> list[Any]:
-    """The CUDA devices of this process; none where JAX has no such platform."""
+    """The CUDA devices of this process; none if JAX does not have the platform."""
     try:
         return jax.devices("cuda")
     except RuntimeError:

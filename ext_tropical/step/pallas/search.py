@@ -1,15 +1,15 @@
 """Value and winner of batched matrices on a GPU of the Hopper generation or newer, in Pallas for Mosaic GPU.
 
-One program, a warpgroup of 128 threads, holds a tile of the result in registers. The copy engine brings blocks of both operands,
-contracted entry after contracted entry, into shared memory while earlier ones are searched. A thread adds what it loads of
-one row and one column of the block into every cell it holds: for 8 x 16 cells 24 loads serve 128 candidates. The maximum that
-keeps NaN is one instruction there, so NaN needs no search of its own, unlike on CPU.
+One program, a warpgroup of 128 threads, holds a tile of the result in registers. The copy engine loads blocks of both operands,
+one contracted entry after another, into shared memory while earlier blocks are searched. A thread combines the loaded entries
+of its rows and columns into all its cells: for 8 x 16 cells 24 loads give 128 candidates. The maximum that keeps NaN is one
+instruction there, so NaN needs no separate search, unlike on CPU.
 
-Winners: a cell keeps the number of the last block that improved it, which takes two comparisons and a selection a block, where
-an index beside the value would take a comparison and two selections a candidate. XLA looks for the winner inside it afterwards.
+Winners: a cell keeps the number of the last block that improved it. This takes two comparisons and a selection for each block;
+an index beside the value would take a comparison and two selections for each candidate. XLA then searches the winner in the block.
 
-Sizes that are no multiple of a tile are filled up by repeating the last entry: a candidate seen twice changes neither value
-nor first winner, whatever the semiring.
+Sizes that are not a multiple of a tile are padded by repeating the last entry: a candidate seen twice changes neither value
+nor first winner in any semiring.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ EXTREMES: dict[SelectiveSemiring, Callable[..., Any]] = {
     max_mul: jnp.maximum,
     min_max: jnp.minimum,
 }
-"""The better one of two candidates, NaN if one is; of each semiring that the kernel serves."""
+"""The better of two candidates, NaN if one is NaN, for each semiring of the kernel."""
 
 BLOCK = 16
-"""Contracted entries of a block, among which the winner is looked for afterwards."""
+"""Contracted entries of a block, among which the winner is searched afterwards."""
 
 UNROLLED = 4
-"""Contracted entries a turn of the innermost loop: the loop of the largest tile is 18 KB of instructions."""
+"""Contracted entries in each turn of the innermost loop: the loop of the largest tile is 18 KB of instructions."""
 
 IN_FLIGHT = 4
 """Blocks that are copied or waited for while one is searched."""
 
 PROGRAMS = 264
-"""Programs from which on a tile is not too large: two for each multiprocessor of an H200."""
+"""The least number of programs for a tile size: two for each multiprocessor of an H200."""
 
 
 class Tile(NamedTuple):
@@ -54,11 +54,11 @@ class Tile(NamedTuple):
 
 
 TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(128, 32)), True: (Tile(128, 64), Tile(128, 32))}
-"""Tiles without and with winners, the largest first: a cell takes one register, and with winners three, of at most 255 a thread."""
+"""Tiles without and with winners, the largest first: a cell takes one register, with winners three, of at most 255 for each thread."""
 
 
 def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
-    """The largest tile that makes programs enough, or the smallest.
+    """The largest tile with enough programs, or the smallest tile.
 
     Example:
       >>> tile_for(1, 8192, 8192, with_winner=False), tile_for(1, 256, 256, with_winner=False)
@@ -81,7 +81,7 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     Returns:
       (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32.
 
-    Cost: time b m n k; memory of both operands, filled up, twice with winners, and of the results, filled up.
+    Cost: time b m n k; memory of both padded operands, twice with winners, and of the padded results.
     """
     batch, _, rows = lhs.shape
     columns = rhs.shape[2]
@@ -129,7 +129,7 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
             value = lax.fori_loop(jnp.int32(0), jnp.int32(BLOCK // UNROLLED), turn, before)
             if not with_winner:
                 return (value,)
-            improved = (value != before) & (before == before)  # it is never worse, and NaN for good
+            improved = (value != before) & (before == before)  # it never gets worse, and NaN stays
             return value, jnp.where(improved, index[0], last[0])
 
         def splat(number: Any, dtype: Any) -> Any:
@@ -154,7 +154,7 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
 
 
 def _resolved(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, block: Any) -> Any:
-    """The first best candidate of each cell's block, in plain JAX: the candidates of a block lie side by side."""
+    """The first best candidate of each cell's block, in plain JAX; the candidates of a block are adjacent."""
     batch, row, column = (lax.broadcasted_iota(jnp.int32, [n if i == j else 1 for j, n in enumerate(block.shape)], i) for i in range(3))
     left, right = jnp.swapaxes(lhs, 1, 2), jnp.swapaxes(rhs, 1, 2)
 
