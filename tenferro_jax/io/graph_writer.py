@@ -59,7 +59,8 @@ class GraphWriter:
         pending = [root]
         while pending:
             graph = pending[-1]
-            inner = [body for node in graph.nodes for body in bodies(node.op) if id(body) not in self._graphs]
+            # From the last body of an op to its first: the order of records is part of the format.
+            inner = [body for node in graph.nodes for body in bodies(node.op)[::-1] if id(body) not in self._graphs]
             if inner:
                 pending.extend(reversed(inner))
                 continue
