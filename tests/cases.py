@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,6 @@ CASES = (
 KINDS = tuple(dict.fromkeys(case.kind for case in CASES))
 
 
-def ids(cases: tuple[Case, ...]) -> list[str]:
+def ids(cases: Sequence[Case]) -> list[str]:
     """Names for pytest."""
     return [c.name for c in cases]

@@ -21,16 +21,16 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
+from .helpers import made
 
-@dataclass(frozen=True)
-class ScaledSquare(ExtensionOp):
-    """factor * x**2, lowered; its rule differs from JAX's derivative by `mark`."""
-
-    family_id = "test-package.scaled_square.v1"
-    factor: float = 1.0
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.asarray(self.factor, x.dtype) * x * x,)
+ScaledSquare = made(
+    "ScaledSquare",
+    fields={"factor": float},
+    family_id="test-package.scaled_square.v1",
+    factor=1.0,
+    lower_to_standard_ops=lambda self, x: (jnp.asarray(self.factor, x.dtype) * x * x,),
+    __doc__="""factor * x**2, lowered; its rule differs from JAX's derivative by `mark`.""",
+)
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,13 @@ class BilinearRule(ExtensionAdRule):
         return [None, jnp.tensordot(x, ct, axes=[[-2], [-2]])]
 
 
-@dataclass(frozen=True)
-class MaxAndIndex(ExtensionOp):
-    """Maximum over the last axis and its index: two outputs, one of them an integer."""
-
-    family_id = "test-package.max_and_index.v1"
-    output_count = 2
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32))
+MaxAndIndex = made(
+    "MaxAndIndex",
+    family_id="test-package.max_and_index.v1",
+    output_count=2,
+    lower_to_standard_ops=lambda self, x: (jnp.max(x, -1), jnp.argmax(x, -1).astype(jnp.int32)),
+    __doc__="""Maximum over the last axis and its index: two outputs, one of them an integer.""",
+)
 
 
 @dataclass(frozen=True)
@@ -127,15 +125,14 @@ class MaxAndIndexRule(ExtensionAdRule):
         return [pick(tangents[0], outputs[1]), None]
 
 
-@dataclass(frozen=True)
-class KernelSine(ExtensionOp):
-    """sin, with a kernel for cpu that adds `offset`, so that the result shows the route."""
-
-    family_id = "test-package.kernel_sine.v1"
-    offset: float = 0.0
-
-    def lower_to_standard_ops(self, x):
-        return [jnp.sin(x)]
+KernelSine = made(
+    "KernelSine",
+    fields={"offset": float},
+    family_id="test-package.kernel_sine.v1",
+    offset=0.0,
+    lower_to_standard_ops=lambda self, x: [jnp.sin(x)],
+    __doc__="""sin, with a kernel for cpu that adds `offset`, so that the result shows the route.""",
+)
 
 
 def sine_kernel(op, x):
@@ -143,40 +140,36 @@ def sine_kernel(op, x):
     return [jnp.sin(x) + jnp.asarray(op.offset, x.dtype)]
 
 
-@dataclass(frozen=True)
-class KernelSineRule(ExtensionAdRule):
-    family_id = KernelSine.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return [jnp.cos(primals[0]) * tangents[0]]
-
-
-@dataclass(frozen=True)
-class KernelCosine(ExtensionOp):
-    """cos, with only a kernel for cpu."""
-
-    family_id = "test-package.kernel_cosine.v1"
-
-    def infer_output_meta(self, inputs):
-        return inputs
+KernelSineRule = made(
+    "KernelSineRule",
+    ExtensionAdRule,
+    family_id=KernelSine.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [jnp.cos(primals[0]) * tangents[0]],
+)
 
 
-@dataclass(frozen=True)
-class KernelCosineRule(ExtensionAdRule):
-    family_id = KernelCosine.family_id
+KernelCosine = made(
+    "KernelCosine",
+    family_id="test-package.kernel_cosine.v1",
+    infer_output_meta=lambda self, inputs: inputs,
+    __doc__="""cos, with only a kernel for cpu.""",
+)
 
-    def linearize(self, op, primals, outputs, tangents):
-        return [-jnp.sin(primals[0]) * tangents[0]]
+
+KernelCosineRule = made(
+    "KernelCosineRule",
+    ExtensionAdRule,
+    family_id=KernelCosine.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [-jnp.sin(primals[0]) * tangents[0]],
+)
 
 
-@dataclass(frozen=True)
-class Difference(ExtensionOp):
-    """x[..., 1:] - x[..., :-1], lowered and linear."""
-
-    family_id = "test-package.difference.v1"
-
-    def lower_to_standard_ops(self, x):
-        return [x[..., 1:] - x[..., :-1]]
+Difference = made(
+    "Difference",
+    family_id="test-package.difference.v1",
+    lower_to_standard_ops=lambda self, x: [x[..., 1:] - x[..., :-1]],
+    __doc__="""x[..., 1:] - x[..., :-1], lowered and linear.""",
+)
 
 
 @dataclass(frozen=True)
@@ -194,35 +187,30 @@ class DifferenceRule(ExtensionAdRule):
         return [spread(cotangents[0])]
 
 
-@dataclass(frozen=True)
-class HostTanh(ExtensionOp):
-    """tanh in NumPy only."""
-
-    family_id = "test-package.host_tanh.v1"
-
-    def infer_output_meta(self, inputs):
-        return inputs
-
-    def eager_execute(self, x):
-        return [np.tanh(x)]
+HostTanh = made(
+    "HostTanh",
+    family_id="test-package.host_tanh.v1",
+    infer_output_meta=lambda self, inputs: inputs,
+    eager_execute=lambda self, x: [np.tanh(x)],
+    __doc__="""tanh in NumPy only.""",
+)
 
 
-@dataclass(frozen=True)
-class HostTanhRule(ExtensionAdRule):
-    family_id = HostTanh.family_id
+HostTanhRule = made(
+    "HostTanhRule",
+    ExtensionAdRule,
+    family_id=HostTanh.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [(1 - outputs[0] * outputs[0]) * tangents[0]],
+)
 
-    def linearize(self, op, primals, outputs, tangents):
-        return [(1 - outputs[0] * outputs[0]) * tangents[0]]
 
-
-@dataclass(frozen=True)
-class PlacedTanh(HostTanh):
-    """tanh in NumPy only, with an output sharding on a mesh with explicit axes."""
-
-    family_id = "test-package.placed_tanh.v1"
-
-    def infer_output_sharding(self, inputs):
-        return [inputs[0].sharding]
+PlacedTanh = made(
+    "PlacedTanh",
+    HostTanh,
+    family_id="test-package.placed_tanh.v1",
+    infer_output_sharding=lambda self, inputs: [inputs[0].sharding],
+    __doc__="""tanh in NumPy only, with an output sharding on a mesh with explicit axes.""",
+)
 
 
 @dataclass(frozen=True)
@@ -230,18 +218,14 @@ class PlacedTanhRule(HostTanhRule):
     family_id = PlacedTanh.family_id
 
 
-@dataclass(frozen=True)
-class HostProduct(ExtensionOp):
-    """x * y in NumPy only: two inputs, linear in each."""
-
-    family_id = "test-package.host_product.v1"
-    input_count = 2
-
-    def infer_output_meta(self, inputs):
-        return [inputs[0]]
-
-    def eager_execute(self, x, y):
-        return [x * y]
+HostProduct = made(
+    "HostProduct",
+    family_id="test-package.host_product.v1",
+    input_count=2,
+    infer_output_meta=lambda self, inputs: [inputs[0]],
+    eager_execute=lambda self, x, y: [x * y],
+    __doc__="""x * y in NumPy only: two inputs, linear in each.""",
+)
 
 
 @dataclass(frozen=True)
@@ -258,15 +242,13 @@ class HostProductRule(ExtensionAdRule):
         return [*apply(op, ct, y), None] if isinstance(x, LinearInput) else [None, *apply(op, ct, x)]
 
 
-@dataclass(frozen=True)
-class SineAndCosine(ExtensionOp):
-    """(sin x, cos x): two differentiable outputs."""
-
-    family_id = "test-package.sine_and_cosine.v1"
-    output_count = 2
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.sin(x), jnp.cos(x))
+SineAndCosine = made(
+    "SineAndCosine",
+    family_id="test-package.sine_and_cosine.v1",
+    output_count=2,
+    lower_to_standard_ops=lambda self, x: (jnp.sin(x), jnp.cos(x)),
+    __doc__="""(sin x, cos x): two differentiable outputs.""",
+)
 
 
 @dataclass(frozen=True)
@@ -278,22 +260,15 @@ class SineAndCosineRule(ExtensionAdRule):
         return cosine * t, -sine * t
 
 
-@dataclass(frozen=True)
-class Ranks(ExtensionOp):
-    """The rank of every entry along the last axis: only integers."""
-
-    family_id = "test-package.ranks.v1"
-
-    def lower_to_standard_ops(self, x):
-        return [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)]
+Ranks = made(
+    "Ranks",
+    family_id="test-package.ranks.v1",
+    lower_to_standard_ops=lambda self, x: [jnp.argsort(jnp.argsort(x, -1), -1).astype(jnp.int32)],
+    __doc__="""The rank of every entry along the last axis: only integers.""",
+)
 
 
-@dataclass(frozen=True)
-class RanksRule(ExtensionAdRule):
-    family_id = Ranks.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return [None]
+RanksRule = made("RanksRule", ExtensionAdRule, family_id=Ranks.family_id, linearize=lambda self, op, primals, outputs, tangents: [None])
 
 
 @dataclass(frozen=True)
@@ -311,37 +286,32 @@ class CumulativeProduct(ExtensionOp):
         return CumulativeProduct(self.axis + (batch <= self.axis)), (batch,)
 
 
-@dataclass(frozen=True)
-class CumulativeProductRule(ExtensionAdRule):
-    family_id = CumulativeProduct.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return [outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)]
-
-
-@dataclass(frozen=True)
-class Softplus(ExtensionOp):
-    """log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form."""
-
-    family_id = "test-package.softplus.v1"
-    standard: bool = False
-
-    def infer_output_meta(self, inputs):
-        return inputs
-
-    def lower_to_standard_ops(self, x):
-        return [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
-
-    def eager_execute(self, x):
-        return [np.logaddexp(x, np.zeros_like(x))]
+CumulativeProductRule = made(
+    "CumulativeProductRule",
+    ExtensionAdRule,
+    family_id=CumulativeProduct.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)],
+)
 
 
-@dataclass(frozen=True)
-class SoftplusRule(ExtensionAdRule):
-    family_id = Softplus.family_id
+Softplus = made(
+    "Softplus",
+    fields={"standard": bool},
+    family_id="test-package.softplus.v1",
+    standard=False,
+    infer_output_meta=lambda self, inputs: inputs,
+    lower_to_standard_ops=lambda self, x: [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None,
+    eager_execute=lambda self, x: [np.logaddexp(x, np.zeros_like(x))],
+    __doc__="""log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form.""",
+)
 
-    def linearize(self, op, primals, outputs, tangents):
-        return [jax.nn.sigmoid(primals[0]) * tangents[0]]
+
+SoftplusRule = made(
+    "SoftplusRule",
+    ExtensionAdRule,
+    family_id=Softplus.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [jax.nn.sigmoid(primals[0]) * tangents[0]],
+)
 
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))

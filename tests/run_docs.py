@@ -1,6 +1,6 @@
 """Run every example of the docs and docstrings in a process with JAX's default configuration; print what fails.
 
-python -m tests.run_docs
+python -m tests.run_docs [pages | docstrings]
 """
 
 import contextlib
@@ -51,14 +51,14 @@ def modules():
                 yield importlib.import_module(info.name)
 
 
-def main():
+def main(parts):
     problems, blocks, examples = [], 0, 0
-    for path in pages():
+    for path in pages() if "pages" in parts else ():
         found, count = run_page(path)
         problems += found
         blocks += count
     finder = doctest.DocTestFinder(exclude_empty=True)
-    for module in modules():
+    for module in modules() if "docstrings" in parts else ():
         for test in finder.find(module, module.__name__):
             out = io.StringIO()
             runner = doctest.DocTestRunner(verbose=False)
@@ -71,4 +71,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ("pages", "docstrings"))

@@ -1,6 +1,5 @@
 """python -m tenferro_jax, as a user types it: another directory, a package of their own."""
 
-import functools
 import importlib
 import json
 import os
@@ -17,6 +16,8 @@ import ext_tropical
 import tenferro_jax
 from tenferro_jax.cli import main
 from tenferro_jax.extension import registry
+
+from .helpers import ends_in
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = """
@@ -88,11 +89,9 @@ def typed(folder, *arguments, **further):
     return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.fixture(params=["main", pytest.param("typed", marks=pytest.mark.slow)])
-def run(request, folder, capsys, monkeypatch):
-    """Carries out a command, in this process or as a user types it."""
-    if request.param == "typed":
-        return functools.partial(typed, folder)
+@pytest.fixture
+def run(folder, capsys, monkeypatch):
+    """Carries out a command in this process."""
 
     def run(*arguments):
         monkeypatch.syspath_prepend(folder)
@@ -176,7 +175,7 @@ def test_a_wrong_command_line(run):
 
 @pytest.mark.slow
 def test_a_terminal_that_writes_ascii_alone(folder):
-    done = typed(folder, "check", "outside:Named", PYTHONIOENCODING="ascii")
+    done = typed(folder, "explain", "outside:Named", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.named.v1 ??()\n")
 
@@ -210,12 +209,10 @@ def test_the_version_and_the_console_script(capsys, monkeypatch):
     module, _, name = project["project"]["scripts"]["tenferro-jax"].partition(":")
     command = getattr(importlib.import_module(module), name)
     monkeypatch.setattr("sys.argv", ["/somewhere/tenferro-jax", "--version"])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        command()
+    ends_in(command, SystemExit, r"^0$")
     assert capsys.readouterr().out == f"tenferro_jax {version}\n"
     monkeypatch.setattr("sys.argv", ["/somewhere/tenferro-jax", "chekc"])
-    with pytest.raises(SystemExit, match=r"^2$"):
-        command()
+    ends_in(command, SystemExit, r"^2$")
     assert "usage: tenferro-jax" in capsys.readouterr().err
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tenferro_jax.dimensions import constraint_texts, read_dimension, read_scope
 
+from .helpers import ends_in
+
 CONSTRAINTS = ["a >= 8", "mod(b,2)==0", "a<= b", "c == 2*b + 1"]
 A, B = jax.export.symbolic_shape("a, b", constraints=CONSTRAINTS)
 EXPRESSIONS = [
@@ -42,8 +44,7 @@ ODD = [
 @pytest.mark.parametrize("text", ODD, ids=lambda text: text[:30])
 def test_other_text_is_refused_and_soon(text):
     started = time.perf_counter()
-    with pytest.raises((ValueError, SyntaxError, ArithmeticError, RecursionError)):
-        read_dimension(text, A.scope)
+    ends_in(lambda: read_dimension(text, A.scope), (ValueError, SyntaxError, ArithmeticError, RecursionError))
     assert time.perf_counter() - started < 1
 
 
@@ -62,5 +63,4 @@ def test_other_text_is_refused_and_soon(text):
     ids=lambda c: c[0][:20],
 )
 def test_other_constraints_are_refused(constraints):
-    with pytest.raises((ValueError, SyntaxError, TypeError)):
-        read_scope(constraints)
+    ends_in(lambda: read_scope(constraints), (ValueError, SyntaxError, TypeError))

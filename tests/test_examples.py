@@ -27,6 +27,7 @@ from Bio.Align import PairwiseAligner, substitution_matrices
 
 from ext_tropical import closure, min_plus
 
+from .helpers import each_ends_in, ends_in
 from .sweep import times
 
 pytestmark = pytest.mark.slow
@@ -221,9 +222,11 @@ def test_asia_against_all_states(evidence):
 
 def test_impossible_evidence_is_an_error():
     network = bayesian_network.read("asia").network
-    for query in (bayesian_network.explanation, bayesian_network.marginals):
-        with pytest.raises(bayesian_network.ImpossibleEvidenceError, match="probability 0"):
-            query(network, {3: 0, 5: 1})
+    ends_in(
+        (lambda: query(network, {3: 0, 5: 1}) for query in (bayesian_network.explanation, bayesian_network.marginals)),
+        bayesian_network.ImpossibleEvidenceError,
+        "probability 0",
+    )
 
 
 def most_probable_by_integer_programming(network, evidence):
@@ -330,23 +333,20 @@ def test_a_small_model_is_read():
     ],
 )
 def test_a_broken_model_is_a_typed_error(text, message):
-    with pytest.raises(uai.UaiError, match=message):
-        uai.parse(text)
+    ends_in(lambda: uai.parse(text), uai.UaiError, message)
 
 
 def test_every_cut_of_a_model_is_a_typed_error():
     words = SMALL.split()
-    for count in range(len(words)):
-        with pytest.raises(uai.UaiError, match="the end"):
-            uai.parse(" ".join(words[:count]))
+    ends_in((lambda: uai.parse(" ".join(words[:count])) for count in range(len(words))), uai.UaiError, "the end")
 
 
 def test_files_that_are_no_text_or_are_missing(tmp_path):
     (tmp_path / "image.uai").write_bytes(b"\x89PNG")
-    with pytest.raises(uai.UaiError, match=r"image\.uai: needed text, found byte 0x89 at 0"):
-        uai.read(tmp_path / "image.uai")
-    with pytest.raises(FileNotFoundError):
-        uai.read(tmp_path / "none.uai")
+    each_ends_in(
+        (lambda: uai.read(tmp_path / "image.uai"), uai.UaiError, r"image\.uai: needed text, found byte 0x89 at 0"),
+        (lambda: uai.read(tmp_path / "none.uai"), FileNotFoundError),
+    )
 
 
 # Hidden Markov models

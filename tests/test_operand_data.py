@@ -14,6 +14,8 @@ from tenferro_jax.errors import DTypeError, X64Error
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
+from .helpers import ends_in
+
 SQUARE = [[0, 3, 1], [2, 0, 5], [1, 1, 0]]
 ROW = [1, 0, 2]
 FUNCTIONS = {
@@ -76,8 +78,7 @@ def test_integers_that_32_bits_do_not_hold_are_refused(name):
     with jax.enable_x64(False):
         for make in (ORIGINS["NumPy array"], ORIGINS["list"], ORIGINS["list of NumPy"]):
             given = [make(np.array(x) + 2**31, "int64") for x in data]
-            with pytest.raises(X64Error, match=r"integers from \d+ to \d+ while 64-bit types are off"):
-                call(*given)
+            ends_in(lambda: call(*given), X64Error, r"integers from \d+ to \d+ while 64-bit types are off")
 
 
 @pytest.mark.parametrize(
@@ -98,9 +99,9 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
             assert as_array(given, "here").dtype.itemsize == 4
             np.testing.assert_array_equal(as_array(given, "here"), given)
             return
-        for form in (given, list(given), [given], memoryview(given)):
-            with pytest.raises(X64Error, match="here: given integers"):
-                as_array(form, "here")
+        ends_in(
+            (lambda: as_array(form, "here") for form in (given, list(given), [given], memoryview(given))), X64Error, "here: given integers"
+        )
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -110,15 +111,12 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
 def test_integers_that_64_bits_do_not_hold_are_told_so(integers, x64):
     farthest = max(map(int, np.ravel(np.array(integers, object))), key=lambda n: (n >= 2**63 or n < -(2**63), abs(n)))
     with jax.enable_x64(x64):
-        with pytest.raises(OverflowError):
-            jnp.asarray(integers)
+        ends_in(lambda: jnp.asarray(integers), OverflowError)
         for take in (as_array, lambda x, where: et.tropical_einsum("i->", jax.tree.leaves(x))):
-            with pytest.raises(DTypeError, match=rf"given the integer {farthest}; needed at most 2\*\*63 - 1") as error:
-                take(integers, "here")
+            error = ends_in(lambda: take(integers, "here"), DTypeError, rf"given the integer {farthest}; needed at most 2\*\*63 - 1")
             assert (type(error.value) is X64Error) == (not x64)
             assert "enable_x64" not in str(error.value)
-    with pytest.raises(DTypeError, match="an integer of 20001 bits; needed at most"):
-        as_array([2**20000], "here")
+    ends_in(lambda: as_array([2**20000], "here"), DTypeError, "an integer of 20001 bits; needed at most")
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -136,8 +134,7 @@ def test_ops_stay_strict():
         calls += [lambda x: tj.export(jnp.sin, x), tj.TracedTensor.from_array, lambda x: lazy @ x, lambda x: tj.Engine().eval(graph, x)]
         for call in calls:
             for dtype in ("float64", "int64"):
-                with pytest.raises(X64Error, match=f"a {dtype} array while 64-bit types are off"):
-                    call(np.ones(2, dtype))
+                ends_in(lambda: call(np.ones(2, dtype)), X64Error, f"a {dtype} array while 64-bit types are off")
 
 
 def test_arrays_of_jax_and_tracers_pass_untouched():

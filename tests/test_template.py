@@ -39,10 +39,8 @@ def test_the_template_installs_and_passes_its_tests(tmp_path):
     code = "import my_extension, numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32); np.save('x.npy', x); "
     code += "tj.save_graph(tj.trace(my_extension.soft_plus, x), 'soft.graph')"
     subprocess.run([sys.executable, "-c", code], cwd=package, env=environment, check=True, timeout=300)
-    command = [sys.executable, "-m", "tenferro_jax", "run", "soft.graph", "--input", "x.npy"]  # by the entry point, unregistered
-    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout) == (0, "out  float32[2]\n"), done.stderr
-    check = [sys.executable, "-m", "tenferro_jax", "check", "my_extension:SoftPlus"]
-    done = subprocess.run(check, cwd=package, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("my-extension.soft_plus.v1")
+    run = ["run", "soft.graph", "--input", "x.npy"]  # by the entry point, unregistered
+    code = f"from tenferro_jax.cli import main; print(main({run}), main(['check', 'my_extension:SoftPlus']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=package, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("out  float32[2]\nmy-extension.soft_plus.v1"), done.stdout + done.stderr
+    assert done.stdout.endswith("\n0 0\n"), done.stdout

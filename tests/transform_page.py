@@ -15,8 +15,9 @@ from .transforms.matrix import TRANSFORMS, refusal_of
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/transforms.md"
 HEAD = """# Transforms
 
-This page shows which JAX transforms work on which kinds of extension ops. For every *yes* the tests compare every op of the kind with NumPy
-and finite differences; for every other pair they check that it raises the error of its limitation. There are {pairs} pairs
+This page shows which JAX transforms work on which kinds of extension ops. For every *yes* `make test-all` compares every op of
+the kind with NumPy and finite differences; for every other pair it checks that the error of its limitation is raised. `make test` and
+`make test-slow` do so for a part of the ops: one for each way to carry out a call, with every transform. There are {pairs} pairs
 of {transforms} transforms and {kinds} kinds; {yes} of them work.
 
 This page is written by `python -m tests.transform_page` from the tests' own list.

@@ -105,7 +105,8 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
         # One text for each manifest: no key twice, no other keys, no invalid numbers.
         right = _canonical(found) == text and found.keys() == _KEYS and all(call.keys() == _TAGS for call in calls)
         right = right and found["extensions"] and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
-        right = right and all(isinstance(x, str) for x in (*texts, *payloads))
+        lists = [found["extensions"], *found["extensions"], *(found[key] for key in names)]
+        right = right and all(isinstance(x, str) for x in (*texts, *payloads)) and all(isinstance(x, list) for x in lists)
         limits.require("nodes", len(calls), f"{where}, extension calls")
         limits.require("payload_bytes", max(map(len, payloads), default=0), where)
         limits.require("text_bytes", max(map(len, texts)), where)

@@ -27,6 +27,7 @@ from tenferro_jax.extension.rules import NO_RULES
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import ScaledSquare
+from ..helpers import made
 
 X = np.array([0.5, -1.25, 2.0])
 Y = np.array([1.5, 0.75, -0.5])
@@ -45,11 +46,8 @@ class Defect:
     others: tuple[ExtensionOp, ...] = ()
 
 
-class Same(ExtensionOp):
-    """One output like the first input."""
-
-    def infer_output_meta(self, inputs):
-        return [inputs[0]]
+# One output like the first input.
+Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
 
 
 # --- inference -----------------------------------------------------------------------------------------------------
@@ -122,15 +120,14 @@ class IntegerSize(Same):
         return (2 * x,)
 
 
-@dataclass(frozen=True)
-class Narrow(Same):
-    """Promises the dtype of its input and computes in float32."""
-
-    broken: bool
-    family_id = "broken.narrow.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.cos(x.astype("float32") if self.broken else x),)
+# Promises the dtype of its input and computes in float32.
+Narrow = made(
+    "Narrow",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.narrow.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.cos(x.astype("float32") if self.broken else x),),
+)
 
 
 @dataclass(frozen=True)
@@ -145,16 +142,14 @@ class Inverse(Same):
         return (np.linalg.inv(wide).astype(x.dtype),)
 
 
-@dataclass(frozen=True)
-class TwoPromised(Same):
-    broken: bool
-    family_id = "broken.two_promised.v1"
-
-    def infer_output_meta(self, inputs):
-        return [inputs[0]] * (2 if self.broken else 1)
-
-    def eager_execute(self, x):
-        return (np.array(x),)
+TwoPromised = made(
+    "TwoPromised",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.two_promised.v1",
+    infer_output_meta=lambda self, inputs: [inputs[0]] * (2 if self.broken else 1),
+    eager_execute=lambda self, x: (np.array(x),),
+)
 
 
 @dataclass(frozen=True)
@@ -189,13 +184,9 @@ class ByPayload(Same):
         return (np.array(x),)
 
 
-@dataclass(frozen=True)
-class ByClass(Same):
-    name: str = "a"
-    family_id = "broken.by_class.v1"
-
-    def eager_execute(self, x):
-        return (np.array(x),)
+ByClass = made(
+    "ByClass", Same, fields={"name": str}, name="a", family_id="broken.by_class.v1", eager_execute=lambda self, x: (np.array(x),)
+)
 
 
 _looks = itertools.count()
@@ -289,28 +280,19 @@ class HostSine(Same):
         return (np.sin(x),)
 
 
-@dataclass(frozen=True)
-class TwoForms(Same):
-    """A lowering and a host form that differ in the fourth digit."""
-
-    broken: bool
-    family_id = "broken.two_forms.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.sin(x),)
-
-    def eager_execute(self, x):
-        return (np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),)
+# A lowering and a host form that differ in the fourth digit.
+TwoForms = made(
+    "TwoForms",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.two_forms.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.sin(x),),
+    eager_execute=lambda self, x: (np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),),
+)
 
 
-@dataclass(frozen=True)
-class Lowered(Same):
-    """exp, lowered; the kernel is beside it."""
-
-    family_id = "broken.lowered.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.exp(x),)
+# exp, lowered; the kernel is beside it.
+Lowered = made("Lowered", Same, family_id="broken.lowered.v1", lower_to_standard_ops=lambda self, x: (jnp.exp(x),))
 
 
 def exact_kernel(op, x):
@@ -448,29 +430,21 @@ class OnHost(Same):
         return ((x * 1.5 * (1.01 if wrong else 1)).astype(x.dtype),)
 
 
-@dataclass(frozen=True)
-class Placed(Same):
-    """exp, with an output sharding of its own."""
-
-    broken: bool
-    family_id = "broken.placed.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.exp(x),)
-
-    def infer_output_sharding(self, inputs):
-        return [] if self.broken else [inputs[0].sharding]
+# exp, with an output sharding of its own.
+Placed = made(
+    "Placed",
+    Same,
+    fields={"broken": bool},
+    family_id="broken.placed.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.exp(x),),
+    infer_output_sharding=lambda self, inputs: [] if self.broken else [inputs[0].sharding],
+)
 
 
 # --- rules ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Cube(Same):
-    family_id = "broken.cube.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (x * x * x,)
+Cube = made("Cube", Same, family_id="broken.cube.v1", lower_to_standard_ops=lambda self, x: (x * x * x,))
 
 
 @dataclass(frozen=True)
@@ -506,14 +480,8 @@ class CubeRule(ExtensionAdRule):
         return (out, out) if self.mistake == "two" else (out,)
 
 
-@dataclass(frozen=True)
-class Mean(Same):
-    """Subtracts the mean: linear, on the host."""
-
-    family_id = "broken.mean.v1"
-
-    def eager_execute(self, x):
-        return (x - x.mean(-1, keepdims=True, dtype=x.dtype),)
+# Subtracts the mean: linear, on the host.
+Mean = made("Mean", Same, family_id="broken.mean.v1", eager_execute=lambda self, x: (x - x.mean(-1, keepdims=True, dtype=x.dtype),))
 
 
 @dataclass(frozen=True)
@@ -567,16 +535,14 @@ class ProductRule(ExtensionAdRule):
         return (sum(a * b for a, b in parts),)
 
 
-@dataclass(frozen=True)
-class SineAndProduct(ExtensionOp):
-    """sin x, and x y: the first has no derivative by y."""
-
-    family_id = "broken.sine_and_product.v1"
-    input_count = 2
-    output_count = 2
-
-    def lower_to_standard_ops(self, x, y):
-        return (jnp.sin(x), x * y)
+# sin x, and x y: the first has no derivative by y.
+SineAndProduct = made(
+    "SineAndProduct",
+    family_id="broken.sine_and_product.v1",
+    input_count=2,
+    output_count=2,
+    lower_to_standard_ops=lambda self, x, y: (jnp.sin(x), x * y),
+)
 
 
 @dataclass(frozen=True)
@@ -591,15 +557,8 @@ class SineAndProductRule(ExtensionAdRule):
         return sine, sum(terms[1:], terms[0])
 
 
-@dataclass(frozen=True)
-class Weighted(ExtensionOp):
-    """x + 2 y, linear in each input and in both."""
-
-    family_id = "broken.weighted.v1"
-    input_count = 2
-
-    def lower_to_standard_ops(self, x, y):
-        return (x + y + y,)
+# x + 2 y, linear in each input and in both.
+Weighted = made("Weighted", family_id="broken.weighted.v1", input_count=2, lower_to_standard_ops=lambda self, x, y: (x + y + y,))
 
 
 @dataclass(frozen=True)

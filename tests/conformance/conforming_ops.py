@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +9,10 @@ import numpy as np
 from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput, apply, require_equal
 
+from ..helpers import made
 
-@dataclass(frozen=True)
-class Rows(ExtensionOp):
-    """Rows of a matrix by number: linear in the matrix, with its own transpose."""
-
-    family_id = "conforming.rows.v1"
-    input_count = 2
-
-    def lower_to_standard_ops(self, x, i):
-        return (x[i],)
+# Rows of a matrix by number: linear in the matrix, with its own transpose.
+Rows = made("Rows", family_id="conforming.rows.v1", input_count=2, lower_to_standard_ops=lambda self, x, i: (x[i],))
 
 
 class RowsRule(ExtensionAdRule):
@@ -34,72 +26,55 @@ class RowsRule(ExtensionAdRule):
         return (jnp.zeros(shape, cotangents[0].dtype).at[inputs[1]].add(cotangents[0]), None)
 
 
-@dataclass(frozen=True)
-class SquareAndModulus(ExtensionOp):
-    """z**2 and |z|**2: the second is real, and linear over the reals alone."""
-
-    family_id = "conforming.square_and_modulus.v1"
-    output_count = 2
-
-    def lower_to_standard_ops(self, z):
-        return (z * z, jnp.real(z * jnp.conj(z)))
+# z**2 and |z|**2: the second is real, and linear over the reals alone.
+SquareAndModulus = made(
+    "SquareAndModulus",
+    family_id="conforming.square_and_modulus.v1",
+    output_count=2,
+    lower_to_standard_ops=lambda self, z: (z * z, jnp.real(z * jnp.conj(z))),
+)
 
 
-class SquareAndModulusRule(ExtensionAdRule):
-    family_id = SquareAndModulus.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), primals, tangents)[1]
-
-
-@dataclass(frozen=True)
-class DeclinesWide(ExtensionOp):
-    """Twice the input: a lowering for float32, the host for all else."""
-
-    family_id = "conforming.declines_wide.v1"
-
-    def infer_output_meta(self, inputs):
-        return [inputs[0]]
-
-    def lower_to_standard_ops(self, x):
-        return (x + x,) if x.dtype == np.float32 else None
-
-    def eager_execute(self, x):
-        return (x + x,)
+SquareAndModulusRule = made(
+    "SquareAndModulusRule",
+    ExtensionAdRule,
+    family_id=SquareAndModulus.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), primals, tangents)[1],
+)
 
 
-@dataclass(frozen=True)
-class ToSingle(ExtensionOp):
-    """A cast to float32."""
-
-    family_id = "conforming.to_single.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (x.astype("float32"),)
-
-
-class ToSingleRule(ExtensionAdRule):
-    family_id = ToSingle.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return (tangents[0].astype("float32"),)
+# Twice the input: a lowering for float32, the host for all else.
+DeclinesWide = made(
+    "DeclinesWide",
+    family_id="conforming.declines_wide.v1",
+    infer_output_meta=lambda self, inputs: [inputs[0]],
+    lower_to_standard_ops=lambda self, x: (x + x,) if x.dtype == np.float32 else None,
+    eager_execute=lambda self, x: (x + x,),
+)
 
 
-@dataclass(frozen=True)
-class Root(ExtensionOp):
-    """The square root, NaN below zero."""
-
-    family_id = "conforming.root.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.sqrt(x),)
+# A cast to float32.
+ToSingle = made("ToSingle", family_id="conforming.to_single.v1", lower_to_standard_ops=lambda self, x: (x.astype("float32"),))
 
 
-class RootRule(ExtensionAdRule):
-    family_id = Root.family_id
+ToSingleRule = made(
+    "ToSingleRule",
+    ExtensionAdRule,
+    family_id=ToSingle.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: (tangents[0].astype("float32"),),
+)
 
-    def linearize(self, op, primals, outputs, tangents):
-        return (tangents[0] / (outputs[0] + outputs[0]),)
+
+# The square root, NaN below zero.
+Root = made("Root", family_id="conforming.root.v1", lower_to_standard_ops=lambda self, x: (jnp.sqrt(x),))
+
+
+RootRule = made(
+    "RootRule",
+    ExtensionAdRule,
+    family_id=Root.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: (tangents[0] / (outputs[0] + outputs[0]),),
+)
 
 
 class RowsOnHost(ExtensionOp):
@@ -130,11 +105,12 @@ class Entropy(ExtensionOp):
         return (np.asarray(-(p * np.log(p)).sum(), p.dtype),)
 
 
-class EntropyRule(ExtensionAdRule):
-    family_id = Entropy.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        return (-((jnp.log(primals[0]) + jnp.ones_like(primals[0])) * tangents[0]).sum(),)
+EntropyRule = made(
+    "EntropyRule",
+    ExtensionAdRule,
+    family_id=Entropy.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: (-((jnp.log(primals[0]) + jnp.ones_like(primals[0])) * tangents[0]).sum(),),
+)
 
 
 class Quotient(ExtensionOp):
@@ -170,14 +146,8 @@ class QuotientRule(ExtensionAdRule):
         return (None, apply(op, inputs[0], cotangents[0])[0])
 
 
-class Nothing(ExtensionOp):
-    """No outputs."""
-
-    family_id = "conforming.nothing.v1"
-    output_count = 0
-
-    def lower_to_standard_ops(self, x):
-        return ()
+# No outputs.
+Nothing = made("Nothing", family_id="conforming.nothing.v1", output_count=0, lower_to_standard_ops=lambda self, x: ())
 
 
 class PairSums(ExtensionOp):
@@ -210,30 +180,20 @@ class Inverse(ExtensionOp):
         return (jnp.linalg.inv(x),)
 
 
-class Fourier(ExtensionOp):
-    """jax.numpy.fft.fft: JAX does not export it for symbolic sizes."""
-
-    family_id = "conforming.fourier.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (jnp.fft.fft(x),)
+# jax.numpy.fft.fft: JAX does not export it for symbolic sizes.
+Fourier = made("Fourier", family_id="conforming.fourier.v1", lower_to_standard_ops=lambda self, x: (jnp.fft.fft(x),))
 
 
-@dataclass(frozen=True)
-class Backwards(ExtensionOp):
-    """An input backwards; its rule has a transpose alone."""
-
-    family_id = "conforming.backwards.v1"
-
-    def lower_to_standard_ops(self, x):
-        return (x[::-1],)
+# An input backwards; its rule has a transpose alone.
+Backwards = made("Backwards", family_id="conforming.backwards.v1", lower_to_standard_ops=lambda self, x: (x[::-1],))
 
 
-class BackwardsRule(ExtensionAdRule):
-    family_id = Backwards.family_id
-
-    def transpose_rule(self, op, cotangents, inputs):
-        return apply(op, cotangents[0])
+BackwardsRule = made(
+    "BackwardsRule",
+    ExtensionAdRule,
+    family_id=Backwards.family_id,
+    transpose_rule=lambda self, op, cotangents, inputs: apply(op, cotangents[0]),
+)
 
 
 RULES = ExtensionRuleSet(EntropyRule(), QuotientRule(), BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())

@@ -5,6 +5,7 @@ import pytest
 from tenferro_jax.conformance import conformance_tests
 from tenferro_jax.errors import ConformanceError
 
+from ..helpers import ends_in
 from .broken_ops import DEFECTS, arguments
 
 
@@ -13,8 +14,11 @@ from .broken_ops import DEFECTS, arguments
 def test_a_defect_is_found_and_its_repair_accepted(name):
     defect = DEFECTS[name]
     (op, inputs), keywords = arguments(defect, broken=True)
-    with pytest.raises(ConformanceError, match=rf"FAILED L\d {defect.check}: clause {defect.clause.replace('.', '[.]')}\n"):
-        conformance_tests(op, inputs, **keywords)(defect.check)
+    ends_in(
+        lambda: conformance_tests(op, inputs, **keywords)(defect.check),
+        ConformanceError,
+        rf"FAILED L\d {defect.check}: clause {defect.clause.replace('.', '[.]')}\n",
+    )
     (op, inputs), keywords = arguments(defect, broken=False)
     try:
         conformance_tests(op, inputs, **keywords)(defect.check)

@@ -12,7 +12,7 @@ from tenferro_jax.extension import ExtensionOp
 
 from ..cases import CASES, ids
 from ..oracles import brute_force
-from ..sweep import some
+from ..sweep import ALL, some
 from .conforming_ops import RULES as FURTHER_RULES
 from .conforming_ops import (
     Backwards,
@@ -64,10 +64,12 @@ EXPECTED = {
     "host product": NO_LOWERING,
 }
 OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
+LIKE_OTHERS = () if ALL else ("scaled square", "sine and cosine", "host tanh")  # no check finds in them what it finds in no other
+CHECKED = [c for c in OURS if c.name not in LIKE_OTHERS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", OURS, ids=ids(OURS))
+@pytest.mark.parametrize("case", CHECKED, ids=ids(CHECKED))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
     report = check_extension(case.op, case.inputs, rules=case.rules, runtimes=case.runtimes, oracle=case.oracle, others=others)

@@ -12,17 +12,13 @@ from tenferro_jax import check_extension
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.examination import CHECKS
 from tenferro_jax.errors import ArityError, ConformanceError, InvalidConfig
-from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
+from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
+from ..helpers import ends_in, made
 from .broken_ops import Cube, CubeRule
 
-
-class NoExamples(Cube):
-    family_id = "broken.no_examples.v1"
-
-    def example_inputs(self):
-        return None
+NoExamples = made("NoExamples", Cube, family_id="broken.no_examples.v1", example_inputs=lambda self: None)
 
 
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
@@ -53,12 +49,10 @@ def test_the_failing_example_is_small_and_still_fails(wrong):
 
 
 def test_raise_if_failed(wrong):
-    with pytest.raises(ConformanceError, match=r"conformance of extension broken\.cube\.v1") as error:
-        wrong.raise_if_failed()
+    error = ends_in(wrong.raise_if_failed, ConformanceError, r"conformance of extension broken\.cube\.v1")
     assert str(wrong) in str(error.value)
     assert (error.value.family_id, error.value.fix) == ("broken.cube.v1", "Correct linearize.")
-    with pytest.raises(AssertionError):
-        wrong.raise_if_failed()
+    ends_in(wrong.raise_if_failed, AssertionError)
 
 
 def test_what_follows_from_a_failure_is_not_counted_as_passed(wrong):
@@ -133,11 +127,7 @@ def test_a_tolerance_that_is_stated_holds():
 
 @pytest.mark.slow
 def test_examples_of_the_op_itself():
-    class WithExamples(Cube):
-        family_id = "broken.with_examples.v1"
-
-        def example_inputs(self):
-            return [X, (X[0],), [X[:1]]]
+    WithExamples = made("WithExamples", Cube, family_id="broken.with_examples.v1", example_inputs=lambda self: [X, (X[0],), [X[:1]]])
 
     report = check_extension(WithExamples())
     assert report.ok
@@ -145,12 +135,7 @@ def test_examples_of_the_op_itself():
 
 
 def test_an_op_without_inputs():
-    class Answer(ExtensionOp):
-        family_id = "broken.answer.v1"
-        input_count = 0
-
-        def lower_to_standard_ops(self):
-            return (np.float32(42),)
+    Answer = made("Answer", family_id="broken.answer.v1", input_count=0, lower_to_standard_ops=lambda self: (np.float32(42),))
 
     report = check_extension(Answer(), oracle=lambda: (np.float32(42),))
     assert report.ok, str(report)
@@ -187,16 +172,11 @@ def test_progress_tells_every_check():
     ],
 )
 def test_arguments_that_cannot_be(args, keywords, kind, match):
-    with pytest.raises(kind, match=match):
-        check_extension(*args, **keywords)
+    ends_in(lambda: check_extension(*args, **keywords), kind, match)
 
 
 def test_one_mistake_is_told_once():
-    class TwoForOne(ExtensionOp):
-        family_id = "broken.two_for_one.v1"
-
-        def lower_to_standard_ops(self, x):
-            return (x, x)
+    TwoForOne = made("TwoForOne", family_id="broken.two_for_one.v1", lower_to_standard_ops=lambda self, x: (x, x))
 
     text = str(check_extension(TwoForOne(), X))
     assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
@@ -212,18 +192,14 @@ def test_what_is_declared_not_differentiable_is_left_out_and_told(declared):
                 return (NOT_DIFFERENTIABLE,)
             return apply(Slope(), primals[0], tangents[0])
 
-    class Slope(ExtensionOp):
-        family_id = "broken.slope.v1"
-        input_count = 2
+    Slope = made("Slope", family_id="broken.slope.v1", input_count=2, lower_to_standard_ops=lambda self, x, t: (3 * x * x * t,))
 
-        def lower_to_standard_ops(self, x, t):
-            return (3 * x * x * t,)
-
-    class SlopeRule(ExtensionAdRule):
-        family_id = Slope.family_id
-
-        def transpose_rule(self, op, cotangents, inputs):
-            return (None, NOT_DIFFERENTIABLE)
+    SlopeRule = made(
+        "SlopeRule",
+        ExtensionAdRule,
+        family_id=Slope.family_id,
+        transpose_rule=lambda self, op, cotangents, inputs: (None, NOT_DIFFERENTIABLE),
+    )
 
     report = check_extension(Cube(), X, rules=ExtensionRuleSet(Rule(), SlopeRule()))
     assert report.ok, str(report)

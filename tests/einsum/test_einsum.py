@@ -15,6 +15,7 @@ from tenferro_jax import Engine, TracedTensor, einsum, eval_all
 from tenferro_jax.errors import ArityError, DTypeError, EquationError, InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
 from tenferro_jax.ops.contraction import DotGeneral, precision_names
 
+from ..helpers import each_ends_in, ends_in
 from ..oracles import SIZES_OF_ONE
 from ..sweep import times
 
@@ -86,12 +87,17 @@ def test_hand_list_for_arrays_and_for_lazy_tensors(equation, shapes):
 
 @pytest.mark.slow
 def test_random_equations_by_every_kind_of_path():
-    for equation, shapes in random_cases(times(40)):
-        xs = integers(shapes, np.int64)
-        want = np.einsum(equation, *xs)
-        explicit = [(0, 1)] * (len(xs) - 1)
-        for optimize in ("auto", "greedy", True, False, explicit, [tuple(range(len(xs)))]):
-            np.testing.assert_array_equal(einsum(equation, *xs, optimize=optimize), want, err_msg=f"{equation} {shapes} {optimize}")
+    cases = [(equation, integers(shapes, np.int64)) for equation, shapes in random_cases(times(40))]
+
+    def by_every_path(equation, xs):
+        paths = ("auto", "greedy", True, False, [(0, 1)] * (len(xs) - 1), [tuple(range(len(xs)))])
+        return {str(path): einsum(equation, *xs, optimize=path) for path in paths}
+
+    operands = [xs for _, xs in cases]
+    found = jax.jit(lambda operands: [by_every_path(equation, xs) for (equation, _), xs in zip(cases, operands)])(operands)
+    for (equation, xs), by_path in zip(cases, found):
+        for path, got in by_path.items():
+            np.testing.assert_array_equal(got, np.einsum(equation, *xs), err_msg=f"{equation} {path}")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128", "bool"])
@@ -131,10 +137,14 @@ def test_a_narrower_preferred_element_type_is_that_of_the_result():
     got = einsum("ij,kj->ik", x, x, preferred_element_type=jnp.float32)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, np.float32(x @ x.T))
-    with pytest.raises(DTypeError, match="given float32 for complex128 operands; needed a complex dtype"):
-        einsum("ij->i", x * 1j, preferred_element_type=np.float32)
-    with pytest.raises(DTypeError, match="preferred_element_type: given 'wide'; needed a dtype"):
-        einsum("ij->i", x, preferred_element_type="wide")
+    each_ends_in(
+        (
+            lambda: einsum("ij->i", x * 1j, preferred_element_type=np.float32),
+            DTypeError,
+            "given float32 for complex128 operands; needed a complex dtype",
+        ),
+        (lambda: einsum("ij->i", x, preferred_element_type="wide"), DTypeError, "preferred_element_type: given 'wide'; needed a dtype"),
+    )
     with jax.enable_x64(False), pytest.raises(X64Error, match=r"preferred_element_type: given float64 while .* or float32") as error:
         einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
     assert "array" not in str(error.value)
@@ -150,8 +160,11 @@ def test_a_narrower_preferred_element_type_rounds_once(dtype):
 
 @pytest.mark.parametrize("wrong", [None, 3, [(0, 5)]])
 def test_what_optimize_may_be_is_told(wrong):
-    with pytest.raises(InvalidConfig, match=r"einsum, optimize: .*needed tuples of positions.*the name of an algorithm, True or False"):
-        einsum("ij,jk->ik", np.eye(2), np.eye(2), optimize=wrong)
+    ends_in(
+        lambda: einsum("ij,jk->ik", np.eye(2), np.eye(2), optimize=wrong),
+        InvalidConfig,
+        r"einsum, optimize: .*needed tuples of positions.*the name of an algorithm, True or False",
+    )
 
 
 PRECISIONS = [
@@ -179,8 +192,11 @@ def test_precision_is_that_of_jax_numpy(precision):
 
 @pytest.mark.parametrize("precision", [3, "x", ("high",), ("x", "y")], ids=str)
 def test_what_is_no_precision(precision):
-    with pytest.raises(InvalidConfig, match=r"precision: given .*; needed a lax\.Precision or its name"):
-        einsum("ij,jk->ik", ONES, ONES.T, precision=precision)
+    ends_in(
+        lambda: einsum("ij,jk->ik", ONES, ONES.T, precision=precision),
+        InvalidConfig,
+        r"precision: given .*; needed a lax\.Precision or its name",
+    )
 
 
 def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
@@ -201,14 +217,13 @@ def test_derivatives_of_both_orders_and_modes():
     equations = [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]
     for equation, shapes in [*equations, ("ij,ik->j", [(1, 2), (3, 4)])]:
         xs = integers(shapes)
-        ours, theirs = (lambda *xs, f=f: jnp.sin(f(equation, *xs)).sum() for f in (einsum, jnp.einsum))
+        both = [lambda *xs, f=f: jnp.sin(f(equation, *xs)).sum() for f in (einsum, jnp.einsum)]
         every = tuple(range(len(xs)))
-        chex.assert_trees_all_close(*(jax.jit(jax.grad(f, every))(*xs) for f in (ours, theirs)), rtol=1e-12, atol=1e-14)
-        chex.assert_trees_all_close(*(jax.jit(jax.hessian(f))(*xs) for f in (ours, theirs)), rtol=1e-10, atol=1e-12)
+        ours, theirs = jax.jit(lambda *xs: [(jax.grad(f, every)(*xs), jax.hessian(f)(*xs)) for f in both])(*xs)
+        chex.assert_trees_all_close(ours, theirs, rtol=1e-10, atol=1e-12)
         tensors = [TracedTensor.from_array(x) for x in xs]
         lazy = eval_all(einsum(equation, *tensors).sin().sum().grad(tensors), ENGINE)
-        for got, want in zip(lazy, jax.grad(theirs, every)(*xs), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+        chex.assert_trees_all_close(tuple(lazy), theirs[0], rtol=1e-12, atol=1e-14)
 
 
 INTERLEAVED = [
@@ -235,7 +250,7 @@ def test_the_interleaved_form(labels, shapes):
 
 @pytest.mark.slow
 def test_more_labels_than_letters_of_the_alphabet():
-    xs = [x / np.linalg.norm(x) for x in integers([(2, 2)] * 400)]
+    xs = [x / np.linalg.norm(x) for x in integers([(2, 2)] * 60)]
     arguments = [part for i, x in enumerate(xs) for part in (x, [1000 * i, 1000 * (i + 1)])]
     np.testing.assert_allclose(einsum(*arguments, optimize="greedy"), np.linalg.multi_dot(xs), rtol=1e-12)
     np.testing.assert_array_equal(einsum("\u03b1\u3042,\u3042A", *xs[:2]), np.einsum("ij,jk->ki", *xs[:2]))
@@ -257,8 +272,11 @@ def test_symbolic_sizes():
     np.testing.assert_array_equal(ENGINE.eval(repeated, a), [a.sum()])
     x = TracedTensor.input("x", np.float64, ("n", "n"))
     np.testing.assert_array_equal(einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]]))
-    with pytest.raises(UndecidedDimensionError, match="n and m"):
-        einsum("i,i->", TracedTensor.input("a", np.float64, ("n",)), TracedTensor.input("b", np.float64, ("m",)))
+    ends_in(
+        lambda: einsum("i,i->", TracedTensor.input("a", np.float64, ("n",)), TracedTensor.input("b", np.float64, ("m",))),
+        UndecidedDimensionError,
+        "n and m",
+    )
 
 
 def test_a_chain_is_dot_products_without_transposes():
@@ -290,23 +308,24 @@ WRONG = {
 @pytest.mark.parametrize("equation", WRONG)
 def test_refusals(equation):
     operands, kind, text = WRONG[equation]
-    with pytest.raises(kind, match=f"(?s){text}"):
-        einsum(equation, *operands)
-    with pytest.raises(kind, match=f"(?s){text}"):
-        einsum(equation, *map(TracedTensor.from_array, operands))
+    each_ends_in(
+        (lambda: einsum(equation, *operands), kind, f"(?s){text}"),
+        (lambda: einsum(equation, *map(TracedTensor.from_array, operands)), kind, f"(?s){text}"),
+    )
 
 
 def test_what_is_no_equation_or_operand():
-    with pytest.raises(EquationError, match="Pass the equation first"):
-        einsum(ONES, ONES)
-    with pytest.raises(DTypeError, match="operand 0"):
-        einsum("ij", "text")
-    with pytest.raises(ArityError):
-        einsum("ij")
+    each_ends_in(
+        (lambda: einsum(ONES, ONES), EquationError, "Pass the equation first"),
+        (lambda: einsum("ij", "text"), DTypeError, "operand 0"),
+        (lambda: einsum("ij"), ArityError),
+    )
 
 
 def test_python_numbers_are_weak_and_never_wrap():
-    for operand in (jnp.ones(2, jnp.int8), TracedTensor.from_array(np.ones(2, np.int8))):
-        with pytest.raises(DTypeError, match="the number 300"):
-            einsum(",i->i", 300, operand)
+    ends_in(
+        (lambda: einsum(",i->i", 300, operand) for operand in (jnp.ones(2, jnp.int8), TracedTensor.from_array(np.ones(2, np.int8)))),
+        DTypeError,
+        "the number 300",
+    )
     np.testing.assert_array_equal(einsum(",i->i", 2**40, jnp.ones(2, jnp.float32)), np.full(2, 2.0**40, np.float32))

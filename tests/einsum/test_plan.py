@@ -12,6 +12,8 @@ from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import einsum_plan as plan_module
 from tenferro_jax.errors import InvalidConfig, Unsupported
 
+from ..helpers import ends_in
+
 CHAIN = "ab,bc,cd,de->ae"
 SHAPES = [(2, 30), (30, 4), (4, 50), (50, 3)]
 
@@ -79,19 +81,16 @@ def test_plans_are_values():
 def test_cotengra_plans_and_is_named_where_it_is_missing(monkeypatch):
     assert plan_einsum(CHAIN, SHAPES, "cotengra").cost == plan_einsum(CHAIN, SHAPES, "optimal").cost
     monkeypatch.setitem(sys.modules, "cotengra", None)
-    with pytest.raises(Unsupported, match=r"pip install 'tenferro-jax\[cotengra\]'"):
-        plan_einsum(CHAIN, SHAPES, "cotengra")
+    ends_in(lambda: plan_einsum(CHAIN, SHAPES, "cotengra"), Unsupported, r"pip install 'tenferro-jax\[cotengra\]'")
 
 
 @pytest.mark.parametrize("path", [[(0, 1)], [(0, 4)], [(0, 0), (0, 1), (0, 1)], [(0, 1), (0, 1), (0, 1), (0, 1)], [0, 1], 3, [("a", 1)]])
 def test_paths_that_do_not_fit_are_refused(path):
-    with pytest.raises(InvalidConfig, match="contract 4 terms to one"):
-        plan_einsum(CHAIN, SHAPES, path)
+    ends_in(lambda: plan_einsum(CHAIN, SHAPES, path), InvalidConfig, "contract 4 terms to one")
 
 
 def test_unknown_algorithms_are_refused():
-    with pytest.raises(InvalidConfig, match="'quick'"):
-        plan_einsum("ij,jk->ik", [(2, 3), (3, 4)], "quick")
+    ends_in(lambda: plan_einsum("ij,jk->ik", [(2, 3), (3, 4)], "quick"), InvalidConfig, "'quick'")
 
 
 def test_a_plan_of_a_thousand_operands_reads_each_of_them_once():

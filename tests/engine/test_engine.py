@@ -25,6 +25,7 @@ from tenferro_jax.extension.rules import NO_RULES
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
+from ..helpers import each_ends_in, ends_in
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 F64 = np.dtype("float64")
@@ -77,12 +78,10 @@ def test_capacity_can_be_set_and_shrinking_evicts():
     engine.eval(graphs[2], x)
     assert engine.stats()[:3] == (1, 3, 1)
     for wrong in (0, -1, "a", True, 1.5):
-        with pytest.raises(InvalidConfig, match="capacity"):
-            Engine(capacity=wrong)
+        ends_in(lambda: Engine(capacity=wrong), InvalidConfig, "capacity")
         with pytest.raises(InvalidConfig, match="capacity"):
             engine.capacity = wrong
-    with pytest.raises(InvalidConfig, match="ExtensionRuleSet"):
-        Engine(rules=[ScaledSquareRule()])
+    ends_in(lambda: Engine(rules=[ScaledSquareRule()]), InvalidConfig, "ExtensionRuleSet")
     assert repr(engine) == "Engine(1 of 1 programs, 1 hits, 3 misses)"
 
 
@@ -96,8 +95,7 @@ def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
         np.testing.assert_array_equal(engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0)
     assert engine.stats()[:3] == (3, 2, 2)
     assert len(bound) == 2
-    with pytest.raises(InvalidConfig, match=r"symbolic inputs float64\[b\]"):
-        engine.compile(graph)
+    ends_in(lambda: engine.compile(graph), InvalidConfig, r"symbolic inputs float64\[b\]")
     np.testing.assert_array_equal(engine.compile(graph.bound_to(np.ones(2)))(np.arange(2.0)), [2.0, 0.0])
     assert engine.stats()[:3] == (3, 4, 3)
 
@@ -157,8 +155,7 @@ def test_a_compilation_that_fails_is_tried_anew():
 
     engine, x = Engine(progress=callback), np.arange(3.0)
     graph = scaled(7.0, x)
-    with pytest.raises(RuntimeError, match="stop"):
-        engine.eval(graph, x)
+    ends_in(lambda: engine.eval(graph, x), RuntimeError, "stop")
     assert engine.eval(graph, x).tolist() == [0.0, 7.0, 14.0]
     assert engine.stats()[:3] == (0, 2, 1)
 
@@ -184,8 +181,7 @@ def test_under_a_jax_transform_the_graph_runs_with_the_rules_of_the_call():
         assert jax.grad(lambda x, f=f: f(graph, x))(x) == want
         assert jax.jit(lambda x, f=f: f(graph, x))(x) == 9.0
         np.testing.assert_array_equal(jax.vmap(lambda x, f=f: f(graph, x))(np.arange(3.0)), [0.0, 1.0, 4.0])
-    with pytest.raises(ADRuleError):
-        jax.grad(lambda x: Engine(rules=NO_RULES).eval(graph, x))(x)
+    ends_in(lambda: jax.grad(lambda x: Engine(rules=NO_RULES).eval(graph, x))(x), ADRuleError)
     engine = Engine(rules=own)
     engine.eval(graph, x)
     engine.eval(grad(graph), x)
@@ -199,24 +195,18 @@ def test_arguments_that_do_not_fit_are_typed_errors_and_good_ones_still_run():
         for _ in range(2):
             assert call(np.ones(2)).tolist() == [2.0, 2.0]
             assert call(jnp.ones(2)).tolist() == [2.0, 2.0]
-            with pytest.raises(ShapeError):
-                call(np.ones(3))
-            with pytest.raises(DTypeError, match="float32"):
-                call(np.ones(2, np.float32))
-            with pytest.raises(DTypeError):
-                call(np.ma.masked_array(np.ones(2), [True, False]))
-            with pytest.raises(DTypeError):
-                call(np.ones(2, np.dtype("float64").newbyteorder()))
-            for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},)):
-                with pytest.raises(ArityError):
-                    call(*wrong)
+            each_ends_in(
+                (lambda: call(np.ones(3)), ShapeError),
+                (lambda: call(np.ones(2, np.float32)), DTypeError, "float32"),
+                (lambda: call(np.ma.masked_array(np.ones(2), [True, False])), DTypeError),
+                (lambda: call(np.ones(2, np.dtype("float64").newbyteorder())), DTypeError),
+                ((lambda: call(*wrong) for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},))), ArityError),
+            )
             with jax.enable_x64(False), pytest.raises(X64Error):
                 call(np.ones(2))
     scalar = trace(lambda x: x * 2, jax.ShapeDtypeStruct((), F64))
     assert [engine.eval(scalar, v).item() for v in (1.5, np.float64(1.5), jnp.asarray(1.5))] == [3.0] * 3
-    for wrong_graph in (lambda x: x, None):
-        with pytest.raises(InvalidConfig, match="a Graph"):
-            engine.eval(wrong_graph, 1.0)
+    ends_in((lambda: engine.eval(wrong_graph, 1.0) for wrong_graph in (lambda x: x, None)), InvalidConfig, "a Graph")
 
 
 def test_x64_mode_is_part_of_what_a_program_is_kept_for():
@@ -225,15 +215,12 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
     assert engine.eval(narrow, np.int32(3)) == 6
     with jax.enable_x64(False):
         assert engine.eval(narrow, np.int32(3)) == 6
-        with pytest.raises(X64Error):
-            engine.eval(narrow, np.int64(2**40))
+        ends_in(lambda: engine.eval(narrow, np.int64(2**40)), X64Error)
     assert engine.stats()[:3] == (0, 2, 2)
     wide = trace(lambda i: i.astype(F64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
     program = engine.compile(wide)
     with jax.enable_x64(False):
-        for call in (lambda x: engine.eval(wide, x), program):
-            with pytest.raises(X64Error):
-                call(np.ones(2, np.int32))
+        ends_in((lambda: call(np.ones(2, np.int32)) for call in (lambda x: engine.eval(wide, x), program)), X64Error)
 
 
 def told(event):

@@ -1,7 +1,5 @@
 """Section 6 of the contract: how many inputs, outputs, tangents and cotangents."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ from tenferro_jax.errors import ArityError, InvalidConfig
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply
 
 from ..extension_ops import Bilinear, HostCumulate, MaxAndIndex, ScaledSquare
+from ..helpers import each_ends_in, ends_in, made
 from .runners import runners, ways
 
 X = np.arange(6.0).reshape(2, 3)
@@ -18,11 +17,10 @@ X = np.arange(6.0).reshape(2, 3)
 
 @pytest.mark.clause("X6.2")
 def test_wrong_arity():
-    for _, run in runners(Bilinear(), X):
-        with pytest.raises(ArityError, match=r"family_id=test-package\.bilinear\.v1.*expected 2 inputs, got 1"):
-            run()
-    with pytest.raises(ArityError, match="expected 2 inputs, got 3"):
-        apply(Bilinear(), X, X, X)
+    each_ends_in(
+        ((run for _, run in runners(Bilinear(), X)), ArityError, r"family_id=test-package\.bilinear\.v1.*expected 2 inputs, got 1"),
+        (lambda: apply(Bilinear(), X, X, X), ArityError, "expected 2 inputs, got 3"),
+    )
 
 
 @pytest.mark.clause("X6.1")
@@ -30,28 +28,20 @@ def test_wrong_arity():
 @pytest.mark.parametrize("member", ["input_count", "output_count"])
 def test_counts_are_non_negative_integers(member, count):
     odd = type("Odd", (ExtensionOp,), {"family_id": "test-package.odd.v1", member: count, "lower_to_standard_ops": lambda op, x: (x,)})
-    with pytest.raises(InvalidConfig, match=rf"extension test-package\.odd\.v1: given {member}={count!r}"):
-        apply(odd(), X)
+    ends_in(lambda: apply(odd(), X), InvalidConfig, rf"extension test-package\.odd\.v1: given {member}={count!r}")
 
 
 @pytest.mark.clause("X6.1")
 def test_a_count_may_be_zero():
-    class Numbers(ExtensionOp):
-        family_id = "test-package.numbers.v1"
-        input_count = 0
+    Numbers = made("Numbers", family_id="test-package.numbers.v1", input_count=0, lower_to_standard_ops=lambda self: (jnp.arange(3.0),))
 
-        def lower_to_standard_ops(self):
-            return (jnp.arange(3.0),)
-
-    class Sink(ExtensionOp):
-        family_id = "test-package.sink.v1"
-        output_count = 0
-
-        def infer_output_meta(self, inputs):
-            return []
-
-        def lower_to_standard_ops(self, x):
-            return ()
+    Sink = made(
+        "Sink",
+        family_id="test-package.sink.v1",
+        output_count=0,
+        infer_output_meta=lambda self, inputs: [],
+        lower_to_standard_ops=lambda self, x: (),
+    )
 
     for _, run in ways(lambda x: apply(Numbers())[0] + x, np.ones(3)):
         np.testing.assert_array_equal(run(), [1.0, 2.0, 3.0])
@@ -62,20 +52,18 @@ def test_a_count_may_be_zero():
 @pytest.mark.clause("X6.3")
 @pytest.mark.parametrize("count", [0, 2])
 def test_inference_gives_one_entry_an_output(count):
-    class Odd(ExtensionOp):
-        family_id = "test-package.odd.v1"
+    Odd = made(
+        "Odd",
+        family_id="test-package.odd.v1",
+        infer_output_meta=lambda self, inputs: [inputs[0]] * count,
+        lower_to_standard_ops=lambda self, x: (x,),
+    )
 
-        def infer_output_meta(self, inputs):
-            return [inputs[0]] * count
-
-        def lower_to_standard_ops(self, x):
-            return (x,)
-
-    for _, run in runners(Odd(), X):
-        with pytest.raises(
-            ArityError, match=rf"infer_output_meta of extension, family_id=test-package\.odd\.v1: given {count} entries; needed 1"
-        ):
-            run()
+    ends_in(
+        (run for _, run in runners(Odd(), X)),
+        ArityError,
+        rf"infer_output_meta of extension, family_id=test-package\.odd\.v1: given {count} entries; needed 1",
+    )
 
 
 @pytest.mark.clause("X6.3")
@@ -85,71 +73,56 @@ def test_inference_gives_one_entry_an_output(count):
     ids=str,
 )
 def test_metas_that_are_none(returned):
-    class Odd(ExtensionOp):
-        family_id = "test-package.odd.v1"
+    Odd = made("Odd", family_id="test-package.odd.v1", infer_output_meta=lambda self, inputs: returned)
 
-        def infer_output_meta(self, inputs):
-            return returned
-
-    with pytest.raises(InvalidConfig, match=r"infer_output_meta of extension test-package\.odd\.v1, output 0"):
-        apply(Odd(), X)
+    ends_in(lambda: apply(Odd(), X), InvalidConfig, r"infer_output_meta of extension test-package\.odd\.v1, output 0")
 
 
 @pytest.mark.clause("X6.5")
 def test_rules_of_a_wrong_shape():
-    class Short(ExtensionAdRule):
-        family_id = MaxAndIndex.family_id
+    Short = made("Short", ExtensionAdRule, family_id=MaxAndIndex.family_id, linearize=lambda self, op, primals, outputs, tangents: [None])
 
-        def linearize(self, op, primals, outputs, tangents):
-            return [None]
-
-    class Bare(ExtensionAdRule):
-        family_id = ScaledSquare.family_id
-
-        def linearize(self, op, primals, outputs, tangents):
-            return tangents[0]
+    Bare = made(
+        "Bare", ExtensionAdRule, family_id=ScaledSquare.family_id, linearize=lambda self, op, primals, outputs, tangents: tangents[0]
+    )
 
     rules = ExtensionRuleSet(Short(), Bare())
-    with pytest.raises(
-        ArityError,
-        match=r"linearize of extension, family_id=test-package\.max_and_index\.v1: given 1 entries; needed 2, one for each output",
-    ):
-        jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X)
-    with pytest.raises(InvalidConfig, match=r"linearize of extension test-package\.scaled_square\.v1.*tuple or list"):
-        jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X)
-    with pytest.raises(InvalidConfig, match="ExtensionRuleSet"):
-        apply(ScaledSquare(), X, rules=[Bare()])
+    each_ends_in(
+        (
+            lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
+            ArityError,
+            r"linearize of extension, family_id=test-package\.max_and_index\.v1: given 1 entries; needed 2, one for each output",
+        ),
+        (
+            lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=rules)[0].sum())(X),
+            InvalidConfig,
+            r"linearize of extension test-package\.scaled_square\.v1.*tuple or list",
+        ),
+        (lambda: apply(ScaledSquare(), X, rules=[Bare()]), InvalidConfig, "ExtensionRuleSet"),
+    )
 
 
 @pytest.mark.clause("X6.5")
 def test_a_transpose_rule_gives_one_entry_an_input():
-    class Short(ExtensionAdRule):
-        family_id = HostCumulate.family_id
-
-        def transpose_rule(self, op, cotangents, inputs):
-            return []
+    Short = made("Short", ExtensionAdRule, family_id=HostCumulate.family_id, transpose_rule=lambda self, op, cotangents, inputs: [])
 
     transpose = jax.linear_transpose(lambda x: apply(HostCumulate(), x, rules=ExtensionRuleSet(Short()))[0], X)
-    with pytest.raises(
+    ends_in(
+        lambda: transpose(X),
         ArityError,
-        match=r"transpose_rule of extension, family_id=test-package\.host_cumulate\.v1: given 0 entries; needed 1, one for each input",
-    ):
-        transpose(X)
+        r"transpose_rule of extension, family_id=test-package\.host_cumulate\.v1: given 0 entries; needed 1, one for each input",
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Sections(ExtensionOp):
-    """As many inputs as `joined`, stacked, then cut into `parts` outputs; the payload decides both counts."""
-
-    family_id = "test-package.sections.v1"
-    joined: int
-    parts: int
-
-    input_count = property(lambda op: op.joined)
-    output_count = property(lambda op: op.parts)
-
-    def lower_to_standard_ops(self, *arrays):
-        return tuple(jnp.split(jnp.concatenate(arrays), self.parts))
+# As many inputs as `joined`, stacked, then cut into `parts` outputs; the payload decides both counts.
+Sections = made(
+    "Sections",
+    fields={"joined": int, "parts": int},
+    family_id="test-package.sections.v1",
+    input_count=property(lambda op: op.joined),
+    output_count=property(lambda op: op.parts),
+    lower_to_standard_ops=lambda self, *arrays: tuple(jnp.split(jnp.concatenate(arrays), self.parts)),
+)
 
 
 @pytest.mark.clause("X6.6")
@@ -159,5 +132,4 @@ def test_the_payload_may_decide_the_counts(joined, parts):
     for _, run in ways(lambda *xs: apply(Sections(joined, parts), *xs), *xs):
         for got, want in zip(run(), np.split(np.concatenate(xs), parts), strict=True):
             np.testing.assert_array_equal(got, want)
-    with pytest.raises(ArityError, match=f"expected {joined} inputs, got {joined + 1}"):
-        apply(Sections(joined, parts), *xs, xs[0])
+    ends_in(lambda: apply(Sections(joined, parts), *xs, xs[0]), ArityError, f"expected {joined} inputs, got {joined + 1}")

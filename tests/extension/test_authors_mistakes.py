@@ -15,6 +15,7 @@ from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
 
 from ..extension_ops import RULES, RUNTIMES, KernelSine, ScaledSquare
+from ..helpers import each_ends_in, ends_in, made, throw
 
 X = np.arange(6.0).reshape(2, 3)
 P = jax.P
@@ -41,47 +42,41 @@ class Formed(ExtensionOp):
 @pytest.mark.clause("X10.12")
 @pytest.mark.parametrize("form", ["shape", "dtype", "residual", "number", "family"])
 def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
-    class Rule(ExtensionAdRule):
-        family_id = Formed.family_id
-
-        def differentiable_form(self, op):
-            return {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
-
-        def linearize(self, op, primals, outputs, tangents):
-            return (outputs[1] * tangents[0], 2 * tangents[0])
+    Rule = made(
+        "Rule",
+        ExtensionAdRule,
+        family_id=Formed.family_id,
+        differentiable_form=lambda self, op: {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form),
+        linearize=lambda self, op, primals, outputs, tangents: (outputs[1] * tangents[0], 2 * tangents[0]),
+    )
 
     call = lambda x: apply(Formed(), x, rules=ExtensionRuleSet(Rule()))[0].sum()  # noqa: E731
     if form == "residual":
         np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
         return
-    for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum())):
-        with pytest.raises(
-            InvalidConfig if form in ("number", "family") else MetaMismatchError,
-            match=r"differentiable_form of extension test-package\.formed_square\.v1",
-        ):
-            run(X)
+    ends_in(
+        (lambda: run(X) for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum()))),
+        InvalidConfig if form in ("number", "family") else MetaMismatchError,
+        r"differentiable_form of extension test-package\.formed_square\.v1",
+    )
 
 
-class Raising(ExtensionOp):
-    """Every method but inference raises."""
-
-    family_id = "test-package.raising_everywhere.v1"
-
-    def infer_output_meta(self, inputs):
-        return inputs
-
-    def lower_to_standard_ops(self, x):
-        raise ZeroDivisionError("lowering")
-
-    def batched(self, in_axes):
-        raise ZeroDivisionError("batched")
+# Every method but inference raises.
+Raising = made(
+    "Raising",
+    family_id="test-package.raising_everywhere.v1",
+    infer_output_meta=lambda self, inputs: inputs,
+    lower_to_standard_ops=lambda self, x: throw(ZeroDivisionError("lowering")),
+    batched=lambda self, in_axes: throw(ZeroDivisionError("batched")),
+)
 
 
-class RaisingRule(ExtensionAdRule):
-    family_id = ScaledSquare.family_id
-
-    def linearize(self, op, primals, outputs, tangents):
-        raise ZeroDivisionError("linearize")
+RaisingRule = made(
+    "RaisingRule",
+    ExtensionAdRule,
+    family_id=ScaledSquare.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: throw(ZeroDivisionError("linearize")),
+)
 
 
 def broken_kernel(op, x):
@@ -101,8 +96,7 @@ BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_k
     ],
 )
 def test_an_authors_exception_passes_with_a_note(method, run):
-    with pytest.raises(ZeroDivisionError) as error:
-        run()
+    error = ends_in(run, ZeroDivisionError)
     notes = [note for note in error.value.__notes__ if note.startswith("in ")]  # JAX adds one of its own
     assert len(notes) == 1
     assert notes[0].startswith(f"in {method} of extension test-package.")
@@ -120,11 +114,7 @@ def test_an_authors_exception_passes_with_a_note(method, run):
     ],
 )
 def test_output_shardings_are_checked(given, error):
-    class Placed(ScaledSquare):
-        family_id = "test-package.placed.v1"
-
-        def infer_output_sharding(self, inputs):
-            return given(inputs)
+    Placed = made("Placed", ScaledSquare, family_id="test-package.placed.v1", infer_output_sharding=lambda self, inputs: given(inputs))
 
     with jax.set_mesh(jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])):
         x = jax.device_put(jnp.ones(4), P("d"))
@@ -132,50 +122,51 @@ def test_output_shardings_are_checked(given, error):
         if error is None:
             assert jax.typeof(run(x)).sharding.spec == P("d")
         else:
-            with pytest.raises(error, match=r"placed\.v1"):
-                run(x)
+            ends_in(lambda: run(x), error, r"placed\.v1")
 
 
 @pytest.mark.clause("X7.1")
 @pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")], ids=str)
 def test_dtypes_that_jax_has_not(dtype):
-    class Odd(ExtensionOp):
-        family_id = "test-package.odd.v1"
+    Odd = made(
+        "Odd",
+        family_id="test-package.odd.v1",
+        infer_output_meta=lambda self, inputs: [(dtype, inputs[0].shape)],
+        eager_execute=lambda self, x: [x],
+    )
 
-        def infer_output_meta(self, inputs):
-            return [(dtype, inputs[0].shape)]
-
-        def eager_execute(self, x):
-            return [x]
-
-    with pytest.raises(InvalidConfig, match=r"odd\.v1.*is not a dtype of JAX"):
-        apply(Odd(), X)
+    ends_in(lambda: apply(Odd(), X), InvalidConfig, r"odd\.v1.*is not a dtype of JAX")
 
 
 @pytest.mark.parametrize("value", [np.array("a"), np.array(datetime.date(2026, 11, 21), "datetime64[D]"), np.zeros(2, [("a", "i4")])])
 def test_arrays_that_jax_has_not(value):
-    with pytest.raises(DTypeError, match=r"scaled_square\.v1, input 0"):
-        apply(ScaledSquare(), value)
+    ends_in(lambda: apply(ScaledSquare(), value), DTypeError, r"scaled_square\.v1, input 0")
 
 
 @pytest.mark.clause("X10.1", "X8.13")
 def test_what_is_no_set_is_refused():
-    for run in (
-        lambda: ExtensionRuleSet(RaisingRule),
-        lambda: RULES.merge(None),
-        lambda: apply(ScaledSquare(), X, rules=3),
-        lambda: TracedTensor.apply(ScaledSquare(), X, rules=3),
-        lambda: NO_RULES.with_rule(3),
-    ):
-        with pytest.raises(InvalidConfig, match=r"ExtensionRuleSet|ExtensionAdRule"):
-            run()
-    for run in (
-        lambda: RUNTIMES.merge(None),
-        lambda: apply(ScaledSquare(), X, runtimes=3),
-        lambda: TracedTensor.apply(ScaledSquare(), X, runtimes=3),
-    ):
-        with pytest.raises(InvalidConfig, match=r"ExtensionRuntimeSet|Kernel"):
-            run()
+    each_ends_in(
+        (
+            (
+                lambda: ExtensionRuleSet(RaisingRule),
+                lambda: RULES.merge(None),
+                lambda: apply(ScaledSquare(), X, rules=3),
+                lambda: TracedTensor.apply(ScaledSquare(), X, rules=3),
+                lambda: NO_RULES.with_rule(3),
+            ),
+            InvalidConfig,
+            r"ExtensionRuleSet|ExtensionAdRule",
+        ),
+        (
+            (
+                lambda: RUNTIMES.merge(None),
+                lambda: apply(ScaledSquare(), X, runtimes=3),
+                lambda: TracedTensor.apply(ScaledSquare(), X, runtimes=3),
+            ),
+            InvalidConfig,
+            r"ExtensionRuntimeSet|Kernel",
+        ),
+    )
 
 
 def test_a_lazy_tensor_takes_runtimes():
@@ -213,14 +204,17 @@ def test_the_route_that_is_told_knows_shardings():
 
 @pytest.mark.clause("X13.7")
 def test_a_callback_in_a_lowering_cannot_be_exported():
-    class Calling(ExtensionOp):
-        family_id = "test-package.calling.v1"
+    Calling = made(
+        "Calling",
+        family_id="test-package.calling.v1",
+        lower_to_standard_ops=lambda self, x: [
+            jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+        ],
+    )
 
-        def lower_to_standard_ops(self, x):
-            return [jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")]
-
-    with pytest.raises(Unsupported, match=r"export: given .*callback"):
-        export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64))
+    ends_in(
+        lambda: export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64)), Unsupported, r"export: given .*callback"
+    )
 
 
 def test_the_constraint_that_is_named_is_one_that_jax_takes():
@@ -232,8 +226,11 @@ def test_the_constraint_that_is_named_is_one_that_jax_takes():
             return inputs
 
     (n,) = jax.export.symbolic_shape("n")
-    with pytest.raises(UndecidedDimensionError, match=r"constraints=\('mod\(n, 2\) == 0',\)"):
-        jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
+    ends_in(
+        lambda: jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64)),
+        UndecidedDimensionError,
+        r"constraints=\('mod\(n, 2\) == 0',\)",
+    )
     (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
     exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
     assert exported.call(np.ones(4)).shape == (4,)
@@ -244,10 +241,7 @@ class Mutable:
     k: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Payload(ExtensionOp):
-    family_id = "test-package.payload_mistakes.v1"
-    value: object | Mutable = None
+Payload = made("Payload", fields={"value": object | Mutable}, family_id="test-package.payload_mistakes.v1", value=None)
 
 
 @pytest.mark.clause("X5.5")
@@ -263,27 +257,25 @@ class Payload(ExtensionOp):
     ids=str,
 )
 def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
-    with pytest.raises(PayloadError, match=rf"test-package\.payload_mistakes\.v1\), field value.*{text}"):
-        Payload(value)
+    ends_in(lambda: Payload(value), PayloadError, rf"test-package\.payload_mistakes\.v1\), field value.*{text}")
 
 
 @pytest.mark.clause("X4.1")
 def test_a_field_that_only_the_constructor_has_is_refused():
-    @dataclasses.dataclass(frozen=True)
-    class Init(ExtensionOp):
-        family_id = "test-package.init_var.v1"
-        k: dataclasses.InitVar[int]
+    Init = made("Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1")
 
-    with pytest.raises(PayloadError, match=r"test-package\.init_var\.v1\): given a field annotated with InitVar"):
-        Init(1)
+    ends_in(lambda: Init(1), PayloadError, r"test-package\.init_var\.v1\): given a field annotated with InitVar")
 
 
 @pytest.mark.clause("X8.11")
 @pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
 def test_a_kernel_declines_in_words(why):
     runtimes = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why))
-    with pytest.raises(InvalidConfig, match=r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text"):
-        apply(KernelSine(), X, runtimes=runtimes)
+    ends_in(
+        lambda: apply(KernelSine(), X, runtimes=runtimes),
+        InvalidConfig,
+        r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text",
+    )
 
 
 @pytest.mark.clause("X6.3")
@@ -292,8 +284,8 @@ def test_a_kernel_declines_in_words(why):
 def test_a_bare_meta_is_named(count, returned):
     infer = lambda op, inputs: returned(inputs[0])  # noqa: E731
     op = type("Bare", (ExtensionOp,), {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer})
-    with pytest.raises(
+    ends_in(
+        lambda: apply(op(), X),
         InvalidConfig,
-        match=r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output that is not in a list",
-    ):
-        apply(op(), X)
+        r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output that is not in a list",
+    )

@@ -12,6 +12,7 @@ from tenferro_jax.errors import InvalidConfig, MetaMismatchError, ShapeConstrain
 from tenferro_jax.extension import ExtensionOp, apply, require_equal
 
 from ..extension_ops import Bilinear, ScaledSquare
+from ..helpers import ends_in, made, throw
 from .runners import runners
 
 X = np.arange(6.0).reshape(2, 3)
@@ -25,11 +26,7 @@ def spec(*shape):
 
 @pytest.mark.clause("X4.5")
 def test_inference_is_derived_from_a_lowering():
-    class Flat(ExtensionOp):
-        family_id = "test-package.flat.v1"
-
-        def lower_to_standard_ops(self, x):
-            return (x.reshape(-1).astype(jnp.float32),)
+    Flat = made("Flat", family_id="test-package.flat.v1", lower_to_standard_ops=lambda self, x: (x.reshape(-1).astype(jnp.float32),))
 
     graph = trace(lambda x: apply(Flat(), x)[0], spec(B, 3))
     assert graph.output_metas == (TensorMeta(np.dtype("float32"), (3 * B,)),)
@@ -38,17 +35,18 @@ def test_inference_is_derived_from_a_lowering():
 
 @pytest.mark.clause("X7.1")
 def test_a_lowering_is_compared_at_symbolic_sizes_too():
-    class OneMore(ExtensionOp):
-        family_id = "test-package.one_more.v1"
+    OneMore = made(
+        "OneMore",
+        family_id="test-package.one_more.v1",
+        infer_output_meta=lambda self, inputs: [(inputs[0].dtype, (inputs[0].shape[0] + 1,))],
+        lower_to_standard_ops=lambda self, x: (x,),
+    )
 
-        def infer_output_meta(self, inputs):
-            return [(inputs[0].dtype, (inputs[0].shape[0] + 1,))]
-
-        def lower_to_standard_ops(self, x):
-            return (x,)
-
-    with pytest.raises(MetaMismatchError, match=r"test-package\.one_more\.v1: given outputs float64\[b\]; needed float64\[b \+ 1\]"):
-        tj.export(lambda x: apply(OneMore(), x)[0], spec(B))
+    ends_in(
+        lambda: tj.export(lambda x: apply(OneMore(), x)[0], spec(B)),
+        MetaMismatchError,
+        r"test-package\.one_more\.v1: given outputs float64\[b\]; needed float64\[b \+ 1\]",
+    )
 
 
 @pytest.mark.clause("X7.2")
@@ -73,28 +71,25 @@ def test_dimension_arithmetic_goes_through_and_is_bound():
 
 @pytest.mark.clause("X7.2", "X7.6")
 def test_a_symbol_taken_for_a_number_is_told_with_the_authors_error():
-    class Counting(ExtensionOp):
-        family_id = "test-package.counting.v1"
-
-        def infer_output_meta(self, inputs):
-            return [(inputs[0].dtype, (int(inputs[0].shape[0]),))]
-
-        def lower_to_standard_ops(self, x):
-            return (x,)
+    Counting = made(
+        "Counting",
+        family_id="test-package.counting.v1",
+        infer_output_meta=lambda self, inputs: [(inputs[0].dtype, (int(inputs[0].shape[0]),))],
+        lower_to_standard_ops=lambda self, x: (x,),
+    )
 
     assert apply(Counting(), np.ones(2))[0].shape == (2,)
-    with pytest.raises(
-        InvalidConfig, match=r"(?s)infer_output_meta of extension test-package\.counting\.v1.*works for symbolic shapes"
-    ) as error:
-        trace(lambda x: apply(Counting(), x)[0], spec(B))
+    error = ends_in(
+        lambda: trace(lambda x: apply(Counting(), x)[0], spec(B)),
+        InvalidConfig,
+        r"(?s)infer_output_meta of extension test-package\.counting\.v1.*works for symbolic shapes",
+    )
     assert error.value.__cause__ is not None
 
 
 @pytest.mark.clause("X7.3")
 def test_sizes_that_do_not_fit():
-    for _, run in runners(Bilinear(), X, X):
-        with pytest.raises(ShapeError, match=r"test-package\.bilinear\.v1.*dimensions 3 and 2"):
-            run()
+    ends_in((run for _, run in runners(Bilinear(), X, X)), ShapeError, r"test-package\.bilinear\.v1.*dimensions 3 and 2")
 
 
 @pytest.mark.clause("X7.3")
@@ -103,8 +98,7 @@ def test_require_equal_tells_apart_what_equality_cannot():
     call = lambda x, w: apply(Bilinear(), x, w)[0]  # noqa: E731
     assert trace(call, spec(2, B), spec(B, 2)).guards == ()
     assert [str(g) for g in trace(call, spec(2, B), spec(C, 2)).guards] == ["b == c"]
-    with pytest.raises(ShapeError, match=r"dimensions b and b \+ 1"):
-        trace(call, spec(2, B), spec(B + 1, 2))
+    ends_in(lambda: trace(call, spec(2, B), spec(B + 1, 2)), ShapeError, r"dimensions b and b \+ 1")
 
 
 class Total(ExtensionOp):
@@ -125,23 +119,22 @@ class Total(ExtensionOp):
 def test_a_guard_is_checked_before_any_step_runs():
     ran = []
 
-    class Watched(ExtensionOp):
-        family_id = "test-package.watched.v1"
-
-        def infer_output_meta(self, inputs):
-            return inputs
-
-        def eager_execute(self, x):
-            ran.append(x.shape)
-            return (x,)
+    Watched = made(
+        "Watched",
+        family_id="test-package.watched.v1",
+        infer_output_meta=lambda self, inputs: inputs,
+        eager_execute=lambda self, x: ran.append(x.shape) or (x,),
+    )
 
     graph = trace(lambda x, y: apply(Total(), apply(Watched(), x)[0], y)[0], spec(B), spec(C))
     engine = Engine()
     assert engine.eval(graph, np.ones(2), np.ones(2)) == 4.0
     assert ran == [(2,)]
-    for run in (graph.to_jax(), lambda *xs: engine.eval(graph, *xs), graph.bound_to):
-        with pytest.raises(ShapeConstraintViolation, match=r"test-package\.total\.v1: given 2 for dimension b and 3 for dimension c"):
-            run(np.ones(2), np.ones(3))
+    ends_in(
+        (lambda: run(np.ones(2), np.ones(3)) for run in (graph.to_jax(), lambda *xs: engine.eval(graph, *xs), graph.bound_to)),
+        ShapeConstraintViolation,
+        r"test-package\.total\.v1: given 2 for dimension b and 3 for dimension c",
+    )
     assert ran == [(2,)]
     assert engine.stats()[:3] == (0, 2, 1)  # the refused call was looked for too
 
@@ -155,50 +148,41 @@ def test_a_guard_keys_the_cache_of_an_engine():
     engine, x, y = Engine(), np.ones(2), np.ones(3)
     for _ in range(2):  # the second time the engine knows a program for these very arguments
         assert engine.eval(free, x, y) == -1.0
-        with pytest.raises(ShapeConstraintViolation):
-            engine.eval(guarded, x, y)
+        ends_in(lambda: engine.eval(guarded, x, y), ShapeConstraintViolation)
     assert engine.eval(guarded, x, x) == 0.0
 
 
 @pytest.mark.clause("X7.6")
 def test_inference_that_fails_is_wrapped_with_the_family():
-    class Broken(ExtensionOp):
-        family_id = "test-package.broken.v1"
+    Broken = made("Broken", family_id="test-package.broken.v1", infer_output_meta=lambda self, inputs: [inputs[7]])
 
-        def infer_output_meta(self, inputs):
-            return [inputs[7]]
-
-    with pytest.raises(InvalidConfig, match=r"infer_output_meta of extension test-package\.broken\.v1.*IndexError") as error:
-        apply(Broken(), X)
+    error = ends_in(lambda: apply(Broken(), X), InvalidConfig, r"infer_output_meta of extension test-package\.broken\.v1.*IndexError")
     assert isinstance(error.value.__cause__, IndexError)
 
-    class Neither(ExtensionOp):
-        family_id = "test-package.neither.v1"
+    Neither = made("Neither", family_id="test-package.neither.v1")
 
-    with pytest.raises(InvalidConfig, match="no infer_output_meta and no lowering"):
-        apply(Neither(), X)
+    ends_in(lambda: apply(Neither(), X), InvalidConfig, "no infer_output_meta and no lowering")
 
 
 @pytest.mark.clause("X7.6")
 def test_an_exception_in_a_lowering_is_not_blamed_on_inference():
-    class Raising(ExtensionOp):
-        family_id = "test-package.raising.v1"
+    Raising = made("Raising", family_id="test-package.raising.v1", lower_to_standard_ops=lambda self, x: throw(KeyError("table")))
 
-        def lower_to_standard_ops(self, x):
-            raise KeyError("table")
-
-    with pytest.raises(
-        InvalidConfig, match=r"lower_to_standard_ops, from which metas are inferred, of extension test-package\.raising\.v1.*KeyError"
-    ):
-        apply(Raising(), X)
+    ends_in(
+        lambda: apply(Raising(), X),
+        InvalidConfig,
+        r"lower_to_standard_ops, from which metas are inferred, of extension test-package\.raising\.v1.*KeyError",
+    )
 
 
 @pytest.mark.clause("X7.7")
 def test_64_bit_arrays_while_x64_is_off():
     with jax.enable_x64(False):
-        for value in (X, np.arange(3), np.float64(1), np.ones(2, complex)):
-            with pytest.raises(X64Error, match=r"test-package\.scaled_square\.v1, input 0.*enable_x64\(True\).*\.astype\(np\."):
-                apply(ScaledSquare(), value)
+        ends_in(
+            (lambda: apply(ScaledSquare(), value) for value in (X, np.arange(3), np.float64(1), np.ones(2, complex))),
+            X64Error,
+            r"test-package\.scaled_square\.v1, input 0.*enable_x64\(True\).*\.astype\(np\.",
+        )
         assert apply(ScaledSquare(2.0), [1.0, 2.0])[0].tolist() == [2.0, 8.0]
         assert apply(ScaledSquare(2.0), 3.0)[0] == 18.0
         assert apply(ScaledSquare(2.0), np.float32(3.0))[0].dtype == np.float32

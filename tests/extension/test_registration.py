@@ -1,6 +1,5 @@
 """Section 9 of the contract: one factory for each family, safe under threads, asked by nothing that runs."""
 
-import dataclasses
 import random
 import threading
 import time
@@ -19,6 +18,7 @@ from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
+from ..helpers import each_ends_in, ends_in, made
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,10 @@ def test_one_factory_a_family():
     assert lookup_extension_factory("nonsense") is lookup_extension_factory(None) is lookup_extension_factory([]) is None
     register_extension(factory)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
-    with pytest.raises(Duplicate, match=r"test-package\.scaled_square\.v1") as error:
-        register_extension(ScaledSquare)
+    error = ends_in(lambda: register_extension(ScaledSquare), Duplicate, r"test-package\.scaled_square\.v1")
     assert isinstance(error.value, RegistrationError)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
-    with pytest.raises(InvalidConfig, match="ExtensionOp subclass"):
-        register_extension(ScaledSquare())
+    ends_in(lambda: register_extension(ScaledSquare()), InvalidConfig, "ExtensionOp subclass")
     register_extension(HostCumulate)
     assert lookup_extension_factory(HostCumulate.family_id) == ExtensionFactory(HostCumulate)
 
@@ -47,10 +45,8 @@ def test_one_factory_a_family():
 def test_a_malformed_family_id_is_not_stored():
     bad = type("Bad", (ExtensionOp,), {"family_id": "bad"})
     for _ in range(2):  # the second is not a duplicate
-        with pytest.raises(MalformedFamilyId, match="'bad'"):
-            register_extension(ExtensionFactory(bad))
-    with pytest.raises(MalformedFamilyId):
-        registry_module.require_known_version("bad")
+        ends_in(lambda: register_extension(ExtensionFactory(bad)), MalformedFamilyId, "'bad'")
+    ends_in(lambda: registry_module.require_known_version("bad"), MalformedFamilyId)
     assert registry_module._factories == {}
 
 
@@ -121,25 +117,26 @@ def test_a_factory_is_derived_from_the_class():
     assert (factory.family_id, factory.version, factory.instantiate_default()) == ("test-package.scaled_square.v1", 1, ScaledSquare())
     op = factory.decode(payload_json(ScaledSquare(0.1)))
     assert Extension.of(op) == Extension.of(ScaledSquare(0.1))
-    for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate())):
-        with pytest.raises(PayloadError):
-            factory.decode(text)
-    with pytest.raises(PayloadError, match="needed a value of its annotation, bool"):
-        ExtensionFactory(HostCumulate).decode('{"reverse": 1}')
+    each_ends_in(
+        (
+            (lambda: factory.decode(text) for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate()))),
+            PayloadError,
+        ),
+        (lambda: ExtensionFactory(HostCumulate).decode('{"reverse": 1}'), PayloadError, "needed a value of its annotation, bool"),
+    )
     stateless = type("Stateless", (ExtensionOp,), {"family_id": "test-package.stateless.v1"})
     assert Extension.of(ExtensionFactory(stateless).decode(payload_json(stateless()))) == Extension.of(stateless())
 
 
 @pytest.mark.clause("X9.2", "X9.5")
 def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
-    for wrong in (3, int, None, ScaledSquare(1.0)):
-        with pytest.raises(InvalidConfig, match="needed an ExtensionOp subclass"):
-            ExtensionFactory(wrong)
+    ends_in(
+        (lambda: ExtensionFactory(wrong) for wrong in (3, int, None, ScaledSquare(1.0))), InvalidConfig, "needed an ExtensionOp subclass"
+    )
     for bad in (type("Bad", (ExtensionOp,), {}), type("Bad", (ExtensionOp,), {"family_id": property(str)})):
         with pytest.raises(MalformedFamilyId):
             ExtensionFactory(bad).family_id  # noqa: B018
-        with pytest.raises(MalformedFamilyId):
-            register_extension(ExtensionFactory(bad))
+        ends_in(lambda: register_extension(ExtensionFactory(bad)), MalformedFamilyId)
 
 
 @pytest.mark.clause("X5.9")
@@ -154,16 +151,12 @@ def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
     ids=lambda text: repr(text)[:30],
 )  # fmt: skip
 def test_text_that_is_no_payload_is_refused(text):
-    with pytest.raises(PayloadError, match=r"test-package\.scaled_square\.v1"):
-        ExtensionFactory(ScaledSquare).decode(text)
+    ends_in(lambda: ExtensionFactory(ScaledSquare).decode(text), PayloadError, r"test-package\.scaled_square\.v1")
 
 
 @pytest.mark.clause("X9.5")
 def test_a_factory_may_offer_a_default_and_validate_more():
-    @dataclasses.dataclass(frozen=True)
-    class Power(ExtensionOp):
-        family_id = "test-package.power.v1"
-        exponent: int
+    Power = made("Power", fields={"exponent": int}, family_id="test-package.power.v1")
 
     assert ExtensionFactory(Power).instantiate_default() is None
     assert ExtensionFactory(Power, Power(2)).instantiate_default() == Power(2)
@@ -179,8 +172,7 @@ def test_a_factory_may_offer_a_default_and_validate_more():
     register_extension(factory)
     assert lookup_extension_factory(factory.family_id).instantiate_default() == ScaledSquare()
     assert factory.decode(payload_json(ScaledSquare(2.0))) == ScaledSquare(2.0)
-    with pytest.raises(PayloadError, match=r"test-package\.scaled_square\.v1: given factor -1\.0"):
-        factory.decode(payload_json(ScaledSquare(-1.0)))
+    ends_in(lambda: factory.decode(payload_json(ScaledSquare(-1.0))), PayloadError, r"test-package\.scaled_square\.v1: given factor -1\.0")
 
 
 class _Untouchable(dict):
@@ -195,8 +187,7 @@ class _Untouchable(dict):
 @pytest.mark.clause("X9.6")
 def test_running_and_differentiating_never_ask_the_registry(monkeypatch):
     monkeypatch.setattr(registry_module, "_factories", _Untouchable())
-    with pytest.raises(AssertionError, match="asked"):
-        lookup_extension_factory(ScaledSquare.family_id)
+    ends_in(lambda: lookup_extension_factory(ScaledSquare.family_id), AssertionError, "asked")
     x = np.arange(3.0)
 
     def f(x):

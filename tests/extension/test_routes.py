@@ -5,7 +5,7 @@ import jax.export
 import numpy as np
 import pytest
 
-from tenferro_jax import Engine, check_extension, routes, trace
+from tenferro_jax import Engine, check_extension, routes
 from tenferro_jax.errors import BackendFailure, DuplicateKernel, InvalidConfig, MalformedFamilyId, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,
@@ -21,6 +21,7 @@ from tenferro_jax.jax_seam import Site
 from tenferro_jax.shapes import TensorMeta
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
+from ..helpers import each_ends_in, ends_in, made, throw
 
 X = np.ones((2, 3))
 METAS = (TensorMeta(X.dtype, X.shape),)
@@ -46,8 +47,7 @@ METAS = (TensorMeta(X.dtype, X.shape),)
 )
 def test_choice(op, site, kind, reason):
     if kind is None:
-        with pytest.raises(Unsupported, match=reason):
-            choose_route(Extension.of(op, RUNTIMES), site, METAS)
+        ends_in(lambda: choose_route(Extension.of(op, RUNTIMES), site, METAS), Unsupported, reason)
     else:
         route = choose_route(Extension.of(op, RUNTIMES), site, METAS)
         assert route.kind is kind
@@ -77,17 +77,6 @@ def test_routes_of_functions_with_rules_of_their_own():
     assert [route.family_id for route in routes(jax.grad(call), X)] == [ScaledSquare.family_id, KernelSine.family_id]
 
 
-@pytest.mark.clause("X8.1", "X8.2")
-def test_the_route_that_is_told_is_the_route_that_runs():
-    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731
-    (route,) = routes(call, X)
-    assert route.kind is RouteKind.KERNEL
-    np.testing.assert_allclose(call(X), np.sin(X) + 1)
-    np.testing.assert_allclose(jax.jit(call)(X), np.sin(X) + 1)
-    np.testing.assert_allclose(jax.vmap(call)(X), np.sin(X) + 1)
-    assert Extension.of(KernelSine(offset=1.0)) == Extension.of(KernelSine(offset=1.0))
-
-
 def wide_alone(op, x):
     """What a kernel may decline: elements with fewer than three columns."""
     return "" if x.shape[-1] >= 3 else f"{x.shape[-1]} columns are few"
@@ -108,14 +97,16 @@ def test_a_kernel_may_decline(columns, kind, value):
 @pytest.mark.slow
 @pytest.mark.clause("X8.11", "X8.3")
 def test_what_declines_and_stands_alone_is_no_route():
-    with pytest.raises(Unsupported, match="its kernel declines: 2 columns are few"):
-        apply(KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL))
+    ends_in(
+        lambda: apply(KernelSine(), np.ones((2, 2)), runtimes=MAY_DECLINE.only(RouteKind.KERNEL)),
+        Unsupported,
+        "its kernel declines: 2 columns are few",
+    )
     assert check_extension(
         KernelSine(), (np.ones((2, 2)),), rules=RULES, runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone))
     ).ok
     assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != MAY_DECLINE == ExtensionRuntimeSet(*MAY_DECLINE)
-    with pytest.raises(InvalidConfig, match="of functions"):
-        ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3))
+    ends_in(lambda: ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3)), InvalidConfig, "of functions")
 
 
 FAMILY = KernelSine.family_id
@@ -140,9 +131,7 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
     assert len(runtimes) == 1
     more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
     new = ExtensionRuntimeSet(Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted))  # the new one comes first
-    for add in (lambda: more.merge(runtimes), lambda: runtimes.merge(new)):
-        with pytest.raises(DuplicateKernel, match=rf"second kernel for family_id {FAMILY} on cpu"):
-            add()
+    ends_in((lambda: more.merge(runtimes), lambda: runtimes.merge(new)), DuplicateKernel, rf"second kernel for family_id {FAMILY} on cpu")
     assert len(more) == 2
     assert runtimes == again  # nothing was changed
     with pytest.raises(AttributeError):
@@ -160,17 +149,11 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
     ],
 )
 def test_bad_kernels_are_refused(kernel, error, text):
-    with pytest.raises(error, match=text):
-        ExtensionRuntimeSet(kernel)
+    ends_in(lambda: ExtensionRuntimeSet(kernel), error, text)
 
 
-class Traced(KernelSine):
-    """Tells its routes apart by value: kernel 7, lowering sine, host -1."""
-
-    family_id = "test-package.traced.v1"
-
-    def eager_execute(self, x):
-        return [np.full_like(x, -1)]
+# Tells its routes apart by value: kernel 7, lowering sine, host -1.
+Traced = made("Traced", KernelSine, family_id="test-package.traced.v1", eager_execute=lambda self, x: [np.full_like(x, -1)])
 
 
 SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
@@ -178,35 +161,20 @@ WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind
 
 
 @pytest.mark.clause("X8.3")
-@pytest.mark.parametrize("kind", RouteKind)
-def test_a_selected_route_is_the_one_that_runs(kind):
-    runtimes = SEVEN.only(kind)
-    call = lambda x: apply(Traced(), x, runtimes=runtimes)[0]  # noqa: E731
-    assert [r.kind for r in routes(call, X)] == [kind]
-    for run in (call, jax.jit(call), jax.vmap(call)):
-        np.testing.assert_allclose(run(X), WHAT[kind])
-    graph = trace(call, X)
-    np.testing.assert_allclose(Engine().eval(graph, X), WHAT[kind])
-    np.testing.assert_allclose(Engine(runtimes=SEVEN).eval(graph, X), WHAT[RouteKind.KERNEL])
-    np.testing.assert_allclose(graph.with_runtimes(SEVEN.only(RouteKind.HOST)).to_jax()(X), WHAT[RouteKind.HOST])
-    assert graph != graph.with_runtimes(SEVEN)
-
-
-@pytest.mark.clause("X8.3")
 def test_what_is_not_selected_never_runs():
     for only in (RouteKind.KERNEL, RouteKind.HOST):
-        with pytest.raises(Unsupported, match=r"scaled_square.*only " + only.value):
-            apply(ScaledSquare(), X, runtimes=SEVEN.only(only))
-    with pytest.raises(Unsupported, match="in an export"):
-        jax.export.export(jax.jit(lambda x: apply(Traced(), x, runtimes=SEVEN.only(RouteKind.KERNEL))[0]))(X)
-    with pytest.raises(InvalidConfig, match="RouteKind"):
-        SEVEN.only()
-    with pytest.raises(InvalidConfig, match="RouteKind"):
-        SEVEN.only("host")
-    with pytest.raises(InvalidConfig, match="ExtensionRuntimeSet"):
-        apply(Traced(), X, runtimes=[Kernel(FAMILY, "cpu", shifted)])
-    with pytest.raises(InvalidConfig, match="ExtensionRuntimeSet"):
-        Engine(runtimes=[])
+        ends_in(lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(only)), Unsupported, r"scaled_square.*only " + only.value)
+    each_ends_in(
+        (
+            lambda: jax.export.export(jax.jit(lambda x: apply(Traced(), x, runtimes=SEVEN.only(RouteKind.KERNEL))[0]))(X),
+            Unsupported,
+            "in an export",
+        ),
+        (SEVEN.only, InvalidConfig, "RouteKind"),
+        (lambda: SEVEN.only("host"), InvalidConfig, "RouteKind"),
+        (lambda: apply(Traced(), X, runtimes=[Kernel(FAMILY, "cpu", shifted)]), InvalidConfig, "ExtensionRuntimeSet"),
+        (lambda: Engine(runtimes=[]), InvalidConfig, "ExtensionRuntimeSet"),
+    )
 
 
 @pytest.mark.clause("X8.13", "X10.9")
@@ -229,45 +197,30 @@ def test_a_rule_emits_under_the_runtimes_of_the_call():
 
 @pytest.mark.clause("X8.6", "X8.8")
 def test_the_host_form_runs_directly_where_a_lowering_declines():
-    class Declining(HostCumulate):
-        family_id = "test-package.declining.v1"
-
-        def lower_to_standard_ops(self, x):
-            return [x] if x.shape[-1] == 2 else None
-
-        def eager_execute(self, x):
-            raise LookupError("no table")
+    Declining = made(
+        "Declining",
+        HostCumulate,
+        family_id="test-package.declining.v1",
+        lower_to_standard_ops=lambda self, x: [x] if x.shape[-1] == 2 else None,
+        eager_execute=lambda self, x: throw(LookupError("no table")),
+    )
 
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
     for _ in range(2):
-        with pytest.raises(BackendFailure, match=r"declining.*LookupError: no table") as error:
-            apply(Declining(), np.ones(3))
+        error = ends_in(lambda: apply(Declining(), np.ones(3)), BackendFailure, r"declining.*LookupError: no table")
         assert isinstance(error.value.__cause__, LookupError)
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.clause("X8.7")
-def test_a_tensor_on_a_device_is_no_host_result():
-    class OnDevice(HostCumulate):
-        family_id = "test-package.on_device.v1"
-
-        def eager_execute(self, x):
-            return [jax.device_put(x, jax.devices()[-1])]
-
-    with pytest.raises(BackendFailure, match=r"on_device\.v1, output 0: given a jax\.Array float64\[2,3\].*needed a NumPy array"):
-        apply(OnDevice(), X)
-
-
 def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
-    class KernelOrHost(KernelSine):
-        family_id = "test-package.kernel_or_host.v1"
-        lower_to_standard_ops = ExtensionOp.lower_to_standard_ops
-
-        def infer_output_meta(self, inputs):
-            return inputs
-
-        def eager_execute(self, x):
-            return [np.full_like(x, -1)]
+    KernelOrHost = made(
+        "KernelOrHost",
+        KernelSine,
+        family_id="test-package.kernel_or_host.v1",
+        lower_to_standard_ops=ExtensionOp.lower_to_standard_ops,
+        infer_output_meta=lambda self, inputs: inputs,
+        eager_execute=lambda self, x: [np.full_like(x, -1)],
+    )
 
     runtimes = ExtensionRuntimeSet(Kernel(KernelOrHost.family_id, "cpu", shifted))
     call = lambda x: apply(KernelOrHost(), x, runtimes=runtimes)[0]  # noqa: E731

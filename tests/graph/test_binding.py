@@ -22,6 +22,8 @@ from tenferro_jax.errors import (
     UnexpectedBinding,
 )
 
+from ..helpers import each_ends_in, ends_in
+
 F32 = np.dtype("float32")
 B, C = jax.export.symbolic_shape("b, c")
 
@@ -62,36 +64,40 @@ def test_inputs_are_named_by_their_path():
 )
 def test_what_does_not_fit_is_named(args, kind, text):
     for run in (GRAPH.to_jax(), GRAPH.bound_to, lambda *xs: tj.Engine().eval(GRAPH, *xs), jax.jit(GRAPH.to_jax())):
-        with pytest.raises(kind, match=text) as error:
-            run(*args)
+        error = ends_in(lambda: run(*args), kind, text)
         assert type(error.value) is kind
         assert isinstance(error.value, InvalidConfig)
 
 
 def test_flat_calls_name_all_inputs():
-    with pytest.raises(UnboundPlaceholder, match=r"given 1 inputs; needed 4: args\[0\]\['v'\], "):
-        GRAPH(ones(2))
-    with pytest.raises(UnexpectedBinding, match="given 5 inputs"):
-        GRAPH(*[ones(2)] * 5)
+    each_ends_in(
+        (lambda: GRAPH(ones(2)), UnboundPlaceholder, r"given 1 inputs; needed 4: args\[0\]\['v'\], "),
+        (lambda: GRAPH(*[ones(2)] * 5), UnexpectedBinding, "given 5 inputs"),
+    )
 
 
 def test_sizes_that_cannot_be_decided_are_refused():
-    with pytest.raises(UndecidedDimensionError, match=r"args\[1\]\[0\], axis 0 \(declared b\).*constraints="):
-        GRAPH.bound_to({"w": spec(3, B), "v": spec(2)}, [spec(C), spec(2 * B)])
+    ends_in(
+        lambda: GRAPH.bound_to({"w": spec(3, B), "v": spec(2)}, [spec(C), spec(2 * B)]),
+        UndecidedDimensionError,
+        r"args\[1\]\[0\], axis 0 \(declared b\).*constraints=",
+    )
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2.0,), ("b",), (True,), (False,), (None,)], ids=str)
 def test_an_input_has_sizes(shape):
     builder = GraphBuilder()
     builder.input(TensorMeta(F32, (np.int64(3), B, 0)))
-    with pytest.raises(ShapeError, match="graph input 1"):
-        builder.input(TensorMeta(F32, shape))
+    ends_in(lambda: builder.input(TensorMeta(F32, shape)), ShapeError, "graph input 1")
 
 
 @pytest.mark.parametrize("spec", [types.SimpleNamespace(dtype=F32), types.SimpleNamespace(shape=(2,)), np.array(["a"], object)], ids=str)
 def test_an_input_has_a_dtype_of_numbers_and_a_shape(spec):
-    with pytest.raises(InvalidConfig, match=r"GraphBuilder\.input: given .*; needed a TensorMeta, or an object with a dtype and a shape"):
-        GraphBuilder().input(spec)
+    ends_in(
+        lambda: GraphBuilder().input(spec),
+        InvalidConfig,
+        r"GraphBuilder\.input: given .*; needed a TensorMeta, or an object with a dtype and a shape",
+    )
 
 
 def ways(graph, *args):
@@ -113,8 +119,7 @@ def test_no_symbol_is_zero(way):
     (b,) = jax.export.symbolic_shape("b")
     graph = tj.trace(lambda x: x.sum() / jax.core.max_dim(x.shape[0], 1), jax.ShapeDtypeStruct((b,), np.float64))
     assert float(ways(graph, np.ones(3))[0]()) == 1
-    with pytest.raises(PlaceholderShapeMismatch, match=r"symbol b: given size 0; needed 1 or more"):
-        ways(graph, np.ones(0))[way]()
+    ends_in(ways(graph, np.ones(0))[way], PlaceholderShapeMismatch, r"symbol b: given size 0; needed 1 or more")
 
 
 CONSTRAINTS = [("c <= d", (6, 2)), ("c >= 4", (3, 9)), ("mod(d, 2) == 0", (1, 3)), ("2*c + 1 <= d^2", (5, 3)), ("max(c, 5) == d", (2, 6))]
@@ -127,8 +132,7 @@ def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):
     c, d = jax.export.symbolic_shape("c, d", constraints=[constraint])
     specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (c, d)]
     graph = tj.trace(lambda x, y: x.sum() + y.sum(), *specs)
-    with pytest.raises(ShapeConstraintViolation) as error:
-        ways(graph, *map(np.ones, sizes))[way]()
+    error = ends_in(ways(graph, *map(np.ones, sizes))[way], ShapeConstraintViolation)
     assert error.value.where == "symbols of the input shapes"
     assert all(f"{name} = {size}" in error.value.given or name not in constraint for name, size in zip("cd", sizes))
     assert "a constraint of the symbols" in error.value.needed
@@ -141,9 +145,11 @@ def test_an_exported_program_whose_symbols_jax_solves_for(size):
     made = tj.export(lambda x: x.sum() * x.shape[0], jax.ShapeDtypeStruct((2 * b,), np.float64))
     for program in (made, tj.load_exported(made.to_bytes())):
         assert float(program.call(np.ones(4))) == 16
-        with pytest.raises(
-            PlaceholderShapeMismatch, match=rf"given float64\[{size}\]; needed float64\[2\*b\], each symbol 1 or more, b <= 2"
-        ):
-            program.call(np.ones(size))
-        with pytest.raises(PlaceholderShapeMismatch, match="each symbol 1 or more, b <= 2"):
-            program.call(np.ones(6))
+        each_ends_in(
+            (
+                lambda: program.call(np.ones(size)),
+                PlaceholderShapeMismatch,
+                rf"given float64\[{size}\]; needed float64\[2\*b\], each symbol 1 or more, b <= 2",
+            ),
+            (lambda: program.call(np.ones(6)), PlaceholderShapeMismatch, "each symbol 1 or more, b <= 2"),
+        )

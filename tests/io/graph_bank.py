@@ -27,10 +27,21 @@ from tenferro_jax.ops.vocabulary import ROOMS
 from tenferro_jax.shapes import meta_of
 
 from ..cases import CASES as EXTENSION_CASES
-from ..extension.test_identity import Color, Holder, payloads
+from ..extension.test_identity import Color, Holder
 from ..graph.test_guards import Together
 from ..ops.test_vocabulary import CASES as OP_CASES
 
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.sampled_from(Color),
+)
+payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
 Pair = namedtuple("Pair", "first second")
 F64 = np.dtype("float64")
 DTYPES = [

@@ -15,6 +15,7 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax.errors import ArtifactError, InvalidConfig, LimitExceeded, Unsupported
 
+from ..helpers import each_ends_in, ends_in
 from ..sweep import times
 from . import hostile_exported
 
@@ -24,8 +25,7 @@ LARGER = (ROOT / "tests/golden/exported/layer-jax0.10.2.bin").read_bytes()
 
 
 def refused(content):
-    with pytest.raises(ArtifactError):
-        tj.load_exported(content)
+    ends_in(lambda: tj.load_exported(content), ArtifactError)
     return True
 
 
@@ -112,19 +112,17 @@ def test_limits_are_checked_before_reading(tmp_path):
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(2**40)  # no memory holds it
-    with pytest.raises(LimitExceeded, match=r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"):
-        tj.load_exported(path)
-    with pytest.raises(LimitExceeded, match="file_bytes"):
-        tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1))
+    each_ends_in(
+        (lambda: tj.load_exported(path), LimitExceeded, r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"),
+        (lambda: tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1)), LimitExceeded, "file_bytes"),
+    )
     assert tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL))).families == ()
-    with pytest.raises(LimitExceeded, match="record_bytes"):
-        tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10))
-    with pytest.raises(LimitExceeded, match="nodes"):
-        tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1))
-    with pytest.raises(LimitExceeded, match="payload_bytes"):
-        tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10))
-    with pytest.raises(InvalidConfig, match="needed Limits"):
-        tj.load_exported(LARGER, limits=10)
+    each_ends_in(
+        (lambda: tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10)), LimitExceeded, "record_bytes"),
+        (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1)), LimitExceeded, "nodes"),
+        (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10)), LimitExceeded, "payload_bytes"),
+        (lambda: tj.load_exported(LARGER, limits=10), InvalidConfig, "needed Limits"),
+    )
 
 
 MEMORY = """
@@ -164,8 +162,7 @@ def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
     assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
     assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
     assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
-    with pytest.raises(ArtifactError, match=f"what JAX {jax.__version__} cannot read"):
-        tj.load_exported(bytes(100), trusted=True)
+    ends_in(lambda: tj.load_exported(bytes(100), trusted=True), ArtifactError, f"what JAX {jax.__version__} cannot read")
 
 
 def test_a_calling_convention_of_another_time_names_both_versions():
@@ -174,17 +171,18 @@ def test_a_calling_convention_of_another_time_names_both_versions():
         exported = dataclasses.replace(program.exported, calling_convention_version=convention)
         manifest = dataclasses.replace(program.manifest, jax="9.8.7")
         content = dataclasses.replace(program, exported=exported, manifest=manifest).to_bytes()
-        with pytest.raises(
-            Unsupported, match=f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one in this process"
-        ):
-            tj.load_exported(content)
+        ends_in(
+            lambda: tj.load_exported(content),
+            Unsupported,
+            f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one in this process",
+        )
 
 
 def test_paths_that_cannot_be_read(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        tj.load_exported(tmp_path / "nowhere")
-    with pytest.raises(OSError, match="directory"):
-        tj.load_exported(tmp_path)
+    each_ends_in(
+        (lambda: tj.load_exported(tmp_path / "nowhere"), FileNotFoundError),
+        (lambda: tj.load_exported(tmp_path), OSError, "directory"),
+    )
     (tmp_path / "empty").write_bytes(b"")
     assert refused(str(tmp_path / "empty"))
     assert refused("/dev/null")

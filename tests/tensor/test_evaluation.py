@@ -25,6 +25,7 @@ from tenferro_jax.errors import (
 from ..extension_ops import HostTanh
 from ..graph.test_guards import RULES as TOGETHER_RULES
 from ..graph.test_guards import Together
+from ..helpers import each_ends_in, ends_in
 
 F32 = np.float32
 
@@ -61,8 +62,7 @@ def test_attached_sizes_may_be_declared_symbolic():
     x, y = (TracedTensor.from_array(np.ones(k), shape=("k",)) for k in (2, 2))
     assert str((x + y).graph().input_metas[0]) == "float64[k]"
     assert (x + y).eval().tolist() == [2.0, 2.0]
-    with pytest.raises(PlaceholderShapeMismatch, match="an unnamed array"):
-        (x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval()
+    ends_in((x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval, PlaceholderShapeMismatch, "an unnamed array")
 
 
 X, Y = TracedTensor.input("x", F32, ("n", 2)), TracedTensor.input("y", F32, ("n",))
@@ -90,28 +90,24 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_wrong_bindings_are_refused_before_anything_is_compiled(case, engine):
     bindings, kind, text = BAD[case]
-    with pytest.raises(kind, match=text):
-        TOTAL.eval(engine, bindings)
+    ends_in(lambda: TOTAL.eval(engine, bindings), kind, text)
     assert engine.stats().misses == 0
     assert TOTAL.eval(engine, GOOD).tolist() == [3.0, 3.0, 3.0]
 
 
 def test_a_number_that_the_dtype_does_not_hold_is_refused():
-    with pytest.raises(DTypeError, match="the number 300"):
-        TracedTensor.input("x", np.int8, ()).eval(bindings={"x": 300})
+    ends_in(lambda: TracedTensor.input("x", np.int8, ()).eval(bindings={"x": 300}), DTypeError, "the number 300")
 
 
 def test_two_inputs_of_one_name_and_two_metas_are_refused():
-    with pytest.raises(InvalidConfig, match=r"'x': float32\[n,2\], and input 'x': float32\[\]"):
-        (X + TracedTensor.input("x", F32, ())).graph()
-    with pytest.raises(InvalidConfig, match="attached"):
-        (W + TracedTensor.input("w", F32, (1, 2))).graph()
+    each_ends_in(
+        ((X + TracedTensor.input("x", F32, ())).graph, InvalidConfig, r"'x': float32\[n,2\], and input 'x': float32\[\]"),
+        ((W + TracedTensor.input("w", F32, (1, 2))).graph, InvalidConfig, "attached"),
+    )
 
 
 def test_eval_takes_an_engine_and_eval_all_tensors():
-    for call in (lambda: TOTAL.eval({"x": 1}), lambda: eval_all([1.0])):
-        with pytest.raises(InvalidConfig):
-            call()
+    ends_in((lambda: TOTAL.eval({"x": 1}), lambda: eval_all([1.0])), InvalidConfig)
     assert eval_all([]) == []
     assert [a.tolist() for a in eval_all((t for t in [Y, Y * 2]), bindings={"y": F32([1])})] == [[1.0], [2.0]]
 
@@ -142,8 +138,7 @@ def test_sizes_that_an_extension_assumed_equal_are_checked_also_for_derivatives(
     for result in (y, y.grad(a), y.jvp(a, a)):
         assert [str(g) for g in result.graph().guards] == ["p == q"]
         assert result.eval(engine, {a: np.ones(3), b: np.ones(3)}).size in (1, 3)
-        with pytest.raises(ShapeConstraintViolation):
-            result.eval(engine, {a: np.ones(3), b: np.ones(4)})
+        ends_in(lambda: result.eval(engine, {a: np.ones(3), b: np.ones(4)}), ShapeConstraintViolation)
 
 
 def test_attached_data_cannot_be_changed_afterwards():
@@ -166,14 +161,14 @@ def test_equal_programs_are_one_whatever_made_them():
 def test_chains_of_any_length_are_made_shown_run_and_forgotten(engine):
     x = TracedTensor.input("x", np.float64, ())
     y = x
-    for _ in range(10_000):
+    for _ in range(2_000):
         y = y + 1.0
-    assert repr(y) == "TracedTensor(float64[], 20000 nodes on 'x')"
-    assert y.eval(engine, {x: 0.0}) == 10_000
+    assert repr(y) == "TracedTensor(float64[], 4000 nodes on 'x')"
+    assert y.eval(engine, {x: 0.0}) == 2_000
     assert [type(n.op).__name__ for n in y.grad(x).graph().nodes] == ["Constant"]
     y = TracedTensor.from_array(np.zeros(2))
     data = weakref.ref(y.array)
-    for _ in range(100_000):
+    for _ in range(20_000):
         y = y - 1.0
     assert data() is not None
     del y

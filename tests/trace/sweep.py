@@ -18,8 +18,8 @@ CHUNK = 24
 """Functions whose runs are compiled together: as functions, as graphs, as exported programs."""
 
 
-def sweep(names):
-    """Failures of the functions named: name -> 'trace' or 'export' -> the typed error."""
+def sweep(names, run=None):
+    """Failures of the functions named: name -> 'trace' or 'export' -> the typed error. Those in `run`, or all, are run and compared."""
     found, failures = functions(), {}
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of functions that JAX deprecates
@@ -35,7 +35,7 @@ def sweep(names):
                         failures.setdefault(name, {})[stage] = error
                         if stage == "export":
                             _require_that_jax_refuses_too(name, fn, arrays)
-                if forms[1:]:
+                if forms[1:] and (run is None or name in run):
                     prepared[name] = forms, arrays
             _compare(prepared)
     return failures

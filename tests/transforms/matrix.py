@@ -14,6 +14,8 @@ from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
 from tenferro_jax.ops.vocabulary import Limitation
 
 from ..cases import CASES, KINDS, ids
+from ..helpers import ends_in
+from ..sweep import ALL
 from . import limitations
 
 TRANSFORMS = (
@@ -143,11 +145,28 @@ SWEPT: set[str] = set()
 CARRIED_OUT = ("two inputs", "batch level", "kernel and lowering", "host only", "tropical einsum")
 """A kind for every way that a call is carried out."""
 
+FURTHER = {
+    "vmap": ("own batched form", "kernel only"),
+    "grad": ("linear", "one integer output"),
+    "jvp": ("two outputs", "one integer output"),
+    "linear": ("linear", "host only, linear"),
+    "mesh": ("host only, output sharding stated", "declined lowering"),
+    "Sharding": ("host only, output sharding stated", "declined lowering"),
+    "shard_map": ("kernel only", "integer outputs"),
+    "export": ("own batched form", "two outputs"),
+}
+"""Kinds that take a way of their own through the transforms whose name has this in it."""
+
 
 def quick_kinds(transform: str) -> set[str]:
     """The kinds that `make test` sweeps: two ways to carry out a call, others for the next transform, and every refusal."""
     i = TRANSFORMS.index(transform)
     return {CARRIED_OUT[(i + turn) % 5] for turn in (0, 2)} | {kind for kind in KINDS if refusal_of(transform, kind)}
+
+
+def slow_kinds(transform: str) -> set[str]:
+    """The kinds that `make test-slow` sweeps too: every way to carry out a call, and those with a way of their own."""
+    return {*CARRIED_OUT, *(kind for word, kinds in FURTHER.items() if word in transform for kind in kinds)}
 
 
 def refusal_of(transform: str, kind: str) -> Refusal | None:
@@ -166,12 +185,13 @@ def sweep(transform: str) -> Callable[[Callable[..., None]], Any]:
             if refusal is None:
                 check(case, **arguments)
             else:
-                with pytest.raises(refusal.error, match=refusal.message):
-                    check(case, **arguments)
+                ends_in(lambda: check(case, **arguments), refusal.error, refusal.message)
 
-        quick = {case.kind: case for case in reversed(CASES) if case.kind in quick_kinds(transform)}.values()
-        cases = [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-        return pytest.mark.parametrize("case", cases, ids=ids(CASES))(test)
+        kinds = quick_kinds(transform)
+        quick, slow = ({c.kind: c for c in reversed(CASES) if c.kind in chosen} for chosen in (kinds, slow_kinds(transform) - kinds))
+        chosen = CASES if ALL else [*quick.values(), *slow.values()]
+        cases = [c if quick.get(c.kind) is c else pytest.param(c, marks=pytest.mark.slow) for c in chosen]
+        return pytest.mark.parametrize("case", cases, ids=ids(chosen))(test)
 
     return decorate
 

@@ -84,6 +84,6 @@ def test_equal_ops_are_traced_once(case):
         return apply(carrier, *xs, runtimes=case.runtimes)
 
     carrier = Extension.of(case.op)
-    rebuilt = type(carrier.op)(**{name: getattr(carrier.op, name) for name in carrier.op.__dataclass_fields__})
+    rebuilt = type(carrier.op)(**{name: getattr(carrier.op, name) for name in getattr(carrier.op, "__dataclass_fields__", ())})
     f(carrier, *case.inputs)
     f(Extension(rebuilt, carrier.batching), *case.inputs)

@@ -13,6 +13,7 @@ from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.jax_seam import read_module
 
 from ..extension_ops import ScaledSquare
+from ..helpers import ends_in
 from ..oracles import brute_force, central_difference
 from .matrix import agree, agree_numerically, sweep
 
@@ -83,8 +84,11 @@ def test_all_sizes_of_an_einsum_symbolic(name):
 def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
     j, k = jax.export.symbolic_shape("j, k")
     specs = jax.ShapeDtypeStruct((2, j), jnp.float64), jax.ShapeDtypeStruct((k, 3), jnp.float64)
-    with pytest.raises(UndecidedDimensionError, match=r"constraints=\('j == k',\)"):
-        jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs)
+    ends_in(
+        lambda: jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs),
+        UndecidedDimensionError,
+        r"constraints=\('j == k',\)",
+    )
     j, k = jax.export.symbolic_shape("j, k", constraints=("j == k",))
     specs = jax.ShapeDtypeStruct((2, j), jnp.float64), jax.ShapeDtypeStruct((k, 3), jnp.float64)
     exported = jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs)
@@ -95,5 +99,4 @@ def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
 @pytest.mark.clause("X10.2")
 def test_exporting_a_derivative_without_a_rule_names_the_family():
     exported = jax.export.export(jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0]))(jnp.ones(3))
-    with pytest.raises(ADRuleError, match=r"jvp.*test-package\.scaled_square\.v1"):
-        exported.serialize(vjp_order=1)
+    ends_in(lambda: exported.serialize(vjp_order=1), ADRuleError, r"jvp.*test-package\.scaled_square\.v1")

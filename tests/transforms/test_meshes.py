@@ -1,7 +1,5 @@
 """Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values and derivatives."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +8,11 @@ from jax.sharding import AxisType
 
 from ext_tropical import tropical_einsum
 from tenferro_jax.errors import InvalidConfig, Unsupported
-from tenferro_jax.extension import ExtensionOp, apply
+from tenferro_jax.extension import apply
 
 from ..cases import CASES, ids
 from ..extension_ops import PlacedTanh
+from ..helpers import each_ends_in, ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
 P = jax.P
@@ -106,22 +105,19 @@ def test_grad_on_an_explicit_mesh(case):
     assert set(specs) == {("d",)}
 
 
-@dataclass(frozen=True)
-class Folded(ExtensionOp):
-    """All entries in one axis: JAX cannot tell where they lie when the last axis is split."""
-
-    family_id = "test-package.folded.v1"
-
-    def lower_to_standard_ops(self, x):
-        return [x.reshape(-1)]
+# All entries in one axis: JAX cannot tell where they lie when the last axis is split.
+Folded = made("Folded", family_id="test-package.folded.v1", lower_to_standard_ops=lambda self, x: [x.reshape(-1)])
 
 
 @pytest.mark.clause("X13.5")
 def test_a_lowering_that_jax_cannot_place_is_refused_with_its_reason():
     with jax.set_mesh(mesh((Explicit,))):
         x = jax.device_put(jnp.ones((2, 8)), P(None, "d"))
-        with pytest.raises(InvalidConfig, match=r"folded\.v1 on an explicit mesh.*a lowering that JAX cannot place") as caught:
-            jax.jit(lambda x: apply(Folded(), x)[0])(x)
+        caught = ends_in(
+            lambda: jax.jit(lambda x: apply(Folded(), x)[0])(x),
+            InvalidConfig,
+            r"folded\.v1 on an explicit mesh.*a lowering that JAX cannot place",
+        )
         assert "ShardingTypeError" in type(caught.value.__cause__).__name__
 
 
@@ -163,7 +159,15 @@ def test_an_explicit_mesh_that_the_einsum_cannot_serve_is_refused():
     with jax.set_mesh(mesh((Explicit,))):
         rows = jax.device_put(jnp.ones((8, 8)), P("d"))
         columns = jax.device_put(jnp.ones((8, 8)), P(None, "d"))
-        with pytest.raises(Unsupported, match="contracted labels split over the mesh"):
-            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(columns, rows)
-        with pytest.raises(Unsupported, match="two output labels split over one mesh axis"):
-            jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(rows, columns)
+        each_ends_in(
+            (
+                lambda: jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(columns, rows),
+                Unsupported,
+                "contracted labels split over the mesh",
+            ),
+            (
+                lambda: jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b))(rows, columns),
+                Unsupported,
+                "two output labels split over one mesh axis",
+            ),
+        )
