@@ -1,7 +1,6 @@
 """python -m tenferro_jax, as a user types it: another directory, a package of their own."""
 
 import importlib
-import json
 import os
 import pathlib
 import re
@@ -114,16 +113,15 @@ def test_an_op_that_conforms(run):
 
 
 def test_a_class_with_a_registered_factory(run):
-    done = run("check", "outside:Power", "--input", "float32[3]", "--order", "1", "--seed", "7", "--tolerance", "1e-9")
+    done = run("check", "outside:Power", "--input", "float32[3]")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.power.v1 Power(exponent=3)\n")
 
 
-def test_an_op_that_does_not_as_json(run):
-    done = run("check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]", "--json")
+def test_an_op_that_does_not(run):
+    done = run("check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]")
     assert (done.returncode, done.stderr) == (1, "")
-    report = json.loads(done.stdout)
-    assert [f["clause"] for f in report["findings"] if f["verdict"] == "failed"] == ["X10.6"]
+    assert re.findall("FAILED .*: clause (.*)", done.stdout) == ["X10.6"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,6 @@ def test_an_op_that_does_not_as_json(run):
         (("check", "importing:Op"), "No module named 'no_such_package'"),
         (("check", "outside:Unfinished"), "SystemExit: 7"),
         (("check", "outside:Soft", "--input", "float64[9000000000000000]"), "needed a dtype and sizes"),
-        (("check", "outside:Soft", "--tolerance", "inf"), "a finite number from 0"),
     ],
 )
 def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys, monkeypatch):
@@ -188,12 +185,6 @@ def test_a_reader_that_leaves(folder):
     with subprocess.Popen(command, cwd=folder.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.close()
         assert (running.stderr.read(), running.wait(300)) == (b"", 0)
-
-
-def test_a_seed_that_cannot_be(run):
-    done = run("check", "outside:Soft", "--seed", "-1")
-    assert done.returncode == 2
-    assert "-1 is not a non-negative int" in done.stderr
 
 
 def test_the_version_and_the_console_script(capsys, monkeypatch):

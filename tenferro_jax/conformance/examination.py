@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..errors import require_kind
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
@@ -165,10 +164,6 @@ def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) ->
     return broken, inputs
 
 
-Progress = Callable[[Finding, int, int], object]
-"""Called after each check with its finding, its number from 0, and the number of checks."""
-
-
 def check_extension(
     op: ExtensionOp,
     *examples: Any,
@@ -179,7 +174,6 @@ def check_extension(
     others: Sequence[ExtensionOp] = (),
     order: int = 2,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> ConformanceReport:
     """Check an extension op against the contract: inference, identity, derivatives, vmap, every route and transform, bytes.
 
@@ -200,7 +194,6 @@ def check_extension(
       others: further ops of the family, which must not be equal to this one.
       order: 1 if the rule has no second derivative by intention.
       seed: of the random directions.
-      progress: called after each check with its Finding, its number and the number of checks.
 
     Returns:
       The report; print it, or call `raise_if_failed()`.
@@ -222,15 +215,9 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
-    fix = "Pass a function of a Finding, its number and the number of checks."
-    require_kind(progress, Callable | None, "check_extension", "a function", fix, "progress")
     examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
-    findings = []
-    for number, check in enumerate(CHECKS):
-        findings.append(examination.finding(check.name))
-        if progress is not None:
-            progress(findings[-1], number, len(CHECKS))
-    return ConformanceReport(op.family_id, repr(op), tuple(findings))
+    findings = tuple(examination.finding(check.name) for check in CHECKS)
+    return ConformanceReport(op.family_id, repr(op), findings)
 
 
 def conformance_tests(

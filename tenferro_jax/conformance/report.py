@@ -54,12 +54,6 @@ class Finding:
     fix: str = ""
     waits_for: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The finding as JSON values."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        example = [{"dtype": str(x.dtype), "shape": list(x.shape), "values": repr(x.tolist())} for x in self.example]
-        return plain | {"verdict": self.verdict.value, "clauses": list(self.clauses), "example": example}
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConformanceReport:
@@ -97,10 +91,6 @@ class ConformanceReport:
         """Raise ConformanceError, whose text holds this report, if a check failed."""
         if self.failures:
             raise ConformanceError(self.family_id, str(self), self.failures[0].fix)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as JSON values."""
-        return {"family_id": self.family_id, "op": self.op, "ok": self.ok, "findings": [f.to_json() for f in self.findings]}
 
     def __str__(self) -> str:
         title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
