@@ -13,7 +13,7 @@ import numpy as np
 
 from tenferro_jax import GraphBuilder, TensorMeta
 from tenferro_jax.ops import logic
-from tenferro_jax.ops.vocabulary import LIMITATIONS, ROOMS, VOCABULARY
+from tenferro_jax.ops.vocabulary import ROOMS, VOCABULARY
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/ops.md"
 HEAD = """# Standard ops
@@ -30,6 +30,71 @@ the graph of `f` on float64 scalars.
 
 This page is written by `python -m tests.op_page` from the docstrings of the ops.
 """
+
+LIMITATIONS = (
+    (
+        "NaryEinsum (tenferro-rs)",
+        "it is a plan of several contractions",
+        "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and similar ops",
+    ),
+    ("FullPivLuSolve (tenferro-rs)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
+    (
+        "DynamicTruncate (tenferro-rs)",
+        "XLA has no shape that depends on a value",
+        "mask with `Select` over `Iota`, or slice outside the graph",
+    ),
+    (
+        "GatherDynamicSliceSizes (tenferro-rs)",
+        "XLA has no slice size that depends on a value",
+        "`Gather` with static or symbolic sizes, then mask",
+    ),
+    (
+        "eps of Svd and Eigh (tenferro-rs)",
+        "JAX's derivatives are not regularised",
+        "gradients at repeated values are infinite or NaN; perturb the matrix",
+    ),
+    (
+        "scatter with a function (JAX `scatter_apply`)",
+        "no named combination",
+        "`Unsupported`; use add, subtract, multiply, min, max or set",
+    ),
+    (
+        "schur, hessenberg, tridiagonal, geqrf, geqp3, ormqr, cholesky_update, symmetric_product",
+        "no op in tenferro-rs and no derivative in JAX",
+        "`Unsupported`",
+    ),
+    ("rng_uniform", "its result is not a function of its inputs", "`Unsupported`; use keys: jax.random"),
+    (
+        "collectives (psum, all_gather, axis_index, ...), shard_map",
+        "a graph does not say how or where it runs",
+        "`Unsupported`; put shard_map around `graph.to_jax()`",
+    ),
+    (
+        "callbacks, ffi_call, pallas_call",
+        "they have no identity and do not run on other platforms",
+        "`Unsupported`; write an extension op",
+    ),
+    (
+        "platform_index: lax.platform_dependent with branches for cpu, cuda, rocm or tpu",
+        "a graph does not say how or where it runs",
+        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's own choices for Pallas kernels are traced",
+    ),
+    ("`jax.debug.print` inside a traced function", "a graph has no effects", "the print is dropped; print outside the graph"),
+    ("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
+    ("explicit shardings inside a traced function", "a graph does not say how or where it runs", "`Unsupported`; shard the arguments"),
+    (
+        "placements (`device_put`) inside a traced function",
+        "a graph does not say how or where it runs",
+        "the value is kept, the placement is dropped",
+    ),
+    (
+        "custom derivatives beyond the third order",
+        "each order needs a separate graph",
+        "`Unsupported` when the fourth derivative is taken; trace the derivative of the function",
+    ),
+    ("accuracy tolerances of elementwise functions", "only AccuracyMode can be a payload", "`Unsupported` from `trace`"),
+)
+"""Ops that tenferro-rs or JAX has and this project does not: subject, reason, what to do instead."""
 
 
 def graph(fn):
@@ -84,7 +149,7 @@ def page():
         parts.append(f"## {title}\n\n| op | payload | n | semantics | constraints | gradient | example |\n|---|---|---|---|---|---|---|")
         parts[-1] += "\n" + "\n".join(map(row, ops)) + "\n"
     parts.append("## What is not there\n\n| subject | reason | instead |\n|---|---|---|")
-    parts[-1] += "\n" + "\n".join(f"| {g.subject} | {g.reason} | {g.instead} |" for g in LIMITATIONS) + "\n"
+    parts[-1] += "\n" + "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS) + "\n"
     return "\n".join(parts)
 
 

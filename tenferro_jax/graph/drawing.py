@@ -16,21 +16,7 @@ from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant
 from ..ops.structural import BroadcastInDim
-from ..ops.vocabulary import (
-    CONTRACTION,
-    CONTROL,
-    CUMULATIVE,
-    DIAGONAL,
-    ELEMENTWISE,
-    INDEXING,
-    LINALG,
-    RANDOM,
-    REDUCTION,
-    SORTING,
-    SOURCES,
-    STRUCTURAL,
-    WINDOW,
-)
+from ..ops.vocabulary import ROOMS
 from .placement import Point, place
 from .printing import named_bodies, op_name, op_text, plain, value_text
 
@@ -53,16 +39,21 @@ LOOKS = {
     "other": ("#f3e8e2", "#a1806f", _DARK),
 }
 """Fill, border and text of each kind of box."""
-_KINDS: dict[type[StdTensorOp], str] = {
-    **dict.fromkeys(ELEMENTWISE, "elementwise"),
-    **dict.fromkeys((*STRUCTURAL, *DIAGONAL), "structural"),
-    **dict.fromkeys((*CONTRACTION, *LINALG), "contraction"),
-    **dict.fromkeys((*REDUCTION, *CUMULATIVE, *WINDOW), "reduction"),
-    **dict.fromkeys((*INDEXING, *SORTING), "indexing"),
-    **dict.fromkeys(RANDOM, "other"),
-    **dict.fromkeys(CONTROL, "control"),
-    **dict.fromkeys(SOURCES, "constant"),
+_KINDS = {
+    "Sources, gradient, compiler": "constant",
+    "Structural": "structural",
+    "Diagonal": "structural",
+    "Contraction": "contraction",
+    "Linear algebra": "contraction",
+    "Reduction": "reduction",
+    "Cumulative": "reduction",
+    "Window": "reduction",
+    "Sorting": "indexing",
+    "Indexing": "indexing",
+    "Random bits": "other",
+    "Control flow": "control",
 }
+_KIND_OF = {op: _KINDS.get(title, "elementwise") for title, ops in ROOMS.items() for op in ops}
 _SEEN = ("shape", "dtype", "value", "accumulation_dtype", "index_dtype")  # fields that the output's type or the chip shows
 _LINE, _TITLE_SIZE, _DETAIL_SIZE, _CHIP_SIZE = "#7c8796", 13.0, 11.0, 10.5
 _MARGIN, _PADDING = 12.0, 10.0
@@ -169,7 +160,7 @@ def _boxes(graph: Any) -> list[Box]:
 
 def kind_of(op: StdTensorOp) -> str:
     """The kind of box for an op."""
-    return "extension" if isinstance(op, Extension | MissingExtension) else _KINDS.get(type(op), "other")
+    return "extension" if isinstance(op, Extension | MissingExtension) else _KIND_OF.get(type(op), "other")
 
 
 def title_of(op: StdTensorOp) -> str:
@@ -195,7 +186,7 @@ def _payload(op: Any) -> str:
     if not dataclasses.is_dataclass(op):
         return ""
     shown = []
-    fields = [field for field in dataclasses.fields(op) if type(op) not in INDEXING or field.name in ("sizes", "slice_sizes")]
+    fields = [field for field in dataclasses.fields(op) if type(op) not in ROOMS["Indexing"] or field.name in ("sizes", "slice_sizes")]
     for field in fields:
         value = getattr(op, field.name)
         plain = field.name not in _SEEN and not hasattr(value, "input_metas") and not (type(value) is tuple and not value)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from tenferro_jax.ops.vocabulary import Limitation
+
+class Limitation(NamedTuple):
+    """What is missing, why, and what the user gets or can do."""
+
+    subject: str
+    reason: str
+    instead: str
+
 
 HOST_CODE_AND_KERNELS_IN_AN_EXPORT: Final = Limitation(
     "host code and kernels in an exported program",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
-from tenferro_jax.ops.vocabulary import Limitation
 
 from ..cases import CASES, KINDS, ids
 from ..helpers import ends_in
@@ -83,7 +82,7 @@ class Refusal:
       transforms, kinds: the pairs.
     """
 
-    limitation: Limitation
+    limitation: limitations.Limitation
     error: type[Exception]
     message: str
     transforms: tuple[str, ...]
