@@ -1,4 +1,4 @@
-"""First and second derivatives, forward and reverse, against finite differences of the NumPy oracle."""
+"""First and second derivatives, forward and reverse, against finite differences of the NumPy oracle; also with 64-bit types off."""
 
 import jax
 import numpy as np
@@ -139,3 +139,62 @@ def test_linear_transpose(case):
     w = np.cos(np.arange(value.size, dtype=float)).reshape(value.shape)
     (back,) = jax.linear_transpose(lambda x: floating(case)(x, *rest)[0], x)(w.astype(value.dtype))
     np.testing.assert_allclose(np.vdot(w, value), np.vdot(back, x), rtol=1e-12)
+
+
+# custom_jvp and custom_vjp around an extension: their rule is used, and may use the extension's own
+
+
+@pytest.mark.clause("X13.3")
+@sweep("inside custom_jvp")
+def test_custom_jvp(case):
+    """The rule says twice what the extension's own rule says."""
+
+    @jax.custom_jvp
+    def doubled(*xs):
+        return case.scalar(*xs)
+
+    @doubled.defjvp
+    def rule(primals, tangents):
+        value, tangent = jax.jvp(case.scalar, primals, tangents)
+        return value, 2 * tangent
+
+    got = jax.jit(jax.grad(doubled, case.argnums))(*case.inputs)
+    agree_numerically(got, [2 * g for g in case.gradients(*case.inputs)])
+
+
+@pytest.mark.clause("X13.3")
+@sweep("inside custom_vjp")
+def test_custom_vjp(case):
+    @jax.custom_vjp
+    def doubled(*xs):
+        return case.scalar(*xs)
+
+    def backward(xs, ct):
+        return tuple(2 * ct * g for g in jax.grad(case.scalar, case.argnums)(*xs))
+
+    doubled.defvjp(lambda *xs: (case.scalar(*xs), xs), backward)
+    got = jax.jit(jax.grad(doubled, case.argnums))(*case.inputs)
+    agree_numerically(got, [2 * g for g in case.gradients(*case.inputs)])
+
+
+# 64-bit types off: float32 values and derivatives, and integers that stay 32 bits wide
+
+
+def narrowed(arrays):
+    """Floating arrays as float32."""
+    return [a.astype(np.float32) if a.dtype.kind == "f" else a for a in arrays]
+
+
+@sweep("x64 off")
+def test_values_and_vmap_with_x64_off(case):
+    batch = case.batch(2)
+    with jax.enable_x64(False):
+        agree(case(*narrowed(case.inputs)), narrowed(case.oracle(*case.inputs)), 1e-5)
+        agree(jax.jit(jax.vmap(case))(*narrowed(batch)), narrowed(case.stacked(*batch)), 1e-5)
+
+
+@sweep("grad with x64 off")
+def test_grad_with_x64_off(case):
+    with jax.enable_x64(False):
+        got = jax.jit(jax.grad(case.scalar, case.argnums))(*narrowed(case.inputs))
+        agree_numerically(got, narrowed(case.gradients(*case.inputs)), 1e-4)
