@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .bounded_cache import BoundedCache, CacheStats
-from .errors import InvalidConfig, NonScalarGrad, TenferroError, Unsupported
+from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
 from .shapes import is_inexact, struct, x64_enabled
@@ -36,8 +36,8 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       it is the conjugate of the direction of steepest ascent, as in JAX.
 
     Raises:
-      NonScalarGrad: the graph has no single floating output of shape ().
-      InvalidConfig: not a graph, or arguments that do not exist or are not floating or complex.
+      InvalidConfig: the graph has no single floating output of shape (); or not a graph, or
+        arguments that do not exist or are not floating or complex.
       ADRuleError: an extension has no rule.
       Unsupported: an op is not differentiable in reverse mode; the text names it.
 
@@ -50,7 +50,7 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     require_graph(graph, "grad of a graph")
     outputs = graph.output_metas
     if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
-        raise NonScalarGrad(
+        raise InvalidConfig(
             where="grad",
             given=f"outputs {', '.join(map(str, outputs)) or 'none'}",
             needed="one floating output of shape ()",

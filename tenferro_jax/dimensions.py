@@ -15,14 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax.export
 
-from .errors import (
-    InvalidConfig,
-    PlaceholderShapeMismatch,
-    ShapeConstraintViolation,
-    ShapeError,
-    UndecidedDimensionError,
-    Unsupported,
-)
+from .errors import InvalidConfig, ShapeError, Unsupported
 from .jax_seam import is_symbolic_dim, max_dim, min_dim, scope_constraints
 
 SymDim: TypeAlias = Any
@@ -69,8 +62,8 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
     """Require that two dimensions are equal.
 
     Raises:
-      ShapeError: they are known to differ.
-      UndecidedDimensionError: they are symbolic and JAX cannot decide; the text names the constraint to add.
+      ShapeError: they are known to differ; or they are symbolic and JAX cannot decide; the text
+        names the constraint to add.
     """
     equal = are_equal(a, b)
     if equal is None:
@@ -83,15 +76,16 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
         )
 
 
-def undecided(a: SymDim, b: SymDim, where: str) -> UndecidedDimensionError:
+def undecided(a: SymDim, b: SymDim, where: str) -> ShapeError:
     """The error for two symbolic dimensions that may or may not be equal; it names the constraint to add."""
     if not is_symbolic_dim(a):
         a, b = b, a  # the form that JAX takes
-    return UndecidedDimensionError(
+    return ShapeError(
         where=where,
         given=f"dimensions {a} and {b}, which may or may not be equal",
         needed="equal dimensions",
         fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+        clause="X7.3",
     )
 
 
@@ -126,13 +120,12 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
     """Refuse sizes of symbols that JAX or a constraint excludes, as far as the sizes are known.
 
     Raises:
-      PlaceholderShapeMismatch: a size below 1.
-      ShapeConstraintViolation: a constraint does not hold.
+      ShapeError: a size below 1; or a constraint does not hold.
     """
     sizes = {name: size for name, size in sizes.items() if not is_symbolic_dim(size)}
     for name, size in sizes.items():
         if size < 1:
-            raise PlaceholderShapeMismatch(
+            raise ShapeError(
                 where=f"symbol {name}",
                 given=f"size {size}",
                 needed="1 or more, because JAX assumes this of every symbol",
@@ -144,7 +137,7 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
             left, comparison, right = _COMPARISON.split(constraint)
             a, b = (_evaluate(_parsed(side.strip()), sizes.__getitem__) for side in (left, right))
             if not _COMPARISONS[comparison](a, b):
-                raise ShapeConstraintViolation(
+                raise ShapeError(
                     where="symbols of the input shapes",
                     given=", ".join(f"{name} = {sizes[name]}" for name in sorted(names)),
                     needed=f"{constraint}, a constraint of the symbols",
@@ -319,7 +312,7 @@ def canonical_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     """The undecided guards, each once, in the order of their text.
 
     Raises:
-      ShapeConstraintViolation: one does not hold.
+      ShapeError: one does not hold.
     """
     kept: dict[str, Guard] = {}
     for lhs, rhs, where in guards:
@@ -337,7 +330,7 @@ def bound_guards(guards: Iterable[Guard], bind: Callable[[Any], Any]) -> tuple[G
     """The guards for given sizes of their symbols, without those that then hold.
 
     Raises:
-      ShapeConstraintViolation: a guard does not hold; the text has its dimensions and their sizes.
+      ShapeError: a guard does not hold; the text has its dimensions and their sizes.
     """
     bound = []
     for guard in guards:
@@ -348,8 +341,8 @@ def bound_guards(guards: Iterable[Guard], bind: Callable[[Any], Any]) -> tuple[G
     return canonical_guards(bound)
 
 
-def _violation(guard: Guard, found: Guard) -> ShapeConstraintViolation:
-    return ShapeConstraintViolation(
+def _violation(guard: Guard, found: Guard) -> ShapeError:
+    return ShapeError(
         where=guard.where,
         given=f"{found.lhs} for dimension {guard.lhs} and {found.rhs} for dimension {guard.rhs}",
         needed=f"{guard}, which the graph assumes",

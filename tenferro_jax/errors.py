@@ -18,6 +18,8 @@ class TenferroError(Exception):
       given: the wrong value, or what happened.
       needed: a correct value.
       fix: advice; "" if `needed` says it already.
+      clause: the clause of docs/spec/extension_op.md that a call or a result of an extension
+        breaks, such as "X7.1"; "" in other errors.
 
     Example:
       >>> from tenferro_jax.errors import ShapeError
@@ -25,8 +27,8 @@ class TenferroError(Exception):
       demo: given shape (2,); needed rank 2. Reshape the array.
     """
 
-    def __init__(self, *, where: str, given: str, needed: str, fix: str = ""):
-        self.where, self.given, self.needed, self.fix = where, given, needed, fix
+    def __init__(self, *, where: str, given: str, needed: str, fix: str = "", clause: str = ""):
+        self.where, self.given, self.needed, self.fix, self.clause = where, given, needed, fix, clause
         super().__init__(f"{where}: given {given}; needed {needed}. {fix}".rstrip(" "))
 
     def __reduce__(self) -> Any:
@@ -59,31 +61,21 @@ def shortened(text: str) -> str:
 
 
 class InvalidConfig(TenferroError, ValueError):
-    """An argument contradicts itself or the contract of the function."""
+    """What was given to the library contradicts itself or its contract.
 
-
-class ArityError(InvalidConfig):
-    """A wrong number of inputs, outputs, tangents or cotangents."""
+    Examples are a wrong number of arguments, a wrong payload or equation, and a graph that breaks a rule.
+    """
 
 
 class ShapeError(InvalidConfig):
-    """Shapes, ranks or label sizes that do not fit together."""
+    """Shapes, ranks or sizes that do not fit together, or symbolic sizes that JAX cannot compare."""
 
 
 class DTypeError(InvalidConfig, TypeError):
-    """A dtype that the op does not take, or dtypes that differ where they must agree."""
+    """A dtype that is not taken, or dtypes that differ where they must agree.
 
-
-class X64Error(DTypeError):
-    """A 64-bit array was passed while JAX runs with 64-bit types off."""
-
-
-class PayloadError(InvalidConfig, TypeError):
-    """A payload field has a value that no payload may hold, or that its annotation does not admit."""
-
-
-class EquationError(InvalidConfig):
-    """An einsum equation that cannot be read, or that the op does not support; the message points at the character."""
+    This includes 64-bit arrays while 64-bit types are off.
+    """
 
 
 def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", name: str = "") -> Any:
@@ -98,54 +90,6 @@ def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", 
     return value
 
 
-class UndecidedDimensionError(InvalidConfig):
-    """Two symbolic dimensions must be equal and JAX cannot decide whether they are."""
-
-
-class MetaMismatchError(InvalidConfig):
-    """A route returned other dtypes or shapes than `infer_output_meta`."""
-
-
-class BindingError(InvalidConfig):
-    """The arrays for a graph or a program do not fit its inputs."""
-
-
-class UnboundPlaceholder(BindingError, ArityError):
-    """An input has no array."""
-
-
-class UnexpectedBinding(BindingError, ArityError):
-    """An array for a name that is not an input of the program."""
-
-
-class DuplicateBinding(BindingError):
-    """Two arrays for one input."""
-
-
-class PlaceholderDtypeMismatch(BindingError, DTypeError):
-    """An array of another dtype than its input declares."""
-
-
-class PlaceholderShapeMismatch(BindingError, ShapeError):
-    """An array of another shape than its input declares, or sizes that contradict one symbol."""
-
-
-class PlaceholderRankMismatch(PlaceholderShapeMismatch):
-    """An array of another rank than its input declares."""
-
-
-class ShapeConstraintViolation(BindingError, ShapeError):
-    """Sizes for which a guard of the graph does not hold: an equality that was assumed while the graph was built."""
-
-
-class MalformedGraph(InvalidConfig):
-    """A graph that breaks a rule of well-formedness; the rule is named."""
-
-
-class NonScalarGrad(InvalidConfig):
-    """The gradient of a value that is not a floating scalar."""
-
-
 # --- what cannot be done -------------------------------------------------------------------------------------------
 
 
@@ -158,14 +102,14 @@ RULES = {"jvp": "linearize", "transpose": "transpose_rule"}
 
 
 class ADRuleError(Unsupported):
-    """An AD rule is missing for an extension family.
+    """An AD rule is missing for an extension family, or declares that there is no derivative.
 
     Attributes:
-      family_id: the family without the rule.
+      family_id: the family.
       kind: "jvp" or "transpose".
     """
 
-    def __init__(self, family_id: str, kind: str, *, given: str = "", needed: str = "", fix: str = ""):
+    def __init__(self, family_id: str, kind: str, *, given: str = "", needed: str = "", fix: str = "", clause: str = "X10.2"):
         self.family_id, self.kind = family_id, kind
         super().__init__(
             where=f"{kind} of extension {family_id}",
@@ -173,11 +117,8 @@ class ADRuleError(Unsupported):
             needed=needed or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",
             fix=fix
             or "Write the rule, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of the inputs with jax.lax.stop_gradient.",
+            clause=clause,
         )
-
-
-class NotDifferentiableError(ADRuleError):
-    """A rule returned NOT_DIFFERENTIABLE for a slot that an active tangent or cotangent reaches."""
 
 
 # --- failures while running ----------------------------------------------------------------------------------------
@@ -212,11 +153,10 @@ class ConformanceError(TenferroError, AssertionError):
 
 
 class ArtifactError(TenferroError, ValueError):
-    """The bytes of a graph or an exported program are damaged, truncated, or of another format."""
+    """The bytes of a graph or an exported program cannot be read.
 
-
-class LimitExceeded(ArtifactError):
-    """The bytes of a graph or an exported program exceed the limits of the reader."""
+    They are damaged, truncated, of another format, or exceed the limits of the reader.
+    """
 
 
 # --- registries ----------------------------------------------------------------------------------------------------
@@ -231,15 +171,11 @@ class Duplicate(RegistrationError):
 
 
 class ExtensionRegistryError(TenferroError, ValueError):
-    """An AD rule cannot be added to a rule set, or a kernel to a runtime set."""
+    """An AD rule cannot be added to a rule set, or a kernel to a runtime set; for example, it has one already."""
 
 
 class DuplicateRule(ExtensionRegistryError):
     """The rule set has a rule for this family_id already."""
-
-
-class DuplicateKernel(ExtensionRegistryError):
-    """The runtime set has a kernel for this family_id and platform already."""
 
 
 class MalformedFamilyId(RegistrationError, ExtensionRegistryError):

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from .dimensions import Pickled, pickled_dimension
-from .errors import PayloadError
+from .errors import InvalidConfig
 from .jax_seam import is_symbolic_dim
 from .payload_leaves import (
     ARRAYS,
@@ -44,7 +44,7 @@ def typed_key(value: object) -> Hashable:
     """A hashable key that is equal for two payload values if and only if type and bits are equal.
 
     Raises:
-      PayloadError: for a value that no payload may hold.
+      InvalidConfig: for a value that no payload may hold.
 
     Example:
       >>> typed_key(1) == typed_key(1.0), typed_key(0.0) == typed_key(-0.0), typed_key(float("nan")) == typed_key(float("nan"))
@@ -94,7 +94,7 @@ def _key(value: Any, where: str) -> Hashable:
 
 def _require_frozen(cls: Any, where: str) -> None:
     if not cls.__dataclass_params__.frozen:
-        raise PayloadError(
+        raise InvalidConfig(
             where=where,
             given=f"a mutable dataclass {cls.__name__}",
             needed="an immutable value",
@@ -149,7 +149,7 @@ def layout(cls: Any) -> Layout:
 def _require_fields_alone(cls: type, others: set[str]) -> None:
     """Refuse attributes other than the fields."""
     if others:
-        raise PayloadError(
+        raise InvalidConfig(
             where=payload_of(cls),
             given=f"state outside the dataclass fields: {', '.join(sorted(others))}",
             needed="every attribute declared as a field, because the fields define the op",
@@ -180,7 +180,7 @@ class Sealed:
 
     def __post_init__(self, *init_only: object) -> None:
         if init_only:
-            raise PayloadError(
+            raise InvalidConfig(
                 where=payload_of(type(self)),
                 given="a field annotated with InitVar",
                 needed="fields that the op keeps, because text and copies are turned into an op by its fields",
@@ -337,7 +337,7 @@ def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
     if static is not None:
         try:
             yield typed_key(static)
-        except PayloadError:  # no payload may hold it: compared as JAX does
+        except InvalidConfig:  # no payload may hold it: compared as JAX does
             yield type(static)
     for child in tree.children():
         yield from static_keys(child)

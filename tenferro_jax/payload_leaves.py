@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from .dimensions import read_dimension
-from .errors import PayloadError
+from .errors import InvalidConfig
 from .jax_seam import is_symbolic_dim
 
 CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
@@ -130,13 +130,13 @@ def _names_dtype(kind: type) -> bool:
         return False
 
 
-def refusal(value: object, where: str, fix: str = "") -> PayloadError:
+def refusal(value: object, where: str, fix: str = "") -> InvalidConfig:
     """The error for a value that no payload may hold."""
     hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
     kind = type(value)
     if isinstance(value, type) and not fix:
         fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})." if _names_dtype(value) else "Pass a value, or an enum member."
-    return PayloadError(
+    return InvalidConfig(
         where=where,
         given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
         needed=f"one of: {CLOSED_LIST}",
@@ -148,7 +148,7 @@ def leaf_json(value: Any, where: str) -> Any:
     """A leaf as JSON with its type. Enum members need a class and are not written here.
 
     Raises:
-      PayloadError: a value that no payload may hold.
+      InvalidConfig: a value that no payload may hold.
     """
     kind: Any = type(value)
     if kind is int:

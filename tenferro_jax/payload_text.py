@@ -19,7 +19,7 @@ import jax
 import jax.export
 import numpy as np
 
-from .errors import PayloadError, TenferroError
+from .errors import InvalidConfig, TenferroError
 from .identity import CACHED, Sealed, layout, payload_of, typed_key
 from .jax_seam import is_symbolic_dim
 from .payload_leaves import ARRAYS, PLAIN_TYPES, enum_label, leaf_json, leaf_value, refusal
@@ -158,7 +158,7 @@ def require_annotated(value: Sealed) -> None:
     """Refuse an op with a field value that its annotation does not admit, because it could not be read back from text.
 
     Raises:
-      PayloadError: the text names the field and its annotation.
+      InvalidConfig: the text names the field and its annotation.
     """
     cls: Any = type(value)
     for field in _fields(cls):
@@ -176,7 +176,7 @@ def _require_admitted(value: object, where: str, field: Field) -> None:
     family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, ARRAYS) else kind
     if family in kinds or (int in kinds and is_symbolic_dim(value)):
         return
-    raise PayloadError(
+    raise InvalidConfig(
         where=where,
         given=f"{value!r} of type {kind.__name__}",
         needed=f"a value of its annotation, {field.annotation.text}",
@@ -209,7 +209,7 @@ def _class_in_text(kind: type, where: str, field: Field) -> Any:
         for base in kind.__mro__[1:]:
             if classes.get(base.__name__) is base and getattr(base, "__dataclass_fields__", {}).keys() == kind.__dataclass_fields__.keys():
                 return base
-    raise PayloadError(
+    raise InvalidConfig(
         where=where,
         given=f"a value of class {kind.__qualname__} under the annotation {field.annotation.text}",
         needed="an annotation that names the class, because text is read back only into classes that annotations name",
@@ -224,7 +224,7 @@ def payload_json(value: object) -> str:
     If an annotation names more than one class, the text names the class of the value.
 
     Raises:
-      PayloadError: a value that no payload may hold, or of a class that the annotation of its field does not name.
+      InvalidConfig: a value that no payload may hold, or of a class that the annotation of its field does not name.
 
     Example:
       >>> payload_json((1, 1.0, None))
@@ -261,7 +261,7 @@ def from_payload_json(text: str, cls: type) -> Any:
     scope.
 
     Raises:
-      PayloadError: the text is not JSON, or does not belong to that class.
+      InvalidConfig: the text is not JSON, or does not belong to that class.
 
     Example:
       >>> import dataclasses
@@ -279,7 +279,7 @@ def from_payload_json(text: str, cls: type) -> Any:
     except TenferroError:
         raise
     except Exception as error:  # any exception: nesting that is too deep, an author's own checks, ...
-        raise PayloadError(
+        raise InvalidConfig(
             where=payload_of(cls),
             given=f"{repr(text)[:200]}: {type(error).__name__}: {error}",
             needed=f"JSON with the fields {[f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []}",

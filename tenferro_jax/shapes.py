@@ -10,13 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .dimensions import SymDim, are_equal, bind_dim, require_constraints, symbols_of, undecided
-from .errors import (
-    DTypeError,
-    PlaceholderDtypeMismatch,
-    PlaceholderRankMismatch,
-    PlaceholderShapeMismatch,
-    X64Error,
-)
+from .errors import DTypeError, ShapeError
 from .jax_seam import is_symbolic_dim, scope_constraints
 
 
@@ -105,11 +99,11 @@ def require_x64(value: Any, where: str) -> None:
     """Refuse a 64-bit NumPy array or spec that JAX would silently narrow.
 
     Raises:
-      X64Error: `value` has a 64-bit dtype (128-bit if complex) and jax_enable_x64 is off.
+      DTypeError: `value` has a 64-bit dtype (128-bit if complex) and jax_enable_x64 is off.
     """
     dtype = np.dtype(value.dtype) if isinstance(value.dtype, np.dtype | type | str) else value.dtype
     if isinstance(dtype, np.dtype) and dtype.kind in "fiuc" and canonical_dtype(dtype) != dtype:
-        raise X64Error(
+        raise DTypeError(
             where=where,
             given=f"a {dtype.name} array while 64-bit types are off",
             needed=f"64-bit types on, or a {canonical_dtype(dtype).name} array",
@@ -128,7 +122,7 @@ def as_operand(value: Any, where: str) -> Any:
     """`as_array` for `apply`, graphs and programs: it refuses 64-bit NumPy arrays while 64-bit types are off.
 
     Raises:
-      X64Error, DTypeError: as `as_array`.
+      DTypeError: as `as_array`.
 
     Example:
       >>> as_operand([1.0, 2.0], "my_op, input 0").shape
@@ -150,8 +144,9 @@ def as_array(value: Any, where: str) -> Any:
       where: the first words of errors.
 
     Raises:
-      X64Error: integers that need 64 bits or more, or a JAX array of a 64-bit dtype, while 64-bit types are off.
-      DTypeError: not an array, an array that JAX does not accept (masked, not in this machine's byte order), or integers beyond 64 bits.
+      DTypeError: integers that need 64 bits or more, or a JAX array of a 64-bit dtype, while
+        64-bit types are off; or not an array, an array that JAX does not accept (masked, not in
+        this machine's byte order), or integers beyond 64 bits.
 
     Example:
       >>> import jax, numpy as np
@@ -195,8 +190,7 @@ def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
     bits = max(farthest, ~farthest).bit_length()
     if bits > 63:
         given = f"an integer of {bits} bits" if bits > 128 else f"the integer {farthest}"
-        kind = DTypeError if x64_enabled() else X64Error
-        return kind(
+        return DTypeError(
             where=where,
             given=given,
             needed="at most 2**63 - 1, at least -2**63, or a NumPy array of uint64",
@@ -212,8 +206,8 @@ def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
     )
 
 
-def _too_wide(where: str, lowest: int, highest: int) -> X64Error:
-    return X64Error(
+def _too_wide(where: str, lowest: int, highest: int) -> DTypeError:
+    return DTypeError(
         where=where,
         given=f"integers from {lowest} to {highest} while 64-bit types are off",
         needed="64-bit types on, or integers that fit into 32 bits",
@@ -231,15 +225,15 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
     A symbol gets its size from a dimension that is only this symbol; other dimensions are left to a caller that can solve them.
 
     Raises:
-      PlaceholderRankMismatch, PlaceholderDtypeMismatch: a rank or a dtype differs.
-      PlaceholderShapeMismatch: a size differs, a symbol would need two sizes, or its size is 0, which JAX's shape rules exclude.
-      ShapeConstraintViolation: a constraint of the symbols does not hold.
-      UndecidedDimensionError: the given sizes are symbolic and JAX cannot decide.
+      ShapeError, DTypeError: a rank or a dtype differs.
+      ShapeError: a size differs, a symbol would need two sizes, or its size is 0, which JAX's
+        shape rules exclude; a constraint of the symbols does not hold; or the given sizes are
+        symbolic and JAX cannot decide.
     """
     sizes: dict[str, SymDim] = {}
     for want, have, name in zip(declared, given, names, strict=True):
         if want.ndim != have.ndim or want.dtype != have.dtype:
-            kind = PlaceholderRankMismatch if want.ndim != have.ndim else PlaceholderDtypeMismatch
+            kind = ShapeError if want.ndim != have.ndim else DTypeError
             raise kind(where=name, given=str(have), needed=str(want))
         for w, h in zip(want.shape, have.shape, strict=True):
             if is_symbolic_dim(w) and str(w).isidentifier():
@@ -251,7 +245,7 @@ def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], nam
             where = f"{name}, axis {axis} (declared {w})"
             if are_equal(size, h) is None:
                 raise undecided(size, h, where)
-            raise PlaceholderShapeMismatch(
+            raise ShapeError(
                 where=where,
                 given=f"size {h} in {have}",
                 needed=f"size {size}",

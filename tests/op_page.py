@@ -22,8 +22,8 @@ This page lists the {count} ops of `tenferro_jax.ops.vocabulary`. Each is a froz
 and derivative follow from it. Its fields are its payload. Layout is row-major. Elementwise ops do not broadcast or convert.
 
 *Payload* lists the fields; *n* is the number of inputs and outputs, `any` if it depends on the payload or the call.
-C1, C2, ... are constraints: if one does not hold, recording the op in a graph raises an `InvalidConfig` (`ShapeError`, `DTypeError`,
-`ArityError`) that names the op. *Gradient* is JAX's derivative of the op, with t for a tangent: a "linear" op is its own derivative
+C1, C2, ... are constraints: if one does not hold, recording the op in a graph raises an `InvalidConfig`, which may be a `ShapeError` or a
+`DTypeError`, that names the op. *Gradient* is JAX's derivative of the op, with t for a tangent: a "linear" op is its own derivative
 in both modes, "refused" means that JAX raises an error if an active tangent reaches the op, "none" that no tangent passes.
 [Automatic differentiation](autodiff.md) has the conventions at ties and kinks. The tests run every example; there `graph(f)` is
 the graph of `f` on float64 scalars.

@@ -10,7 +10,7 @@ import pytest
 import ext_tropical as et
 import tenferro_jax as tj
 from ext_tropical import composition
-from tenferro_jax.errors import DTypeError, X64Error
+from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
@@ -78,7 +78,7 @@ def test_integers_that_32_bits_do_not_hold_are_refused(name):
     with jax.enable_x64(False):
         for make in (ORIGINS["NumPy array"], ORIGINS["list"], ORIGINS["list of NumPy"]):
             given = [make(np.array(x) + 2**31, "int64") for x in data]
-            ends_in(lambda: call(*given), X64Error, r"integers from \d+ to \d+ while 64-bit types are off")
+            ends_in(lambda: call(*given), DTypeError, r"integers from \d+ to \d+ while 64-bit types are off")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
             np.testing.assert_array_equal(as_array(given, "here"), given)
             return
         ends_in(
-            (lambda: as_array(form, "here") for form in (given, list(given), [given], memoryview(given))), X64Error, "here: given integers"
+            (lambda: as_array(form, "here") for form in (given, list(given), [given], memoryview(given))),
+            DTypeError,
+            "here: given integers",
         )
 
 
@@ -114,7 +116,6 @@ def test_integers_that_64_bits_do_not_hold_are_told_so(integers, x64):
         ends_in(lambda: jnp.asarray(integers), OverflowError)
         for take in (as_array, lambda x, where: et.tropical_einsum("i->", jax.tree.leaves(x))):
             error = ends_in(lambda: take(integers, "here"), DTypeError, rf"given the integer {farthest}; needed at most 2\*\*63 - 1")
-            assert (type(error.value) is X64Error) == (not x64)
             assert "enable_x64" not in str(error.value)
     ends_in(lambda: as_array([2**20000], "here"), DTypeError, "an integer of 20001 bits; needed at most")
 
@@ -134,7 +135,7 @@ def test_ops_stay_strict():
         calls += [lambda x: tj.export(jnp.sin, x), tj.TracedTensor.from_array, lambda x: lazy @ x, lambda x: tj.Engine().eval(graph, x)]
         for call in calls:
             for dtype in ("float64", "int64"):
-                ends_in(lambda: call(np.ones(2, dtype)), X64Error, f"a {dtype} array while 64-bit types are off")
+                ends_in(lambda: call(np.ones(2, dtype)), DTypeError, f"a {dtype} array while 64-bit types are off")
 
 
 def test_arrays_of_jax_and_tracers_pass_untouched():

@@ -62,11 +62,11 @@ def tropical_einsum(
       zero if a contraction is empty.
 
     Raises:
-      EquationError: the equation cannot be read.
-      ArityError, ShapeError, DTypeError, X64Error: the operands do not fit, or more than 2**31 - 1 entries are contracted
+      InvalidConfig: the equation cannot be read; or an unknown semiring or algorithm, a path that
+        does not fit, or a memory limit that no slices reach.
+      InvalidConfig, ShapeError, DTypeError: the operands do not fit, or more than 2**31 - 1 entries are contracted
         in one step.
-      UndecidedDimensionError: a label has two symbolic sizes that may differ.
-      InvalidConfig: an unknown semiring or algorithm, a path that does not fit, or a memory limit that no slices reach.
+      ShapeError: a label has two symbolic sizes that may differ.
       Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a progress bar inside a
         transform, ties="split" in slices.
 

@@ -202,7 +202,7 @@ def plan_tropical_einsum(
       A TropicalPlan, to print and compare.
 
     Raises:
-      EquationError, ArityError, ShapeError: the equation cannot be read or does not fit.
+      InvalidConfig, ShapeError: the equation cannot be read or does not fit.
       DTypeError: not a dtype.
       InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit that no slices reach; the
         text gives the least possible limit.

@@ -16,7 +16,7 @@ from jax import lax
 from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, PayloadError, ShapeError, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
@@ -64,7 +64,7 @@ class TropicalEinsum(StepOp):
         object.__setattr__(self, "semiring", SemiringKey.of(known))
         for name, kind in (("outputs", Outputs), ("ties", Ties)):
             if not isinstance(getattr(self, name), kind):
-                raise PayloadError(
+                raise InvalidConfig(
                     where=f"{self.family_id}, field {name}",
                     given=repr(getattr(self, name)),
                     needed=f"a member of {kind.__name__}",

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tenferro_jax.einsum import Equation, parse_equation
-from tenferro_jax.errors import EquationError
+from tenferro_jax.errors import InvalidConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def matmul_layout(text: str) -> MatmulLayout:
     """Sort the labels of one contraction step into batch, rows, columns and contracted.
 
     Raises:
-      EquationError: the equation cannot be read, or is not a step: more than two operands, a label twice in one operand,
+      InvalidConfig: the equation cannot be read, or is not a step: more than two operands, a label twice in one operand,
         or a label that neither the other operand nor the output has.
 
     Example:
@@ -109,7 +109,7 @@ def is_step(text: str) -> bool:
     """Whether an equation is one contraction step without changes.
 
     Raises:
-      EquationError: it cannot be read, for another reason than an ellipsis.
+      InvalidConfig: it cannot be read, for another reason than an ellipsis.
     """
     if "." in text:
         return False
@@ -123,7 +123,7 @@ def _sorted(equation: Equation) -> MatmulLayout:
     if problem is not None:
         column, given, fix = problem
         text = equation.text
-        raise EquationError(
+        raise InvalidConfig(
             where=f"equation of a tropical step, character {column}",
             given=f"{given}\n  {text}\n  {' ' * column}^\n",
             needed="one or two operands, no label twice in one, and with two each label in at least two of lhs, rhs and output",

@@ -107,9 +107,8 @@ def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
       is contracted.
 
     Raises:
-      EquationError: the equation is not a step.
-      ShapeError, DTypeError, X64Error: the operands do not fit.
-      InvalidConfig: the temperature is out of the dtype's range.
+      InvalidConfig: the equation is not a step; or the temperature is out of the dtype's range.
+      ShapeError, DTypeError: the operands do not fit.
 
     Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any order, forward and reverse. 0 for
       candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates of a value inf.

@@ -19,7 +19,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
-from tenferro_jax.errors import DTypeError, InvalidConfig, PayloadError
+from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
@@ -98,8 +98,8 @@ class WeightedSum(StepOp):
         if not (isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")):
             raise self._wrong("partial", "letters l and r, where the step has two operands")
 
-    def _wrong(self, field: str, needed: str) -> PayloadError:
-        return PayloadError(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed)
+    def _wrong(self, field: str, needed: str) -> InvalidConfig:
+        return InvalidConfig(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed)
 
     @property
     def algebra(self) -> Semiring:

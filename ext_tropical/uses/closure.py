@@ -40,7 +40,7 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
     Raises:
       ShapeError: the last two sizes differ, or there are none.
       InvalidConfig: n is negative or not an integer.
-      DTypeError, X64Error: a is not an operand for `tropical_einsum`.
+      DTypeError: a is not an operand for `tropical_einsum`.
 
     Cost: at most 2 log2(n) products of `tropical_einsum`.
 
@@ -213,7 +213,7 @@ def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureR
 
     Raises:
       ShapeError: a is not a square matrix.
-      DTypeError, X64Error: a is not an operand for `tropical_einsum`.
+      DTypeError: a is not an operand for `tropical_einsum`.
       InvalidConfig: not a selective semiring.
       Unsupported: a symbolic size.
 

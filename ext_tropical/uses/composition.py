@@ -40,7 +40,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
       An array with the output's labels, in the operands' dtype.
 
     Raises:
-      EquationError, ArityError, ShapeError, DTypeError, X64Error: the equation cannot be read, the operands do not fit, or
+      InvalidConfig, ShapeError, DTypeError: the equation cannot be read, the operands do not fit, or
         there are more than 2**48 candidates.
       Unsupported: another semiring, for which JAX has no reduction.
 

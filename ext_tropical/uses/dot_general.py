@@ -155,7 +155,7 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
 
     Raises:
       InvalidConfig: malformed dimension_numbers.
-      ShapeError, DTypeError, X64Error: the operands do not fit.
+      ShapeError, DTypeError: the operands do not fit.
 
     Gradient, Cost: as `tropical_einsum`.
 
@@ -202,7 +202,7 @@ def tropical_reduce_sum(
     Raises:
       InvalidConfig: axis is not an integer or a sequence of distinct integers.
       ShapeError: an axis that x does not have.
-      DTypeError, X64Error: x is not an operand for `tropical_einsum`.
+      DTypeError: x is not an operand for `tropical_einsum`.
 
     Gradient: all to the first of equal entries, in row-major order.
 

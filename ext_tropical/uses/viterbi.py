@@ -53,7 +53,7 @@ def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semirin
       back, the smallest of the equally good states before each state.
 
     Raises:
-      ShapeError, DTypeError, X64Error: the inputs do not fit.
+      ShapeError, DTypeError: the inputs do not fit.
       InvalidConfig: no selective semiring.
 
     Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under max_plus and min_plus).

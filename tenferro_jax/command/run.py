@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..engine.engine import Engine
-from ..errors import DuplicateBinding, InvalidConfig, UnboundPlaceholder, UnexpectedBinding, Unsupported
+from ..errors import InvalidConfig, Unsupported
 from ..graph.graph import Graph
 from ..io.container import replace_file
 from ..io.exported import ExportedProgram
@@ -182,7 +182,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
             continue
         arrays = {name: found} if isinstance(found, np.ndarray) else found
         if twice := given.keys() & arrays.keys():
-            raise DuplicateBinding(
+            raise InvalidConfig(
                 where="--input",
                 given=f"{', '.join(sorted(twice))} twice",
                 needed="one array for each input",
@@ -194,8 +194,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     unknown += ["one more"] * (len(unnamed) - len(free))
     missing = [name for name in declared if name not in given]
     if unknown or missing:
-        kind = UnexpectedBinding if unknown else UnboundPlaceholder
-        raise kind(
+        raise InvalidConfig(
             where="--input",
             given=", ".join(unknown) if unknown else f"nothing for {', '.join(missing)}",
             needed=", ".join(f"{name} {meta}" for name, meta in declared.items()) or "none",

@@ -13,7 +13,7 @@ import jax.export
 import numpy as np
 
 from ..engine.engine import Engine
-from ..errors import UndecidedDimensionError
+from ..errors import ShapeError
 from ..extension.contract import has_host_form, lowered
 from ..extension.primitive import apply
 from ..extension.routes import current_platform
@@ -166,7 +166,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
         with breaking("X13.7", "export with symbolic sizes", fix):
             program = load_exported(export(graph, platforms=("cpu",)).to_bytes())
     except Broken as broken:
-        if isinstance(broken.__cause__, UndecidedDimensionError):
+        if isinstance(broken.__cause__, ShapeError) and broken.__cause__.clause == "X7.3":
             reason = f"the op ties sizes in a way that a symbol for each axis does not state: {broken.__cause__.given}"
             raise NotApplicable(reason, "Export it with constraints=(...) of jax.export.symbolic_shape.") from broken
         _require_exported_by_jax(subject, graph)

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, NotDifferentiableError, TenferroError
+from ..errors import ADRuleError, TenferroError
 from ..extension.carrier import Extension
 from ..extension.contract import has_own_rule
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import is_inexact, meta_of
 from .examples import FLOATS, Inputs, cast, first_wrong
-from .smooth import Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
+from .smooth import DECLARED, Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
 WITHIN = 1e-6
@@ -47,7 +47,9 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 raise broken from error
             try:
                 jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
-            except NotDifferentiableError:
+            except ADRuleError as error:
+                if error.clause != DECLARED:
+                    raise
                 yield "reverse mode is declared NOT_DIFFERENTIABLE"
                 continue
             except TenferroError:
@@ -281,7 +283,9 @@ def _transposes(view: Smooth, held: Sequence[tuple[Mask, bool]], dtype: str) -> 
             with breaking("X10.11", what, TRANSPOSE):
                 try:
                     back = jax.linear_transpose(lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], *x)(w)
-                except NotDifferentiableError:
+                except ADRuleError as error:
+                    if error.clause != DECLARED:
+                        raise
                     continue
             left, right = inner(w, [y[i] for i in chosen]), inner(back, x)
             if not abs(left - right) <= view.rounding() * max(_size(w, [y[i] for i in chosen]), _size(back, x)):
@@ -296,10 +300,7 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The first outputs of the differentiable form are those of the op, in every precision."""
     rule = subject.rule()
     with breaking("X10.12", "differentiable_form", FORM):
-        try:
-            form = rule.differentiable_form(subject.op)
-        except NotDifferentiableError:
-            form = subject.op
+        form = rule.differentiable_form(subject.op)
         carrier = Extension(form, (), subject.runtimes)
     if carrier == subject.carrier:
         raise NotApplicable("the rule differentiates the op itself", "Nothing is to be done.")

@@ -199,8 +199,8 @@ def check_extension(
       The report; print it, or call `raise_if_failed()`.
 
     Raises:
-      InvalidConfig: not an op, no examples, or an invalid argument.
-      ArityError: an example whose number of arrays is not that of the inputs.
+      InvalidConfig: not an op, no examples, or an invalid argument; or an example whose number of
+        arrays is not that of the inputs.
 
     Example:
       >>> import jax.numpy as jnp, numpy as np

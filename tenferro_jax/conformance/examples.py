@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ArityError, InvalidConfig
+from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..shapes import as_operand, is_inexact
 
@@ -22,8 +22,8 @@ def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
     """The examples as tuples of NumPy arrays; by default those of the op.
 
     Raises:
-      InvalidConfig: there are no examples, or a value is not an array.
-      ArityError: the number of arrays of an example is not that of the inputs.
+      InvalidConfig: there are no examples, or a value is not an array; or the number of arrays of
+        an example is not that of the inputs.
     """
     where = f"check_extension of {op.family_id}"
     own = () if given else _offered(op, where)
@@ -54,7 +54,7 @@ def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
 def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
     arrays = example if isinstance(example, tuple) else (example,)
     if len(arrays) != op.input_count:
-        raise ArityError(
+        raise InvalidConfig(
             where=where,
             given=f"an example of {len(arrays)} arrays",
             needed=f"{op.input_count}, one for each input",

@@ -111,7 +111,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
         as [(1, 2), (0, 1)]: positions to contract, whose result is appended. True means "auto"; False contracts from left to right.
 
     Raises:
-      EquationError, ArityError, ShapeError, UndecidedDimensionError: the equation cannot be read, or does not fit the shapes.
+      InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
       InvalidConfig: an unknown algorithm, or a path that does not fit.
       Unsupported: "cotengra" is not installed.
 

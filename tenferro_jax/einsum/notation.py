@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from opt_einsum import get_symbol
 
-from ..dimensions import require_equal
-from ..errors import ArityError, EquationError, ShapeError, UndecidedDimensionError, shortened
+from ..dimensions import are_equal, require_equal
+from ..errors import InvalidConfig, ShapeError, shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Equation:
           compare: raises if two sizes of a label differ, such as the `require_equal` of extensions, which may keep a guard.
 
         Raises:
-          ArityError: a wrong number of operands.
-          ShapeError: an operand's rank differs from its labels, or a label has two sizes.
-          UndecidedDimensionError: a label has two symbolic sizes that may differ.
+          InvalidConfig: a wrong number of operands.
+          ShapeError: an operand's rank differs from its labels, or a label has two sizes; or a
+            label has two symbolic sizes that may differ.
         """
         if len(shapes) != len(self.inputs):
             raise _other_count(f"{where} {shortened(self.text)!r}", len(shapes), len(self.inputs))
@@ -65,9 +65,9 @@ class Equation:
                             require_equal(sizes[label], size, f"{where} {shortened(self.text)!r}")
                         else:
                             compare(sizes[label], size)
-                    except UndecidedDimensionError:
-                        raise
                     except ShapeError:
+                        if are_equal(sizes[label], size) is None:  # undecided: the text has the constraint to add
+                            raise
                         first = next(j for j, term in enumerate(self.inputs) if label in term)
                         raise ShapeError(
                             where=f"{where} {shortened(self.text)!r}, operand {i}, axis {axis}",
@@ -83,7 +83,7 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
     if len(text) > 80:  # the part around the character
         start = max(column - 40, 0)
         shown, place = f"...{text[start : column + 40]}...", column - start + 3
-    raise EquationError(
+    raise InvalidConfig(
         where=f"einsum equation, character {column}",
         given=f"{problem}\n  {shown}\n  {' ' * place}^\n",
         needed="terms of letters separated by commas, and optionally '->' with the output labels, as in 'bij,bjk->bik'",
@@ -97,7 +97,7 @@ def parse_equation(text: str) -> Equation:
     A label is one character: a letter of any alphabet, or any character of `opt_einsum.get_symbol`, from U+00C0.
 
     Raises:
-      EquationError: pointing at the first wrong character.
+      InvalidConfig: pointing at the first wrong character.
 
     Example:
       >>> parse_equation("ij, jk").explicit
@@ -112,8 +112,8 @@ def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
     Without "->" the axes of the ellipsis come first in the output, as in NumPy.
 
     Raises:
-      EquationError: pointing at the first wrong character.
-      ArityError: the numbers of terms and ranks differ, and a term has an ellipsis.
+      InvalidConfig: pointing at the first wrong character; or the numbers of terms and ranks
+        differ, and a term has an ellipsis.
       ShapeError: the rank of an operand is smaller than the number of labels beside the ellipsis of its term.
 
     Example:
@@ -135,7 +135,7 @@ def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
       The equation, in which the n-th smallest integer is the n-th symbol of opt_einsum, and the operands unchanged.
 
     Raises:
-      EquationError: no operand, or invalid labels.
+      InvalidConfig: no operand, or invalid labels.
 
     Example:
       >>> parse_interleaved(["x", [0, 1], "y", [1, 7]])
@@ -146,7 +146,7 @@ def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     *pairs, output = arguments if len(arguments) % 2 else (*arguments, None)
     operands = tuple(pairs[::2])
     if not operands:
-        raise EquationError(
+        raise InvalidConfig(
             where="einsum",
             given=f"{len(arguments)} arguments; the first is not text",
             needed="an equation first, or operands with their labels: einsum(a, [0, 1], b, [1, 2], [0, 2])",
@@ -170,7 +170,7 @@ def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
         if any(label is not ... and label < 0 for label in term):
             raise ValueError("negative labels")
     except (TypeError, ValueError) as error:
-        raise EquationError(
+        raise InvalidConfig(
             where=f"einsum, labels of {whose}",
             given=f"{type(labels).__name__}: {error}",
             needed="an equation as text first, or after each operand a sequence of non-negative integers, possibly with an Ellipsis",
@@ -200,7 +200,7 @@ def _is_label(character: str) -> bool:
 
 def _require_text(text: object) -> str:
     if not isinstance(text, str):
-        raise EquationError(
+        raise InvalidConfig(
             where="einsum equation",
             given=f"{text!r}",
             needed="a string such as 'ij,jk->ik'",
@@ -275,8 +275,8 @@ def _expanded(text: str, terms: Sequence[str], ranks: tuple[int, ...]) -> tuple[
     return tuple(inputs), axes
 
 
-def _other_count(where: str, given: int, needed: int) -> ArityError:
-    return ArityError(
+def _other_count(where: str, given: int, needed: int) -> InvalidConfig:
+    return InvalidConfig(
         where=where,
         given=f"{given} operands",
         needed=f"{needed}, one for each comma-separated term",

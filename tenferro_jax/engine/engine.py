@@ -39,7 +39,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
 
     Raises:
       InvalidConfig: not a graph, or an input with a symbolic dimension.
-      X64Error: the graph has 64-bit values while 64-bit types are off.
+      DTypeError: the graph has 64-bit values while 64-bit types are off.
       Unsupported: an extension has no route on this platform.
 
     Example:
@@ -221,7 +221,7 @@ class Engine:
 
         Raises:
           InvalidConfig: an input has a symbolic dimension; bind the sizes with graph.bound_to.
-          X64Error: the graph has 64-bit values while 64-bit types are off.
+          DTypeError: the graph has 64-bit values while 64-bit types are off.
           Unsupported: an extension has no route on this platform.
         """
         return self._program(require_graph(graph, "Engine.compile"), graph.input_metas)
@@ -230,7 +230,7 @@ class Engine:
         """Run a graph, compiled if necessary; symbolic dimensions take the sizes of the arguments.
 
         Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments do not fit the graph; nothing was run.
+          InvalidConfig, ShapeError, DTypeError: the arguments do not fit the graph; nothing was run.
           BackendFailure: a host step failed.
         """
         arrays, metas, traced = operands(require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval"))

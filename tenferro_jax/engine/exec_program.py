@@ -121,7 +121,7 @@ class ExecProgram:
         """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
 
         Raises:
-          ArityError, ShapeError, DTypeError, X64Error: the arguments do not fit; nothing was run or uploaded.
+          InvalidConfig, ShapeError, DTypeError: the arguments do not fit; nothing was run or uploaded.
           BackendFailure: a host step failed.
         """
         arrays, metas, traced = operands(self.graph.leaves(args, kwargs, "ExecProgram"))

@@ -106,7 +106,7 @@ class HostStep:
 
         Raises:
           BackendFailure: the author's code or the check failed; an author's exception is the cause.
-          MetaMismatchError: other outputs than inferred.
+          InvalidConfig: other outputs than inferred.
         """
         op: Any = self.instructions[0].op
         if isinstance(op, Extension):

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ArityError, InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, Unsupported
+from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, Unsupported
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, op
@@ -210,10 +210,11 @@ class Extension(StdTensorOp):
     def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
         """As `infer`; equalities of dimensions that JAX cannot decide are passed to `assume` if it is given."""
         if len(metas) != self.input_count:
-            raise ArityError(
+            raise InvalidConfig(
                 where=f"extension, family_id={self.family_id}",
                 given=f"a call that does not fit: expected {self.input_count} inputs, got {len(metas)}",
                 needed=f"{self.input_count} inputs",
+                clause="X6.2",
             )
         return tuple(self._infer(self.batching, list(metas), assume))
 

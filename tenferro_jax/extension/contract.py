@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
 
-from ..errors import ADRuleError, ArityError, InvalidConfig, MalformedFamilyId
+from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId
 from ..identity import Sealed
 from ..payload_text import require_annotated
 from ..shapes import TensorMeta, meta_of, struct
@@ -247,11 +247,12 @@ def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tup
             fix="Return (value,) for a single value.",
         )
     if len(outs) != count:
-        raise ArityError(
+        raise InvalidConfig(
             where=f"{method} of extension, family_id={op.family_id}",
             given=f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
             fix=f"Correct what {method} returns, or the count.",
+            clause={"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}.get(method, "X6.4"),
         )
     return tuple(outs)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import BackendFailure, InvalidConfig, MetaMismatchError, TenferroError
+from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, host_over_levels, over_levels
@@ -58,11 +58,12 @@ def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], wha
     return tuple(outs)
 
 
-def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> MetaMismatchError:
-    return MetaMismatchError(
+def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> InvalidConfig:
+    return InvalidConfig(
         where=f"{what} of extension, family_id={carrier.family_id}",
         given=f"outputs {', '.join(map(str, have)) or 'none'}",
         needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
+        clause="X7.1",
     )
 
 
@@ -108,11 +109,12 @@ def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
         )
     out = np.asarray(out)
     if not out.dtype.isnative:
-        raise MetaMismatchError(
+        raise InvalidConfig(
             where=where,
             given=f"{TensorMeta(out.dtype, out.shape)} of the dtype {out.dtype.str!r}, in the other byte order",
             needed="this machine's byte order",
             fix='Return out.astype(out.dtype.newbyteorder("=")).',
+            clause="X7.1",
         )
     return out
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig, MetaMismatchError
+from ..errors import ADRuleError, InvalidConfig
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
 from .carrier import BatchLevel, Extension
 from .contract import ExtensionOp, has_host_form, has_lowering
@@ -58,10 +58,9 @@ def apply(
       A tuple with one array for each output.
 
     Raises:
-      ArityError: a wrong number of arrays.
-      X64Error: a 64-bit NumPy array while 64-bit types are off.
-      MetaMismatchError: a route returned another dtype or shape than infer_output_meta.
-      InvalidConfig: a call in the lowering of an extension.
+      InvalidConfig: a wrong number of arrays; a route returned another dtype or shape than
+        infer_output_meta; or a call in the lowering of an extension.
+      DTypeError: a 64-bit NumPy array while 64-bit types are off.
       ADRuleError: later, if the call is differentiated and neither the op's class nor `rules` has a rule.
       DuplicateRule: later, if the call is differentiated and both have a rule.
       BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see `host_errors`.
@@ -112,7 +111,7 @@ def _is_plain(array: Any) -> bool:
 
 def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) -> list[Any]:
     if len(arrays) != carrier.input_count:
-        carrier.infer(*map(meta_of, arrays))  # raises the ArityError
+        carrier.infer(*map(meta_of, arrays))  # raises the error
     return family_primitive(carrier.family_id).bind(*arrays, op=carrier, rules=rules)
 
 
@@ -228,10 +227,11 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
     carrier = op.with_op(form)
     have, want = carrier.infer(*metas)[: op.output_count], op.infer(*metas)
     if have != want:
-        raise MetaMismatchError(
+        raise InvalidConfig(
             where=where,
             given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
             needed=f"one whose first outputs are {', '.join(map(str, want))}, the outputs of the op itself",
+            clause="X10.12",
         )
     return carrier
 
@@ -317,10 +317,11 @@ def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[Tensor
         raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Return None to use the vmap of the op.") from error
     want = mapped.infer(*metas)
     if moved != want:
-        raise MetaMismatchError(
+        raise InvalidConfig(
             where=where,
             given=f"outputs {', '.join(map(str, moved))}, batch axis first",
             needed=f"{', '.join(map(str, want))}, the outputs of the vmap of the op",
             fix="Return None to use the vmap of the op.",
+            clause="X13.2",
         )
     return carrier, out_axes

@@ -57,7 +57,7 @@ class ExtensionFactory:
         return self.op_class() if self.default is None and not needed else self.default
 
     def decode(self, payload: str) -> Any:
-        """The op of a JSON payload; PayloadError if the payload does not belong to this family."""
+        """The op of a JSON payload; InvalidConfig if the payload does not belong to this family."""
         return from_payload_json(payload, self.op_class)
 
 

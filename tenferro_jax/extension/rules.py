@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import jax.numpy as jnp
 
-from ..errors import ADRuleError, DuplicateRule, InvalidConfig, MetaMismatchError, NotDifferentiableError, require_kind
+from ..errors import ADRuleError, DuplicateRule, InvalidConfig, require_kind
 from ..identity import Sealed
 from ..jax_seam import graph_assumptions
 from ..shapes import Described, TensorMeta, meta_of
@@ -196,15 +196,16 @@ def require_rules(rules: Any, where: str, kind: Any = ExtensionRuleSet | None) -
     require_kind(rules, kind, where, "an ExtensionRuleSet", "Wrap the rules: ExtensionRuleSet(rule, ...).", "rules")
 
 
-def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> NotDifferentiableError:
+def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> ADRuleError:
     """The error for a slot whose derivative is needed but does not exist."""
     index = next(i for i, r in enumerate(results) if r is NOT_DIFFERENTIABLE)
-    return NotDifferentiableError(
+    return ADRuleError(
         family_id,
         kind,
         given=f"family_id {family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {index}",
         needed="a slot that has a derivative",
         fix="Differentiate with respect to other inputs, or stop the gradient of its inputs with jax.lax.stop_gradient.",
+        clause="X10.5",
     )
 
 
@@ -235,10 +236,11 @@ def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | Non
         if not absent(result) and not hasattr(result, "dtype"):
             raise InvalidConfig(where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE")
         if not absent(result) and (want is None or (result.dtype, tuple(result.shape)) != tuple(want)):
-            raise MetaMismatchError(
+            raise InvalidConfig(
                 where=f"{where}, entry {i}",
                 given=str(TensorMeta(result.dtype, tuple(result.shape))),
                 needed="None, because its primal has no tangents" if want is None else f"{TensorMeta(*want)}, as its primal",
+                clause="X10.8",
             )
 
 

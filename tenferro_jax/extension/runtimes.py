@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 
-from ..errors import DuplicateKernel, InvalidConfig, require_kind
+from ..errors import ExtensionRegistryError, InvalidConfig, require_kind
 from ..identity import Sealed
 from ..jax_seam import require_platforms
 from .family import parse_family_id
@@ -50,7 +50,7 @@ class ExtensionRuntimeSet(Sealed):
       *kernels: `Kernel` values.
 
     Raises:
-      DuplicateKernel: two kernels for one family and platform.
+      ExtensionRegistryError: two kernels for one family and platform.
       MalformedFamilyId, InvalidConfig: a malformed family_id, an unknown platform, a kernel that cannot be called.
 
     Example:
@@ -73,7 +73,7 @@ class ExtensionRuntimeSet(Sealed):
         for kernel in kernels:
             place = _place(kernel)
             if place in by_place:
-                raise DuplicateKernel(
+                raise ExtensionRegistryError(
                     where="ExtensionRuntimeSet",
                     given=f"a second kernel for family_id {kernel.family_id} on {kernel.platform}",
                     needed="at most one for a family and platform",
@@ -97,7 +97,7 @@ class ExtensionRuntimeSet(Sealed):
         return self._by_place.get((family_id, platform))
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
-        """A new set with the kernels of both and the routes selected in both; DuplicateKernel if they share a family and platform."""
+        """A new set with the kernels of both and the routes selected in both; it is an error if they share a family and platform."""
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
         return self._with(iter((*self, *other)), self.routes & other.routes)
 

@@ -54,8 +54,8 @@ def require_equal(a: Any, b: Any) -> None:
       b: another.
 
     Raises:
-      ShapeError: they differ.
-      UndecidedDimensionError: they are symbolic, JAX cannot decide, and no graph is recorded; the text names the constraint to add.
+      ShapeError: they differ; or they are symbolic, JAX cannot decide, and no graph is recorded;
+        the text names the constraint to add.
 
     Example:
       >>> require_equal(3, 2 + 1)
@@ -95,4 +95,5 @@ def nested_extension(family_id: str, inner: str) -> InvalidConfig:
         given=f"a call of extension {inner}",
         needed="standard ops only",
         fix="Write out the computation of the inner extension; only AD rules may call extensions.",
+        clause="X8.5",
     )

@@ -74,7 +74,7 @@ class GraphBuilder:
 
         Raises:
           ShapeError: a size that is neither symbolic nor a non-negative integer.
-          X64Error: a 64-bit array or spec while 64-bit types are off.
+          DTypeError: a 64-bit array or spec while 64-bit types are off.
         """
         if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or getattr(spec.dtype, "hasobject", False):
             raise InvalidConfig(

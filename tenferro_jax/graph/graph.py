@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
-from ..errors import ArityError, UnboundPlaceholder, UnexpectedBinding, Unsupported, require_kind
+from ..errors import InvalidConfig, Unsupported, require_kind
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
 from ..extension.rules import ExtensionRuleSet
@@ -242,16 +242,15 @@ class Graph(Sealed):
         """The flat outputs for flat inputs: one loop over the nodes, under any JAX transform.
 
         Raises:
-          UnboundPlaceholder, UnexpectedBinding: too few or too many arrays.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an array does not fit its input.
-          ShapeConstraintViolation: a guard does not hold at these sizes.
-          UndecidedDimensionError: the sizes are symbolic and a guard cannot be decided.
-          X64Error: the graph has 64-bit values while 64-bit types are off.
+          InvalidConfig: too few or too many arrays.
+          ShapeError, DTypeError: an array does not fit its input.
+          ShapeError: a guard does not hold at these sizes; or the sizes are symbolic and a guard
+            cannot be decided.
+          DTypeError: the graph has 64-bit values while 64-bit types are off.
           Unsupported: later, if an input has a tangent and a custom derivative was inlined (`lost_rules`).
         """
         if len(arrays) != self.input_count:
-            kind = UnboundPlaceholder if len(arrays) < self.input_count else UnexpectedBinding
-            raise kind(
+            raise InvalidConfig(
                 where="Graph",
                 given=f"{len(arrays)} inputs",
                 needed=f"{self.input_count}: {', '.join(self.input_names)}",
@@ -287,10 +286,10 @@ class Graph(Sealed):
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
-          UnboundPlaceholder, UnexpectedBinding, ArityError: the arguments have another nesting.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch, X64Error: an argument does not fit its
+          InvalidConfig: the arguments have another nesting.
+          ShapeError, DTypeError: an argument does not fit its
             input.
-          ShapeConstraintViolation: a guard does not hold at these sizes.
+          ShapeError: a guard does not hold at these sizes.
         """
         leaves = self.leaves(args, kwargs, "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")
@@ -300,20 +299,19 @@ class Graph(Sealed):
         """The arguments of a call, flat.
 
         Raises:
-          UnboundPlaceholder, UnexpectedBinding, ArityError: they have another nesting than the traced arguments.
+          InvalidConfig: they have another nesting than the traced arguments.
         """
         leaves, tree = jax.tree_util.tree_flatten(arguments(args, kwargs))
         if tree != self.in_tree:
             raise self._nesting_error(tree, where)
         return leaves
 
-    def _nesting_error(self, tree: Any, where: str) -> ArityError:
+    def _nesting_error(self, tree: Any, where: str) -> InvalidConfig:
         declared, given = self.input_names, leaf_names(tree, "args")
         missing = [name for name in declared if name not in given]
         extra = [name for name in given if name not in declared]
-        kind = UnboundPlaceholder if missing else UnexpectedBinding if extra else ArityError
         found = f"nothing for {', '.join(missing)}" if missing else f"an array too many, {', '.join(extra)}" if extra else "another nesting"
-        return kind(
+        return InvalidConfig(
             where=where,
             given=f"{found}: {tree}",
             needed=str(self.in_tree),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dimensions import Guard
-from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError
+from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..extension.carrier import Extension
 from ..jax_seam import is_symbolic_dim
 from ..ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
@@ -26,8 +26,8 @@ def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | 
     """dtype and shape of each output of an op with bodies, after a check that the bodies fit; None for other ops.
 
     Raises:
-      InvalidConfig: an invalid payload, or a body that is not a graph.
-      ArityError: a body has another number of inputs or outputs.
+      InvalidConfig: an invalid payload, or a body that is not a graph; or a body has another
+        number of inputs or outputs.
       ShapeError, DTypeError: an input or output of a body has another shape or dtype; the text names it.
     """
     check = _SIGNATURES.get(type(op))
@@ -181,7 +181,7 @@ def _carries(outputs: Metas, carry: Metas, where: str) -> None:
 
 def _agree(given: Metas, needed: Metas, where: str, noun: str, reason: str) -> None:
     if len(given) != len(needed):
-        raise ArityError(
+        raise InvalidConfig(
             where=where,
             given=f"{len(given)} of {noun}: {', '.join(map(str, given)) or 'none'}",
             needed=f"{len(needed)}, {reason}: {', '.join(map(str, needed)) or 'none'}",

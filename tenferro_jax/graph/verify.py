@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 
 from ..dimensions import Guard, canonical_guards
-from ..errors import MalformedGraph, TenferroError
+from ..errors import InvalidConfig, TenferroError
 from ..extension.carrier import Extension, MissingExtension
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp, call, require_inputs
@@ -43,7 +43,7 @@ def verify(graph: Graph) -> Graph:
     """Check a graph, and the bodies of its control flow, against every rule of `RULES`; returns it.
 
     Raises:
-      MalformedGraph: a rule is broken; the text names the rule and the place.
+      InvalidConfig: a rule is broken; the text names the rule and the place.
 
     Example:
       >>> import jax.numpy as jnp
@@ -60,7 +60,7 @@ def verify(graph: Graph) -> Graph:
         done.add(id(current))
         for rule in RULES:
             for breach in rule.broken(current):
-                raise MalformedGraph(
+                raise InvalidConfig(
                     where=f"{where}, rule {rule.name!r}",
                     given=breach,
                     needed=rule.says,

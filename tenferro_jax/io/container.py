@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import ArtifactError, InvalidConfig, LimitExceeded, Unsupported
+from ..errors import ArtifactError, InvalidConfig, Unsupported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Limits:
         """Refuse a size above a limit.
 
         Raises:
-          LimitExceeded: the text gives the size, the limit, and the argument that allows more.
+          ArtifactError: the text gives the size, the limit, and the argument that allows more.
         """
         most = getattr(self, name)
         if size > most:
-            raise LimitExceeded(
+            raise ArtifactError(
                 where=where,
                 given=f"{size} for {name}",
                 needed=f"at most {most}",
@@ -143,8 +143,8 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
     """The parts of graph bytes, after a check of length and digest.
 
     Raises:
-      ArtifactError: the bytes are truncated, changed, or not a graph.
-      LimitExceeded: there are more bytes than the limits allow.
+      ArtifactError: the bytes are truncated, changed, or not a graph; or there are more bytes
+        than the limits allow.
       Unsupported: a later release wrote the bytes.
     """
     everything = memoryview(content)

@@ -11,7 +11,7 @@ import jax.export
 from .. import jax_seam
 from ..dimensions import Guard, undecided
 from ..engine.exec_program import ExecProgram
-from ..errors import ArityError, InvalidConfig, TenferroError, Unsupported, first_line, require_kind
+from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
 from ..shapes import as_operand, require_x64_leaves
 from .exported import ExportedProgram, described, orders, with_derivatives
@@ -45,9 +45,8 @@ def export(
       Unsupported: an extension has no lowering (kernels and host code are not portable); JAX does not keep a custom call
         stable, the text names the op; the function has no derivative of this order.
       ADRuleError: an extension has no rule for the derivative.
-      UndecidedDimensionError: an extension needs two symbolic dimensions to be equal; the text names the constraint to add.
-      X64Error: a 64-bit spec while 64-bit types are off.
-      DTypeError: a spec that is not an array.
+      ShapeError: an extension needs two symbolic dimensions to be equal; the text names the constraint to add.
+      DTypeError: a 64-bit spec while 64-bit types are off; or a spec that is not an array.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -63,7 +62,7 @@ def export(
         fn = fn.graph
     if isinstance(fn, Graph):
         if specs:
-            raise ArityError(where="export", given="a graph and specs", needed="only a graph, because a graph has its specs")
+            raise InvalidConfig(where="export", given="a graph and specs", needed="only a graph, because a graph has its specs")
         graph, guards = fn.unified(), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)

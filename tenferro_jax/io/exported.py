@@ -18,15 +18,7 @@ import jax.export
 
 from .. import jax_seam
 from ..dimensions import require_constraints
-from ..errors import (
-    PlaceholderShapeMismatch,
-    TenferroError,
-    UnboundPlaceholder,
-    UnexpectedBinding,
-    Unsupported,
-    first_line,
-    require_kind,
-)
+from ..errors import InvalidConfig, ShapeError, TenferroError, Unsupported, first_line, require_kind
 from ..extension.contract import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..jax_seam import Module
@@ -77,7 +69,7 @@ class ExportedProgram:
 
         Raises:
           Unsupported: a family is not registered in this process, or under another major version.
-          PayloadError: a payload does not belong to its family.
+          InvalidConfig: a payload does not belong to its family.
 
         Example:
           >>> import jax.numpy as jnp
@@ -97,10 +89,10 @@ class ExportedProgram:
         Under jit it becomes a part of the caller's program; under grad its exported derivative is used, up to `vjp_order` times.
 
         Raises:
-          X64Error: a 64-bit array while 64-bit types are off.
-          UnboundPlaceholder, UnexpectedBinding: the arguments have another nesting.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch, PlaceholderDtypeMismatch: an argument does not fit its input.
-          ShapeConstraintViolation: a constraint of the symbols does not hold.
+          DTypeError: a 64-bit array while 64-bit types are off.
+          InvalidConfig: the arguments have another nesting.
+          ShapeError, DTypeError: an argument does not fit its input.
+          ShapeError: a constraint of the symbols does not hold.
           Unsupported: differentiated more than `vjp_order` times, or called on another platform or number of devices than exported for.
 
         Example:
@@ -113,8 +105,7 @@ class ExportedProgram:
         require_x64_leaves(args, "exported program")
         leaves, tree = jax.tree.flatten((args, {}))
         if tree != self.exported.in_tree:
-            kind = UnexpectedBinding if len(leaves) > len(self.exported.in_avals) else UnboundPlaceholder
-            raise kind(
+            raise InvalidConfig(
                 where="exported program",
                 given=f"arguments {tree}",
                 needed=f"{self.exported.in_tree}",
@@ -129,7 +120,7 @@ class ExportedProgram:
         except ValueError as error:
             why, devices = jax_seam.refused_for(error)
             if why == "sizes":  # of symbols that JAX solves for
-                raise PlaceholderShapeMismatch(
+                raise ShapeError(
                     where="exported program",
                     given=", ".join(map(str, given)),
                     needed=f"{', '.join(map(str, declared))}, each symbol 1 or more{''.join(f', {text}' for text in self.constraints)}",
@@ -265,12 +256,12 @@ def load_exported(
       limits: `file_bytes`; for the manifest `record_bytes`, `nodes` (extension calls), `payload_bytes`, `text_bytes`.
 
     Raises:
-      ArtifactError: the content is truncated, changed, or was not written by `ExportedProgram.save`.
-      LimitExceeded: the content exceeds the limits.
+      ArtifactError: the content is truncated, changed, or was not written by
+        `ExportedProgram.save`; or the content exceeds the limits.
       Unsupported: this JAX cannot read a program of another JAX, both are named; an extension is registered in this process
         under another major version, or, with `check_extensions`, not at all.
       MalformedFamilyId: a family_id in the program cannot be read.
-      PayloadError: with `check_extensions`, a payload does not belong to its family.
+      InvalidConfig: with `check_extensions`, a payload does not belong to its family.
       OSError: the file cannot be read.
 
     Example:

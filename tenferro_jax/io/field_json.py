@@ -56,7 +56,7 @@ def field_json(value: object, where: str, tensor: Number, graph: Number, dimensi
     """A field as JSON: leaves as in payload text; arrays, graphs and dimensions by the given functions.
 
     Raises:
-      PayloadError: a value that no standard op holds.
+      InvalidConfig: a value that no standard op holds.
     """
     if type(value) is tuple:
         return [field_json(item, where, tensor, graph, dimension) for item in value]

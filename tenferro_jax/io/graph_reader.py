@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..dimensions import Guard, read_dimension, read_scope
-from ..errors import PayloadError, TenferroError, Unsupported
+from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..extension.carrier import BatchLevel, Extension, Levels, MissingExtension
 from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
@@ -79,11 +79,10 @@ class GraphReader:
         """The graph, verified.
 
         Raises:
-          ArtifactError: a writer would not write these records.
-          LimitExceeded: the records exceed the limits.
-          MalformedGraph: the graph breaks a rule.
-          MalformedFamilyId, Unsupported, PayloadError: an extension cannot be read.
-          X64Error: the graph has 64-bit values and 64-bit types are off.
+          ArtifactError: a writer would not write these records; or the records exceed the limits.
+          InvalidConfig: the graph breaks a rule.
+          MalformedFamilyId, Unsupported, InvalidConfig: an extension cannot be read.
+          DTypeError: the graph has 64-bit values and 64-bit types are off.
         """
         try:
             for line in self._lines():
@@ -218,7 +217,7 @@ class GraphReader:
             raise
         except Exception as error:
             given, cause = f"{payload!r:.100}: {type(error).__name__}: {error}", error
-        raise PayloadError(
+        raise InvalidConfig(
             where=f"{self._where}, line {self._line}",
             given=given,
             needed=f"the payload of an op of {family_id}",

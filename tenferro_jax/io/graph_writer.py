@@ -53,8 +53,8 @@ class GraphWriter:
         Raises:
           Unsupported: what the format cannot express: symbols of two scopes, a pytree class or a batch axis without a plain
             name; or what no reader accepts.
-          InvalidConfig: two nodes that differ only in their runtimes.
-          PayloadError: an extension's payload or a pytree class's static data has no text.
+          InvalidConfig: two nodes that differ only in their runtimes; or an extension's payload
+            or a pytree class's static data has no text.
         """
         pending = [root]
         while pending:

@@ -19,7 +19,7 @@ import jax
 import jax.export
 from jax.tree_util import PyTreeDef, default_registry
 
-from ..errors import Duplicate, InvalidConfig, PayloadError, Unsupported, first_line
+from ..errors import Duplicate, InvalidConfig, Unsupported, first_line
 from ..jax_seam import refused_for
 from .field_json import field_json, field_value
 
@@ -175,7 +175,7 @@ def _static_json(static: object, name: str) -> Any:
     try:
         return field_json(static, where, _beyond, _beyond, _beyond)
     except ValueError as error:
-        raise PayloadError(
+        raise InvalidConfig(
             where=where,
             given=f"{static!r:.100}",
             needed="None, bool, int, float, complex, str, bytes, dtype, and tuples of them",
@@ -208,7 +208,7 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
     Raises:
       Unsupported: a node other than tuple, list, None, dict with text or integer keys, and
         classes with a name; a class that flattens its instances in several ways.
-      PayloadError: static data that no payload may hold.
+      InvalidConfig: static data that no payload may hold.
     """
     if tree.node_data() is None:
         return 0

@@ -21,10 +21,10 @@ def to_wire(graph: Graph) -> bytes:
       graph: any graph, of standard ops and extensions.
 
     Raises:
-      InvalidConfig: not a graph, or two nodes that differ only in their runtimes.
+      InvalidConfig: not a graph, or two nodes that differ only in their runtimes; or an
+        extension's payload, or static data of a pytree class, has no text.
       Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or dimensions or constraints
         beyond the bounds of a reader.
-      PayloadError: an extension's payload, or static data of a pytree class, has no text.
 
     Example:
       >>> import jax.numpy as jnp
@@ -52,15 +52,14 @@ def from_wire(
       limits: the limits of the reader; `to_wire` also writes graphs beyond the defaults, which need higher limits here.
 
     Raises:
-      ArtifactError: the bytes are truncated, changed, or not written by `to_wire`.
-      LimitExceeded: the bytes exceed the limits.
-      MalformedGraph: the graph breaks a rule.
+      ArtifactError: the bytes are truncated, changed, or not written by `to_wire`; or the bytes
+        exceed the limits.
+      InvalidConfig: the graph breaks a rule; a payload does not belong to its family; or no
+        bytes, or no limits.
       MalformedFamilyId: an extension's family_id cannot be read.
       Unsupported: an extension's family is not registered, or only under another major version; a pytree class is not
         registered; an op or a version of the format of a later release.
-      PayloadError: a payload does not belong to its family.
-      X64Error: the graph has 64-bit values and 64-bit types are off.
-      InvalidConfig: no bytes, or no limits.
+      DTypeError: the graph has 64-bit values and 64-bit types are off.
 
     Example:
       >>> import jax.numpy as jnp
@@ -81,7 +80,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
       path: the file; an existing file is replaced after everything is written.
 
     Raises:
-      InvalidConfig, Unsupported, PayloadError: as `to_wire`; or not a path.
+      InvalidConfig, Unsupported: as `to_wire`; or not a path.
       OSError: the file cannot be written.
 
     Example:
@@ -109,7 +108,7 @@ def load_graph(
       limits: as for `from_wire`.
 
     Raises:
-      ArtifactError, LimitExceeded, MalformedGraph, MalformedFamilyId, Unsupported, PayloadError, X64Error: as `from_wire`; the
+      ArtifactError, InvalidConfig, MalformedFamilyId, Unsupported, DTypeError: as `from_wire`; the
         text names the file.
       InvalidConfig: not a path, or not limits.
       OSError: the file cannot be read.

@@ -12,7 +12,7 @@ import jax.errors
 import numpy as np
 
 from ..dimensions import require_equal
-from ..errors import ArityError, DTypeError, InvalidConfig, ShapeError, TenferroError, UndecidedDimensionError
+from ..errors import DTypeError, InvalidConfig, ShapeError, TenferroError
 from ..identity import Sealed
 from ..shapes import TensorMeta, meta_of, require_x64, struct, x64_enabled
 from .fields import wrong_field
@@ -47,8 +47,8 @@ class StdTensorOp(Sealed):
         """dtype and shape of each output, for concrete and symbolic shapes.
 
         Raises:
-          ArityError: a wrong number of inputs.
-          InvalidConfig: dtypes or shapes that the definition refuses; the text includes JAX's own.
+          InvalidConfig: a wrong number of inputs; or dtypes or shapes that the definition
+            refuses; the text includes JAX's own.
         """
         return _infer(self, metas, x64_enabled())
 
@@ -98,11 +98,12 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
     except TenferroError:
         raise
     except jax.errors.InconclusiveDimensionOperation as error:
-        raise UndecidedDimensionError(
+        raise ShapeError(
             where=str(op),
             given=f"inputs {', '.join(map(str, metas))}: {str(error).splitlines()[0]}",
             needed="sizes that JAX can compare",
             fix="Use concrete sizes, or symbols of jax.export.symbolic_shape with constraints.",
+            clause="X7.3",
         ) from error
     except Exception as error:  # JAX raises many types
         raise InvalidConfig(
@@ -133,8 +134,8 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
     """Refuse what lax would accept: wrong fields, dtypes and axes, and breaches of the op's own constraints.
 
     Raises:
-      InvalidConfig, ArityError, DTypeError, ShapeError: the text names the op.
-      X64Error: a field is a 64-bit dtype or array while JAX would narrow it.
+      InvalidConfig, DTypeError, ShapeError: the text names the op.
+      DTypeError: a field is a 64-bit dtype or array while JAX would narrow it.
     """
     require_fields(op)
     for name in getattr(op, "__dataclass_fields__", {}) if not x64_enabled() else ():
@@ -158,5 +159,5 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
 def _require_constraints(op: StdTensorOp, operands: Sequence[Any]) -> None:
     """Check the number of operands, and what lax does not check itself."""
     if op.input_count is not None and len(operands) != op.input_count:
-        raise ArityError(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")
+        raise InvalidConfig(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")
     op.check(*operands)

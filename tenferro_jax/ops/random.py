@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..errors import InvalidConfig, X64Error
+from ..errors import DTypeError, InvalidConfig
 from ..shapes import x64_enabled
 from .fields import DType, Size
 from .op import INTEGER, Binary, StdTensorOp, op
@@ -88,7 +88,7 @@ class RandomBits(StdTensorOp):
         """C1."""
         _require_shape(self)
         if self.bit_width == 64 and not x64_enabled():
-            raise X64Error(
+            raise DTypeError(
                 where="RandomBits",
                 given="64 bits while 64-bit types are off",
                 needed="64-bit types on",

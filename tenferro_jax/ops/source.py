@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..errors import ArityError, DTypeError
+from ..errors import DTypeError, InvalidConfig
 from .fields import Array, DType, Size
 from .op import StdTensorOp, op
 
@@ -112,7 +112,7 @@ class OptimizationBarrier(StdTensorOp):
     def check(self, *operands: Any) -> None:
         """C1."""
         if not operands:
-            raise ArityError(where="OptimizationBarrier", given="no input", needed="at least one")
+            raise InvalidConfig(where="OptimizationBarrier", given="no input", needed="at least one")
 
     def apply(self, *xs: Any) -> Any:
         return lax.optimization_barrier(xs)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..errors import DTypeError, InvalidConfig, NonScalarGrad
+from ..errors import DTypeError, InvalidConfig
 from .record import Handle, Leaf, Record, inputs_of, to_graph, walk
 
 Arrays: TypeAlias = Sequence[jax.Array]
@@ -68,10 +68,10 @@ def require_scalar(y: Handle) -> None:
     """Refuse the gradient of a tensor that is not a floating scalar.
 
     Raises:
-      NonScalarGrad: y is not a floating tensor of shape ().
+      InvalidConfig: y is not a floating tensor of shape ().
     """
     if y.shape != () or not jnp.issubdtype(y.dtype, jnp.floating):
-        raise NonScalarGrad(
+        raise InvalidConfig(
             where="grad",
             given=str(y.meta),
             needed="a floating tensor of shape ()",

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..einsum.einsum_plan import Optimize, Plan, plan_einsum, run_plan
 from ..einsum.notation import parse_interleaved
-from ..errors import DTypeError, X64Error
+from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import precision_names
 from ..ops.fields import Precision
@@ -47,13 +47,13 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
       An array, or a TracedTensor if an operand is one.
 
     Raises:
-      EquationError: the equation cannot be read; the text points at the character.
-      ArityError: another number of operands than of terms.
-      ShapeError, UndecidedDimensionError: a rank or a size does not fit, or two symbolic sizes may
+      InvalidConfig: the equation cannot be read; the text points at the character; another number
+        of operands than of terms; or an unknown algorithm or precision, or a path that does not
+        fit.
+      ShapeError: a rank or a size does not fit, or two symbolic sizes may
         not be equal.
-      DTypeError, X64Error: not arrays, an unknown dtype, a real dtype for complex operands, or
+      DTypeError: not arrays, an unknown dtype, a real dtype for complex operands, or
         integers or a dtype that need 64 bits while 64-bit types are off.
-      InvalidConfig: an unknown algorithm or precision, or a path that does not fit.
 
     Gradient: of any order, forward and reverse, through standard ops.
 
@@ -131,7 +131,7 @@ def _result_dtype(given: Any) -> Any:
             fix="Leave it out for the operands' own.",
         ) from error
     if (narrow := canonical_dtype(dtype)) != dtype:
-        raise X64Error(
+        raise DTypeError(
             where=where,
             given=f"{dtype.name} while 64-bit types are off",
             needed=f"64-bit types on, or {narrow.name}",

@@ -10,14 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from ..engine.engine import Engine
-from ..errors import (
-    DuplicateBinding,
-    InvalidConfig,
-    PlaceholderDtypeMismatch,
-    UnboundPlaceholder,
-    UnexpectedBinding,
-    require_kind,
-)
+from ..errors import DTypeError, InvalidConfig, require_kind
 from ..graph.graph import Graph
 from ..shapes import meta_of, solve_sizes
 from .record import Array, Handle, Leaf, concrete, is_number, number, to_graph
@@ -44,12 +37,12 @@ def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: 
       works under every transform.
 
     Raises:
-      UnboundPlaceholder, UnexpectedBinding, DuplicateBinding: an input without an array, an array
+      InvalidConfig: an input without an array, an array
         for an unknown input or one with attached data, two arrays for one input.
-      PlaceholderDtypeMismatch, PlaceholderRankMismatch, PlaceholderShapeMismatch: an array does
+      DTypeError, ShapeError: an array does
         not fit its input.
-      ShapeConstraintViolation: a guard does not hold at these sizes.
-      DTypeError, X64Error: not a concrete array.
+      ShapeError: a guard does not hold at these sizes.
+      DTypeError: not a concrete array.
     All of these are raised before anything is compiled or uploaded.
 
     Example:
@@ -100,21 +93,21 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
     for key, value in wanted.items():
         leaf = key.source if isinstance(key, Handle) else by_name.get(key)
         if not isinstance(leaf, Leaf) or leaf not in leaves:
-            raise UnexpectedBinding(
+            raise InvalidConfig(
                 where="eval",
                 given=f"an array for {key!r}",
                 needed=f"inputs of this program: {', '.join(map(repr, by_name)) or 'none'}",
             )
         if leaf in found:
             is_attached = leaf.array is not None
-            raise DuplicateBinding(
+            raise InvalidConfig(
                 where=leaf.label,
                 given="an array for an input with attached data" if is_attached else "a second array",
                 needed="one array for each input",
             )
         found[leaf] = _array(leaf, value)
     if missing := [leaf for leaf in leaves if leaf not in found]:
-        raise UnboundPlaceholder(
+        raise InvalidConfig(
             where="eval",
             given=f"no array for {', '.join(f'{leaf.name!r}: {leaf.meta}' for leaf in missing)}",
             needed="an array for each input",
@@ -134,7 +127,7 @@ def _array(leaf: Leaf, value: ArrayLike) -> Array:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(value, leaf.meta.dtype)
         if dtype != leaf.meta.dtype:
-            raise PlaceholderDtypeMismatch(
+            raise DTypeError(
                 where=leaf.label,
                 given=f"the number {value}",
                 needed=str(leaf.meta),

@@ -88,8 +88,7 @@ def concrete(value: object, where: str) -> Array:
     """A concrete array, of any kind that JAX accepts.
 
     Raises:
-      DTypeError: not an array, or a tracer.
-      X64Error: a 64-bit array while 64-bit types are off.
+      DTypeError: not an array, or a tracer; or a 64-bit array while 64-bit types are off.
     """
     if isinstance(value, jax.core.Tracer | Handle):
         lazy = isinstance(value, Handle)

@@ -116,7 +116,7 @@ class TracedTensor(Handle):
             "2*n+1"; equal names mean equal sizes in all tensors.
 
         Raises:
-          ShapeError, X64Error: an invalid size, or a 64-bit dtype while 64-bit types are off.
+          ShapeError, DTypeError: an invalid size, or a 64-bit dtype while 64-bit types are off.
 
         Example:
           >>> import numpy as np
@@ -144,8 +144,8 @@ class TracedTensor(Handle):
             symbolic sizes serves arrays of any size.
 
         Raises:
-          DTypeError, X64Error: not a concrete array, or a 64-bit one while 64-bit types are off.
-          PlaceholderRankMismatch, PlaceholderShapeMismatch: the array has another shape.
+          DTypeError: not a concrete array, or a 64-bit one while 64-bit types are off.
+          ShapeError: the array has another shape.
 
         Example:
           >>> TracedTensor.from_array([1.0, 2.0], "w", shape=("n",))
@@ -277,7 +277,7 @@ class TracedTensor(Handle):
           it. For a complex wrt it is the conjugate of the direction of steepest ascent.
 
         Raises:
-          NonScalarGrad: not a floating scalar.
+          InvalidConfig: not a floating scalar.
           DTypeError: a wrt is neither floating nor complex.
           ADRuleError, Unsupported: an op has no derivative.
 

@@ -41,7 +41,7 @@ def trace(
     Raises:
       Unsupported: a primitive that no standard op covers; the text names it and its source line.
       InvalidConfig: not a function, or a static argument that does not exist.
-      X64Error: a 64-bit spec while 64-bit types are off.
+      DTypeError: a 64-bit spec while 64-bit types are off.
 
     Example:
       >>> import jax, jax.numpy as jnp

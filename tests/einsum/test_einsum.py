@@ -12,7 +12,7 @@ from opt_einsum.testing import rand_equation
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, TracedTensor, einsum, eval_all
-from tenferro_jax.errors import ArityError, DTypeError, EquationError, InvalidConfig, ShapeError, UndecidedDimensionError, X64Error
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.ops.contraction import DotGeneral, precision_names
 
 from ..helpers import each_ends_in, ends_in
@@ -145,7 +145,7 @@ def test_a_narrower_preferred_element_type_is_that_of_the_result():
         ),
         (lambda: einsum("ij->i", x, preferred_element_type="wide"), DTypeError, "preferred_element_type: given 'wide'; needed a dtype"),
     )
-    with jax.enable_x64(False), pytest.raises(X64Error, match=r"preferred_element_type: given float64 while .* or float32") as error:
+    with jax.enable_x64(False), pytest.raises(DTypeError, match=r"preferred_element_type: given float64 while .* or float32") as error:
         einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
     assert "array" not in str(error.value)
 
@@ -274,7 +274,7 @@ def test_symbolic_sizes():
     np.testing.assert_array_equal(einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]]))
     ends_in(
         lambda: einsum("i,i->", TracedTensor.input("a", np.float64, ("n",)), TracedTensor.input("b", np.float64, ("m",))),
-        UndecidedDimensionError,
+        ShapeError,
         "n and m",
     )
 
@@ -288,18 +288,18 @@ def test_a_chain_is_dot_products_without_transposes():
 
 ONES = np.ones((2, 3))
 WRONG = {
-    "ij->k": ([ONES], EquationError, r"character 4: .*output label 'k'"),
-    "ij,jk->ii": ([ONES, ONES], EquationError, "output label 'i' twice"),
+    "ij->k": ([ONES], InvalidConfig, r"character 4: .*output label 'k'"),
+    "ij,jk->ii": ([ONES, ONES], InvalidConfig, "output label 'i' twice"),
     "ij,jk": ([ONES, ONES], ShapeError, "operand 1, axis 0: .*'j' of size 2, and of size 3 before, in operand 0"),
     "ii": ([ONES], ShapeError, "'i' of size 3"),
-    "ij,j": ([ONES], ArityError, "1 operands; needed 2"),
-    "...,...": ([ONES], ArityError, "1 operands; needed 2"),
+    "ij,j": ([ONES], InvalidConfig, "1 operands; needed 2"),
+    "...,...": ([ONES], InvalidConfig, "1 operands; needed 2"),
     "i": ([ONES], ShapeError, "rank 2; needed rank 1|shape"),
     "...ijk": ([ONES], ShapeError, "at least rank 3"),
-    "i1": ([ONES], EquationError, r"the character '1'\n  i1\n   \^"),
-    "i..j": ([ONES], EquationError, "three dots"),
-    "...i...": ([ONES], EquationError, "second ellipsis"),
-    "...i->i": ([ONES], EquationError, "ellipsis in the operands but not in the output"),
+    "i1": ([ONES], InvalidConfig, r"the character '1'\n  i1\n   \^"),
+    "i..j": ([ONES], InvalidConfig, "three dots"),
+    "...i...": ([ONES], InvalidConfig, "second ellipsis"),
+    "...i->i": ([ONES], InvalidConfig, "ellipsis in the operands but not in the output"),
     "...a,...b": ([np.ones((2, 3)), np.ones((3, 3))], ShapeError, "of size 3, and of size 2"),
     "ii->": ([np.ones((1, 3))], ShapeError, "'i' of size 3, and of size 1 before"),
 }
@@ -316,9 +316,9 @@ def test_refusals(equation):
 
 def test_what_is_no_equation_or_operand():
     each_ends_in(
-        (lambda: einsum(ONES, ONES), EquationError, "Pass the equation first"),
+        (lambda: einsum(ONES, ONES), InvalidConfig, "Pass the equation first"),
         (lambda: einsum("ij", "text"), DTypeError, "operand 0"),
-        (lambda: einsum("ij"), ArityError),
+        (lambda: einsum("ij"), InvalidConfig, "given 0 operands; needed 1"),
     )
 
 

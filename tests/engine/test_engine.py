@@ -19,7 +19,7 @@ import pytest
 from ext_tropical import tropical_einsum
 from tenferro_jax import Engine, Graph, compile_std_to_exec, export, grad, trace
 from tenferro_jax.engine import Cost, Progress
-from tenferro_jax.errors import ADRuleError, ArityError, DTypeError, InvalidConfig, ShapeError, Unsupported, X64Error
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
@@ -202,9 +202,13 @@ def test_arguments_that_do_not_fit_are_typed_errors_and_good_ones_still_run():
                 (lambda: call(np.ones(2, np.float32)), DTypeError, "float32"),
                 (lambda: call(np.ma.masked_array(np.ones(2), [True, False])), DTypeError),
                 (lambda: call(np.ones(2, np.dtype("float64").newbyteorder())), DTypeError),
-                ((lambda: call(*wrong) for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},))), ArityError),
+                (
+                    (lambda: call(*wrong) for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},))),
+                    InvalidConfig,
+                    "nothing for|an array too many",
+                ),
             )
-            with jax.enable_x64(False), pytest.raises(X64Error):
+            with jax.enable_x64(False), pytest.raises(DTypeError, match="while 64-bit types are off"):
                 call(np.ones(2))
     scalar = trace(lambda x: x * 2, jax.ShapeDtypeStruct((), F64))
     assert [engine.eval(scalar, v).item() for v in (1.5, np.float64(1.5), jnp.asarray(1.5))] == [3.0] * 3
@@ -217,12 +221,12 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
     assert engine.eval(narrow, np.int32(3)) == 6
     with jax.enable_x64(False):
         assert engine.eval(narrow, np.int32(3)) == 6
-        ends_in(lambda: engine.eval(narrow, np.int64(2**40)), X64Error)
+        ends_in(lambda: engine.eval(narrow, np.int64(2**40)), DTypeError, "while 64-bit types are off")
     assert engine.stats()[:3] == (0, 2, 2)
     wide = trace(lambda i: i.astype(F64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
     program = engine.compile(wide)
     with jax.enable_x64(False):
-        ends_in((lambda: call(np.ones(2, np.int32)) for call in (lambda x: engine.eval(wide, x), program)), X64Error)
+        ends_in((lambda: call(np.ones(2, np.int32)) for call in (lambda x: engine.eval(wide, x), program)), DTypeError, "64-bit types")
 
 
 def told(event):

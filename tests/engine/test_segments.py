@@ -12,7 +12,7 @@ from benchmarks.measure import canonical_hlo
 from ext_tropical import tropical_einsum
 from tenferro_jax import Engine, GraphBuilder, compile_std_to_exec, export, trace
 from tenferro_jax.engine.instruction import HostStep, Segment
-from tenferro_jax.errors import BackendFailure, InvalidConfig, Unsupported, X64Error
+from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.ops.linalg import Solve, ValidateNonsingular
@@ -125,7 +125,7 @@ def test_refusals():
         (lambda: compile_std_to_exec(lambda x: x), InvalidConfig, "needed a Graph"),
     )
     graph = trace(lambda i: i.astype(np.float64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
-    with jax.enable_x64(False), pytest.raises(X64Error):
+    with jax.enable_x64(False), pytest.raises(DTypeError, match="64-bit types"):
         compile_std_to_exec(graph)
 
 

@@ -24,7 +24,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
-from tenferro_jax.errors import ArityError, DTypeError, EquationError, InvalidConfig, PayloadError, ShapeError, X64Error
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
 
@@ -47,7 +47,7 @@ A, B = np.ones((2, 3)), np.ones((3, 4))
     ],
 )
 def test_equations_point_at_the_character(call, equation, column, text):
-    with pytest.raises(EquationError) as error:
+    with pytest.raises(InvalidConfig) as error:
         call(equation, A, B)
     assert text in str(error.value)
     assert f"\n  {equation}\n  {' ' * column}^\n" in str(error.value)
@@ -64,16 +64,16 @@ def test_equations_point_at_the_character(call, equation, column, text):
     ],
 )
 def test_what_is_no_step(equation, column, text):
-    with pytest.raises(EquationError) as error:
+    with pytest.raises(InvalidConfig) as error:
         TropicalEinsum(max_plus, equation)
     assert text in str(error.value)
     assert f"\n  {equation}\n  {' ' * column}^\n" in str(error.value)
 
 
 def test_equation_of_another_type():
-    with pytest.raises(EquationError, match="labels of operand 0: given ndarray"):
+    with pytest.raises(InvalidConfig, match="labels of operand 0: given ndarray"):
         tropical_einsum(A, A, B)
-    with pytest.raises(EquationError, match="labels of operand 1: given int"):
+    with pytest.raises(InvalidConfig, match="labels of operand 1: given int"):
         tropical_einsum(A, [0, 1], B, 3)
 
 
@@ -81,9 +81,9 @@ def test_equation_of_another_type():
 def test_wrong_numbers_of_operands(call):
     for equation in ("ij,jk->ik", "ij,jk,kl->il", "...ij,jk->...ik"):
         for given in ((), (A,), (A, B, B, B)):
-            with pytest.raises(ArityError, match=f"given {len(given)} operands; needed {equation.count(',') + 1}"):
+            with pytest.raises(InvalidConfig, match=f"given {len(given)} operands; needed {equation.count(',') + 1}"):
                 call(equation, *given)
-    with pytest.raises(EquationError, match="not text"):
+    with pytest.raises(InvalidConfig, match="not text"):
         call(A)
 
 
@@ -152,7 +152,7 @@ def test_shapes_and_dtypes():
     for dtype in (np.complex128, np.uint8, bool, np.int16):
         with pytest.raises(DTypeError, match=rf"given dtype {np.dtype(dtype).name} under max_plus; needed one of float64"):
             tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype))
-    with jax.enable_x64(False), pytest.raises(X64Error, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
+    with jax.enable_x64(False), pytest.raises(DTypeError, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
         tropical_einsum("ij,jk->ik", 2**40 + A.astype(int), B.astype(int))
 
 
@@ -181,7 +181,7 @@ def test_payload():
             factory.decode(payload_json(op).replace("tenferro-ext-tropical.max_plus.v1", wrong))
     with pytest.raises(InvalidConfig, match="accumulate: given 'float64'; needed None or 'float32'"):
         tropical_einsum("ij,jk->ik", A, B, accumulate="float64")
-    with pytest.raises(PayloadError, match="member of Ties"):
+    with pytest.raises(InvalidConfig, match="member of Ties"):
         TropicalEinsum(max_plus, "ij,jk->ik", ties="first")
 
 
@@ -204,7 +204,7 @@ def test_accumulate_is_for_sixteen_bits():
         with pytest.raises(DTypeError, match="accumulate='float32' with"):
             tropical_einsum("ij,jk->ik", A.astype(dtype), B.astype(dtype), accumulate="float32")
     assert tropical_einsum("ij,jk->ik", A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype == np.float32
-    with pytest.raises(PayloadError, match="member of Outputs"):
+    with pytest.raises(InvalidConfig, match="member of Outputs"):
         TropicalEinsum(max_plus, "ij,jk->ik", "value")
 
 
@@ -220,10 +220,10 @@ def test_errors_of_long_equations_show_the_step_and_the_ends():
     assert "in the output" not in str(error.value)
     with pytest.raises(ShapeError, match=r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output"):
         plan_tropical_einsum("a,b,c->abc", *[(2**20,)] * 3, memory_limit=10**8)
-    with pytest.raises(EquationError, match="character 7244: given the character '1'") as wrong:
+    with pytest.raises(InvalidConfig, match="character 7244: given the character '1'") as wrong:
         plan_tropical_einsum(equation.replace("->", "1->"), *shapes)
     line, mark = str(wrong.value).splitlines()[1:3]
     assert line[mark.index("^")] == "1"
-    with pytest.raises(ArityError) as few:
+    with pytest.raises(InvalidConfig, match="given 1 operands") as few:
         tenferro_jax.einsum(equation, np.ones((2, 2)))
     assert max(map(len, map(str, (error.value, wrong.value, few.value)))) < 600

@@ -12,7 +12,7 @@ import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus
 from ext_tropical.step.weighted_sum import Place, WeightedSum
 from tenferro_jax import check_extension
-from tenferro_jax.errors import ArityError, DTypeError, PayloadError, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 
 from ..sweep import some
@@ -154,7 +154,7 @@ def test_symbolic_sizes():
     ((max_plus, "ij,jk->ik", (), "out"), "field places"),
 ])  # fmt: skip
 def test_payloads_that_mean_nothing(payload, text):
-    with pytest.raises(PayloadError, match=text):
+    with pytest.raises(InvalidConfig, match=text):
         WeightedSum(*payload)
 
 
@@ -165,7 +165,7 @@ def test_inputs_that_do_not_fit():
         apply(op, a, b, v, b)
     with pytest.raises(DTypeError, match="float32 or float64"):
         apply(op, *(x.astype(np.float16) for x in (a, b, v, a)))
-    with pytest.raises(ArityError):
+    with pytest.raises(InvalidConfig, match="expected 4 inputs, got 3"):
         apply(op, a, b, v)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tenferro_jax import TracedTensor, export, routes
-from tenferro_jax.errors import DTypeError, InvalidConfig, MetaMismatchError, PayloadError, UndecidedDimensionError, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, require_equal
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
@@ -54,10 +54,11 @@ def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
     if form == "residual":
         np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
         return
+    needed = "an op of family" if form in ("number", "family") else r"one whose first outputs are float64\["
     ends_in(
         (lambda: run(X) for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum()))),
-        InvalidConfig if form in ("number", "family") else MetaMismatchError,
-        r"differentiable_form of extension test-package\.formed_square\.v1",
+        InvalidConfig,
+        rf"differentiable_form of extension test-package\.formed_square\.v1: .*needed {needed}",
     )
 
 
@@ -228,7 +229,7 @@ def test_the_constraint_that_is_named_is_one_that_jax_takes():
     (n,) = jax.export.symbolic_shape("n")
     ends_in(
         lambda: jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64)),
-        UndecidedDimensionError,
+        ShapeError,
         r"constraints=\('mod\(n, 2\) == 0',\)",
     )
     (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
@@ -257,14 +258,14 @@ Payload = made("Payload", fields={"value": object | Mutable}, family_id="test-pa
     ids=str,
 )
 def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
-    ends_in(lambda: Payload(value), PayloadError, rf"test-package\.payload_mistakes\.v1\), field value.*{text}")
+    ends_in(lambda: Payload(value), InvalidConfig, rf"test-package\.payload_mistakes\.v1\), field value.*{text}")
 
 
 @pytest.mark.clause("X4.1")
 def test_a_field_that_only_the_constructor_has_is_refused():
     Init = made("Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1")
 
-    ends_in(lambda: Init(1), PayloadError, r"test-package\.init_var\.v1\): given a field annotated with InitVar")
+    ends_in(lambda: Init(1), InvalidConfig, r"test-package\.init_var\.v1\): given a field annotated with InitVar")
 
 
 @pytest.mark.clause("X8.11")

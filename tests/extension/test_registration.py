@@ -10,7 +10,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, trace
-from tenferro_jax.errors import Duplicate, InvalidConfig, MalformedFamilyId, PayloadError, RegistrationError
+from tenferro_jax.errors import Duplicate, InvalidConfig, MalformedFamilyId, RegistrationError
 from tenferro_jax.extension import ExtensionOp, apply, lookup_extension_factory, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.carrier import Extension
@@ -120,9 +120,10 @@ def test_a_factory_is_derived_from_the_class():
     each_ends_in(
         (
             (lambda: factory.decode(text) for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate()))),
-            PayloadError,
+            InvalidConfig,
+            "ScaledSquare payload",
         ),
-        (lambda: ExtensionFactory(HostCumulate).decode('{"reverse": 1}'), PayloadError, "needed a value of its annotation, bool"),
+        (lambda: ExtensionFactory(HostCumulate).decode('{"reverse": 1}'), InvalidConfig, "needed a value of its annotation, bool"),
     )
     stateless = type("Stateless", (ExtensionOp,), {"family_id": "test-package.stateless.v1"})
     assert Extension.of(ExtensionFactory(stateless).decode(payload_json(stateless()))) == Extension.of(stateless())
@@ -151,7 +152,7 @@ def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
     ids=lambda text: repr(text)[:30],
 )  # fmt: skip
 def test_text_that_is_no_payload_is_refused(text):
-    ends_in(lambda: ExtensionFactory(ScaledSquare).decode(text), PayloadError, r"test-package\.scaled_square\.v1")
+    ends_in(lambda: ExtensionFactory(ScaledSquare).decode(text), InvalidConfig, r"test-package\.scaled_square\.v1")
 
 
 @pytest.mark.clause("X9.5")
@@ -165,14 +166,14 @@ def test_a_factory_may_offer_a_default_and_validate_more():
         def decode(self, payload):
             op = super().decode(payload)
             if not op.factor > 0:
-                raise PayloadError(where=self.family_id, given=f"factor {op.factor}", needed="a positive one", fix="Change it.")
+                raise InvalidConfig(where=self.family_id, given=f"factor {op.factor}", needed="a positive one", fix="Change it.")
             return op
 
     factory = Positive(ScaledSquare)
     register_extension(factory)
     assert lookup_extension_factory(factory.family_id).instantiate_default() == ScaledSquare()
     assert factory.decode(payload_json(ScaledSquare(2.0))) == ScaledSquare(2.0)
-    ends_in(lambda: factory.decode(payload_json(ScaledSquare(-1.0))), PayloadError, r"test-package\.scaled_square\.v1: given factor -1\.0")
+    ends_in(lambda: factory.decode(payload_json(ScaledSquare(-1.0))), InvalidConfig, r"test-package\.scaled_square\.v1: given factor -1\.0")
 
 
 class _Untouchable(dict):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tenferro_jax import Engine, check_extension, routes
-from tenferro_jax.errors import BackendFailure, DuplicateKernel, InvalidConfig, MalformedFamilyId, Unsupported
+from tenferro_jax.errors import BackendFailure, ExtensionRegistryError, InvalidConfig, MalformedFamilyId, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,
@@ -131,7 +131,9 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
     assert len(runtimes) == 1
     more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
     new = ExtensionRuntimeSet(Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted))  # the new one comes first
-    ends_in((lambda: more.merge(runtimes), lambda: runtimes.merge(new)), DuplicateKernel, rf"second kernel for family_id {FAMILY} on cpu")
+    ends_in(
+        (lambda: more.merge(runtimes), lambda: runtimes.merge(new)), ExtensionRegistryError, rf"second kernel for family_id {FAMILY} on cpu"
+    )
     assert len(more) == 2
     assert runtimes == again  # nothing was changed
     with pytest.raises(AttributeError):

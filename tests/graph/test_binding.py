@@ -9,18 +9,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, TensorMeta, trace
-from tenferro_jax.errors import (
-    ArityError,
-    InvalidConfig,
-    PlaceholderDtypeMismatch,
-    PlaceholderRankMismatch,
-    PlaceholderShapeMismatch,
-    ShapeConstraintViolation,
-    ShapeError,
-    UnboundPlaceholder,
-    UndecidedDimensionError,
-    UnexpectedBinding,
-)
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 
 from ..helpers import each_ends_in, ends_in
 
@@ -49,16 +38,16 @@ def test_inputs_are_named_by_their_path():
 @pytest.mark.parametrize(
     ("args", "kind", "text"),
     [
-        (({"w": ones(3, 4)}, [ones(4), ones(8)]), UnboundPlaceholder, r"nothing for args\[0\]\['v'\]: PyTreeDef"),
-        (({"w": ones(3, 4), "v": ones(2), "u": ones(1)}, GOOD[1]), UnexpectedBinding, r"an array too many, args\[0\]\['u'\]"),
-        ((*GOOD, ones(1)), UnexpectedBinding, r"args\[2\]"),
-        ((GOOD[0],), UnboundPlaceholder, r"nothing for args\[1\]\[0\], args\[1\]\[1\]"),
-        ((GOOD[0], tuple(GOOD[1])), ArityError, "another nesting: PyTreeDef"),
-        (({"w": ones(3, 4), "v": ones(2, dtype=np.int32)}, GOOD[1]), PlaceholderDtypeMismatch, r"args\[0\]\['v'\]: given int32\[2\]"),
-        (({"w": ones(3, 4), "v": ones(2, 1)}, GOOD[1]), PlaceholderRankMismatch, r"args\[0\]\['v'\]: given float32\[2,1\]"),
-        (({"w": ones(3, 4), "v": ones(3)}, GOOD[1]), PlaceholderShapeMismatch, r"args\[0\]\['v'\], axis 0 \(declared 2\): given size 3"),
-        (({"w": ones(3, 4), "v": ones(2)}, [ones(5), ones(8)]), PlaceholderShapeMismatch, r"args\[1\]\[0\], axis 0 \(declared b\)"),
-        ((GOOD[0], [ones(4), ones(9)]), PlaceholderShapeMismatch, r"args\[1\]\[1\], axis 0 \(declared 2\*b\): given size 9 in .*size 8"),
+        (({"w": ones(3, 4)}, [ones(4), ones(8)]), InvalidConfig, r"nothing for args\[0\]\['v'\]: PyTreeDef"),
+        (({"w": ones(3, 4), "v": ones(2), "u": ones(1)}, GOOD[1]), InvalidConfig, r"an array too many, args\[0\]\['u'\]"),
+        ((*GOOD, ones(1)), InvalidConfig, r"args\[2\]"),
+        ((GOOD[0],), InvalidConfig, r"nothing for args\[1\]\[0\], args\[1\]\[1\]"),
+        ((GOOD[0], tuple(GOOD[1])), InvalidConfig, "another nesting: PyTreeDef"),
+        (({"w": ones(3, 4), "v": ones(2, dtype=np.int32)}, GOOD[1]), DTypeError, r"args\[0\]\['v'\]: given int32\[2\]"),
+        (({"w": ones(3, 4), "v": ones(2, 1)}, GOOD[1]), ShapeError, r"args\[0\]\['v'\]: given float32\[2,1\]"),
+        (({"w": ones(3, 4), "v": ones(3)}, GOOD[1]), ShapeError, r"args\[0\]\['v'\], axis 0 \(declared 2\): given size 3"),
+        (({"w": ones(3, 4), "v": ones(2)}, [ones(5), ones(8)]), ShapeError, r"args\[1\]\[0\], axis 0 \(declared b\)"),
+        ((GOOD[0], [ones(4), ones(9)]), ShapeError, r"args\[1\]\[1\], axis 0 \(declared 2\*b\): given size 9 in .*size 8"),
     ],
     ids=range(10),
 )
@@ -71,15 +60,15 @@ def test_what_does_not_fit_is_named(args, kind, text):
 
 def test_flat_calls_name_all_inputs():
     each_ends_in(
-        (lambda: GRAPH(ones(2)), UnboundPlaceholder, r"given 1 inputs; needed 4: args\[0\]\['v'\], "),
-        (lambda: GRAPH(*[ones(2)] * 5), UnexpectedBinding, "given 5 inputs"),
+        (lambda: GRAPH(ones(2)), InvalidConfig, r"given 1 inputs; needed 4: args\[0\]\['v'\], "),
+        (lambda: GRAPH(*[ones(2)] * 5), InvalidConfig, "given 5 inputs"),
     )
 
 
 def test_sizes_that_cannot_be_decided_are_refused():
     ends_in(
         lambda: GRAPH.bound_to({"w": spec(3, B), "v": spec(2)}, [spec(C), spec(2 * B)]),
-        UndecidedDimensionError,
+        ShapeError,
         r"args\[1\]\[0\], axis 0 \(declared b\).*constraints=",
     )
 
@@ -119,7 +108,7 @@ def test_no_symbol_is_zero(way):
     (b,) = jax.export.symbolic_shape("b")
     graph = tj.trace(lambda x: x.sum() / jax.core.max_dim(x.shape[0], 1), jax.ShapeDtypeStruct((b,), np.float64))
     assert float(ways(graph, np.ones(3))[0]()) == 1
-    ends_in(ways(graph, np.ones(0))[way], PlaceholderShapeMismatch, r"symbol b: given size 0; needed 1 or more")
+    ends_in(ways(graph, np.ones(0))[way], ShapeError, r"symbol b: given size 0; needed 1 or more")
 
 
 CONSTRAINTS = [("c <= d", (6, 2)), ("c >= 4", (3, 9)), ("mod(d, 2) == 0", (1, 3)), ("2*c + 1 <= d^2", (5, 3)), ("max(c, 5) == d", (2, 6))]
@@ -132,7 +121,7 @@ def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):
     c, d = jax.export.symbolic_shape("c, d", constraints=[constraint])
     specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (c, d)]
     graph = tj.trace(lambda x, y: x.sum() + y.sum(), *specs)
-    error = ends_in(ways(graph, *map(np.ones, sizes))[way], ShapeConstraintViolation)
+    error = ends_in(ways(graph, *map(np.ones, sizes))[way], ShapeError)
     assert error.value.where == "symbols of the input shapes"
     assert all(f"{name} = {size}" in error.value.given or name not in constraint for name, size in zip("cd", sizes))
     assert "a constraint of the symbols" in error.value.needed
@@ -148,8 +137,8 @@ def test_an_exported_program_whose_symbols_jax_solves_for(size):
         each_ends_in(
             (
                 lambda: program.call(np.ones(size)),
-                PlaceholderShapeMismatch,
+                ShapeError,
                 rf"given float64\[{size}\]; needed float64\[2\*b\], each symbol 1 or more, b <= 2",
             ),
-            (lambda: program.call(np.ones(6)), PlaceholderShapeMismatch, "each symbol 1 or more, b <= 2"),
+            (lambda: program.call(np.ones(6)), ShapeError, "each symbol 1 or more, b <= 2"),
         )

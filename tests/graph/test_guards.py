@@ -12,7 +12,7 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.dimensions import Guard
-from tenferro_jax.errors import PlaceholderShapeMismatch, ShapeConstraintViolation, ShapeError, UndecidedDimensionError
+from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, require_equal
 
 from ..extension_ops import Bilinear
@@ -94,14 +94,14 @@ def test_a_guard_survives(fn, form):
     longer = {"": (), "grad": (), "jvp": (np.ones(2), np.ones(3)), "vjp": (np.float64(1),)}[form]
     ends_in(
         (lambda: run(x, np.ones(3), *longer) for run in (graph.to_jax(), graph.bound_to, lambda *xs: tj.Engine().eval(graph, *xs))),
-        ShapeConstraintViolation,
+        ShapeError,
         r"together\.v1: given 2 for dimension b and 3 for dimension c; needed b == c",
     )
     assert not EXECUTED
     assert graph.bound_to(x, y, *more).guards == ()
     program = tj.export(graph)
     chex.assert_trees_all_equal(program.call(x, y, *more), got)
-    ends_in(lambda: program.call(x, np.ones(3), *longer), PlaceholderShapeMismatch)
+    ends_in(lambda: program.call(x, np.ones(3), *longer), ShapeError, r"given size 3 in .*; needed size 2")
 
 
 @pytest.mark.clause("X7.4")
@@ -113,17 +113,17 @@ def test_guards_that_an_export_cannot_make_true_are_refused():
     graph = trace(lambda x, y: apply(Together(), jnp.concatenate([x, x]), y)[0], spec(i), spec(j))
     program = tj.export(graph)
     assert program.call(np.ones(2), np.ones(4)) == 8.0
-    ends_in(lambda: program.call(np.ones(2), np.ones(5)), PlaceholderShapeMismatch, r"size 5.*needed size 4")
+    ends_in(lambda: program.call(np.ones(2), np.ones(5)), ShapeError, r"size 5.*needed size 4")
     graph = trace(pair, spec(i), spec(2 * i), spec(j, k), spec(m, n))
     assert [str(g) for g in graph.unified().guards] == ["j*k == m*n"]
-    ends_in(lambda: tj.export(graph), UndecidedDimensionError, r"j\*k == m\*n|m\*n == j\*k")
+    ends_in(lambda: tj.export(graph), ShapeError, r"j\*k == m\*n|m\*n == j\*k")
 
 
 def test_guards_of_symbols_with_constraints_are_refused_by_an_export():
     m, n = jax.export.symbolic_shape("m, n", constraints=("m >= 4",))
     graph = trace(together, spec(m), spec(n))
     assert graph.guards
-    ends_in(lambda: tj.export(graph), UndecidedDimensionError, r"export, of symbols with guards")
+    ends_in(lambda: tj.export(graph), ShapeError, r"export, of symbols with guards")
 
 
 def test_a_guard_is_found_where_the_graph_is_traced_again():
@@ -141,7 +141,7 @@ def test_outside_of_graphs_and_where_it_can_be_decided_nothing_changes():
     fn = jax.jit(together)
     trace(fn, spec(B), spec(C))  # leaves a jaxpr in jit's cache, which the export below must not use
     each_ends_in(
-        (lambda: jax.export.export(fn)(spec(B), spec(C)), UndecidedDimensionError),
+        (lambda: jax.export.export(fn)(spec(B), spec(C)), ShapeError, "may or may not be equal"),
         (lambda: trace(together, spec(B), spec(B + 1)), ShapeError, r"dimensions b and b \+ 1|dimensions b \+ 1 and b"),
     )
     b, c = jax.export.symbolic_shape("b, c", constraints=("b == c",))
@@ -182,4 +182,4 @@ def test_batch_levels_and_matrices():
     assert [str(g) for g in graph.guards] == ["k == m"]
     x, w = np.random.default_rng(0).normal(size=(4, 3, 5)), np.random.default_rng(1).normal(size=(5, 2))
     np.testing.assert_allclose(graph.to_jax()(x, w), x @ w, rtol=1e-13)
-    ends_in(lambda: graph.to_jax()(x, jnp.ones((4, 2))), ShapeConstraintViolation, "5 for dimension k and 4 for dimension m")
+    ends_in(lambda: graph.to_jax()(x, jnp.ones((4, 2))), ShapeError, "5 for dimension k and 4 for dimension m")

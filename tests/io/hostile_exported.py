@@ -119,7 +119,7 @@ def main():
             out = tj.load_exported(content).call(jnp.zeros(2, jnp.float32)).tolist()
             print("ok" if out == [0.0, 0.0] else out, flush=True)
         except tj.TenferroError as error:
-            print(type(error).__name__, flush=True)
+            print(type(error).__name__ + ": limits" * ("limits=Limits(" in error.fix), flush=True)
 
 
 if __name__ == "__main__":

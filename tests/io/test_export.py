@@ -18,21 +18,7 @@ from jax.experimental import io_callback
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
 from tenferro_jax.cli import main
-from tenferro_jax.errors import (
-    ADRuleError,
-    ArityError,
-    ArtifactError,
-    DTypeError,
-    InvalidConfig,
-    PayloadError,
-    PlaceholderDtypeMismatch,
-    PlaceholderRankMismatch,
-    PlaceholderShapeMismatch,
-    UnboundPlaceholder,
-    UnexpectedBinding,
-    Unsupported,
-    X64Error,
-)
+from tenferro_jax.errors import ADRuleError, ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -169,12 +155,12 @@ def test_unknown_platforms(platforms):
 def test_other_wrong_arguments():
     each_ends_in(
         (lambda: tj.export(jnp.sin, np.ones(2), compatibility="FOO"), InvalidConfig, "WEEK_12"),
-        (lambda: tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2)), ArityError, "a graph and specs"),
+        (lambda: tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2)), InvalidConfig, "a graph and specs"),
         (lambda: tj.routes(jnp.sin, np.ones(2), platform="gpu"), InvalidConfig, "routes"),
         (lambda: tj.load_exported(None), InvalidConfig, "a path or bytes"),
     )
     narrow = tj.export(lambda i: i * 2, jax.ShapeDtypeStruct((), np.int32))
-    with jax.enable_x64(False), pytest.raises(X64Error):
+    with jax.enable_x64(False), pytest.raises(DTypeError, match="while 64-bit types are off"):
         narrow.call(np.int64(2**40))
 
 
@@ -185,14 +171,14 @@ def test_an_exported_program_says_what_is_wrong_with_its_arguments():
     )
     x, b = np.ones((2, 3)), np.ones(3)
     np.testing.assert_array_equal(program.call(x, {"b": b}), np.full(3, 3.0))
-    for args, kind in [
-        ((x,), UnboundPlaceholder),
-        ((x, {"b": b}, x), UnexpectedBinding),
-        ((x, {"b": np.ones(4)}), PlaceholderShapeMismatch),
-        ((b, {"b": b}), PlaceholderRankMismatch),
-        ((x.astype(np.float32), {"b": b}), PlaceholderDtypeMismatch),
+    for args, kind, text in [
+        ((x,), InvalidConfig, r": given arguments PyTreeDef\(\(\(\*,\), {}\)\); needed PyTreeDef"),
+        ((x, {"b": b}, x), InvalidConfig, r": given arguments PyTreeDef\(\(\(\*, {'b': \*}, \*\), {}\)\); needed PyTreeDef"),
+        ((x, {"b": np.ones(4)}), ShapeError, r", input 1, axis 0 \(declared 3\): given size 4"),
+        ((b, {"b": b}), ShapeError, r", input 0: given float64\[3\]; needed float64\[n,3\]"),
+        ((x.astype(np.float32), {"b": b}), DTypeError, r", input 0: given float32\[2,3\]; needed float64\[n,3\]"),
     ]:
-        ends_in(lambda: program.call(*args), kind, "exported program")
+        ends_in(lambda: program.call(*args), kind, f"exported program{text}")
     ends_in(lambda: tj.export(None), InvalidConfig, "given None; needed a function or a Graph")
 
 
@@ -284,7 +270,7 @@ def test_a_compiled_program_exports_as_its_graph():
     x = np.random.default_rng(5).normal(size=(3, 3))
     compiled = tj.Engine().compile(tj.trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x)}, x))
     np.testing.assert_array_equal(tj.export(compiled).call(x)["y"], brute_force("max_plus", "ij,jk->ik", x, x)[0])
-    ends_in(lambda: tj.export(compiled, x), ArityError, "a graph and specs")
+    ends_in(lambda: tj.export(compiled, x), InvalidConfig, "a graph and specs")
 
 
 class Pair(NamedTuple):
@@ -354,12 +340,12 @@ def test_extensions_are_checked_when_asked():
     Choosy = made(
         "Choosy",
         ExtensionFactory,
-        decode=lambda self, payload: throw(PayloadError(where="scaled_square", given=payload, needed="another", fix="None.")),
+        decode=lambda self, payload: throw(InvalidConfig(where="scaled_square", given=payload, needed="another", fix="None.")),
     )
 
     tj.extension.register_extension(Choosy(ScaledSquare))
     assert tj.load_exported(content).call(np.ones(2)).tolist() == [0.5, 0.5]
-    ends_in(lambda: tj.load_exported(content, check_extensions=True), PayloadError, r"given \{")
+    ends_in(lambda: tj.load_exported(content, check_extensions=True), InvalidConfig, r"given \{")
     registry_module._factories.clear()
     tj.extension.register_extension(ExtensionFactory(ScaledSquare))
     assert tj.load_exported(content, check_extensions=True).ops() == (ScaledSquare(0.5),)

@@ -18,7 +18,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import from_wire, register_pytree_name, to_wire, trace
-from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, PayloadError, Unsupported
+from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, Unsupported
 from tenferro_jax.io import trees
 
 from ..helpers import ends_in
@@ -130,7 +130,7 @@ def test_a_class_without_a_name_is_not_written_and_the_error_says_what_to_do():
 )
 def test_static_data_beyond_the_list_is_refused(static):
     needed = "static data of test-package.Layer.*needed None, bool, int, float, complex, str, bytes, dtype, and tuples of them"
-    ends_in(lambda: to_wire(trace(lambda layer: layer.weight, Layer(X, X, static))), PayloadError, needed)
+    ends_in(lambda: to_wire(trace(lambda layer: layer.weight, Layer(X, X, static))), InvalidConfig, needed)
 
 
 F = '["type","float64",[3]]'

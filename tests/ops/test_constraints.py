@@ -8,7 +8,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, TensorMeta, trace
-from tenferro_jax.errors import InvalidConfig, Unsupported, X64Error
+from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.ops import (
     analytic,
     contraction,
@@ -117,8 +117,8 @@ def test_no_payload_is_narrowed_while_64_bit_types_are_off(case):
     with jax.enable_x64(False):
         builder = GraphBuilder()
         each_ends_in(
-            (lambda: builder.add(op, *map(builder.input, metas)), X64Error, "64-bit types are off"),
-            (lambda: builder.input(meta(3, dtype="float64")), X64Error),
+            (lambda: builder.add(op, *map(builder.input, metas)), DTypeError, "64-bit types are off"),
+            (lambda: builder.input(meta(3, dtype="float64")), DTypeError, "64-bit types are off"),
         )
 
 
