@@ -19,6 +19,7 @@ from tenferro_jax.errors import ShapeError
 
 from ..oracles import ALGEBRAS, SIZES_OF_ONE, brute_force, log_einsum, object_einsum
 from ..sweep import in_turn
+from .judges import assignment_and_gradient, check_assignment, uses
 
 NAMES = [name for name in ALGEBRAS if name != "or_and"]
 
@@ -46,15 +47,8 @@ def test_values_and_assignments(name, case):
     want = object_einsum(name, equation, *operands)
     np.testing.assert_array_equal(best.value, want)
     np.testing.assert_array_equal(composition.tropical_einsum(equation, *operands, semiring=name), want)
-    if "..." in equation or "->" not in equation:
-        return
-    terms, output = equation.split("->")
-    index = dict(zip(output, np.indices(want.shape), strict=True)) | {label: np.asarray(i) for label, i in best.labels.items()}
-    entries = [x[tuple(index[c] for c in term)] for x, term in zip(repeated(equation, operands), terms.split(","), strict=True)]
-    total = entries[0]
-    for entry in entries[1:]:
-        total = ALGEBRAS[name].times(total, entry)
-    np.testing.assert_array_equal(total, want)
+    if "..." not in equation and "->" in equation:
+        check_assignment(name, equation, repeated(equation, operands), best.value, best.labels)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +73,11 @@ def test_gradients_count_the_uses_of_an_entry(memory_limit):
     operands = [rng.permutation(20).astype(float).reshape(20, 1), rng.permutation(400).astype(float).reshape(20, 20), np.array([[0.5]])]
     equation = "ij,jk,kl->il"
     assert (plan_tropical_einsum(equation, *operands, memory_limit=memory_limit).slices > 1) == (memory_limit is not None)
-    best = best_assignment(equation, *operands, memory_limit=memory_limit)
-    gradients = jax.grad(lambda *x: tropical_einsum(equation, *x, memory_limit=memory_limit).sum(), (0, 1, 2))(*operands)
-    index = dict(zip("il", np.indices(best.value.shape), strict=True)) | {label: np.asarray(i) for label, i in best.labels.items()}
-    for x, term, gradient in zip(operands, ("ij", "jk", "kl"), gradients, strict=True):
-        uses = np.zeros(x.shape)
-        np.add.at(uses, tuple(np.minimum(index[c], size - 1) for c, size in zip(term, x.shape, strict=True)), 1)
-        np.testing.assert_array_equal(gradient, uses)
+    best, gradients = assignment_and_gradient(equation, *operands, memory_limit=memory_limit)
+    counts = uses(equation, repeated(equation, operands), best.labels, best.value.shape)
+    for x, count, gradient in zip(operands, counts, gradients, strict=True):
+        ones = tuple(axis for axis, size in enumerate(x.shape) if size == 1)
+        np.testing.assert_array_equal(gradient, count.sum(ones, keepdims=True))
 
 
 def test_the_soft_neighbour_broadcasts_too():
