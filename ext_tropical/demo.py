@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -57,10 +57,10 @@ class DemoError(Exception):
 class Digits(NamedTuple):
     """Images in [0, 1], float32 (count, 64), and labels int32 (count,)."""
 
-    train_x: Any
-    train_y: Any
-    test_x: Any
-    test_y: Any
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
 
 
 class History(NamedTuple):
@@ -79,7 +79,7 @@ def digits() -> Digits:
     return Digits(train_x, train_y, test_x, test_y)
 
 
-def initial_params(key: Any) -> dict[str, Any]:
+def initial_params(key: jax.Array) -> dict[str, jax.Array]:
     """Weights of dense -> middle -> dense."""
     keys = jax.random.split(key, 3)
     return {
@@ -91,23 +91,29 @@ def initial_params(key: Any) -> dict[str, Any]:
     }
 
 
-def max_plus_layer(x: Any, w: Any) -> Any:
+def max_plus_layer(x: jax.Array, w: jax.Array) -> jax.Array:
     """y[b, o] = max over i of x[b, i] + w[i, o]."""
     return tropical_einsum("bi,io->bo", x, w)
 
 
-def linear_layer(x: Any, w: Any) -> Any:
+def linear_layer(x: jax.Array, w: jax.Array) -> jax.Array:
     """y[b, o] = sum over i of x[b, i] * w[i, o]."""
     return x @ w
 
 
-def predict(middle: Callable[[Any, Any], Any], params: dict[str, Any], x: Any) -> Any:
+def predict(
+    middle: Callable[[jax.Array, jax.Array], jax.Array],
+    params: Mapping[str, jax.Array],
+    x: jax.Array,
+) -> jax.Array:
     """Class scores (batch, 10) of images (batch, 64)."""
     hidden = x @ params["into"] + params["into_bias"]
     return middle(hidden, params["middle"]) @ params["out"] + params["out_bias"]
 
 
-def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: str) -> tuple[dict[str, Any], History]:
+def train(
+    middle: Callable[[jax.Array, jax.Array], jax.Array], data: Digits, epochs: int, name: str
+) -> tuple[dict[str, jax.Array], History]:
     """Train with Adam: an epoch with its gradients is traced into a graph, compiled once, and called once for each epoch."""
     optimizer = optax.adam(3e-3)
     params = initial_params(jax.random.key(0))
@@ -115,13 +121,13 @@ def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: st
     batch = 128
     count = len(data.train_x) // batch
 
-    def loss(params: Any, x: Any, y: Any) -> Any:
+    def loss(params: Mapping[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
         return optax.softmax_cross_entropy_with_integer_labels(predict(middle, params, x), y).mean()
 
-    def epoch(params: Any, state: Any, key: Any) -> Any:
+    def epoch(params: Mapping[str, jax.Array], state: object, key: jax.Array) -> object:
         order = jax.random.permutation(key, len(data.train_x))[: count * batch].reshape(count, batch)
 
-        def step(carry: Any, rows: Any) -> Any:
+        def step(carry: tuple[Mapping[str, jax.Array], object], rows: jax.Array) -> Any:
             params, state = carry
             value, gradient = jax.value_and_grad(loss)(params, jnp.asarray(data.train_x)[rows], jnp.asarray(data.train_y)[rows])
             updates, state = optimizer.update(gradient, state, params)
@@ -143,12 +149,20 @@ def train(middle: Callable[[Any, Any], Any], data: Digits, epochs: int, name: st
     return params, history._replace(seconds=time.perf_counter() - start)
 
 
-def accuracy(middle: Callable[[Any, Any], Any], params: Any, x: Any, y: Any) -> Any:
+def accuracy(
+    middle: Callable[[jax.Array, jax.Array], jax.Array],
+    params: Mapping[str, jax.Array],
+    x: jax.typing.ArrayLike,
+    y: jax.typing.ArrayLike,
+) -> jax.Array:
     """Share of images whose best class is the label."""
     return (predict(middle, params, jnp.asarray(x)).argmax(1) == jnp.asarray(y)).mean()
 
 
-def export_predictor(params: Any, path: pathlib.Path) -> tuple[ExportedProgram, int]:
+def export_predictor(
+    params: Mapping[str, jax.Array],
+    path: pathlib.Path,
+) -> tuple[ExportedProgram, int]:
     """Trace and export the trained predictor, any batch size, for all platforms; returns program and file size."""
     (batch,) = jax.export.symbolic_shape("batch")
     graph = trace(functools.partial(predict, max_plus_layer, params), jax.ShapeDtypeStruct((batch, 64), jnp.float32))

@@ -17,7 +17,7 @@ from .bounded_cache import BoundedCache, CacheStats
 from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
-from .shapes import is_inexact, struct, x64_enabled
+from .shapes import PyTree, is_inexact, struct, x64_enabled
 from .trace.trace import trace
 
 Argnums = int | Sequence[int] | None
@@ -67,7 +67,7 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
                 fix="Choose other argnums.",
             )
 
-    def run(*args: Any) -> Any:
+    def run(*args: PyTree) -> PyTree:
         _, pullback = jax.vjp(lambda *moving: active.of(moving, args)[0], *active.moving_of(args))
         found = active.nested(pullback([jnp.ones((), outputs[0].dtype)]))
         return found[0] if isinstance(argnums, int) else found
@@ -95,7 +95,7 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     active = _Active(graph, argnums, rules, "jvp")
     count = len(graph.input_specs)
 
-    def run(*both: Any) -> Any:
+    def run(*both: PyTree) -> PyTree:
         args, tangents = both[:count], jax.tree.leaves(both[count:])
         outs, out_tangents, others = jax.jvp(lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True)
         return active.outputs(outs, others), active.outputs(out_tangents, None)
@@ -123,7 +123,7 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     """
     active = _Active(graph, argnums, rules, "vjp")
 
-    def run(*both: Any) -> Any:
+    def run(*both: PyTree) -> PyTree:
         args, cotangents = both[:-1], jax.tree.leaves(both[-1])
         outs, pullback, others = jax.vjp(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
         return active.outputs(outs, others), active.nested(pullback(cotangents))
@@ -156,13 +156,13 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
     active = _Active(graph, argnums, rules, "linearize")
     trees: list[Any] = []
 
-    def first(*args: Any) -> Any:
+    def first(*args: PyTree) -> PyTree:
         outs, push, others = jax.linearize(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
         residuals, tree = jax.tree.flatten(push)
         trees.append(tree)
         return active.outputs(outs, others), tuple(residuals)
 
-    def second(residuals: Any, *tangents: Any) -> Any:
+    def second(residuals: tuple[PyTree, ...], *tangents: PyTree) -> PyTree:
         return active.outputs(jax.tree.unflatten(trees[-1], residuals)(*jax.tree.leaves(tangents)), None)
 
     primal = active.traced(first, *graph.input_specs)
@@ -188,7 +188,7 @@ class AdContext:
         self.rules = rules
         self._cache: BoundedCache = BoundedCache(capacity, "AdContext")
 
-    def _derived(self, transform: Callable[..., Any], graph: Graph, argnums: Any) -> Any:
+    def _derived(self, transform: Callable[..., object], graph: Graph, argnums: Argnums) -> Any:
         require_graph(graph, f"AdContext.{transform.__name__}")
         hashable = tuple(argnums) if isinstance(argnums, list | tuple) else argnums
         key = (transform, graph, hashable, type(hashable), graph.rules if self.rules is None else self.rules, x64_enabled())
@@ -222,7 +222,7 @@ class AdContext:
 class _Active:
     """A graph whose active leaves are separated from the others."""
 
-    def __init__(self, graph: Graph, argnums: Any, rules: ExtensionRuleSet | None, where: str):
+    def __init__(self, graph: Graph, argnums: Argnums, rules: ExtensionRuleSet | None, where: str):
         require_graph(graph, f"{where} of a graph")
         require_rules(rules, where)
         self.graph = graph if rules is None else graph.with_rules(rules)
@@ -238,12 +238,12 @@ class _Active:
         """The type of the tangent of each differentiated argument."""
         return self.nested([struct(self.graph.metas[i]) for i in self.moving])
 
-    def moving_of(self, args: Any) -> tuple[Any, ...]:
+    def moving_of(self, args: PyTree) -> tuple[Any, ...]:
         """The active leaves of the arguments."""
         leaves = jax.tree.leaves(args)
         return tuple(leaves[i] for i in self.moving)
 
-    def of(self, moving: Sequence[Any], args: Any) -> tuple[list[Any], list[Any]]:
+    def of(self, moving: Sequence[object], args: PyTree) -> tuple[list[Any], list[Any]]:
         """(floating outputs, other outputs) with the active leaves replaced."""
         leaves = jax.tree.leaves(args)
         for i, value in zip(self.moving, moving, strict=True):
@@ -252,13 +252,13 @@ class _Active:
         others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not is_inexact(meta)]
         return [outs[i] for i in self.floating], others
 
-    def outputs(self, floating: Sequence[Any], others: Sequence[Any] | None) -> Any:
+    def outputs(self, floating: Sequence[object], others: Sequence[object] | None) -> Any:
         """Outputs in the nesting of the graph; None for the others if `others` is None."""
         floating_left, others_left = iter(floating), iter(others or ())
         flat = [next(floating_left) if is_inexact(meta) else next(others_left, None) for meta in self.graph.output_metas]
         return jax.tree.unflatten(self.graph.out_tree, flat)
 
-    def nested(self, moving: Sequence[Any]) -> tuple[Any, ...]:
+    def nested(self, moving: Sequence[object]) -> tuple[Any, ...]:
         """A value for each active leaf, nested as the differentiated arguments; None at inactive leaves."""
         found = dict(zip(self.moving, moving, strict=True))
         specs = self.graph.input_specs
@@ -267,7 +267,7 @@ class _Active:
             jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]]) for tree, n in zip(trees, self.argnums, strict=True)
         )
 
-    def traced(self, run: Callable[..., Any], *specs: Any) -> Graph:
+    def traced(self, run: Callable[..., PyTree], *specs: PyTree) -> Graph:
         """The derivative as a graph. It keeps all guards, even if the ops that assumed them are gone."""
         try:
             return trace(run, *specs)
@@ -283,7 +283,7 @@ class _Active:
             ) from error
 
 
-def _require_argnums(argnums: Any, count: int, where: str) -> tuple[int, ...]:
+def _require_argnums(argnums: object, count: int, where: str) -> tuple[int, ...]:
     """argnums as a tuple of positions from 0."""
     chosen: tuple[Any, ...] = ()
     if argnums is None:

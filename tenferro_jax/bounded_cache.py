@@ -6,9 +6,11 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .errors import InvalidConfig
+
+Value = TypeVar("Value")
 
 
 class CacheStats(NamedTuple):
@@ -61,7 +63,7 @@ class BoundedCache:
             self._capacity = self._require(capacity)
             self._evict()
 
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key, made if it is missing; if another thread is making it, this one waits."""
         with self._lock:
             found = self._values.get(key)
@@ -72,7 +74,7 @@ class BoundedCache:
             waiting = self._pending.get(key)
             if waiting is None:
                 self._misses += 1
-                mine: concurrent.futures.Future[Any] = concurrent.futures.Future()
+                mine: concurrent.futures.Future[Value] = concurrent.futures.Future()
                 self._pending[key] = mine
             else:
                 self._hits += 1

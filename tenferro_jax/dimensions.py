@@ -144,7 +144,7 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
                 )
 
 
-def read_dimension(text: str, scope: jax.export.SymbolicScope) -> Any:
+def read_dimension(text: str, scope: jax.export.SymbolicScope) -> SymDim:
     """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError if there is none.
 
     JAX expands products of sums, so a short text could become millions of terms. Here a factor must be one term, as in the
@@ -171,7 +171,7 @@ def constraint_texts(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def read_scope(constraints: Sequence[str]) -> Any:
+def read_scope(constraints: Sequence[str]) -> jax.export.SymbolicScope:
     """A scope with these constraints, such as "b >= 8"; ValueError for invalid ones."""
     if len(constraints) > _CONSTRAINTS:
         raise ValueError(f"{len(constraints)} constraints, at most {_CONSTRAINTS} are allowed")
@@ -189,7 +189,7 @@ def read_scope(constraints: Sequence[str]) -> Any:
 class Pickled:
     """A value in a pickle: the function that is called when the pickle is read, and its arguments."""
 
-    def __init__(self, make: Callable[..., Any], *given: Any):
+    def __init__(self, make: Callable[..., object], *given: object):
         self._made = (make, given)
 
     def __reduce__(self) -> Any:
@@ -199,7 +199,7 @@ class Pickled:
 class _PickledScope(Pickled):
     """A scope by its constraints, with those of its dimensions that a reader accepts; a pickle holds it once."""
 
-    def __init__(self, scope: Any):
+    def __init__(self, scope: jax.export.SymbolicScope):
         constraints = constraint_texts(scope)
         super().__init__(read_scope, constraints)
         self._trial = read_scope(constraints)
@@ -238,11 +238,11 @@ def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
         ) from error
 
 
-def _expression(text: str, scope: jax.export.SymbolicScope) -> Any:
+def _expression(text: str, scope: jax.export.SymbolicScope) -> SymDim:
     if len(text) > _LONGEST:
         raise ValueError(f"{len(text)} characters in a dimension, at most {_LONGEST} are allowed")
 
-    def symbol(name: str) -> Any:
+    def symbol(name: str) -> SymDim:
         (made,) = jax.export.symbolic_shape(name, scope=scope)
         return made
 
@@ -254,10 +254,10 @@ def _parsed(text: str) -> ast.expr:
     return ast.parse(text.replace("^", "**"), mode="eval").body
 
 
-def _evaluate(node: ast.AST, symbol: Callable[[str], Any], *, bounded: bool = False) -> Any:
+def _evaluate(node: ast.AST, symbol: Callable[[str], SymDim], *, bounded: bool = False) -> SymDim:
     """The value of an expression, with symbols from a function; if `bounded`, ValueError for products that JAX would expand for long."""
 
-    def value(node: ast.AST) -> Any:
+    def value(node: ast.AST) -> SymDim:
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
                 if bounded and number > _GREATEST:
@@ -326,7 +326,7 @@ def canonical_guards(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     return tuple(guard for _, guard in sorted(kept.items()))
 
 
-def bound_guards(guards: Iterable[Guard], bind: Callable[[Any], Any]) -> tuple[Guard, ...]:
+def bound_guards(guards: Iterable[Guard], bind: Callable[[SymDim], SymDim]) -> tuple[Guard, ...]:
     """The guards for given sizes of their symbols, without those that then hold.
 
     Raises:

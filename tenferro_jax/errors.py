@@ -35,7 +35,7 @@ class TenferroError(Exception):
         return _rebuild, (type(self), dict(self.__dict__))
 
 
-def _rebuild(cls: type[TenferroError], parts: dict[str, Any]) -> TenferroError:
+def _rebuild(cls: type[TenferroError], parts: dict[str, str]) -> TenferroError:
     error = cls.__new__(cls)
     TenferroError.__init__(error, **{k: parts[k] for k in ("where", "given", "needed", "fix")})
     error.__dict__.update(parts)
@@ -78,7 +78,14 @@ class DTypeError(InvalidConfig, TypeError):
     """
 
 
-def require_kind(value: Any, kind: Any, where: str, needed: str, fix: str = "", name: str = "") -> Any:
+def require_kind(
+    value: object,
+    kind: Any,
+    where: str,
+    needed: str,
+    fix: str = "",
+    name: str = "",
+) -> Any:
     """The value, which must be an instance of a class or of one of a union; `name` is the parameter that it was given as.
 
     Raises:

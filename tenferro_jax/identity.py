@@ -15,7 +15,7 @@ import json
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -132,7 +132,7 @@ def payload_of(cls: type) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def layout(cls: Any) -> Layout:
+def layout(cls: type) -> Layout:
     """The layout of a payload class."""
     where = payload_of(cls)
     names: list[str] = []
@@ -235,10 +235,10 @@ class Sealed:
             self._seal()
         return self._hash
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: object) -> Any:
+    def __deepcopy__(self, memo: object) -> Self:
         return self
 
     def __reduce__(self) -> Any:
@@ -280,11 +280,11 @@ def _pickled(value: object) -> Any:
     return value
 
 
-def _unpickled(cls: Any, state: dict[str, Any]) -> Any:
+def _unpickled(cls: type, state: dict[str, object]) -> object:
     """A dataclass or a sealed value with the attributes from a pickle; it is sealed again, because the hash of text differs
     in each process.
     """
-    made = object.__new__(cls)
+    made: object = object.__new__(cls)
     for name, value in state.items():
         object.__setattr__(made, name, value)
     if isinstance(made, Sealed):
@@ -292,7 +292,7 @@ def _unpickled(cls: Any, state: dict[str, Any]) -> Any:
     return made
 
 
-def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = True) -> Any:
+def map_leaves(value: Any, change: Callable[[Any], object], *, into_sealed: bool = True) -> Any:
     """A payload value with every leaf replaced through `change`; the same object when nothing changed.
 
     Objects that define `map_leaves` (graphs, carriers) do this themselves. With `into_sealed=False` sealed values stay
@@ -320,7 +320,7 @@ def map_leaves(value: Any, change: Callable[[Any], Any], *, into_sealed: bool = 
     return change(value)
 
 
-def _replaced(value: Any, changed: dict[Any, Any]) -> Any:
+def _replaced(value: Any, changed: dict[dataclasses.Field[object], object]) -> Any:
     """A dataclass with some fields changed. A sealed one computes its computed fields again."""
     made = dataclasses.replace(value, **{f.name: item for f, item in changed.items() if f.init})
     for f, item in changed.items():

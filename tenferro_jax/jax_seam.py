@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.ad_checkpoint
@@ -27,10 +27,10 @@ COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim: Callable[[object], bool] = jax.export.is_symbolic_dim  # type: ignore[assignment]
-checkpoint_name = jax.ad_checkpoint.checkpoint_name
+checkpoint_name: Callable[[jax.Array, str], jax.Array] = jax.ad_checkpoint.checkpoint_name
 
 
-def scope_constraints(scope: Any) -> tuple[str, ...]:
+def scope_constraints(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
     """The constraints of a SymbolicScope in order, read from JAX's text, because no other public API gives them."""
     return tuple(line.strip() for listed in str(scope).split(" with constraints:\n", 1)[1:] for line in listed.splitlines())
 
@@ -43,9 +43,65 @@ class Assumptions(list[tuple[Any, Any, str]]):
     __ne__ = object.__ne__
 
 
+# --- what is read of JAX's objects, as types ----------------------------------------------------
+
+Aval: TypeAlias = jax.core.ShapedArray
+LoweringContext: TypeAlias = mlir.LoweringRuleContext
+IrValue: TypeAlias = "ir.Value[Any]"
+Params: TypeAlias = dict[str, Any]
+"""What an equation is called with: of each primitive something else."""
+ClosedJaxpr: TypeAlias = jexc.ClosedJaxpr | jexc.Jaxpr
+"""From JAX 0.11 on they are one class."""
+
+
+class Atom(Protocol):
+    """An input or output of an equation or a jaxpr: a variable or a literal."""
+
+    aval: Aval
+
+
+class Literal(Atom, Protocol):
+    """A value among the inputs of an equation or the outputs of a jaxpr."""
+
+    val: Any
+
+
+class Eqn(Protocol):
+    """An equation of a jaxpr."""
+
+    primitive: jexc.Primitive
+    params: Params
+    invars: Sequence[Atom]
+    outvars: Sequence[Atom]
+    ctx: Any
+    source_info: Any
+
+
+class Jaxpr(Protocol):
+    """A jaxpr without its constants."""
+
+    constvars: Sequence[Atom]
+    invars: Sequence[Atom]
+    outvars: Sequence[Atom]
+    eqns: Sequence[Eqn]
+    debug_info: Any
+
+
+class AxisData(Protocol):
+    """What a batching rule is told of the axis of a vmap."""
+
+    name: object
+    spmd_name: object
+    explicit_mesh_axis: object
+
+
 graph_assumptions = jax.make_user_context(None)
 """`with graph_assumptions(Assumptions()):` marks tracing with symbolic sizes whose jaxpr a graph builder reads. Part of the
 key of jit's caches, so that the assumptions of a cached function are never missed."""
+
+
+Slot = TypeVar("Slot")
+"""An array, or what stands for one that is not there."""
 
 
 # --- primitives ----------------------------------------------------------------------------------------------------
@@ -54,11 +110,11 @@ key of jit's caches, so that the assumptions of a cached function are never miss
 def make_primitive(
     name: str,
     *,
-    abstract_eval: Callable[..., list[Any]],
-    impl: Callable[..., list[Any]],
-    jvp: Callable[..., Any],
-    transpose: Callable[..., list[Any]],
-    batch: Callable[..., Any],
+    abstract_eval: Callable[..., list[Aval]],
+    impl: Callable[..., list[jax.Array]],
+    jvp: Callable[..., object],
+    transpose: Callable[..., list[jax.Array | None]],
+    batch: Callable[..., object],
     lowering: Callable[..., Any],
 ) -> Any:
     """A multi-result primitive with all its rules; each rule also receives the primitive's params as keywords."""
@@ -77,34 +133,38 @@ def make_primitive(
 # --- symbolic zeros ------------------------------------------------------------------------------------------------
 
 
-def none_if_zero(x: Any) -> Any:
+def none_if_zero(x: object) -> Any:
     """None for JAX's symbolic zero; other values unchanged."""
     return None if type(x) is ad.Zero else x
 
 
-def zero_tangent(primal: Any) -> Any:
+def zero_tangent(primal: jax.Array) -> Any:
     """The symbolic zero tangent of a primal value (float0 for integers)."""
     return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
-def tangent_meta(primal: Any) -> tuple[Any, tuple[Any, ...]] | None:
+def tangent_meta(primal: jax.Array) -> tuple[Any, tuple[Any, ...]] | None:
     """(dtype, shape) of the tangents of a primal value; None for integers, which have none."""
     aval = jax.typeof(primal).to_tangent_aval()
     return None if aval.dtype == jax.dtypes.float0 else (aval.dtype, tuple(aval.shape))
 
 
-def zero_cotangent(linear_input: Any) -> Any:
+def zero_cotangent(linear_input: ad.UndefinedPrimal) -> Any:
     """The symbolic zero cotangent of a linear input."""
     return ad.Zero(linear_input.aval.to_ct_aval())
 
 
-is_linear_input = ad.is_undefined_primal
+is_linear_input: Callable[[object], bool] = ad.is_undefined_primal
 
 
 # --- avals and meshes ----------------------------------------------------------------------------------------------
 
 
-def output_avals(metas: Sequence[Any], avals: Sequence[Any], shardings: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def output_avals(
+    metas: Sequence[tuple[jax.typing.DTypeLike, tuple[int, ...]]],
+    avals: Sequence[Aval],
+    shardings: Callable[[list[jax.ShapeDtypeStruct]], list[jax.NamedSharding]],
+) -> list[Aval]:
     """Output avals that carry mesh and varying axes, which shard_map and explicit meshes need.
 
     Args:
@@ -125,7 +185,7 @@ def output_avals(metas: Sequence[Any], avals: Sequence[Any], shardings: Callable
     return [jax.core.ShapedArray(s, d, sharding=place, manual_axis_type=manual) for (d, s), place in zip(metas, places, strict=True)]
 
 
-def vary_together(arrays: Sequence[Any]) -> list[Any]:
+def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Inside shard_map: cast every array to the union of the varying axes; the cast's transpose is the psum."""
     kinds = [getattr(jax.typeof(a), "manual_axis_type", None) for a in arrays]
     union = frozenset().union(*(k.varying for k in kinds if k is not None))
@@ -137,14 +197,18 @@ def vary_together(arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-def batch_place(axis: Any) -> Any:
+def batch_place(axis: AxisData) -> Any:
     """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it already."""
     name = axis.spmd_name or axis.explicit_mesh_axis
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
 
 
-def on_automatic_axes(fn: Callable[..., list[Any]], operands: Any, places: Sequence[Any]) -> list[Any]:
+def on_automatic_axes(
+    fn: Callable[..., list[Slot]],
+    operands: tuple[object, ...],
+    places: Sequence[jax.sharding.Sharding | None],
+) -> list[Slot]:
     """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op is defined.
 
     Args:
@@ -182,10 +246,10 @@ class Site(NamedTuple):
     partitioned: bool  # several devices, and not every mesh axis manual
 
 
-def site_of(ctx: Any) -> Site:
+def site_of(ctx: LoweringContext) -> Site:
     """Read the lowering site from a lowering rule's context."""
     module = ctx.module_context
-    axes = module.axis_context
+    axes: Any = module.axis_context
     manual = getattr(axes, "manual_axes", None)
     if manual is not None:
         partitioned = set(manual) != set(axes.mesh.axis_names)
@@ -195,21 +259,28 @@ def site_of(ctx: Any) -> Site:
     return Site(platform, module.lowering_parameters.for_export, partitioned)
 
 
-def lower_as_call(ctx: Any, args: Sequence[Any], name: str, fn: Callable[..., Any], attributes: Callable[[], Mapping[str, str]]) -> Any:
+def lower_as_call(
+    ctx: LoweringContext,
+    args: Sequence[IrValue],
+    name: str,
+    fn: Callable[..., Iterable[jax.Array]],
+    attributes: Callable[[], Mapping[str, str]],
+) -> Any:
     """Lower `fn` to one func.call of a function called `name`, with a `tenferro.ext` attribute.
 
     The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it. `attributes` is called
     after `fn` was traced.
     """
 
-    def named(*arrays: Any) -> tuple[Any, ...]:
+    def named(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         with jax.named_scope(name):  # the name of the op in profiles and errors
             return tuple(fn(*arrays))
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
     # Inside, mesh types are dropped, so that an author's loops need not know the mesh axes over which their carries vary.
-    plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in ctx.avals_in])
+    avals: Sequence[Any] = ctx.avals_in
+    plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in avals])
     outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
     flat, _ = mlir.ir_tree_registry.flatten(outs)
     owner = getattr(flat[0], "owner", None) if flat else None
@@ -308,7 +379,7 @@ def main_ops(portable: bytes) -> list[ModuleOp]:
     return found
 
 
-def _values_read(op: Any) -> Iterator[Any]:
+def _values_read(op: ir.Operation) -> Iterator[IrValue]:
     yield from op.operands
     for region in op.regions:
         for block in region:
@@ -356,28 +427,34 @@ _REFUSED = re.compile(r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* 
 # --- jaxprs --------------------------------------------------------------------------------------------------------
 
 
-def open_jaxpr(closed: Any) -> tuple[Any, Sequence[Any]]:
+def open_jaxpr(closed: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     """(jaxpr, constants) of a ClosedJaxpr or a Jaxpr; from JAX 0.11 they are one class."""
-    return getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+    inner: Any = closed
+    return getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
 
-def closed(jaxpr: Any, constants: Sequence[Any]) -> Any:
+def closed(jaxpr: ClosedJaxpr, constants: Sequence[object]) -> ClosedJaxpr:
     """A jaxpr together with its constants."""
-    return jexc.ClosedJaxpr(open_jaxpr(jaxpr)[0], list(constants)) if constants else jaxpr
+    inner: Any = open_jaxpr(jaxpr)[0]
+    return jexc.ClosedJaxpr(inner, list(constants)) if constants else jaxpr
 
 
-def as_function(eqn: Any) -> Callable[..., Any]:
+def as_function(eqn: Eqn) -> Callable[..., Any]:
     """The function that an equation calls; calling it again also applies derivative rules."""
     params = eqn.primitive.get_bind_params(eqn.params)
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
-def run_jaxpr(jaxpr: Any, inputs: Sequence[Any], called: Callable[[Any], Callable[..., Any]]) -> list[Any]:
+def run_jaxpr(
+    jaxpr: ClosedJaxpr,
+    inputs: Sequence[object],
+    called: Callable[[Eqn], Callable[..., Any]],
+) -> list[Any]:
     """The outputs of a jaxpr for values or tracers, with `called(eqn)` as the function of each equation's inputs."""
     inner, constants = open_jaxpr(jaxpr)
     values: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*constants, *inputs), strict=True))
 
-    def value_of(atom: Any) -> Any:
+    def value_of(atom: Atom) -> Any:
         return atom.val if is_literal(atom) else values[atom]
 
     for eqn in inner.eqns:
@@ -387,7 +464,10 @@ def run_jaxpr(jaxpr: Any, inputs: Sequence[Any], called: Callable[[Any], Callabl
     return list(map(value_of, inner.outvars))
 
 
-def with_inner(eqn: Any, run: Callable[[Any, Sequence[Any]], list[Any]]) -> Callable[..., Any]:
+def with_inner(
+    eqn: Eqn,
+    run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],
+) -> Callable[..., Any]:
     """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among its params."""
     if eqn.primitive.name == "shard_map":
         of_mesh = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
@@ -407,7 +487,7 @@ def with_inner(eqn: Any, run: Callable[[Any, Sequence[Any]], list[Any]]) -> Call
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
-def _struct(aval: Any) -> Any:
+def _struct(aval: Aval) -> jax.ShapeDtypeStruct:
     """The argument of make_jaxpr for an input of this aval."""
     if aval.sharding.mesh.empty:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
@@ -415,17 +495,17 @@ def _struct(aval: Any) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, **places)
 
 
-def expansion(eqn: Any) -> Callable[..., Any]:
+def expansion(eqn: Eqn) -> Callable[..., Any]:
     """The expansion of an equation of a hijax primitive (JAX 0.12) into ordinary primitives."""
     return eqn.params["_prim"].expand
 
 
-def is_literal(atom: Any) -> bool:
+def is_literal(atom: object) -> TypeGuard[Literal]:
     """Whether an equation's input is a literal."""
     return isinstance(atom, jexc.Literal)
 
 
-def inner_jaxprs(eqn: Any) -> list[Any]:
+def inner_jaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
     """The jaxprs among an equation's params."""
     found = []
     for value in eqn.params.values():
@@ -445,7 +525,7 @@ def spreads(value: Any) -> bool:
     return isinstance(sharding, jax.sharding.Sharding) and sharding.num_devices > 1
 
 
-def manual_inside(eqn: Any) -> bool | None:
+def manual_inside(eqn: Eqn) -> bool | None:
     """For a shard_map equation: whether all mesh axes are manual inside; None for other equations."""
     if eqn.primitive.name != "shard_map":
         return None
@@ -453,7 +533,7 @@ def manual_inside(eqn: Any) -> bool | None:
     return set(mesh.axis_names) <= {*eqn.params["newly_manual_axes"], *getattr(mesh, "manual_axes", ())}
 
 
-def scan_counts(eqn: Any) -> tuple[int, int, int]:
+def scan_counts(eqn: Eqn) -> tuple[int, int, int]:
     """(constants, carried values, scanned arrays) of a scan equation.
 
     The params for this differ between JAX versions; in all of them a scanned or stacked array has one axis more outside
@@ -461,7 +541,7 @@ def scan_counts(eqn: Any) -> tuple[int, int, int]:
     """
     body, _ = open_jaxpr(eqn.params["jaxpr"])
 
-    def same_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    def same_rank(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
         return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in zip(outer, inner, strict=True))
 
     carried = same_rank(eqn.outvars, body.outvars)

@@ -40,14 +40,14 @@ def enum_label(member: enum.Enum, where: str) -> str | int:
 
 
 @functools.lru_cache(maxsize=256)
-def is_plain_dtype(dtype: np.dtype[Any]) -> bool:
+def is_plain_dtype(dtype: np.dtype) -> bool:
     """Whether the name of a dtype identifies it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
     if not dtype.isnative or dtype.kind == "m" or dtype.type in (np.longdouble, np.clongdouble):
         return False
     return dtype.kind == "b" or dtype == jax.dtypes.float0 or bool(jax.dtypes.issubdtype(dtype, np.number))
 
 
-def dtype_name(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: np.dtype) -> str:
     """The name of a plain dtype."""
     return "float0" if dtype == jax.dtypes.float0 else dtype.name
 
@@ -55,7 +55,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 def named_dtype(name: object) -> Any:
     """The plain dtype of a name; ValueError for any other text, another spelling included."""
     try:
-        dtype: np.dtype[Any] = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
+        dtype: np.dtype = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
     except TypeError as error:
         raise ValueError(f"{name!r} instead of the name of a plain dtype") from error
     if not is_plain_dtype(dtype) or dtype_name(dtype) != name:
@@ -107,7 +107,7 @@ def is_normal(array: np.ndarray) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def greatest_byte(dtype: np.dtype[Any]) -> int:
+def greatest_byte(dtype: np.dtype) -> int:
     """The greatest byte that an element may have: 1 for booleans, 15 for elements of 4 bits."""
     if dtype.kind == "b":
         return 1
@@ -185,7 +185,7 @@ def leaf_value(plain: object, scope: Any) -> Any:
     return read_dimension(value, scope) if tag == "dimension" else _DECODERS[tag](value)
 
 
-def _array(parts: Any) -> Any:
+def _array(parts: tuple[str, list[int], str]) -> np.ndarray:
     name, shape, data = parts
     content = base64.b64decode(data, validate=True)
     array = np.ndarray(tuple(shape), named_dtype(name), content)

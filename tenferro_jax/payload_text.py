@@ -13,7 +13,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.export
@@ -73,7 +73,7 @@ def read_annotations(cls: type) -> dict[str, Annotation]:
     return {name: _read(hints.get(name, Any)) for name in names}
 
 
-def _read(hint: Any) -> Annotation:
+def _read(hint: object) -> Annotation:
     kinds = [_kinds(part) for part in _alternatives(hint)]
     known = None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
     classes = {cls.__name__: cls for cls in _classes(hint)}
@@ -117,7 +117,7 @@ def _classes(hint: object) -> Iterator[type]:
             todo += [getattr(part, name) for name in ("__supertype__", "__value__") if hasattr(part, name)]
 
 
-def _is_value_class(hint: Any) -> bool:
+def _is_value_class(hint: object) -> TypeGuard[type]:
     """Whether it is an enum, a dataclass, or a sealed class, which may have no fields."""
     return isinstance(hint, type) and (issubclass(hint, enum.Enum) or dataclasses.is_dataclass(hint) or hasattr(hint, "typed_key"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,19 @@ import numpy as np
 from .dimensions import SymDim, are_equal, bind_dim, require_constraints, symbols_of, undecided
 from .errors import DTypeError, ShapeError
 from .jax_seam import is_symbolic_dim, scope_constraints
+
+PyTree: TypeAlias = object
+"""An array, or tuples, lists and dicts of such: what JAX calls a pytree."""
+
+
+class Shaped(Protocol):
+    """Anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""
+
+    @property
+    def dtype(self) -> Any: ...  # noqa: D102
+
+    @property
+    def shape(self) -> tuple[SymDim, ...]: ...  # noqa: D102
 
 
 class TensorMeta(NamedTuple):
@@ -58,19 +71,19 @@ class Described:
         return self.meta.ndim
 
 
-def meta_of(value: Any) -> TensorMeta:
+def meta_of(value: Shaped) -> TensorMeta:
     """The TensorMeta of anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""
     return TensorMeta(canonical_dtype(value.dtype), tuple(value.shape))
 
 
-def canonical_dtype(dtype: Any) -> Any:
+def canonical_dtype(dtype: jax.typing.DTypeLike) -> Any:
     """The dtype as JAX stores it (64-bit types narrow while they are off); key dtypes stay unchanged."""
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return dtype
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def is_jax_dtype(dtype: Any) -> bool:
+def is_jax_dtype(dtype: jax.typing.DTypeLike) -> bool:
     """Whether JAX has arrays of this dtype: numbers, booleans, small floats and integers, keys; not text, dates or records.
 
     Example:
@@ -95,7 +108,7 @@ def x64_enabled() -> bool:
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
-def require_x64(value: Any, where: str) -> None:
+def require_x64(value: Shaped, where: str) -> None:
     """Refuse a 64-bit NumPy array or spec that JAX would silently narrow.
 
     Raises:
@@ -118,7 +131,7 @@ def require_x64_leaves(tree: object, where: str) -> None:
             require_x64(leaf, f"{where}, input {i}")
 
 
-def as_operand(value: Any, where: str) -> Any:
+def as_operand(value: object, where: str) -> Any:
     """`as_array` for `apply`, graphs and programs: it refuses 64-bit NumPy arrays while 64-bit types are off.
 
     Raises:
@@ -133,7 +146,7 @@ def as_operand(value: Any, where: str) -> Any:
     return as_array(value, where)
 
 
-def as_array(value: Any, where: str) -> Any:
+def as_array(value: object, where: str) -> Any:
     """Convert an argument of a function of arrays as `jax.numpy` does: arrays and tracers are kept, NumPy and Python data become arrays.
 
     While 64-bit types are off float64 becomes float32 and complex128 complex64; 64-bit integers become 32 bits wide if
@@ -258,12 +271,12 @@ def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
     return not is_symbolic_dim(dim) or str(dim) in sizes or symbols_of(str(dim)) <= sizes.keys()
 
 
-def is_inexact(value: Any) -> bool:
+def is_inexact(value: Shaped) -> bool:
     """Whether something with a dtype has derivatives: it is floating or complex."""
     return bool(jax.dtypes.issubdtype(value.dtype, np.inexact))
 
 
-def is_key(dtype: Any) -> bool:
+def is_key(dtype: jax.typing.DTypeLike) -> bool:
     """Whether a dtype is that of random keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 

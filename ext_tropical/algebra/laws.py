@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.shapes import as_array
@@ -14,7 +15,7 @@ from tenferro_jax.shapes import as_array
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
 
-def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, ...]]:
+def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[Any, ...]]:
     """Test the laws that einsum relies on with every triple of some values.
 
     Args:
@@ -61,7 +62,7 @@ def broken_laws(semiring: Semiring | str, values: Any) -> dict[str, tuple[Any, .
 _Laws = Iterator[tuple[str, Callable[..., Any]]]
 
 
-def _one(s: Semiring, dtype: Any) -> _Laws:
+def _one(s: Semiring, dtype: np.dtype) -> _Laws:
     zero, one = (np.asarray(x, dtype).ravel()[0] for x in (s.zero(dtype), s.one(dtype)))
     yield "one is neutral for times", lambda x: s.times(x, np.full_like(x, one)) == x
     yield "zero is neutral for plus", lambda x: s.plus(x, np.full_like(x, zero)) == x
@@ -69,7 +70,7 @@ def _one(s: Semiring, dtype: Any) -> _Laws:
     yield "times keeps dtype and shape", lambda x: (s.times(x, x).dtype, s.times(x, x).shape) == (dtype, x.shape)
     yield "zero and one are scalars", lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == ()
     if jnp.issubdtype(dtype, jnp.floating):
-        nan = np.full(1, np.nan, dtype)
+        nan: Any = np.full(1, np.nan, dtype)
         yield "times keeps NaN", lambda x: np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan))
     if isinstance(s, SelectiveSemiring):
         identity = np.asarray(s.identity(dtype), dtype)
@@ -82,7 +83,9 @@ def _two(s: Semiring) -> _Laws:
     if isinstance(s, SelectiveSemiring):
 
         def one_of_three(x: Any, y: Any) -> Any:
-            return sum(np.asarray(case).astype(int) for case in (s.better(x, y), s.better(y, x), x == y)) == 1
+            cases = (s.better(x, y), s.better(y, x), x == y)
+            counts: Any = (np.asarray(case).astype(int) for case in cases)
+            return sum(counts) == 1
 
         yield "one of two different values is better, of equal ones none", one_of_three
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from typing import Any, Self
+from typing import Self
 
 from tenferro_jax.errors import DTypeError
 
@@ -40,15 +40,15 @@ class _Scalar:
         """The neutral element of *."""
         return cls(0.0)
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
         return other if math.isnan(other.value) or self._loses_to(other) else self  # nothing beats NaN
 
-    def __radd__(self, other: Any) -> Self:
+    def __radd__(self, other: object) -> Self:
         return self if type(other) is int and other == 0 else NotImplemented  # sum() and np.einsum start from the integer 0
 
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self, other: object) -> Self:
         return type(self)(self.value + other.value) if type(other) is type(self) else NotImplemented
 
     def _loses_to(self, other: Self) -> bool:
@@ -131,5 +131,5 @@ class MaxMul(_Scalar):
         """The neutral element of *."""
         return cls(1.0)
 
-    def __mul__(self, other: Any) -> Self:
+    def __mul__(self, other: object) -> Self:
         return type(self)(self.value * other.value) if type(other) is type(self) else NotImplemented

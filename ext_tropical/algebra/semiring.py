@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
@@ -50,23 +51,23 @@ class Semiring:
         values = [f"{f.name}={getattr(self, f.name)!r}" for f in fields]
         return self.name + (f"({', '.join(values)})" if values else "")
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The candidate of two entries: elementwise, commutative, differentiable by JAX; must accept NumPy arrays too."""
         raise NotImplementedError
 
-    def plus(self, x: Any, y: Any) -> Any:
+    def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """One value of two, elementwise; NaN if one of them is NaN."""
         raise NotImplementedError
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> ArrayLike:
         """The neutral element of "plus": the value of an empty contraction."""
         raise NotImplementedError
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> ArrayLike:
         """The neutral element of "times"."""
         raise NotImplementedError
 
-    def identity(self, dtype: Any) -> Any:
+    def identity(self, dtype: np.dtype) -> ArrayLike:
         """The value that loses to every candidate, where the search begins: the zero, unless entries may be worse, as -1 under max_mul."""
         return self.zero(dtype)
 
@@ -92,21 +93,21 @@ class SelectiveSemiring(Semiring):
       capped_plus(cap=5.0)
     """
 
-    def better(self, y: Any, x: Any) -> Any:
+    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
         """Whether candidate y replaces candidate x: a strict total order, False if either is NaN."""
         raise NotImplementedError
 
-    def may_make_nan(self, a: Any, b: Any) -> Any:
+    def may_make_nan(self, a: jax.Array, b: jax.Array) -> ArrayLike:
         """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs.
 
         If it is False, a loop runs that is twice as fast; True is always correct.
         """
         return np.True_
 
-    def plus(self, x: Any, y: Any) -> Any:
+    def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.where(self.better(y, x) | (y != y), y, x)
 
-    def best(self, candidates: Any, axis: int) -> Any:
+    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         """plus over an axis of at least one candidate; NaN if one of them is NaN.
 
         If JAX has a reduction for it, override this method with that one, which XLA splits over a mesh.
@@ -114,17 +115,17 @@ class SelectiveSemiring(Semiring):
         return lax.reduce(candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,))
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: np.dtype) -> np.ndarray:
     """The least value of the dtype: -inf, or the integer minimum."""
     return _extreme(dtype, -np.inf, "min")
 
 
-def highest(dtype: Any) -> Any:
+def highest(dtype: np.dtype) -> np.ndarray:
     """The greatest value of the dtype: inf, or the integer maximum."""
     return _extreme(dtype, np.inf, "max")
 
 
-def _extreme(dtype: Any, infinity: float, name: str) -> Any:
+def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
     if jnp.issubdtype(dtype, jnp.floating):
         return np.asarray(infinity, dtype)
     return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
@@ -185,13 +186,13 @@ def register_semiring(cls: _Class) -> _Class:
     return cls
 
 
-def _not_a_semiring(cls: Any, needed: str) -> InvalidConfig:
+def _not_a_semiring(cls: object, needed: str) -> InvalidConfig:
     return InvalidConfig(
         where="register_semiring", given=repr(cls), needed=needed, fix="Write @register_semiring above @dataclass(frozen=True, repr=False)."
     )
 
 
-def as_semiring(value: Any) -> Semiring:
+def as_semiring(value: object) -> Semiring:
     """The semiring for a value, a short name, an id, or a class (with its defaults).
 
     Raises:
@@ -238,7 +239,7 @@ def wellformed(semiring: Semiring) -> Semiring:
     return semiring
 
 
-def no_semiring_among(where: str, operands: Sequence[Any]) -> None:
+def no_semiring_among(where: str, operands: Sequence[object]) -> None:
     """Refuse a semiring that was passed without its keyword.
 
     Raises:
@@ -284,7 +285,7 @@ def _with_defaults(cls: Any) -> Semiring:
     return cls()
 
 
-def as_selective(value: Any, wanted: str) -> SelectiveSemiring:
+def as_selective(value: object, wanted: str) -> SelectiveSemiring:
     """A semiring that has winners.
 
     Args:
@@ -376,7 +377,7 @@ def _problem_of(semiring: Semiring) -> str:
     return ""
 
 
-def _tried(semiring: Semiring, dtype: Any) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
+def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
     """(method, a call of it, shape, dtype) of the required results."""
     x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
     for name in ("zero", "one", "identity"):

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -19,14 +20,14 @@ from tenferro_jax.errors import InvalidConfig
 from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, register_semiring
 
 
-def with_nan(value: Any, candidates: Any, axis: int) -> Any:
+def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:
     """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, when it is vectorised."""
     if not jnp.issubdtype(candidates.dtype, jnp.floating):
         return value
     return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
 
 
-def are_finite(*arrays: Any) -> Any:
+def are_finite(*arrays: jax.Array) -> jax.Array:
     """Whether all entries of floating arrays are finite: a sum of products with zero is faster than a test of each entry.
 
     Example:
@@ -36,51 +37,55 @@ def are_finite(*arrays: Any) -> Any:
     return functools.reduce(operator.and_, (jnp.sum(x * 0) == 0 for x in arrays))
 
 
-def _may(scan: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+def _may(
+    scan: Callable[[jax.Array, jax.Array], jax.Array],
+    a: jax.Array,
+    b: jax.Array,
+) -> jax.Array:
     """scan(a, b), unless all entries are finite: then no product of these semirings is NaN."""
     return lax.cond(are_finite(a, b), lambda a, b: jnp.asarray(False), scan, a, b)
 
 
-def _meet_opposite(a: Any, b: Any) -> Any:
+def _meet_opposite(a: jax.Array, b: jax.Array) -> jax.Array:
     return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
 
 
-def _meet_zero(a: Any, b: Any) -> Any:
+def _meet_zero(a: jax.Array, b: jax.Array) -> jax.Array:
     return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
 
 
 class _Maximum(SelectiveSemiring):
-    def better(self, y: Any, x: Any) -> Any:
+    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
         return y > x
 
-    def best(self, candidates: Any, axis: int) -> Any:
+    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         return with_nan(jnp.max(candidates, axis), candidates, axis)
 
 
 class _Minimum(SelectiveSemiring):
-    def better(self, y: Any, x: Any) -> Any:
+    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
         return y < x
 
-    def best(self, candidates: Any, axis: int) -> Any:
+    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         return with_nan(jnp.min(candidates, axis), candidates, axis)
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> np.ndarray:
         return highest(dtype)
 
 
 class _Plus(SelectiveSemiring):
     """times is +, and the zero is infinite: for integers the type's extreme value, which absorbs like infinity."""
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         if jnp.issubdtype(x.dtype, jnp.floating):
             return x + y
         zero = self.zero(x.dtype)
         return jnp.where((x == zero) | (y == zero), zero, x + y)
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> np.ndarray:
         return np.zeros((), dtype)
 
-    def may_make_nan(self, a: Any, b: Any) -> Any:
+    def may_make_nan(self, a: jax.Array, b: jax.Array) -> jax.Array:
         return _may(_meet_opposite, a, b)
 
 
@@ -91,7 +96,7 @@ class MaxPlusSemiring(_Plus, _Maximum):
 
     id = "tenferro-ext-tropical.max_plus.v1"
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> np.ndarray:
         return lowest(dtype)
 
 
@@ -110,19 +115,19 @@ class MaxMulSemiring(_Maximum):
 
     id = "tenferro-ext-tropical.max_mul.v1"
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x * y
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> np.ndarray:
         return np.zeros((), dtype)
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> np.ndarray:
         return np.ones((), dtype)
 
-    def identity(self, dtype: Any) -> Any:
+    def identity(self, dtype: np.dtype) -> np.ndarray:
         return lowest(dtype)
 
-    def may_make_nan(self, a: Any, b: Any) -> Any:
+    def may_make_nan(self, a: jax.Array, b: jax.Array) -> jax.Array:
         return _may(_meet_zero, a, b)
 
 
@@ -133,13 +138,13 @@ class MinMaxSemiring(_Minimum):
 
     id = "tenferro-ext-tropical.min_max.v1"
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.where((y > x) | (y != y), y, x)
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> np.ndarray:
         return lowest(dtype)
 
-    def may_make_nan(self, a: Any, b: Any) -> Any:
+    def may_make_nan(self, a: jax.Array, b: jax.Array) -> np.bool_:
         return np.False_
 
 
@@ -151,19 +156,19 @@ class OrAndSemiring(SelectiveSemiring):
     id = "tenferro-ext-tropical.or_and.v1"
     dtypes = ("bool",)
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x & y
 
-    def better(self, y: Any, x: Any) -> Any:
+    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
         return y & ~x
 
-    def best(self, candidates: Any, axis: int) -> Any:
+    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         return jnp.any(candidates, axis)
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> np.ndarray:
         return np.zeros((), dtype)
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> np.ndarray:
         return np.ones((), dtype)
 
 
@@ -222,21 +227,21 @@ class LogSumExp(Semiring):
             )
         object.__setattr__(self, "temperature", temperature)
 
-    def times(self, x: Any, y: Any) -> Any:
+    def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x + y
 
-    def plus(self, x: Any, y: Any) -> Any:
+    def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
         gap = jnp.where(x == y, 0.0, abs(x - y))  # infinities too
         return jnp.maximum(x, y) + self.temperature * jnp.log1p(jnp.exp(-gap / self.temperature))
 
-    def share(self, x: Any, total: Any) -> Any:
+    def share(self, x: jax.Array, total: jax.Array) -> jax.Array:
         """exp((x - total) / T), the share of x in a total; 0 for -inf."""
         return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(x.dtype)
 
-    def zero(self, dtype: Any) -> Any:
+    def zero(self, dtype: np.dtype) -> np.ndarray:
         return lowest(dtype)
 
-    def one(self, dtype: Any) -> Any:
+    def one(self, dtype: np.dtype) -> np.ndarray:
         return np.zeros((), dtype)
 
 

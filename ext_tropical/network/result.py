@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,11 @@ class TropicalStep:
     """
 
     labels: str = dataclasses.field(metadata={"static": True})
-    shape: tuple[Any, ...] = dataclasses.field(metadata={"static": True})
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     cells: str = dataclasses.field(metadata={"static": True})
-    winner: Any
+    winner: jax.Array
 
-    def coordinates(self) -> Mapping[str, Any]:
+    def coordinates(self) -> Mapping[str, jax.Array]:
         """For each contracted label its index at the winner: int32, shape of the winner; -1 where a contracted size is 0."""
         rest, found = self.winner, {}
         for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
@@ -53,13 +53,13 @@ class TropicalResult:
       semiring: the algebra.
     """
 
-    value: Any
+    value: jax.Array
     steps: tuple[TropicalStep, ...]
     output: str = dataclasses.field(metadata={"static": True})
     semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
 
     @property
-    def winner(self) -> Any:
+    def winner(self) -> jax.Array:
         """The winners of the last step, with the axes of the value; 0 if no step contracts."""
         if not self.steps:
             return jnp.zeros(self.value.shape, jnp.int32)
@@ -68,11 +68,11 @@ class TropicalResult:
         return jnp.transpose(last.winner, [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)])
 
     @property
-    def feasible(self) -> Any:
+    def feasible(self) -> jax.Array:
         """Boolean, shape of the value: False where the value is the semiring's zero, so that no candidate counts."""
         return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
-    def coordinates(self) -> Mapping[str, Any]:
+    def coordinates(self) -> Mapping[str, jax.Array]:
         """One optimal index of each contracted label for every output entry, read backwards from the winners.
 
         Returns:
@@ -92,7 +92,11 @@ class TropicalResult:
         return {label: jnp.broadcast_to(known[label], shape) for label in sorted(known)}
 
 
-def walked_back(steps: Sequence[TropicalStep], output: str, shape: Sequence[Any]) -> tuple[TropicalStep, ...]:
+def walked_back(
+    steps: Sequence[TropicalStep],
+    output: str,
+    shape: Sequence[int],
+) -> tuple[TropicalStep, ...]:
     """The steps with the winners of one assignment: the winner of the last step, then of the step before at that winner, and so on.
 
     Args:
@@ -118,6 +122,6 @@ class Assignment(NamedTuple):
       feasible: boolean, shape of the value: False where the value is the semiring's zero; there the indices mean nothing.
     """
 
-    value: Any
-    labels: Mapping[Any, Any]
-    feasible: Any
+    value: jax.Array
+    labels: Mapping[str | int, jax.Array]
+    feasible: jax.Array

@@ -45,7 +45,11 @@ class Mode:
         return dataclasses.replace(self, with_winners=True)
 
 
-def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tuple[TropicalStep, ...]]:
+def evaluate(
+    plan: Plan,
+    operands: Sequence[jax.Array],
+    mode: Mode,
+) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
     """Run a plan on arrays with the shapes of the plan.
 
     Returns:
@@ -62,9 +66,15 @@ def evaluate(plan: Plan, operands: Sequence[Any], mode: Mode) -> tuple[Any, tupl
     return value, steps
 
 
-def _run(plan: Plan, operands: Sequence[Any], mode: Mode, least: Collection[int]) -> tuple[Any, tuple[TropicalStep, ...]]:
+def _run(
+    plan: Plan,
+    operands: Sequence[jax.Array],
+    mode: Mode,
+    least: Collection[int],
+) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
     """The steps in order; the reductions of the operands with numbers in `least` take the least entry."""
-    values, labels = list(operands), list(plan.terms)
+    values: list[Any] = list(operands)
+    labels = list(plan.terms)
     found: list[TropicalStep] = []
     for step in plan.steps:
         inputs = [values[j] for j in step.operands]
@@ -78,7 +88,12 @@ def _run(plan: Plan, operands: Sequence[Any], mode: Mode, least: Collection[int]
     return _transposed(values[-1], labels[-1], plan.equation.output), tuple(found)
 
 
-def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
+def _step(
+    inputs: list[jax.Array],
+    terms: Sequence[str],
+    result: str,
+    mode: Mode,
+) -> tuple[jax.Array, list[TropicalStep]]:
     if len(inputs) == 1:
         inputs[0], term = _diagonal(inputs[0], terms[0])
         terms = (term,)
@@ -93,7 +108,12 @@ def _step(inputs: list[Any], terms: Sequence[str], result: str, mode: Mode) -> t
     return mode.semiring.times(*spread).astype(inputs[0].dtype), []
 
 
-def contract(inputs: Sequence[Any], terms: Sequence[str], result: str, mode: Mode) -> tuple[Any, list[TropicalStep]]:
+def contract(
+    inputs: Sequence[jax.Array],
+    terms: Sequence[str],
+    result: str,
+    mode: Mode,
+) -> tuple[jax.Array, list[TropicalStep]]:
     """One step that contracts at least one label, by the extension op of its equation."""
     if isinstance(mode.semiring, LogSumExp):
         return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring), []
@@ -117,17 +137,17 @@ def step_op(semiring: SelectiveSemiring, equation: str, outputs: Outputs, ties: 
     return TropicalEinsum(semiring, equation, outputs, ties)  # type: ignore[arg-type]
 
 
-def _transposed(x: Any, labels: str, wanted: str) -> Any:
+def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
     return x if labels == wanted else jnp.transpose(x, [labels.index(label) for label in wanted])
 
 
-def _spread(x: Any, term: str, result: str) -> Any:
+def _spread(x: jax.Array, term: str, result: str) -> jax.Array:
     """x with the axes of the result in order; axes that x lacks have size 1."""
     x = _transposed(x, term, "".join(label for label in result if label in term))
     return jnp.expand_dims(x, [i for i, label in enumerate(result) if label not in term])
 
 
-def _diagonal(x: Any, term: str) -> tuple[Any, str]:
+def _diagonal(x: jax.Array, term: str) -> tuple[jax.Array, str]:
     """The entries whose indices agree on all axes of a label, for every label; each label once, in order of first appearance."""
     labels = "".join(dict.fromkeys(term))
     for label in labels:
@@ -139,13 +159,21 @@ def _diagonal(x: Any, term: str) -> tuple[Any, str]:
     return _transposed(x, term, labels), labels
 
 
-def reshaped(operands: Sequence[Any], terms: Sequence[str], sizes: Mapping[str, Any]) -> list[Any]:
+def reshaped(
+    operands: Sequence[jax.Array],
+    terms: Sequence[str],
+    sizes: Mapping[str, int],
+) -> list[jax.Array]:
     """The operands as JAX arrays, without the axes of size 1 that an ellipsis repeats."""
     arrays = map(jnp.asarray, operands)
     return [x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x for x, term in zip(arrays, terms, strict=True)]
 
 
-def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+def whole(
+    plan: TropicalPlan,
+    mode: Mode,
+    operands: Sequence[jax.Array],
+) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """The value of all slices, and the coordinates if the mode asks for winners, in one compiled loop.
 
     The derivative follows the coordinates: the value is times of the operands' entries there. Under log_sum_exp it is the
@@ -153,11 +181,11 @@ def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any,
     """
 
     @jax.custom_jvp
-    def run(*operands: Any) -> tuple[Any, Mapping[str, Any]]:
+    def run(*operands: jax.Array) -> tuple[jax.Array, Mapping[str, jax.Array]]:
         return _loop(plan, mode, operands)
 
     @run.defjvp
-    def _jvp(primals: Any, tangents: Any) -> Any:
+    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         if isinstance(mode.semiring, LogSumExp):
             value, _ = _loop(plan, mode, primals)
             return (value, {}), (_shared_tangent(plan, mode, mode.semiring, value, primals, tangents), {})
@@ -170,13 +198,22 @@ def whole(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any,
     return run(*operands)
 
 
-def _loop(plan: TropicalPlan, mode: Mode, operands: Sequence[Any]) -> tuple[Any, Mapping[str, Any]]:
+def _loop(
+    plan: TropicalPlan,
+    mode: Mode,
+    operands: Sequence[jax.Array],
+) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     operands = reshaped(operands, plan.plan.terms, dict(plan.whole))
     start = beginning(plan, mode, operands[0].dtype)
     return lax.fori_loop(0, plan.slices, lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found), start)
 
 
-def _product_at(plan: TropicalPlan, mode: Mode, at: Mapping[str, Any], *operands: Any) -> Any:
+def _product_at(
+    plan: TropicalPlan,
+    mode: Mode,
+    at: Mapping[str, jax.Array],
+    *operands: jax.Array,
+) -> jax.Array:
     """times of the entries of the operands at an assignment of all labels."""
     sizes = dict(plan.whole)
     arrays = reshaped(operands, plan.plan.terms, sizes)
@@ -190,21 +227,26 @@ def _product_at(plan: TropicalPlan, mode: Mode, at: Mapping[str, Any], *operands
 
 
 def _shared_tangent(
-    plan: TropicalPlan, mode: Mode, semiring: LogSumExp, value: Any, operands: Sequence[Any], tangents: Sequence[Any]
-) -> Any:
+    plan: TropicalPlan,
+    mode: Mode,
+    semiring: LogSumExp,
+    value: jax.Array,
+    operands: Sequence[jax.Array],
+    tangents: Sequence[jax.Array],
+) -> jax.Array:
     terms, whole = plan.plan.terms, dict(plan.whole)
     operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
 
     @jax.checkpoint  # one slice's intermediate results at a time, in reverse mode too
-    def moved(start: Mapping[str, Any], tangents: Sequence[Any]) -> Any:
-        def slice_value(*parts: Any) -> Any:
+    def moved(start: Mapping[str, jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+        def slice_value(*parts: jax.Array) -> jax.Array:
             return evaluate(plan.plan, parts, mode)[0]
 
         block, change = jax.jvp(slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start))
         (total,) = _part(plan, (plan.output,), (value,), start)
         return semiring.share(block, total) * change
 
-    def step(total: Any, i: Any) -> tuple[Any, None]:
+    def step(total: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
         start = _start(plan, i)
         (before,) = _part(plan, (plan.output,), (total,), start)
         return _updated(plan, total, before + moved(start, tangents), start), None
@@ -212,7 +254,7 @@ def _shared_tangent(
     return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
 
 
-def _start(plan: TropicalPlan, i: Any) -> dict[str, Any]:
+def _start(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
     """The start of slice i, for every label."""
     start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
     for label, (count, length) in reversed(plan.sliced.items()):
@@ -220,7 +262,12 @@ def _start(plan: TropicalPlan, i: Any) -> dict[str, Any]:
     return start
 
 
-def _part(plan: TropicalPlan, terms: Sequence[str], arrays: Sequence[Any], start: Mapping[str, Any]) -> tuple[Any, ...]:
+def _part(
+    plan: TropicalPlan,
+    terms: Sequence[str],
+    arrays: Sequence[jax.Array],
+    start: Mapping[str, jax.Array],
+) -> tuple[jax.Array, ...]:
     """The slices of arrays with the labels of some terms."""
     sizes = dict(plan.plan.sizes)
     return tuple(
@@ -229,12 +276,21 @@ def _part(plan: TropicalPlan, terms: Sequence[str], arrays: Sequence[Any], start
     )
 
 
-def _updated(plan: TropicalPlan, x: Any, block: Any, start: Mapping[str, Any]) -> Any:
+def _updated(
+    plan: TropicalPlan,
+    x: jax.Array,
+    block: jax.Array,
+    start: Mapping[str, jax.Array],
+) -> jax.Array:
     """An array of the result's shape with a slice replaced."""
     return lax.dynamic_update_slice(x, block, [start[label] for label in plan.output]) if plan.output else block
 
 
-def _is_earlier(steps: Sequence[TropicalStep], these: Mapping[str, Any], those: Mapping[str, Any]) -> Any:
+def _is_earlier(
+    steps: Sequence[TropicalStep],
+    these: Mapping[str, jax.Array],
+    those: Mapping[str, jax.Array],
+) -> jax.Array:
     """Whether these coordinates come first in the order in which winners are read, which begins with the labels of the last step."""
     earlier: Any = False
     for label in reversed("".join(step.labels for step in reversed(steps))):
@@ -242,7 +298,11 @@ def _is_earlier(steps: Sequence[TropicalStep], these: Mapping[str, Any], those: 
     return earlier
 
 
-def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str, Any]]:
+def beginning(
+    plan: TropicalPlan,
+    mode: Mode,
+    dtype: np.dtype,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = [sizes[label] for label in plan.output]
@@ -250,7 +310,13 @@ def beginning(plan: TropicalPlan, mode: Mode, dtype: Any) -> tuple[Any, dict[str
     return jnp.full(shape, semiring.identity(dtype)), {label: jnp.zeros(shape, jnp.int32) for label in labels}
 
 
-def joined(plan: TropicalPlan, mode: Mode, operands: Sequence[Any], i: Any, found: Any) -> tuple[Any, dict[str, Any]]:
+def joined(
+    plan: TropicalPlan,
+    mode: Mode,
+    operands: Sequence[jax.Array],
+    i: jax.Array,
+    found: tuple[jax.Array, dict[str, jax.Array]],
+) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The state after slice i, from the state before."""
     start = _start(plan, i)
     value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)

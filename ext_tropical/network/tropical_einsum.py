@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import parse_interleaved
@@ -21,19 +22,19 @@ from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .result import Assignment, TropicalResult, TropicalStep
 from .steps import Mode, beginning, contract, evaluate, joined, whole
-from .tropical_plan import TropicalPlan, byte_count, cached_plan, hashable
+from .tropical_plan import Operand, Optimize, TropicalPlan, byte_count, cached_plan, hashable
 
 
 def tropical_einsum(
-    equation: Any,
-    *operands: Any,
+    equation: str | Operand,
+    *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
     accumulate: str | None = None,
-    optimize: Any = "auto",
+    optimize: Optimize = "auto",
     memory_limit: int | None = None,
     progress: bool = False,
-) -> Any:
+) -> jax.Array:
     """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of times of the entries.
 
     Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the maximum of products, under
@@ -94,12 +95,12 @@ def tropical_einsum(
 
 
 def tropical_einsum_with_argmax(
-    equation: Any,
-    *operands: Any,
+    equation: str | Operand,
+    *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
     accumulate: str | None = None,
-    optimize: Any = "auto",
+    optimize: Optimize = "auto",
     memory_limit: int | None = None,
     progress: bool = False,
 ) -> TropicalResult:
@@ -125,12 +126,12 @@ def tropical_einsum_with_argmax(
 
 
 def best_assignment(
-    equation: Any,
-    *operands: Any,
+    equation: str | Operand,
+    *operands: Operand,
     semiring: Semiring | str = max_plus,
     ties: str = "first",
     accumulate: str | None = None,
-    optimize: Any = "auto",
+    optimize: Optimize = "auto",
     memory_limit: int | None = None,
     progress: bool = False,
 ) -> Assignment:
@@ -176,11 +177,18 @@ class _Problem:
         return f"tropical_einsum {shortened(self.equation)!r}"
 
 
-def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: str, accumulate: str | None, winners: bool) -> _Problem:
+def _problem(
+    equation: str | Operand,
+    operands: Sequence[Operand],
+    semiring: Semiring,
+    ties: str,
+    accumulate: str | None,
+    winners: bool,
+) -> _Problem:
     written: dict[str, int] = {}
     no_semiring_among("tropical_einsum", operands)
     if not isinstance(equation, str):
-        given = (equation, *operands)
+        given: tuple[Any, ...] = (equation, *operands)
         equation, operands = parse_interleaved(given)
         integers = sorted({label for labels in given[1 : 2 * len(operands) : 2] for label in labels if label is not ...})
         written = {get_symbol(i): int(label) for i, label in enumerate(integers)}
@@ -206,7 +214,7 @@ def _problem(equation: Any, operands: Sequence[Any], semiring: Semiring, ties: s
     return dataclasses.replace(problem, operands=arrays)
 
 
-def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
+def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:
     """Whether operands must be widened."""
     if accumulate not in (None, "float32"):
         raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'")
@@ -220,7 +228,9 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: Any) -> bool:
     return accumulate is not None
 
 
-def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress: bool) -> tuple[Any, tuple[TropicalStep, ...], str]:
+def _solve(
+    problem: _Problem, optimize: Optimize, memory_limit: int | None, progress: bool
+) -> tuple[jax.Array, tuple[TropicalStep, ...], str]:
     """(value, winners of the steps, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
     memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
@@ -233,7 +243,8 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
             layout.sizes(shapes, "tropical_einsum")
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, tuple(steps), layout.output
-    plan = cached_plan(equation, shapes, operands[0].dtype if operands else None, optimize, memory_limit, mode.semiring)
+    dtype = operands[0].dtype if operands else jnp.dtype("float32")
+    plan = cached_plan(equation, shapes, dtype, optimize, memory_limit, mode.semiring)
     if plan.slices == 1:
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:
@@ -248,7 +259,7 @@ def _solve(problem: _Problem, optimize: Any, memory_limit: int | None, progress:
     return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
 
 
-def _repeats(equation: str, shapes: Sequence[Sequence[Any]]) -> bool:
+def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
     """Whether a label is of size 1 in one operand and longer in another one."""
     if not any(1 in shape for shape in shapes):
         return False
@@ -261,7 +272,7 @@ def _repeats(equation: str, shapes: Sequence[Sequence[Any]]) -> bool:
 def _program(plan: TropicalPlan, mode: Mode) -> Any:
     """The einsum as a function of arrays, compiled once for each dtype."""
 
-    def run(*operands: Any) -> Any:
+    def run(*operands: jax.Array) -> Any:
         return evaluate(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
 
     run.__name__ = run.__qualname__ = "tropical_einsum"
@@ -273,7 +284,7 @@ def _slice_program(plan: TropicalPlan, mode: Mode) -> Any:
     return jax.jit(functools.partial(joined, plan, mode), donate_argnums=2)
 
 
-def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[Any, Mapping[str, Any]]:
+def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """The slices from Python, with a progress bar."""
     if any(isinstance(x, jax.core.Tracer) for x in problem.operands):
         raise Unsupported(

@@ -12,12 +12,13 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Plan, Step, parse_interleaved
@@ -27,8 +28,13 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring, no_semi
 from ..algebra.shipped import max_mul, max_plus
 from ..step.einsum_op import work_dtype
 
+Operand: TypeAlias = ArrayLike | Sequence[object]
+"""An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
+Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
+"""The name of an algorithm, or a path."""
 
-def by_least(plan: Plan, sizes: Mapping[str, Any], semiring: Semiring) -> list[tuple[int, ...]]:
+
+def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:
     """The additional runs of a max_mul plan: for each run the operands that it reduces to their least entries.
 
     Under max_mul the least entry makes the greatest product with a negative partner: the maximum of x[a] * y over a is
@@ -140,7 +146,7 @@ class TropicalPlan:
     """
 
     plan: Plan
-    whole: tuple[tuple[str, Any], ...]
+    whole: tuple[tuple[str, int], ...]
     peak: int | None
 
     @property
@@ -181,12 +187,12 @@ class TropicalPlan:
 
 
 def plan_tropical_einsum(
-    equation: Any,
-    *operands: Any,
-    optimize: Any = "auto",
+    equation: str | Operand,
+    *operands: Operand,
+    optimize: Optimize = "auto",
     memory_limit: int | None = None,
     semiring: Semiring | str = max_plus,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
 ) -> TropicalPlan:
     """Plan an einsum: the order of its contractions and its slices.
 
@@ -227,7 +233,7 @@ def plan_tropical_einsum(
     return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), algebra)
 
 
-def _shape(x: Any, where: str) -> tuple[Any, ...]:
+def _shape(x: object, where: str) -> tuple[int, ...]:
     """The shape of an array, or a shape."""
     shape = getattr(x, "shape", x)
     if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(_is_size, shape)):
@@ -241,14 +247,14 @@ def _is_size(size: Any) -> bool:
     return jax.export.is_symbolic_dim(size)
 
 
-def _dtype(dtype: Any) -> Any:
+def _dtype(dtype: DTypeLike) -> Any:
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
     except TypeError as error:
         raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype") from error
 
 
-def hashable(optimize: Any) -> Any:
+def hashable(optimize: Optimize) -> Any:
     """An explicit path as tuples, so that plans can be cached.
 
     Raises:
@@ -272,7 +278,12 @@ def hashable(optimize: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def cached_plan(
-    equation: str, shapes: tuple[tuple[Any, ...], ...], dtype: Any, optimize: Any, memory_limit: int | None, semiring: Semiring
+    equation: str,
+    shapes: tuple[tuple[int, ...], ...],
+    dtype: np.dtype,
+    optimize: Optimize,
+    memory_limit: int | None,
+    semiring: Semiring,
 ) -> TropicalPlan:
     """`plan_tropical_einsum`, cached."""
     cut: Sequence[str] = ()
@@ -342,7 +353,7 @@ def _in_order(step: Step) -> Step:
     return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
 
 
-def byte_count(equation: str, memory_limit: Any) -> int | None:
+def byte_count(equation: str, memory_limit: int | None) -> int | None:
     """A memory limit as an int.
 
     Raises:

@@ -96,7 +96,10 @@ class TropicalEinsum(StepOp):
         shape = tuple(sizes[label] for label in self.layout.equation.output)
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
-    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def infer_output_sharding(
+        self,
+        inputs: Sequence[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.NamedSharding]:
         placed: dict[str, Any] = {}
         for labels, struct in zip(self.layout.equation.inputs, inputs, strict=True):
             for label, axes in zip(labels, struct.sharding.spec, strict=True):
@@ -120,7 +123,7 @@ class TropicalEinsum(StepOp):
         spec = jax.P(*axes)
         return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
 
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last
         matrices = self._matrices(inputs)
         outs = choose.contract(self.algebra, matrices, with_winner=with_winner, contracted_last=last)
@@ -132,7 +135,12 @@ class TropicalEinsum(StepOp):
             return self
         return dataclasses.replace(self, outputs=Outputs.VALUE_AND_WINNER)
 
-    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
         """The tangent of times at the winner, whose operands and tangents are gathered there.
 
         JAX transposes the gather to a scatter-add. Both are standard ops and linear in the tangents, so
@@ -148,14 +156,14 @@ class TropicalEinsum(StepOp):
         active = [i for i, t in enumerate(tangents) if t is not None]
         at = self.layout.matrix(outputs[1])
 
-        def chosen_entries(arrays: Sequence[Any]) -> list[Any]:
+        def chosen_entries(arrays: Sequence[jax.Array]) -> list[jax.Array]:
             matrices = self._matrices(arrays)  # the transpose adds in this dtype, because 16 bits would saturate
             return [_at_winner(matrix, at, axis) for axis, matrix in enumerate(matrices, 1)]
 
         full = [jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
         entries, directions = chosen_entries(primals), chosen_entries(full)
 
-        def product(*chosen: Any) -> Any:
+        def product(*chosen: jax.Array) -> jax.Array:
             every = list(entries)
             for i, x in zip(active, chosen, strict=True):
                 every[i] = x
@@ -165,7 +173,12 @@ class TropicalEinsum(StepOp):
         _, out = jax.jvp(product, moving, tuple(directions[i] for i in active))
         return self.layout.tensor(out.astype(outputs[0].dtype), sizes), None
 
-    def _shared(self, operands: Sequence[Any], value: Any, tangents: Sequence[Any]) -> Any:
+    def _shared(
+        self,
+        operands: Sequence[jax.Array],
+        value: jax.Array,
+        tangents: Sequence[jax.Array | None],
+    ) -> jax.Array:
         """The mean of the tangents of all winners of each cell.
 
         This takes two sums over all candidates for one active operand, and one more for another; each
@@ -182,14 +195,18 @@ class TropicalEinsum(StepOp):
                 moved += apply(op, *inputs, widened(tangent))
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
-    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+    def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
         outs = reference.contract(self.algebra, list(map(np.asarray, self._matrices(arrays))))
         return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
 
-    def _matrices(self, operands: Sequence[Any]) -> list[Any]:
+    def _matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:
         return self.layout.matrices(*map(widened, operands))
 
-    def _tensors(self, operands: Sequence[Any], matrices: Sequence[Any]) -> tuple[Any, ...]:
+    def _tensors(
+        self,
+        operands: Sequence[jax.Array],
+        matrices: Sequence[Any],
+    ) -> tuple[jax.Array, ...]:
         sizes = self.layout.equation.sizes([x.shape for x in operands], self.family_id)
         value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
         return value.astype(operands[0].dtype), *winner
@@ -201,7 +218,7 @@ class TropicalEinsum(StepOp):
         form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
         return form, (0,) * self.output_count
 
-    def example_inputs(self) -> Sequence[Sequence[Any]]:
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
         sizes = self.example_sizes
         rng = np.random.default_rng(0)
@@ -238,12 +255,12 @@ def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequ
     )
 
 
-def work_dtype(dtype: Any) -> Any:
+def work_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype in which candidates are made and compared, and cotangents added."""
     return np.dtype("float32") if dtype.name in SIXTEEN_BITS else dtype
 
 
-def widened(x: Any) -> Any:
+def widened(x: jax.Array) -> jax.Array:
     """An array in the dtype that steps compute in.
 
     A computed 16-bit array was rounded. XLA omits that rounding if widening follows at once, and the search would then use
@@ -253,7 +270,7 @@ def widened(x: Any) -> Any:
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
 
 
-def _at_winner(matrix: Any, winner: Any, own_axis: int) -> Any:
+def _at_winner(matrix: jax.Array, winner: jax.Array, own_axis: int) -> jax.Array:
     """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows, columns)."""
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(),

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from tenferro_jax.einsum import Equation, parse_equation
@@ -36,12 +36,12 @@ class MatmulLayout:
     columns: str
     contracted: str
 
-    def matrices(self, *operands: Any) -> list[Any]:
+    def matrices(self, *operands: jax.Array) -> list[jax.Array]:
         """The operands as (batch, contracted, rows) and (batch, contracted, columns)."""
         own = (self.rows, self.columns)[: len(operands)]
         return [self._matrix(*each) for each in zip(self.equation.inputs, operands, own, strict=True)]
 
-    def _matrix(self, labels: str, x: Any, own: str) -> Any:
+    def _matrix(self, labels: str, x: jax.Array, own: str) -> jax.Array:
         size = dict(zip(labels, x.shape, strict=True))
         groups = (self.batch, self.contracted, own)
         return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
@@ -51,7 +51,7 @@ class MatmulLayout:
         """For each operand, whether its last label is a contracted one."""
         return tuple(labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs)
 
-    def extents(self, sizes: Mapping[str, Any]) -> list[Any]:
+    def extents(self, sizes: Mapping[str, int]) -> list[int]:
         """The sizes of batch, contracted, rows and columns."""
         return [product(sizes, labels) for labels in (self.batch, self.contracted, self.rows, self.columns)]
 
@@ -70,12 +70,12 @@ class MatmulLayout:
         batch, contracted, last = (math.prod(shape[labels.index(group) + len(group) :]) if group else 0 for group in groups)
         return batch, contracted, last
 
-    def tensor(self, matrix: Any, sizes: Mapping[str, Any]) -> Any:
+    def tensor(self, matrix: jax.Array, sizes: Mapping[str, int]) -> jax.Array:
         """A (batch, rows, columns) array in the shape and order of the equation's output."""
         labels = self.batch + self.rows + self.columns
         return jnp.transpose(matrix.reshape([sizes[label] for label in labels]), [labels.index(label) for label in self.equation.output])
 
-    def matrix(self, tensor: Any) -> Any:
+    def matrix(self, tensor: jax.Array) -> jax.Array:
         """The inverse of `tensor`."""
         output = self.equation.output
         size = dict(zip(output, tensor.shape, strict=True))
@@ -83,7 +83,7 @@ class MatmulLayout:
         return jnp.transpose(tensor, [output.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
 
 
-def product(sizes: Mapping[str, Any], labels: Sequence[str]) -> Any:
+def product(sizes: Mapping[str, int], labels: Sequence[str]) -> int:
     """The product of some labels' sizes; 1 for none."""
     return math.prod((sizes[label] for label in labels), start=1)
 

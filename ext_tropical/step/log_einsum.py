@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -58,15 +59,23 @@ class LogEinsum(StepOp):
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
-    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def infer_output_sharding(
+        self,
+        inputs: Sequence[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.P | jax.NamedSharding] | None:
         return self.largest.infer_output_sharding(inputs)
 
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         (largest,) = self.largest.lower_to_standard_ops(*inputs)
         (total,) = self.share.lower_to_standard_ops(*inputs, largest)
         return (self._value(jnp, largest, total),)
 
-    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array]:
         """The mean of the candidates' tangents under their softmax."""
         moved = [
             apply(dataclasses.replace(self.share, places=(place,)), *primals, outputs[0], tangent)[0]
@@ -75,13 +84,18 @@ class LogEinsum(StepOp):
         ]
         return (functools.reduce(jnp.add, moved),)
 
-    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+    def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         (largest,) = self.largest.eager_execute(*arrays)
         (total,) = self.share.eager_execute(*arrays, largest)
         with np.errstate(all="ignore"):
             return (np.asarray(self._value(np, largest, total)),)
 
-    def _value(self, xp: Any, largest: Any, total: Any) -> Any:
+    def _value(
+        self,
+        xp: ModuleType,
+        largest: jax.typing.ArrayLike,
+        total: jax.typing.ArrayLike,
+    ) -> Any:
         return xp.where(xp.isfinite(largest), largest + self.temperature * xp.log(total), largest)
 
     def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
@@ -89,12 +103,12 @@ class LogEinsum(StepOp):
         form, out_axes = batched
         return dataclasses.replace(self, equation=form.equation), out_axes
 
-    def example_inputs(self) -> Sequence[Sequence[Any]]:
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of 2, 3, 4, ... for the labels in their order."""
         return self.largest.example_inputs()
 
 
-def log_einsum_step(equation: str, *operands: Any, semiring: LogSumExp) -> Any:
+def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) -> jax.Array:
     """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import jax
 import jax.export
@@ -75,7 +74,11 @@ def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     return _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, NATIVE_CELLS) or native().problem
 
 
-def run_native(op: TropicalEinsum, *operands: Any, instructions: str = "") -> tuple[Any, ...]:
+def run_native(
+    op: TropicalEinsum,
+    *operands: jax.Array,
+    instructions: str = "",
+) -> tuple[jax.Array, ...]:
     """Value, and winner if the op returns it.
 
     Args:
@@ -123,7 +126,11 @@ def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     return _not_served(op, metas, EXTREMES, _GPU_DTYPES) or problem()
 
 
-def run_gpu(op: TropicalEinsum, *operands: Any, interpret: Any = None) -> tuple[Any, ...]:
+def run_gpu(
+    op: TropicalEinsum,
+    *operands: jax.Array,
+    interpret: object = None,
+) -> tuple[jax.Array, ...]:
     """Value, and winner if the op returns it.
 
     Args:

@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -116,14 +117,14 @@ class WeightedSum(StepOp):
         sizes = self._sizes([m.shape for m in inputs], require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
 
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any]:
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         summed = functools.partial(self._summed, jnp, weighted.blocked)
         if not isinstance(self.algebra, SelectiveSemiring):
             return (summed(*inputs),)
         last = self.layout.contracted_last
         search = functools.partial(choose.contract, with_winner=False, contracted_last=last)
 
-        def shared(may_be_nan: bool, *inputs: Any) -> Any:
+        def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
             return summed(*self._with_best(search, inputs), may_be_nan=may_be_nan)
 
         # The operands of a branch are arrays that were stored: each candidate made of them has the
@@ -132,7 +133,12 @@ class WeightedSum(StepOp):
         branches = (functools.partial(shared, True), functools.partial(shared, False))
         return (lax.cond(jnp.any(value != value), *branches, *inputs),)
 
-    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
         """Weighted sums, one for each active input."""
         count = self.operand_count + 1
         terms: list[Any] = []
@@ -149,7 +155,11 @@ class WeightedSum(StepOp):
                 terms.append(apply(op, *primals, tangent)[0] * scale)
         return (functools.reduce(jnp.add, terms) if terms else None,)
 
-    def transpose_rule(self, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Any]:
         """A weighted sum whose output and the place of the active factor are swapped."""
         count = self.operand_count + 1
         active = [i for i, x in enumerate(inputs) if isinstance(x, LinearInput)]
@@ -161,21 +171,32 @@ class WeightedSum(StepOp):
         (at,) = active
         places = (*self.places[: at - count], self.output, *self.places[at - count + 1 :])
         swapped = dataclasses.replace(self, places=places, output=self.places[at - count])
-        (found[at],) = apply(swapped, *inputs[:at], cotangents[0], *inputs[at + 1 :])
+        given: list[Any] = [*inputs[:at], cotangents[0], *inputs[at + 1 :]]
+        (found[at],) = apply(swapped, *given)
         return found
 
-    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+    def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
         if isinstance(self.algebra, SelectiveSemiring):
             arrays = tuple(map(np.asarray, self._with_best(reference.contract, arrays)))
         return (np.asarray(self._summed(np, weighted.reference, *arrays)),)
 
-    def _with_best(self, search: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _with_best(
+        self,
+        search: Callable[..., Sequence[Any]],
+        inputs: Sequence[jax.Array],
+    ) -> tuple[jax.Array, ...]:
         """The inputs, with the value computed again from the operands."""
         operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
         best, *_ = search(self.algebra, self.layout.matrices(*operands))
         return (*operands, self.layout.tensor(best, self._sizes([x.shape for x in inputs])), *factors)
 
-    def _summed(self, xp: Any, kernel: Callable[..., Any], *inputs: Any, may_be_nan: bool = True) -> Any:
+    def _summed(
+        self,
+        xp: ModuleType,
+        kernel: Callable[..., Any],
+        *inputs: jax.Array,
+        may_be_nan: bool = True,
+    ) -> jax.Array:
         sizes = self._sizes([x.shape for x in inputs])
         operands, value, factors = inputs[: self.operand_count], inputs[self.operand_count], inputs[self.operand_count + 1 :]
         known = {**dict(zip(Place, operands, strict=False)), Place.OUT: value}
@@ -185,12 +206,12 @@ class WeightedSum(StepOp):
         *order, summed, first, second = _SUMS[self.output]
         batch, summed, first, second = (getattr(self.layout, name) for name in ("batch", summed, first, second))
 
-        def matrices(place: Place, *groups: str) -> list[Any]:
+        def matrices(place: Place, *groups: str) -> list[jax.Array]:
             arrays = [table[place] for table in (known, products) if place in table]
             axes = [self._labels(place).index(label) for label in "".join(groups) if arrays]
             return [xp.transpose(x, axes).reshape([product(sizes, group) for group in groups]) for x in arrays]
 
-        def term(*sides: Sequence[Any]) -> Any:
+        def term(*sides: Sequence[jax.Array]) -> jax.Array:
             at = dict(zip((*order, self.output), sides, strict=True))
             entries = [at[place][0] for place in known]
             factors = [x for place, side in at.items() for x in side[place in known :]]
@@ -203,7 +224,14 @@ class WeightedSum(StepOp):
         result = xp.transpose(result, [labels.index(label) for label in self._labels(self.output)])
         return result if after is None else result * after
 
-    def _term(self, xp: Any, operands: Sequence[Any], value: Any, factors: Sequence[Any], may_be_nan: bool) -> Any:
+    def _term(
+        self,
+        xp: ModuleType,
+        operands: Sequence[jax.Array],
+        value: jax.Array,
+        factors: Sequence[jax.Array],
+        may_be_nan: bool,
+    ) -> jax.Array:
         """One weighted candidate."""
         semiring = self.algebra
         candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
@@ -219,17 +247,22 @@ class WeightedSum(StepOp):
         equation = self.layout.equation
         return equation.output if place is Place.OUT else equation.inputs[place is Place.RHS]
 
-    def _sizes(self, shapes: Sequence[Any], compare: Callable[[Any, Any], None] | None = None) -> Mapping[str, Any]:
+    def _sizes(
+        self,
+        shapes: Sequence[Sequence[int]],
+        compare: Callable[[int, int], None] | None = None,
+    ) -> Mapping[str, int]:
         operands = self.layout.equation
         terms = (*operands.inputs, *map(self._labels, (Place.OUT, *self.places)))
         return Equation(self.equation, terms, operands.output).sizes(shapes, self.family_id, compare)
 
-    def example_inputs(self) -> Sequence[Sequence[Any]]:
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no dtype rounds them."""
         sizes = self.example_sizes
         rng = np.random.default_rng(0)
         terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
-        arrays = [rng.integers(1, 7, size=[sizes[label] for label in term]) / 4 for term in terms]
+        shapes = [[sizes[label] for label in term] for term in terms]
+        arrays: list[Any] = [rng.integers(1, 7, size=shape) / 4 for shape in shapes]
         lhs, *rhs = self.layout.matrices(*arrays[: self.operand_count])
         candidates = self.algebra.times(lhs[..., None], rhs[0][:, :, None, :]) if rhs else lhs[..., None]
         value = functools.reduce(self.algebra.plus, [candidates[:, k] for k in range(candidates.shape[1])])
@@ -237,7 +270,7 @@ class WeightedSum(StepOp):
         return [arrays]
 
 
-def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> Any:
+def work_of(where: str, semiring: Semiring, inputs: Sequence[TensorMeta]) -> np.dtype:
     """The dtype of all inputs.
 
     Raises:
@@ -273,13 +306,13 @@ _SUMS = {
 other group of each place, which together are the groups of the output."""
 
 
-def _derivative(times: Callable[..., Any], word: str) -> Callable[..., Any]:
+def _derivative(times: Callable[..., jax.Array], word: str) -> Callable[..., jax.Array]:
     """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r" in turn."""
     if not word:
         return times
     lower, at = _derivative(times, word[:-1]), "lr".index(word[-1])
 
-    def along(*operands: Any) -> Any:
+    def along(*operands: jax.Array) -> jax.Array:
         x = operands[at]
         return jax.jvp(lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),))[1]
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
@@ -24,7 +25,7 @@ _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
 """The limit, by dtype, of values of walks that get better without end; it is not known for other semirings."""
 
 
-def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
+def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -> jax.Array:
     """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i to j.
 
     Under max_mul this holds for entries that are not negative.
@@ -62,7 +63,8 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
     if left == 0:
         one, zero = algebra.one(a.dtype), algebra.zero(a.dtype)
         return jnp.broadcast_to(jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero), a.shape)
-    power, square = None, a
+    power: Any = None
+    square = a
     while True:
         if left & 1:
             power = square if power is None else tropical_einsum("...ij,...jk->...ik", power, square, semiring=algebra)
@@ -72,7 +74,12 @@ def matrix_power(a: Any, n: int, *, semiring: Semiring | str = max_plus) -> Any:
         square = tropical_einsum("...ij,...jk->...ik", square, square, semiring=algebra)
 
 
-def _square_matrix(given: Any, semiring: Semiring, where: str, rank: int | None = None) -> Any:
+def _square_matrix(
+    given: ArrayLike,
+    semiring: Semiring,
+    where: str,
+    rank: int | None = None,
+) -> jax.Array:
     a = jnp.asarray(as_array(given, where))
     if a.ndim < 2 or a.ndim != (rank or a.ndim) or a.shape[-1] != a.shape[-2]:
         raise ShapeError(
@@ -101,18 +108,18 @@ class ClosureResult:
       semiring: the algebra.
     """
 
-    value: Any
-    converged: Any
-    winners: Any
+    value: jax.Array
+    converged: jax.Array
+    winners: jax.Array
     semiring: SelectiveSemiring = dataclasses.field(metadata={"static": True})
 
     @property
-    def feasible(self) -> Any:
+    def feasible(self) -> jax.Array:
         """Boolean (n, n): whether there is a walk."""
         return self.value != self.semiring.zero(self.value.dtype)
 
     @property
-    def on_cycle(self) -> Any:
+    def on_cycle(self) -> jax.Array:
         """Boolean (n,): whether a closed walk through the node is better than the empty one, as one of negative weight under min_plus.
 
         Example:
@@ -124,7 +131,7 @@ class ClosureResult:
         """
         return ~jnp.diagonal(self.converged, axis1=-2, axis2=-1)
 
-    def walk(self, source: Any, target: Any) -> Any:
+    def walk(self, source: ArrayLike, target: ArrayLike) -> jax.Array | np.ndarray:
         """The nodes of a best walk.
 
         Args:
@@ -154,7 +161,7 @@ class ClosureResult:
         known = np.asarray(nodes)
         return known[known >= 0]
 
-    def predecessors(self) -> Any:
+    def predecessors(self) -> jax.Array:
         """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and if there is no walk.
 
         If every cycle makes a walk worse (under min_plus: has a positive weight), following row i back from j ends at i. If a
@@ -179,7 +186,7 @@ class ClosureResult:
             )
         return _before_last(self.winners, self.feasible)
 
-    def _node(self, node: Any, name: str) -> Any:
+    def _node(self, node: ArrayLike, name: str) -> jax.Array:
         count = self.value.shape[-1]
         if isinstance(node, np.integer):
             node = int(node)
@@ -195,7 +202,7 @@ class ClosureResult:
         return jnp.where((given >= 0) & (given < count), given, -1).astype(jnp.int32)
 
 
-def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
+def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
     """The best walks of any length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
 
     Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a cycle of negative weight;
@@ -247,14 +254,14 @@ def closure(a: Any, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureR
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _closed(a: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
+def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.Array, jax.Array]:
     count = a.shape[0]
     one = jnp.asarray(semiring.one(a.dtype))
     start = jnp.where(jnp.eye(count, dtype=bool), semiring.plus(one, a), a)
 
     limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else None
 
-    def squared(best: Any, _: None) -> tuple[Any, Any]:
+    def squared(best: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
         value = result.value
         if limit is not None and jnp.issubdtype(a.dtype, jnp.floating):  # rounds of a cycle that overflow; NaN would follow
@@ -269,7 +276,12 @@ def _closed(a: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
 
 
 @jax.jit
-def _walked(winners: Any, feasible: Any, source: Any, target: Any) -> Any:
+def _walked(
+    winners: jax.Array,
+    feasible: jax.Array,
+    source: jax.Array,
+    target: jax.Array,
+) -> jax.Array:
     """The nodes of a walk: between its ends the middle node of the last squaring, between these the nodes of the one before, and so on."""
     nodes = jnp.stack([source, target])
     for middle in winners[::-1]:
@@ -282,7 +294,7 @@ def _walked(winners: Any, feasible: Any, source: Any, target: Any) -> Any:
 
 
 @jax.jit
-def _before_last(winners: Any, feasible: Any) -> Any:
+def _before_last(winners: jax.Array, feasible: jax.Array) -> jax.Array:
     """The last edge of a walk is that of its second half, unless the second half is empty."""
     source, target = (lax.broadcasted_iota(jnp.int32, feasible.shape, axis) for axis in (0, 1))
     before = source

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import parse_interleaved
@@ -22,14 +23,18 @@ from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
 from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
-from ..network.tropical_plan import MOST_ENTRIES
+from ..network.tropical_plan import MOST_ENTRIES, Operand
 from ..step.einsum_op import one_dtype, widened
-from .dot_general import dot_general_equation, reduction_equation
+from .dot_general import DotDimensionNumbers, dot_general_equation, reduction_equation
 
 _REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
 
 
-def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = max_plus) -> Any:
+def tropical_einsum(
+    equation: str | Operand,
+    *operands: Operand,
+    semiring: Semiring | str = max_plus,
+) -> jax.Array:
     """`ext_tropical.tropical_einsum` as one broadcast product of all operands and one reduction.
 
     Args:
@@ -86,7 +91,7 @@ def tropical_einsum(equation: Any, *operands: Any, semiring: Semiring | str = ma
     return (_REDUCE[semiring](products, axis=axes) if axes else products).astype(dtype)
 
 
-def _spread(x: Any, term: str, labels: Sequence[str], sizes: Any) -> Any:
+def _spread(x: jax.Array, term: str, labels: Sequence[str], sizes: Mapping[str, int]) -> jax.Array:
     """x with an axis for every label, of size 1 where its term has none; the diagonal where its term has a label twice."""
     x = x.reshape([sizes[label] for label in term])  # without axes of size 1 that an ellipsis repeats
     for label in labels:
@@ -99,7 +104,13 @@ def _spread(x: Any, term: str, labels: Sequence[str], sizes: Any) -> Any:
     return jnp.expand_dims(x, [i for i, label in enumerate(labels) if label not in term])
 
 
-def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, semiring: Semiring | str = max_plus) -> Any:
+def tropical_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DotDimensionNumbers | None = None,
+    *,
+    semiring: Semiring | str = max_plus,
+) -> jax.Array:
     """`ext_tropical.tropical_dot_general`, composed.
 
     Args, Returns, Raises: as there, and Unsupported for semirings of other packages.
@@ -115,7 +126,11 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
     return tropical_einsum(dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers), lhs, rhs, semiring=semiring)
 
 
-def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> Any:
+def min_plus_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DotDimensionNumbers | None = None,
+) -> jax.Array:
     """`tropical_dot_general` under min_plus.
 
     Args, Returns, Raises: as there.
@@ -129,8 +144,12 @@ def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> A
 
 
 def tropical_reduce_sum(
-    x: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, semiring: Semiring | str = max_plus
-) -> Any:
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    *,
+    semiring: Semiring | str = max_plus,
+) -> jax.Array:
     """`ext_tropical.tropical_reduce_sum`, composed.
 
     Args, Returns, Raises: as there, and Unsupported for semirings of other packages.
@@ -140,7 +159,7 @@ def tropical_reduce_sum(
       >>> float(tropical_reduce_sum(jnp.array([1.0, 5.0, 2.0, 3.0])))
       5.0
     """
-    x = as_array(x, "tropical_reduce_sum")
-    equation, axes = reduction_equation(x.ndim, axis)
-    result = tropical_einsum(equation, x, semiring=semiring)
+    array = as_array(x, "tropical_reduce_sum")
+    equation, axes = reduction_equation(array.ndim, axis)
+    result = tropical_einsum(equation, array, semiring=semiring)
     return jnp.expand_dims(result, axes) if keepdims else result

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax.errors import InvalidConfig, ShapeError
@@ -16,6 +18,10 @@ from tenferro_jax.shapes import as_array
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import max_plus, min_plus
 from ..network.tropical_einsum import tropical_einsum
+
+Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
+DotDimensionNumbers: TypeAlias = tuple[Axes, Axes]
+"""((contracted axes of lhs, of rhs), (batch axes of lhs, of rhs)), as for `jax.lax.dot_general`."""
 
 
 def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None) -> str:
@@ -70,7 +76,7 @@ def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_
     return f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
 
 
-def _matmul(ranks: tuple[int, int]) -> Any:
+def _matmul(ranks: tuple[int, int]) -> DotDimensionNumbers:
     if 0 in ranks:
         raise ShapeError(
             where="tropical_dot_general",
@@ -81,7 +87,7 @@ def _matmul(ranks: tuple[int, int]) -> Any:
     return ((ranks[0] - 1,), (0,)), ((), ())
 
 
-def _pairs(numbers: Any) -> Any:
+def _pairs(numbers: DotDimensionNumbers) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     needed = "((lhs contracted, rhs contracted), (lhs batch, rhs batch)), each a sequence of integers, as for jax.lax.dot_general"
     try:
         contracted, batch = ([tuple(map(_integer, axes)) for axes in pair] for pair in numbers)
@@ -94,11 +100,14 @@ def _pairs(numbers: Any) -> Any:
     return contracted, batch
 
 
-def _malformed(numbers: Any, needed: str, fix: str) -> InvalidConfig:
+def _malformed(numbers: object, needed: str, fix: str) -> InvalidConfig:
     return InvalidConfig(where="tropical_dot_general, dimension_numbers", given=repr(numbers), needed=needed, fix=fix)
 
 
-def reduction_equation(rank: int, axis: Any = None) -> tuple[str, tuple[int, ...]]:
+def reduction_equation(
+    rank: int,
+    axis: int | Sequence[int] | None = None,
+) -> tuple[str, tuple[int, ...]]:
     """The equation of a reduction, and the reduced axes counted from the first.
 
     Args:
@@ -137,11 +146,17 @@ def _integer(value: Any) -> int:
     return operator.index(value)
 
 
-def _bad_axis(axis: Any, needed: str, fix: str) -> InvalidConfig:
+def _bad_axis(axis: object, needed: str, fix: str) -> InvalidConfig:
     return InvalidConfig(where="tropical_reduce_sum, axis", given=repr(axis), needed=needed, fix=fix)
 
 
-def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, semiring: Semiring | str = max_plus) -> Any:
+def tropical_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DotDimensionNumbers | None = None,
+    *,
+    semiring: Semiring | str = max_plus,
+) -> jax.Array:
     """Contraction by the dimension numbers of `jax.lax.dot_general`.
 
     Args:
@@ -170,7 +185,11 @@ def tropical_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None, *, s
     return tropical_einsum(dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers), lhs, rhs, semiring=semiring)
 
 
-def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> Any:
+def min_plus_dot_general(
+    lhs: ArrayLike,
+    rhs: ArrayLike,
+    dimension_numbers: DotDimensionNumbers | None = None,
+) -> jax.Array:
     """`tropical_dot_general` under min_plus.
 
     Args, Returns, Raises, Gradient, Cost: as there.
@@ -186,8 +205,12 @@ def min_plus_dot_general(lhs: Any, rhs: Any, dimension_numbers: Any = None) -> A
 
 
 def tropical_reduce_sum(
-    x: Any, axis: int | Sequence[int] | None = None, keepdims: bool = False, *, semiring: Semiring | str = max_plus
-) -> Any:
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    *,
+    semiring: Semiring | str = max_plus,
+) -> jax.Array:
     """The semiring's plus over some axes: under max_plus the maximum of the entries.
 
     Args:
@@ -212,7 +235,7 @@ def tropical_reduce_sum(
       >>> float(tropical_reduce_sum(x)), tropical_reduce_sum(x, axis=0).tolist()
       (5.0, [2.0, 5.0])
     """
-    x = as_array(x, "tropical_reduce_sum")
-    equation, axes = reduction_equation(x.ndim, axis)
-    result = tropical_einsum(equation, x, semiring=semiring)
+    array = as_array(x, "tropical_reduce_sum")
+    equation, axes = reduction_equation(array.ndim, axis)
+    result = tropical_einsum(equation, array, semiring=semiring)
     return jnp.expand_dims(result, axes) if keepdims else result

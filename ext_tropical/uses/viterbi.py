@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +29,18 @@ class ViterbiResult:
       feasible: a boolean scalar, whether any sequence is possible.
     """
 
-    score: Any
-    states: Any
-    feasible: Any
+    score: jax.Array
+    states: jax.Array
+    feasible: jax.Array
 
 
-def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semiring: SelectiveSemiring | str = max_plus) -> ViterbiResult:
+def viterbi(
+    log_initial: jax.typing.ArrayLike,
+    log_transition: jax.typing.ArrayLike,
+    log_emission: jax.typing.ArrayLike,
+    *,
+    semiring: SelectiveSemiring | str = max_plus,
+) -> ViterbiResult:
     """The best of all sequences of T states among S.
 
     The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] + log_emission[1, s1] + ...,
@@ -80,8 +85,13 @@ def viterbi(log_initial: Any, log_transition: Any, log_emission: Any, *, semirin
 
 
 @functools.partial(jax.jit, static_argnums=3)
-def _decode(initial: Any, transition: Any, emission: Any, semiring: SelectiveSemiring) -> tuple[Any, Any, Any]:
-    def forward(carry: Any, seen: Any) -> tuple[Any, Any]:
+def _decode(
+    initial: jax.Array, transition: jax.Array, emission: jax.Array, semiring: SelectiveSemiring
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def forward(
+        carry: tuple[jax.Array, jax.Array],
+        seen: jax.Array,
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         best = semiring.times(carry[0], seen)
         arrived = tropical_einsum_with_argmax("i,ij->j", best, transition, semiring=semiring)
         return (arrived.value, best), arrived.winner
@@ -89,7 +99,7 @@ def _decode(initial: Any, transition: Any, emission: Any, semiring: SelectiveSem
     (_, best), winners = lax.scan(forward, (initial, initial), emission)
     last = tropical_einsum_with_argmax("i->", best, semiring=semiring)
 
-    def back(state: Any, t: Any) -> tuple[Any, Any]:
+    def back(state: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
         before = winners[t, state]
         return before, before
 
@@ -99,7 +109,11 @@ def _decode(initial: Any, transition: Any, emission: Any, semiring: SelectiveSem
     return last.value, jnp.where(last.feasible, backwards[::-1], -1), last.feasible
 
 
-def _require_shapes(initial: Any, transition: Any, emission: Any) -> None:
+def _require_shapes(
+    initial: tuple[int, ...],
+    transition: tuple[int, ...],
+    emission: tuple[int, ...],
+) -> None:
     count = initial[0] if len(initial) == 1 else 0
     if count == 0 or transition != (count, count) or len(emission) != 2 or emission[0] == 0 or emission[1] != count:
         raise ShapeError(

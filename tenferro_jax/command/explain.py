@@ -19,7 +19,7 @@ from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..io.exported import ExportedProgram
 from ..jax_seam import PLATFORMS, is_symbolic_dim
-from ..shapes import meta_of
+from ..shapes import PyTree, meta_of
 from .files import FAILED, OK, add_file, arguments, imported, inputs, named_op, random_array, read, show
 
 
@@ -131,7 +131,7 @@ def _explain_file(found: Graph | ExportedProgram, sizes: dict[str, int]) -> int:
     return OK
 
 
-def _explain_program(program: ExportedProgram, args: tuple[Any, ...]) -> int:
+def _explain_program(program: ExportedProgram, args: tuple[PyTree, ...]) -> int:
     show(repr(program))
     for family in program.families:
         show(f"  {family}: standard ops since it was exported; no kernel takes part")

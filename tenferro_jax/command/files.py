@@ -87,7 +87,7 @@ def register(target: str) -> None:
         register_extension(found)
 
 
-def _called(make: Callable[[], Any], target: str) -> Any:
+def _called(make: Callable[[], object], target: str) -> object:
     """The result of a user's function."""
     try:
         return make()
@@ -205,7 +205,7 @@ def require_writable(option: str, path: str, *read: str) -> None:
             )
 
 
-def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[Any], root: str) -> dict[str, Any]:
+def named(tree: jax.tree_util.PyTreeDef, leaves: Sequence[object], root: str) -> dict[str, Any]:
     """The leaves of a tree by their paths, such as "args[0]['w']"."""
     return dict(zip(leaf_names(tree, root), leaves, strict=True))
 
@@ -225,7 +225,7 @@ def outputs(found: Graph | ExportedProgram) -> dict[str, Any]:
     return named(found.exported.out_tree, found.exported.out_avals, "out")
 
 
-def arguments(found: Graph | ExportedProgram, leaves: list[Any]) -> tuple[Any, ...]:
+def arguments(found: Graph | ExportedProgram, leaves: list[object]) -> tuple[Any, ...]:
     """The leaves nested as arguments."""
     if isinstance(found, Graph):
         return jax.tree.unflatten(found.in_tree, leaves)

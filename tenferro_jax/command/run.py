@@ -10,7 +10,7 @@ import argparse
 import io
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from ..graph.graph import Graph
 from ..io.container import replace_file
 from ..io.exported import ExportedProgram
 from ..payload_leaves import dtype_name, named_dtype
-from ..shapes import as_operand, is_key, meta_of
+from ..shapes import Shaped, as_operand, is_key, meta_of
 from .files import OK, add_file, arguments, inputs, named, outputs, read, require_writable, show, timed
 
 
@@ -99,7 +99,7 @@ def _dtype(name: str, path: str) -> Any:
         raise InvalidConfig(where="--input", given=f"{path}: {error}", needed="dtypes that JAX knows") from error
 
 
-def _restored(array: np.ndarray, dtype: np.dtype[Any], where: str) -> np.ndarray:
+def _restored(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
     """The array with the dtype that was given for its bytes."""
     if array.dtype.kind == "V" and dtype == array.dtype:
         raise InvalidConfig(
@@ -170,7 +170,7 @@ def run(chosen: argparse.Namespace) -> int:
     return OK
 
 
-def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _bound(texts: list[str], declared: Mapping[str, object]) -> dict[str, np.ndarray]:
     """An array for each input: by name, or in order."""
     given: dict[str, np.ndarray] = {}
     unnamed: list[np.ndarray] = []
@@ -202,7 +202,7 @@ def _bound(texts: list[str], declared: Mapping[str, Any]) -> dict[str, np.ndarra
     return given
 
 
-def _require_output(chosen: argparse.Namespace, results: list[Any]) -> None:
+def _require_output(chosen: argparse.Namespace, results: Sequence[Shaped]) -> None:
     """Check the output path before anything runs: .npz, or for a single result .npy if that keeps its dtype."""
     path = chosen.output
     given = [text.rpartition("=")[2] for text in chosen.input]

@@ -81,7 +81,7 @@ def _answer(subject: Subject, inputs: Inputs) -> Any:
         return None
 
 
-def _by(subject: Subject, kind: RouteKind, *arrays: Any) -> Any:
+def _by(subject: Subject, kind: RouteKind, *arrays: np.ndarray) -> Any:
     return apply(subject.op, *arrays, runtimes=subject.runtimes.only(kind))
 
 

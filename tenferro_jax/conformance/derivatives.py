@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,8 +14,8 @@ from ..extension.carrier import Extension
 from ..extension.contract import has_own_rule
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
-from ..shapes import is_inexact, meta_of
-from .examples import FLOATS, Inputs, cast, first_wrong
+from ..shapes import PyTree, is_inexact, meta_of
+from .examples import FLOATS, Array, Inputs, cast, first_wrong
 from .smooth import DECLARED, Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
@@ -79,7 +79,13 @@ def _jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
             yield note or view.undeclared or None
 
 
-def _agree(what: str, got: Sequence[Any], want: Sequence[Derivative], clause: str, fix: str) -> Iterator[str]:
+def _agree(
+    what: str,
+    got: Sequence[Array],
+    want: Sequence[Derivative],
+    clause: str,
+    fix: str,
+) -> Iterator[str]:
     """One case for each output: agreement where there is a derivative, and a note on the entries without one."""
     for g, w in zip(map(np.asarray, got), want, strict=True):
         kinks = w.smooth.size - int(w.smooth.sum())
@@ -131,7 +137,11 @@ def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X10.3", "A tangent that is None is a zero: leave its term out.")
 
 
-def _pushed(f: Callable[..., Any], at: Any, *direction: Any) -> Any:
+def _pushed(
+    f: Callable[..., Sequence[jax.Array]],
+    at: Sequence[np.ndarray],
+    *direction: Array,
+) -> Sequence[jax.Array]:
     return jax.jvp(f, at, direction)[1]
 
 
@@ -145,10 +155,10 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     f = view.function(view.active)
 
     @jax.jit
-    def pullback(*xs: Any) -> Any:
+    def pullback(*xs: jax.Array) -> Sequence[jax.Array]:
         return jax.vjp(f, *xs)[1](w)
 
-    def second(xs: Any, d: Any) -> Any:
+    def second(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
         _, back = jax.vjp(pullback, *xs)
         return jax.jvp(pullback, xs, d)[1], back(d)
 
@@ -175,10 +185,10 @@ def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
     if has_own_rule(subject.op):
         raise NotApplicable("the op's class states its rule", "Nothing is to be done.")
 
-    def bare(*xs: Any) -> Any:
+    def bare(*xs: jax.Array) -> tuple[jax.Array, ...]:
         return apply(subject.op, *xs, runtimes=subject.runtimes)
 
-    def looped(*xs: Any) -> Any:
+    def looped(*xs: jax.Array) -> tuple[jax.Array, ...]:
         return jax.lax.cond(True, bare, bare, *xs)
 
     for name, fn in {"a call": bare, "jit": jax.jit(bare), "checkpoint": jax.checkpoint(bare), "cond": looped}.items():
@@ -211,7 +221,7 @@ def _adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
             cases.append((f"by {names(mask)}, output {', '.join(map(str, chosen))}{place}", v, [w[i] for i in chosen]))
             runs.append((lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask)))
 
-    def both(all_v: Any, all_w: Any) -> Any:
+    def both(all_v: Sequence[Sequence[jax.Array]], all_w: Sequence[Sequence[jax.Array]]) -> PyTree:
         return [(jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)) for (f, at), v, w in zip(runs, all_v, all_w, strict=True)]
 
     with breaking("X10.7", f"vjp{place}", TRANSPOSE):
@@ -230,7 +240,7 @@ def _choices(view: Smooth) -> list[tuple[int, ...]]:
     return [together, *((i,) for i in together)] if len(together) > 1 else [together]
 
 
-def _size(a: Any, b: Any) -> float:
+def _size(a: Iterable[Array], b: Iterable[Array]) -> float:
     return inner([abs(np.asarray(x)) for x in a], [abs(np.asarray(y)) for y in b])
 
 
@@ -309,7 +319,7 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     casts = {tuple(map(meta_of, made)): made for made in (inputs, *(cast(inputs, dtype) for dtype in FLOATS))}
     taken = [made for made in casts.values() if subject.metas(made) is not None]
 
-    def both(examples: Sequence[Inputs]) -> Any:
+    def both(examples: Sequence[Inputs]) -> PyTree:
         return [(apply(form, *made, runtimes=subject.runtimes)[: subject.op.output_count], subject.call(*made)) for made in examples]
 
     with breaking("X10.12", f"{form!r}", FORM):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,20 +11,25 @@ import numpy as np
 
 from ..extension.contract import ExtensionOp
 from ..extension.runtimes import RouteKind
-from .examples import Inputs, replaced
+from ..shapes import PyTree
+from .examples import Array, Inputs, replaced
 from .smooth import smooth
 from .subject import Broken, Claim, NotApplicable, Subject
 
 FIX = "Keep lowerings free of what only works on one device; rules too."
 
 
-def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> Any:
+def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
     """Two devices, or one if there is no second: more devices add no new case."""
     devices = jax.devices()[:2]
     return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
 
-def _batches(subject: Subject, inputs: Inputs, mesh: Any) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
+def _batches(
+    subject: Subject,
+    inputs: Inputs,
+    mesh: jax.sharding.Mesh,
+) -> tuple[list[Inputs], tuple[np.ndarray, ...]]:
     if not inputs:
         raise NotApplicable("the op has no inputs", "Nothing is to be done.")
     elements = subject.rows(inputs, mesh.size)
@@ -57,18 +62,21 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     w = view.cotangents(subject.rng)
     first, *rest = view.active
 
-    def pulled(mask: tuple[int, ...], held: Any) -> Any:
+    def pulled(mask: tuple[int, ...], held: Sequence[Array]) -> Sequence[jax.Array]:
         return jax.vjp(view.function(mask, held), *[held[i] for i in mask])[1](w)
 
     each = [jax.jit(lambda *xs: pulled(view.active, xs))(*e) for e in elements]
     spread = tuple(np.stack([np.asarray(e[n]) for e in each]) for n in range(len(view.active)))
     cotangents = tuple(np.stack([c] * mesh.size) for c in w)
 
-    def whole(*xs: Any) -> Any:
+    def whole(*xs: jax.Array) -> tuple[jax.Array, ...]:
         outs = jax.shard_map(jax.vmap(subject.call), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))(*xs)
         return tuple(outs[i] for i in view.outputs)
 
-    def by_active(fn: Any, full: Any) -> Any:
+    def by_active(
+        fn: Callable[..., Sequence[jax.Array]],
+        full: Sequence[Array],
+    ) -> Sequence[jax.Array]:
         return jax.vjp(lambda *moving: fn(*replaced(full, view.active, moving)), *[full[i] for i in view.active])[1](cotangents)
 
     claims = [Claim("vjp of shard_map", lambda *xs: by_active(whole, xs), args, spread)]
@@ -82,7 +90,7 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
         axes = tuple(0 if i == first else None for i in range(len(inputs)))
         specs = tuple(jax.P("d") if i == first else jax.P() for i in range(len(inputs)))
 
-        def replicated(*xs: Any) -> Any:
+        def replicated(*xs: jax.Array) -> tuple[jax.Array, ...]:
             fn = jax.shard_map(jax.vmap(subject.call, in_axes=axes), mesh=mesh, in_specs=specs, out_specs=jax.P("d"))
             outs = fn(*xs)
             return tuple(outs[i] for i in view.outputs)
@@ -116,6 +124,7 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
     with jax.set_mesh(mesh):
         whole, spread = ([jax.device_put(x, place) for x in xs] for xs, place in ((inputs, jax.P()), (args, jax.P("d"))))
         wants = subject.expected(inputs), [np.stack(column) for column in zip(*map(subject.expected, elements), strict=True)]
+        map_: Callable[[Any], Any]
         for what, map_, placed, want in (("replicated inputs", lambda fn: fn, whole, wants[0]), ("vmap", jax.vmap, spread, wants[1])):
             if map_ is jax.vmap and not lowered:
                 continue
@@ -127,5 +136,5 @@ def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 raise
 
 
-def _jitted(map_: Callable[[Any], Any], fn: Any) -> Any:
+def _jitted(map_: Callable[[Any], Any], fn: Callable[..., PyTree]) -> Any:
     return jax.jit(map_(fn))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.typing import ArrayLike
 
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
@@ -166,7 +167,7 @@ def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) ->
 
 def check_extension(
     op: ExtensionOp,
-    *examples: Any,
+    *examples: ArrayLike | Sequence[ArrayLike],
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     oracle: Oracle | None = None,
@@ -222,7 +223,7 @@ def check_extension(
 
 def conformance_tests(
     op: ExtensionOp,
-    *examples: Any,
+    *examples: ArrayLike | Sequence[ArrayLike],
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     oracle: Oracle | None = None,

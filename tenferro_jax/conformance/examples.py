@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,13 +13,14 @@ from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..shapes import as_operand, is_inexact
 
+Array: TypeAlias = np.ndarray | jax.Array
 Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 
 
-def read_examples(op: ExtensionOp, given: Sequence[Any]) -> tuple[Inputs, ...]:
+def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...]:
     """The examples as tuples of NumPy arrays; by default those of the op.
 
     Raises:
@@ -51,7 +53,7 @@ def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
         ) from error
 
 
-def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
+def _example(op: ExtensionOp, example: object, where: str) -> Inputs:
     arrays = example if isinstance(example, tuple) else (example,)
     if len(arrays) != op.input_count:
         raise InvalidConfig(
@@ -63,7 +65,7 @@ def _example(op: ExtensionOp, example: Any, where: str) -> Inputs:
     return tuple(_own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}") for i, a in enumerate(arrays))
 
 
-def _own(array: Any, where: str) -> np.ndarray:
+def _own(array: np.ndarray | jax.Array, where: str) -> np.ndarray:
     """A read-only copy."""
     if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
         raise InvalidConfig(
@@ -77,13 +79,13 @@ def _own(array: Any, where: str) -> np.ndarray:
     return copy
 
 
-def replaced(full: Sequence[Any], numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
+def replaced(full: Sequence[object], numbers: Sequence[int], values: Sequence[object]) -> list[Any]:
     """The inputs, some of them replaced by number."""
     new = dict(zip(numbers, values, strict=True))
     return [new.get(i, x) for i, x in enumerate(full)]
 
 
-def first_wrong(wrong: Any, got: Any, want: Any, said: str) -> str:
+def first_wrong(wrong: np.ndarray, got: np.ndarray, want: np.ndarray, said: str) -> str:
     """The first wrong entry as text, and the number of wrong entries; "" if there is none. `said` names the expected values."""
     if not wrong.any():
         return ""
@@ -92,7 +94,7 @@ def first_wrong(wrong: Any, got: Any, want: Any, said: str) -> str:
     return f"{got[at]!s} where {said.format(want[at])}{place}, {wrong.sum()} of {wrong.size} entries"
 
 
-def is_half(dtype: Any) -> bool:
+def is_half(dtype: np.dtype) -> bool:
     """Whether it is a floating dtype narrower than float32."""
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 

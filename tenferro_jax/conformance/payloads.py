@@ -137,7 +137,7 @@ def rebuilt(op: ExtensionOp) -> Any:
     return dataclasses.replace(op) if dataclasses.is_dataclass(op) else type(op)()
 
 
-def _fields(op: Any) -> list[str]:
+def _fields(op: object) -> list[str]:
     return [f.name for f in dataclasses.fields(op)] if dataclasses.is_dataclass(op) else []
 
 

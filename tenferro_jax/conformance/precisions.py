@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .examples import FLOATS, Inputs, cast, first_wrong
+from .examples import FLOATS, Array, Inputs, cast, first_wrong
 from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
@@ -41,7 +41,13 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         raise NotApplicable("the op takes one precision", "Nothing is to be done.")
 
 
-def _derivatives(view: Smooth, reverse: bool, full: Inputs, v: Any, w: Any) -> tuple[Any, Any, Any]:
+def _derivatives(
+    view: Smooth,
+    reverse: bool,
+    full: Inputs,
+    v: Sequence[Array],
+    w: Sequence[Array],
+) -> tuple[Any, Any, Any]:
     """The outputs, the tangents along v and, in reverse, the cotangents for w."""
     at = tuple(full[i] for i in view.active)
     outs, push = jax.linearize(view.function(view.active, full), *at)
@@ -79,15 +85,21 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
             yield
 
 
-def _overflows(narrow: Any, wide: Any) -> bool:
+def _overflows(narrow: Sequence[Array], wide: Sequence[Array]) -> bool:
     return any(not np.array_equal(_finite(a), _finite(b)) for a, b in zip(narrow, wide, strict=True))
 
 
-def _finite(x: Any) -> np.ndarray:
+def _finite(x: Array) -> np.ndarray:
     return np.isfinite(np.asarray(x).astype(np.complex128))
 
 
-def _difference(got: Any, want: Any, near: Any, allowed: float, info: Any) -> str:
+def _difference(
+    got: np.ndarray,
+    want: np.ndarray,
+    near: Sequence[Array],
+    allowed: float,
+    info: jnp.finfo,
+) -> str:
     with np.errstate(all="ignore"):
         spread = np.max([abs(np.asarray(n) - want) for n in near], axis=0)
         size: Any = abs(want)

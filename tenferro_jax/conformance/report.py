@@ -143,6 +143,6 @@ def _failures(failures: Sequence[Finding]) -> list[str]:
     return lines
 
 
-def _array(x: Any) -> str:
+def _array(x: np.ndarray) -> str:
     values = np.array2string(np.asarray(x), precision=4, separator=", ", threshold=8, edgeitems=2)
     return f"{TensorMeta(x.dtype, x.shape)} {' '.join(values.split())}"

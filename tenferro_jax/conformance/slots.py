@@ -11,9 +11,9 @@ import numpy as np
 from ..extension.carrier import Extension
 from ..extension.rules import absent, linearize, present
 from ..extension.scope import inherited
-from ..jax_seam import inner_jaxprs, is_literal, open_jaxpr
+from ..jax_seam import Atom, ClosedJaxpr, Eqn, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
-from .examples import Inputs
+from .examples import Array, Inputs
 from .smooth import Mask, Smooth, names, smooth
 from .subject import Broken, Subject
 
@@ -55,7 +55,11 @@ def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
     metas = [meta_of(x) for x in view.inputs]
     numbers: list[int] = []
 
-    def run(primals: Any, outs: Any, given: Any) -> Any:
+    def run(
+        primals: Sequence[jax.Array],
+        outs: Sequence[jax.Array],
+        given: Sequence[jax.Array],
+    ) -> Any:
         tangents = [dict(zip(mask, given, strict=True)).get(i) for i in range(len(metas))]
         with inherited((subject.rules, subject.runtimes)):
             results = linearize(rule, form.op, (), primals, outs, tangents)
@@ -68,13 +72,13 @@ def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
     return numbers, *_walk(closed, arguments)
 
 
-def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
+def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
     jaxpr, constants = open_jaxpr(closed)
     known = dict(zip(jaxpr.invars, arguments, strict=True))
     known |= {v: Traced(zero=_is_zero(c)) for v, c in zip(jaxpr.constvars, constants, strict=True)}
     terms = 0
 
-    def look(atom: Any) -> Traced:
+    def look(atom: Atom) -> Traced:
         return Traced(zero=_is_zero(atom.val)) if is_literal(atom) else known[atom]
 
     for eqn in jaxpr.eqns:
@@ -94,12 +98,12 @@ def _walk(closed: Any, arguments: Sequence[Traced]) -> tuple[list[Traced], int]:
     return [look(atom) for atom in jaxpr.outvars], terms
 
 
-def _same_outputs(eqn: Any, inner: Any) -> bool:
+def _same_outputs(eqn: Eqn, inner: ClosedJaxpr) -> bool:
     """Whether the equation calls its inner jaxpr once: not a loop, not a branch."""
     return eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint") and len(eqn.outvars) == len(
         open_jaxpr(inner)[0].outvars
     )
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: Array) -> bool:
     return not np.any(np.asarray(value))

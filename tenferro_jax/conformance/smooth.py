@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,8 @@ import numpy as np
 
 from ..errors import ADRuleError, BackendFailure
 from ..extension.rules import is_stated
-from ..shapes import is_inexact, meta_of
-from .examples import Inputs, cast, replaced, resized, sizes_of
+from ..shapes import PyTree, is_inexact, meta_of
+from .examples import Array, Inputs, cast, replaced, resized, sizes_of
 from .subject import NotApplicable, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
@@ -45,7 +45,11 @@ class Derivative(NamedTuple):
     smooth: np.ndarray
 
 
-def directional(fn: Callable[..., Sequence[Any]], at: Sequence[np.ndarray], direction: Sequence[np.ndarray]) -> list[Derivative]:
+def directional(
+    fn: Callable[..., Sequence[Array]],
+    at: Sequence[np.ndarray],
+    direction: Sequence[np.ndarray],
+) -> list[Derivative]:
     """The derivatives of all outputs of `fn`, floating or complex arrays, along a direction.
 
     Example:
@@ -84,7 +88,7 @@ def _at_step(samples: Sequence[Any], h: float) -> Derivative:
     return Derivative(central, error, smooth)
 
 
-def _extrapolated(estimates: Sequence[Any], factors: Sequence[int]) -> Any:
+def _extrapolated(estimates: Sequence[np.ndarray], factors: Sequence[int]) -> np.ndarray:
     """Richardson: the error of the k-th column falls by factors[k] whenever the step is halved."""
     row = list(estimates)
     for factor in factors:
@@ -122,10 +126,14 @@ class Smooth(NamedTuple):
     outputs: tuple[int, ...]
     undeclared: str
 
-    def function(self, mask: Mask, others: Sequence[Any] | None = None) -> Callable[..., tuple[Any, ...]]:
+    def function(
+        self,
+        mask: Mask,
+        others: Sequence[Array] | None = None,
+    ) -> Callable[..., tuple[jax.Array, ...]]:
         """A function of the inputs in `mask`, with the others fixed (to those in `others`)."""
 
-        def run(*moving: Any) -> tuple[Any, ...]:
+        def run(*moving: Array) -> tuple[jax.Array, ...]:
             outs = self.subject.call(*replaced(self.inputs if others is None else others, mask, moving))
             return tuple(outs[i] for i in self.outputs)
 
@@ -146,14 +154,18 @@ class Smooth(NamedTuple):
         met = [*(self.inputs[i].dtype for i in self.active), *(metas[i].dtype for i in self.outputs)]
         return max(1e-9, *(float(jnp.finfo(dtype).eps) ** 0.75 for dtype in met))
 
-    def require_finite(self, derivatives: Any) -> None:
+    def require_finite(self, derivatives: PyTree) -> None:
         """Raise NotApplicable if neither derivatives nor values are finite."""
         if all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
             return
         if not all(np.isfinite(y).all() for y in self.function(())()):
             raise NotApplicable("an output is NaN or infinite at the example", "Choose another example, with finite outputs.")
 
-    def random(self, arrays: Sequence[Any], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    def random(
+        self,
+        arrays: Sequence[np.ndarray],
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, ...]:
         """Random directions like these arrays."""
         return tuple(_random(x, rng) for x in arrays)
 
@@ -163,7 +175,7 @@ class Smooth(NamedTuple):
         return self.random([np.empty(metas[i].shape, metas[i].dtype) for i in self.outputs], rng)
 
 
-def _random(x: Any, rng: np.random.Generator) -> np.ndarray:
+def _random(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     made = rng.normal(size=x.shape)
     if np.iscomplexobj(x):
         made = made + 1j * rng.normal(size=x.shape)
@@ -201,10 +213,14 @@ def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
     return False
 
 
-def values_of(view: Smooth, mask: Mask, others: Sequence[Any] | None = None) -> Callable[..., list[np.ndarray]]:
+def values_of(
+    view: Smooth,
+    mask: Mask,
+    others: Sequence[Array] | None = None,
+) -> Callable[..., list[np.ndarray]]:
     """The floating outputs in NumPy, those of the oracle if there is one, as a function of the inputs in `mask`."""
 
-    def run(*moving: Any) -> list[np.ndarray]:
+    def run(*moving: Array) -> list[np.ndarray]:
         answer = view.subject.oracle or view.subject.call
         try:
             outs = answer(*replaced(view.inputs if others is None else others, mask, moving))
@@ -253,12 +269,12 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
     return None
 
 
-def inner(a: Any, b: Any) -> float:
+def inner(a: Iterable[Array], b: Iterable[Array]) -> float:
     """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the real part, because the derivative
     of abs(z)**2 is linear only over the reals."""
     return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
 
 
-def _wide(x: Any) -> np.ndarray:
+def _wide(x: Array) -> np.ndarray:
     x = np.asarray(x)
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

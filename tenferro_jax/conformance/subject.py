@@ -21,8 +21,8 @@ from ..extension.primitive import apply
 from ..extension.routes import here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
-from ..shapes import TensorMeta, meta_of
-from .examples import Inputs, first_wrong, is_half, read_examples, rows
+from ..shapes import PyTree, Shaped, TensorMeta, meta_of
+from .examples import Array, Inputs, first_wrong, is_half, read_examples, rows
 
 
 class Broken(Exception):
@@ -115,11 +115,11 @@ class Subject:
             raise NotApplicable("no AD rule for the family", "Override linearize, or pass rules=ExtensionRuleSet(...).")
         return rule
 
-    def call(self, *arrays: Any) -> tuple[Any, ...]:
+    def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op on arrays, with its rules and runtimes."""
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
 
-    def metas(self, inputs: Sequence[Any]) -> tuple[TensorMeta, ...] | None:
+    def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """The result of inference; None if it refuses the inputs with a typed error."""
         try:
             return self.carrier.infer(*map(meta_of, inputs))
@@ -182,7 +182,7 @@ class Subject:
                 raise Broken("X8.10", problem, "Let the oracle and infer_output_meta agree on the kind of number.")
         return made
 
-    def routes(self, inputs: Sequence[Any]) -> tuple[RouteKind, ...]:
+    def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
         metas = tuple(map(meta_of, inputs))
         if metas not in self._routes:
@@ -196,7 +196,7 @@ class Subject:
             return False
         return True
 
-    def difference(self, got: Any, want: Any) -> str:
+    def difference(self, got: PyTree, want: PyTree) -> str:
         """The difference of two nests of arrays as text; "" if they agree within the tolerance."""
         got, want = jax.tree.leaves(got), jax.tree.leaves(want)
         if len(got) != len(want):
@@ -225,7 +225,12 @@ class Subject:
                     got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
         return got
 
-    def require_plain(self, what: str, transform: Callable[[Any], Any], args: Sequence[Any]) -> None:
+    def require_plain(
+        self,
+        what: str,
+        transform: Callable[[Any], Any],
+        args: Sequence[object],
+    ) -> None:
         """Let a failure count only if JAX can do it: the lowering as a plain function in the same transform, without extensions."""
         try:
             transform(lambda *xs: lowered(self.op, xs) or ())(*args)
@@ -233,14 +238,14 @@ class Subject:
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise NotApplicable(f"JAX itself cannot {what} ({text})", "Use other functions in the lowering, if you need it.") from error
 
-    def require_equal(self, what: str, got: Any, want: Any, clause: str, fix: str) -> None:
+    def require_equal(self, what: str, got: PyTree, want: PyTree, clause: str, fix: str) -> None:
         """Refuse a value that is not the expected one."""
         difference = self.difference(got, want)
         if difference:
             raise Broken(clause, f"{what}: {difference}", fix)
 
 
-def _is_tolerance(value: Any) -> bool:
+def _is_tolerance(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 

@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,8 @@ import numpy as np
 
 from ..extension.contract import ExtensionOp
 from ..extension.primitive import save_families
-from .examples import Inputs, cast, replaced
+from ..shapes import PyTree
+from .examples import Array, Inputs, cast, replaced
 from .smooth import smooth
 from .subject import Broken, Claim, NotApplicable, Subject, breaking
 
@@ -29,17 +29,17 @@ def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
     both = tuple(np.stack(column) for column in zip(*(subject.expected(e) for e in elements), strict=True))
     call = subject.call
 
-    def scanned(*xs: Any) -> Any:
+    def scanned(*xs: Array) -> PyTree:
         return jax.lax.scan(lambda carry, x: (carry, call(*x)), 0, xs, length=2)[1]
 
-    def counted(n: Any, *xs: Any) -> Any:
+    def counted(n: Array, *xs: Array) -> PyTree:
         start = tuple(jnp.zeros(y.shape, y.dtype) for y in want)
         return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, call(*xs)), (jnp.int32(0), start))[1]
 
-    def chosen(flag: Any, *xs: Any) -> Any:
+    def chosen(flag: Array, *xs: Array) -> PyTree:
         return jax.lax.cond(flag, call, lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), *xs)
 
-    def switched(n: Any, *xs: Any) -> Any:
+    def switched(n: Array, *xs: Array) -> PyTree:
         return jax.lax.switch(n, [lambda *xs: tuple(map(jnp.zeros_like, call(*xs))), call, call], *xs)
 
     claims = [
@@ -59,10 +59,10 @@ def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
     f = view.function(view.active)
     want = jax.jit(functools.partial(_pulled, f, w))(*at)
 
-    def scanned(*xs: Any) -> Any:
+    def scanned(*xs: Array) -> Sequence[jax.Array]:
         return jax.tree.map(lambda y: y[0], jax.lax.scan(lambda c, _: (c, f(*xs)), 0, None, length=1)[1])
 
-    def chosen(*xs: Any) -> Any:
+    def chosen(*xs: Array) -> Sequence[jax.Array]:
         return jax.lax.cond(jnp.isfinite(w[0]).all(), f, lambda *xs: tuple(map(jnp.zeros_like, f(*xs))), *xs)
 
     policy = save_families(subject.op.family_id)
@@ -77,15 +77,19 @@ def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.3", "Let the rule be traceable: no branch on values, no state.")
 
 
-def _pulled(f: Callable[..., Any], cotangents: Any, *xs: Any) -> Any:
+def _pulled(
+    f: Callable[..., Sequence[jax.Array]],
+    cotangents: Sequence[Array],
+    *xs: Array,
+) -> Sequence[jax.Array]:
     return jax.vjp(f, *xs)[1](cotangents)
 
 
-def _by_hand(f: Callable[..., Any]) -> Callable[..., Any]:
+def _by_hand(f: Callable[..., Sequence[jax.Array]]) -> Callable[..., Sequence[jax.Array]]:
     """f inside a custom_vjp with f's own derivative."""
 
     @jax.custom_vjp
-    def wrapped(*xs: Any) -> Any:
+    def wrapped(*xs: Array) -> Sequence[jax.Array]:
         return f(*xs)
 
     wrapped.defvjp(lambda *xs: jax.vjp(f, *xs), lambda pull, ct: pull(ct))
@@ -121,7 +125,7 @@ def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def _trace_checked(fn: Callable[..., Any], inputs: Inputs) -> None:
+def _trace_checked(fn: Callable[..., PyTree], inputs: Inputs) -> None:
     fix = "Do not keep a traced value after the call that received it."
     with jax.checking_leaks(), jax.enable_checks(True), breaking("X4.1", "tracing", fix):
         jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
@@ -219,7 +223,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     w = view.cotangents(subject.rng)
     number = len(view.active)
 
-    def pulled(*xs: Any) -> Any:
+    def pulled(*xs: jax.Array) -> PyTree:
         return jax.vjp(view.function(view.active, xs), *[xs[i] for i in view.active])[1](w)
 
     choices: list[Axes] = [(0,) * len(inputs)]
@@ -232,8 +236,8 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
         each = [[np.asarray(c) for c in one(*_element(args, axes, k))] for k in range(2)]
         want = [np.stack([e[n] for e in each]) for n in range(number)]
 
-        def through(*xs: Any, axes: Axes = axes) -> Any:
-            def mapped(*moving: Any) -> Any:
+        def through(*xs: jax.Array, axes: Axes = axes) -> PyTree:
+            def mapped(*moving: jax.Array) -> PyTree:
                 outs = jax.vmap(subject.call, in_axes=axes)(*replaced(xs, view.active, moving))
                 return tuple(outs[i] for i in view.outputs)
 

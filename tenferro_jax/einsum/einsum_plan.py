@@ -73,7 +73,7 @@ class Plan:
 
     equation: Equation
     terms: tuple[str, ...]
-    sizes: tuple[tuple[str, Any], ...]
+    sizes: tuple[tuple[str, SymDim], ...]
     steps: tuple[Step, ...]
 
     @property
@@ -98,7 +98,7 @@ class Plan:
         return "\n".join([*table, end])
 
 
-def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize = "auto") -> Plan:
+def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimize = "auto") -> Plan:
     """Order the contractions of an einsum.
 
     First each operand is reduced: repeated labels become diagonals, and labels that only it has are summed. Then two
@@ -157,7 +157,10 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[Any]], optimize: Optimize =
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
 
 
-def _without_repeated(equation: Equation, shapes: Sequence[Sequence[Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+def _without_repeated(
+    equation: Equation,
+    shapes: Sequence[Sequence[SymDim]],
+) -> tuple[tuple[str, ...], list[tuple[SymDim, ...]]]:
     """Terms and shapes without labels of size 1 that are longer in another operand, along which NumPy repeats the entries."""
     terms = equation.inputs
     if not any(1 in shape for shape in shapes) or list(map(len, terms)) != list(map(len, shapes)):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from opt_einsum import get_symbol
 
-from ..dimensions import are_equal, require_equal
+from ..dimensions import SymDim, are_equal, require_equal
 from ..errors import InvalidConfig, ShapeError, shortened
 
 
@@ -35,7 +35,12 @@ class Equation:
         """The equation with its output and without spaces."""
         return f"{','.join(self.inputs)}->{self.output}"
 
-    def sizes(self, shapes: Sequence[Sequence[Any]], where: str, compare: Callable[[Any, Any], None] | None = None) -> Mapping[str, Any]:
+    def sizes(
+        self,
+        shapes: Sequence[Sequence[SymDim]],
+        where: str,
+        compare: Callable[[SymDim, SymDim], None] | None = None,
+    ) -> Mapping[str, SymDim]:
         """The size of every label.
 
         Args:
@@ -123,7 +128,7 @@ def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
     return _parse(_require_text(text), ranks)
 
 
-def parse_interleaved(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]]:
     """The equation and the operands of einsum's interleaved form.
 
     Args:

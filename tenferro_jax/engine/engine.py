@@ -25,9 +25,21 @@ from ..extension.rules import ExtensionRuleSet, require_rules
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
-from ..shapes import TensorMeta, x64_enabled
-from .exec_program import ExecProgram, Progress, ProgressCallback, Step, operands, require_x64_values
+from ..ops.op import StdTensorOp
+from ..shapes import PyTree, TensorMeta, x64_enabled
+from .exec_program import (
+    ExecProgram,
+    Metas,
+    Progress,
+    ProgressCallback,
+    Step,
+    operands,
+    require_x64_values,
+)
 from .instruction import HostStep, Instruction, Segment
+
+Applications = dict[tuple[StdTensorOp, tuple[TensorMeta, ...]], Route]
+"""The route of each op on inputs of these metas."""
 
 
 def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
@@ -85,19 +97,19 @@ copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph
 # --- routes --------------------------------------------------------------------------------------
 
 
-def _routes(graph: Graph, site: Site, chosen: dict[Any, Route]) -> Iterator[Route]:
+def _routes(graph: Graph, site: Site, chosen: Applications) -> Iterator[Route]:
     """The route of every extension, control-flow bodies included; equal extensions on equal metas are looked up once."""
     for node in graph.nodes:
         if isinstance(node.op, Extension):
             key = _application(node, graph)
             if key not in chosen:
-                chosen[key] = route_of(*key, site)
+                chosen[key] = route_of(node.op, key[1], site)
             yield chosen[key]
         for body in bodies(node.op):
             yield from _routes(body, site, chosen)
 
 
-def _application(node: Node, graph: Graph) -> tuple[Any, tuple[TensorMeta, ...]]:
+def _application(node: Node, graph: Graph) -> tuple[StdTensorOp, tuple[TensorMeta, ...]]:
     return node.op, tuple(graph.metas[i] for i in node.inputs)
 
 
@@ -226,7 +238,7 @@ class Engine:
         """
         return self._program(require_graph(graph, "Engine.compile"), graph.input_metas)
 
-    def eval(self, graph: Graph, *args: Any, **kwargs: Any) -> Any:
+    def eval(self, graph: Graph, *args: PyTree, **kwargs: PyTree) -> Any:
         """Run a graph, compiled if necessary; symbolic dimensions take the sizes of the arguments.
 
         Raises:
@@ -239,11 +251,11 @@ class Engine:
             return jax.tree.unflatten(graph.out_tree, graph(*arrays))
         return self._program(graph, metas).run(arrays)
 
-    def _program(self, graph: Graph, metas: tuple[Any, ...]) -> ExecProgram:
+    def _program(self, graph: Graph, metas: Metas) -> ExecProgram:
         """The program of a graph for inputs of these metas."""
         return self._cache.get((graph, metas, x64_enabled()), lambda: self._compiled(graph, metas))
 
-    def _compiled(self, graph: Graph, metas: tuple[Any, ...]) -> ExecProgram:
+    def _compiled(self, graph: Graph, metas: Metas) -> ExecProgram:
         bound = graph.bound_metas([TensorMeta(*meta) for meta in metas])
         return compile_std_to_exec(self._under_runtimes(bound), progress=self._progress)
 

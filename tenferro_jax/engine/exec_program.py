@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax.tree_util import tree_unflatten
 
+from ..dimensions import SymDim
 from ..errors import Unsupported
 from ..extension.routes import Route
 from ..graph.graph import Graph
-from ..shapes import TensorMeta, as_operand, require_x64, x64_enabled
+from ..shapes import PyTree, TensorMeta, as_operand, require_x64, x64_enabled
 from .instruction import HostStep, Instruction, Segment
 
 
@@ -117,7 +118,7 @@ class ExecProgram:
         """The steps that are compiled by XLA."""
         return tuple(s for s in self.steps if isinstance(s, Segment))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Any:
         """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
 
         Raises:
@@ -133,7 +134,7 @@ class ExecProgram:
             require_x64_values(self.graph)
         return self.run(arrays)
 
-    def run(self, arrays: Sequence[Any]) -> Any:
+    def run(self, arrays: Sequence[jax.Array]) -> Any:
         """Run on flat arrays that are known to fit."""
         if self._alone is not None:
             return tree_unflatten(self.graph.out_tree, self._alone(*arrays))
@@ -203,12 +204,13 @@ class ExecProgram:
         return f"ExecProgram({', '.join(parts)}): ({ins}) -> ({outs})"
 
 
-_TAKEN: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+Metas: TypeAlias = tuple[tuple[Any, tuple[SymDim, ...]], ...]
+_TAKEN: dict[tuple[object, ...], Metas] = {}
 """Arguments that need no conversion: type, dtype and shape of all leaves and the width of types -> dtype and shape of each."""
 _MOST_TAKEN = 1024
 
 
-def operands(leaves: list[Any]) -> tuple[list[Any], tuple[Any, ...], bool]:
+def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
     """The leaves as arrays that JAX takes; dtype and shape of each; whether a JAX transform traces one of them."""
     kinds = [(type(x), getattr(x, "dtype", None), getattr(x, "shape", None)) for x in leaves]
     call = x64_enabled(), *kinds

@@ -53,15 +53,15 @@ class Segment:
         self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs))
         self._call: Callable[..., Any] = self._jitted
 
-    def lower(self, metas: Sequence[TensorMeta]) -> Any:
+    def lower(self, metas: Sequence[TensorMeta]) -> jax.stages.Lowered:
         """Lowered for inputs of these metas."""
         return self._jitted.lower(*map(struct, metas))
 
-    def finish(self, lowered: Any) -> None:
+    def finish(self, lowered: jax.stages.Lowered) -> None:
         """Compile; from now on calls run the result."""
         self.compiled = self._call = lowered.compile()
 
-    def __call__(self, *arrays: Any) -> Sequence[Any]:
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
         """The output slots' values."""
         try:
             return self._call(*arrays)
@@ -80,10 +80,15 @@ class Segment:
         return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))) or "nothing but copies"
 
 
-def _traced(name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int]) -> Callable[..., Any]:
+def _traced(
+    name: str,
+    instructions: Sequence[Instruction],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> Callable[..., list[jax.Array]]:
     """The segment as a function of arrays that JAX can trace."""
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: jax.Array) -> list[jax.Array]:
         slots = dict(zip(inputs, arrays, strict=True))
         for op, read, written, _, _ in instructions:
             values = [slots[i] for i in read]
@@ -101,7 +106,7 @@ class HostStep:
         self.instructions = (instruction,)
         self.inputs, self.outputs = instruction.inputs, instruction.outputs
 
-    def __call__(self, *arrays: Any) -> Sequence[Any]:
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
         """The output slots' values, as jax arrays.
 
         Raises:

@@ -1,9 +1,9 @@
 """The names that the author of an extension op imports."""
 
-from .contract import ExtensionOp, extension_op
+from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, extension_op
 from .primitive import apply
 from .registry import lookup_extension_factory, register_extension
-from .rules import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, LinearInput
+from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import require_equal
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..dimensions import SymDim
 from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, Unsupported
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
@@ -41,7 +42,7 @@ class BatchLevel:
     axis_name: Any = None
     spmd_axis_name: Any = None
 
-    def size(self, shapes: Sequence[Sequence[Any]]) -> Any:
+    def size(self, shapes: Sequence[Sequence[SymDim]]) -> SymDim:
         """The batch size, from the shapes of the mapped inputs."""
         return next(shape[axis] for shape, axis in zip(shapes, self.in_axes, strict=True) if axis is not None)
 
@@ -52,7 +53,11 @@ class BatchLevel:
             for m, axis in zip(metas, self.in_axes, strict=True)
         ]
 
-    def vmap(self, fn: Callable[..., Any], in_axes: Any = None) -> Callable[..., Any]:
+    def vmap(
+        self,
+        fn: Callable[..., object],
+        in_axes: tuple[object, ...] | None = None,
+    ) -> Callable[..., Any]:
         """jax.vmap of fn over this level; `in_axes` if fn takes other arguments than the op's inputs."""
         names = {} if self.axis_name is None else {"axis_name": self.axis_name}
         if self.spmd_axis_name is not None:
@@ -64,14 +69,19 @@ Levels = tuple[BatchLevel, ...]
 """Batch levels, outermost first."""
 
 
-def over_levels(levels: Levels, fn: Callable[..., Any]) -> Callable[..., Any]:
+def over_levels(
+    levels: Levels,
+    fn: Callable[..., Sequence[jax.Array]],
+) -> Callable[..., Sequence[jax.Array]]:
     """A JAX function of arrays mapped over all levels."""
     for level in reversed(levels):
         fn = level.vmap(lambda *arrays, fn=fn: tuple(fn(*arrays)))
     return fn
 
 
-def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence[TensorMeta]) -> Callable[..., Any]:
+def host_over_levels(
+    levels: Levels, fn: Callable[..., Sequence[np.ndarray]], out_metas: Sequence[TensorMeta]
+) -> Callable[..., Sequence[np.ndarray]]:
     """A NumPy function mapped over all levels by a loop; an empty batch gives empty outputs."""
     if not levels:
         return fn
@@ -89,7 +99,11 @@ def host_over_levels(levels: Levels, fn: Callable[..., Any], out_metas: Sequence
     return mapped
 
 
-def _meta_pair(pair: Any, where: str, i: int) -> TensorMeta:
+def _meta_pair(
+    pair: tuple[jax.typing.DTypeLike, Sequence[SymDim]],
+    where: str,
+    i: int,
+) -> TensorMeta:
     """The result of infer_output_meta for one output, as a TensorMeta."""
     try:
         dtype, shape = pair
@@ -311,7 +325,7 @@ in this process. Import the package of the extension, register the family, and r
         """
         raise self._unsupported()
 
-    def apply(self, *inputs: Any) -> Any:
+    def apply(self, *inputs: jax.typing.ArrayLike) -> Any:
         """Refuses.
 
         Raises:

@@ -5,18 +5,45 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 import jax
+import numpy as np
 
 from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId
 from ..identity import Sealed
 from ..payload_text import require_annotated
-from ..shapes import TensorMeta, meta_of, struct
+from ..shapes import Described, TensorMeta, meta_of, struct
 from .family import parse_family_id
 from .scope import LOWERING, authored
 
 Op = TypeVar("Op", bound="ExtensionOp")
+
+
+class _NotDifferentiable:
+    def __repr__(self) -> str:
+        return "NOT_DIFFERENTIABLE"
+
+
+NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
+"""A rule returns this for a tangent or cotangent that does not exist.
+
+None, in contrast, means zero.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearInput(Described):
+    """In `inputs` of a transpose rule, an input that the program is linear in.
+
+    It has dtype and shape, but no value.
+    """
+
+    meta: TensorMeta
+
+
+Slot: TypeAlias = jax.Array | _NotDifferentiable | None
+"""What a rule gives for an input or an output."""
 
 
 class ExtensionOp(Sealed):
@@ -44,7 +71,7 @@ class ExtensionOp(Sealed):
     input_count: Any = 1
     output_count: Any = 1
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if not DECLARING:
             require_own_family(cls)
@@ -75,11 +102,11 @@ class ExtensionOp(Sealed):
             )
         return [meta_of(out) for out in outs]
 
-    def eager_execute(self, *arrays: Any) -> Sequence[Any]:
+    def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         """Compute on the host: takes read-only NumPy arrays, returns a sequence of NumPy arrays with the inferred dtypes and shapes."""
         raise NotImplementedError
 
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[Any] | None:
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         """Compute the outputs with standard ops: plain jax.numpy on JAX arrays, without extensions.
 
         Returns:
@@ -97,11 +124,20 @@ class ExtensionOp(Sealed):
         """
         return self
 
-    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[Slot]:
         """The tangents of the outputs, linear in the tangents of the inputs: see `ExtensionAdRule.linearize`."""
         raise ADRuleError(self.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
-    def transpose_rule(self, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Slot]:
         """The cotangents of the inputs that this op is linear in: see `ExtensionAdRule.transpose_rule`."""
         raise ADRuleError(self.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
 
@@ -112,7 +148,10 @@ class ExtensionOp(Sealed):
         """
         return None
 
-    def infer_output_sharding(self, inputs: Sequence[Any]) -> Sequence[Any] | None:
+    def infer_output_sharding(
+        self,
+        inputs: Sequence[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.P | jax.NamedSharding] | None:
         """The shardings of the outputs on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
 
         Returns:
@@ -123,7 +162,7 @@ class ExtensionOp(Sealed):
     def __repr__(self) -> str:  # of a class without fields; a dataclass writes its own
         return f"{type(self).__name__}()"
 
-    def example_inputs(self) -> Sequence[Sequence[Any]]:
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Example inputs, each a sequence of arrays; `check_extension` uses them if the caller gives none."""
         return ()
 
@@ -132,7 +171,7 @@ DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
 """Decorators `@extension_op(...)` whose class is not made yet; they set its family_id afterwards."""
 
 
-def require_own_family(cls: Any) -> None:
+def require_own_family(cls: type[ExtensionOp]) -> None:
     """Refuse an op class that has the family_id of a base but is another op: it overrides part of the base or has other fields.
 
     Python's special methods count only if they change the value or the reading of a field; @dataclass writes none of them.
@@ -227,7 +266,7 @@ def has_own_rule(op: ExtensionOp) -> bool:
     return cls.linearize is not ExtensionOp.linearize or cls.transpose_rule is not ExtensionOp.transpose_rule
 
 
-def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
     with authored(op.family_id, LOWERING):
         outs = op.lower_to_standard_ops(*arrays)
@@ -236,7 +275,7 @@ def lowered(op: ExtensionOp, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
     return require_arrays(checked_sequence(outs, op, LOWERING, op.output_count), op, LOWERING)
 
 
-def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
+def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
     """The result of an author's method as a tuple of the right length."""
     slot = "input" if method == "transpose_rule" else "output"
     if not isinstance(outs, tuple | list):
@@ -257,7 +296,7 @@ def checked_sequence(outs: Any, op: ExtensionOp, method: str, count: int) -> tup
     return tuple(outs)
 
 
-def require_arrays(outs: Sequence[Any], op: ExtensionOp, method: str) -> tuple[Any, ...]:
+def require_arrays(outs: Sequence[object], op: ExtensionOp, method: str) -> tuple[Any, ...]:
     """Refuse outputs of an author's method that are not arrays, such as numbers, None or lists."""
     for i, out in enumerate(outs):
         if not hasattr(out, "dtype") or not hasattr(out, "shape"):

@@ -27,7 +27,7 @@ from .scope import LOWERING, authored, inherited
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
 
-def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """The traced body of an extension where JAX lowers it, checked against infer_output_meta."""
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
@@ -35,7 +35,7 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
     if kernel is not None and route.kind is RouteKind.KERNEL:
         what, run = f"{site.platform} kernel", kernel.run
 
-        def one(*element: Any) -> tuple[Any, ...]:
+        def one(*element: jax.Array) -> tuple[jax.Array, ...]:
             with authored(carrier.family_id, what), inherited(None):
                 outs = run(carrier.op, *element)
             outs = checked_sequence(outs, carrier.op, what, carrier.output_count)
@@ -50,7 +50,12 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[Any]) -> tuple[Any,
     return _callback(carrier, arrays)
 
 
-def _checked(carrier: Extension, outs: Sequence[Any], arrays: Sequence[Any], what: str) -> tuple[Any, ...]:
+def _checked(
+    carrier: Extension,
+    outs: Sequence[jax.Array],
+    arrays: Sequence[jax.Array],
+    what: str,
+) -> tuple[jax.Array, ...]:
     want = carrier.infer(*map(meta_of, arrays))
     have = tuple(meta_of(out) for out in outs)
     if have != want:
@@ -67,7 +72,7 @@ def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: S
     )
 
 
-def run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
+def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Run eager_execute on concrete arrays now; an exception of the author is kept as the cause."""
     metas = carrier.infer(*map(meta_of, arrays))
     outs = _host_outputs(carrier, metas, arrays)
@@ -77,12 +82,12 @@ def run_host(carrier: Extension, arrays: Sequence[Any]) -> list[Any]:
     return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
 
 
-def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Call eager_execute from inside a compiled program."""
     metas = carrier.infer(*map(meta_of, arrays))
     structs = tuple(map(struct, metas))
 
-    def on_host(*xs: Any) -> tuple[np.ndarray, ...]:
+    def on_host(*xs: jax.Array) -> tuple[np.ndarray, ...]:
         return tuple(_host_outputs(carrier, metas, xs))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")
@@ -90,7 +95,7 @@ def _callback(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(jax.lax.optimization_barrier(outs))
 
 
-def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
+def _on_host(out: object, carrier: Extension, i: int) -> np.ndarray:
     """An output of eager_execute. Refuses arrays on a device, masked arrays and other byte orders, which would be moved or changed."""
     where = f"eager_execute of extension {carrier.family_id}, output {i}"
     if isinstance(out, jax.Array):
@@ -119,14 +124,18 @@ def _on_host(out: Any, carrier: Extension, i: int) -> np.ndarray:
     return out
 
 
-def read_only(array: Any) -> np.ndarray:
+def read_only(array: jax.typing.ArrayLike) -> np.ndarray:
     """A read-only NumPy view of an array for the author, so that the caller's array cannot change."""
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view
 
 
-def _host_outputs(carrier: Extension, metas: Sequence[TensorMeta], arrays: Sequence[Any]) -> list[np.ndarray]:
+def _host_outputs(
+    carrier: Extension,
+    metas: Sequence[TensorMeta],
+    arrays: Sequence[jax.Array],
+) -> list[np.ndarray]:
     depth = len(carrier.batching)
     want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
 
@@ -196,7 +205,10 @@ def host_errors() -> Iterator[None]:
         ) from error
 
 
-def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
+def _own_shardings(
+    op: ExtensionOp,
+    inputs: list[jax.ShapeDtypeStruct],
+) -> list[jax.NamedSharding] | None:
     """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh."""
     given = op.infer_output_sharding(inputs)
     if given is None:
@@ -213,7 +225,10 @@ def _own_shardings(op: ExtensionOp, inputs: list[Any]) -> list[Any] | None:
     return places
 
 
-def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
+def output_shardings(
+    carrier: Extension,
+    inputs: list[jax.ShapeDtypeStruct],
+) -> list[jax.NamedSharding]:
     """The sharding of each output, from ShapeDtypeStructs of the inputs.
 
     Raises:
@@ -227,7 +242,8 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     if has_lowering(carrier.op):
         places: list[Any] = []
 
-        def body(*xs: Any) -> Any:  # eval_shape gives no shardings if some axes of the mesh are automatic
+        # eval_shape gives no shardings if some axes of the mesh are automatic
+        def body(*xs: jax.Array) -> tuple[jax.Array, ...] | None:
             outs = lowering_body(carrier, xs)
             places.extend(jax.typeof(out).sharding for out in outs or ())
             return outs
@@ -250,7 +266,11 @@ def output_shardings(carrier: Extension, inputs: list[Any]) -> list[Any]:
     ) from cause
 
 
-def _shardings_over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequence[Any]) -> list[Any] | None:
+def _shardings_over_levels(
+    levels: Levels,
+    fn: Callable[..., list[jax.NamedSharding] | None],
+    structs: Sequence[jax.ShapeDtypeStruct],
+) -> list[jax.NamedSharding] | None:
     """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs; or None."""
     if not levels:
         given = fn(structs)
@@ -272,5 +292,5 @@ def _shardings_over_levels(levels: Levels, fn: Callable[..., Any], structs: Sequ
     return None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
 
 
-def _without(sharding: Any, axis: int) -> Any:
+def _without(sharding: jax.NamedSharding, axis: int) -> jax.NamedSharding:
     return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :]))

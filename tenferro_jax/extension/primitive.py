@@ -13,18 +13,23 @@ import numpy as np
 
 from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig
+from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
 from .carrier import BatchLevel, Extension
-from .contract import ExtensionOp, has_host_form, has_lowering
+from .contract import (
+    NOT_DIFFERENTIABLE,
+    ExtensionOp,
+    LinearInput,
+    has_host_form,
+    has_lowering,
+)
 from .execution import forward, output_shardings, run_host
 from .family import parse_family_id
 from .routes import here, route_of
 from .rules import (
     NO_RULES,
-    NOT_DIFFERENTIABLE,
     ExtensionAdRule,
     ExtensionRuleSet,
-    LinearInput,
     linearize,
     not_differentiable,
     present,
@@ -40,10 +45,10 @@ from .scope import LOWERING, authored, inherited, nested_extension, running
 
 def apply(
     op: ExtensionOp | Extension,
-    *arrays: Any,
+    *arrays: jax.typing.ArrayLike,
     rules: ExtensionRuleSet | None = None,
     runtimes: ExtensionRuntimeSet | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[jax.Array, ...]:
     """Run an extension op on arrays, under any JAX transform.
 
     Args:
@@ -109,7 +114,11 @@ def _is_plain(array: Any) -> bool:
     return type(array) in _PLAIN_TYPES and (array.dtype.itemsize < 8 or x64_enabled())
 
 
-def _bind(carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[Any]) -> list[Any]:
+def _bind(
+    carrier: Extension,
+    rules: ExtensionRuleSet,
+    arrays: Sequence[jax.Array],
+) -> list[jax.Array]:
     if len(arrays) != carrier.input_count:
         carrier.infer(*map(meta_of, arrays))  # raises the error
     return family_primitive(carrier.family_id).bind(*arrays, op=carrier, rules=rules)
@@ -130,13 +139,13 @@ def save_families(*family_ids: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
+def _eager(carrier: Extension) -> Callable[..., tuple[jax.Array, ...]]:
     """The function that runs a carrier on concrete arrays. Rules are not part of the key, because they do not change the result."""
     op = carrier.op
     if has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
 
-    def run(*arrays: Any) -> tuple[Any, ...] | None:
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...] | None:
         """The outputs; None if the host computes them, so that the author's exception arrives unchanged."""
         return None if _runs_on_host(carrier, arrays) else tuple(_bind(carrier, NO_RULES, arrays))
 
@@ -145,14 +154,14 @@ def _eager(carrier: Extension) -> Callable[..., tuple[Any, ...]]:
     if not has_host_form(op):
         return jitted
 
-    def call(*arrays: Any) -> tuple[Any, ...]:
+    def call(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         outs = jitted(*arrays)
         return tuple(run_host(carrier, arrays)) if outs is None else outs
 
     return call
 
 
-def _runs_on_host(carrier: Extension, arrays: Sequence[Any]) -> bool:
+def _runs_on_host(carrier: Extension, arrays: Sequence[jax.Array]) -> bool:
     if not has_host_form(carrier.op):
         return False
     metas = tuple(map(meta_of, arrays))
@@ -182,17 +191,17 @@ def family_primitive(family_id: str) -> Any:
         return _primitives[family_id]
 
 
-def _abstract_eval(*avals: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
+def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list[Aval]:
     metas = op.infer(*(TensorMeta(a.dtype, tuple(a.shape)) for a in avals))
     return jax_seam.output_avals(metas, avals, functools.partial(output_shardings, op))
 
 
-def _impl(*arrays: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
+def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
         return list(_eager(op)(*arrays))
 
 
-def _lower(ctx: Any, *args: Any, op: Extension, rules: ExtensionRuleSet) -> Any:
+def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:
     site = jax_seam.site_of(ctx)
     return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes)
 
@@ -205,7 +214,7 @@ def _inheriting(rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet) -> Any:
     return inherited((rules, runtimes) if len(rules) or runtimes != NO_RUNTIMES else None)
 
 
-def _jax_value(value: Any) -> Any:
+def _jax_value(value: object) -> Any:
     """A value for a rule: NumPy arrays and Python numbers become JAX arrays, so that all of jax.numpy works on them."""
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
 
@@ -236,7 +245,13 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
     return carrier
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
+def _jvp(
+    primals: Sequence[jax.Array],
+    tangents: Sequence[object],
+    *,
+    op: Extension,
+    rules: ExtensionRuleSet,
+) -> tuple[list[jax.Array], list[jax.Array]]:
     rule = rules.rule_of(op.op)
     if rule is None:
         raise ADRuleError(op.family_id, "jvp")
@@ -261,7 +276,12 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, op: Extension, rule
 # --- transpose -----------------------------------------------------------------------------------------------------
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: ExtensionRuleSet) -> list[Any]:
+def _transpose(
+    cotangents: Sequence[object],
+    *args: Any,
+    op: Extension,
+    rules: ExtensionRuleSet,
+) -> list[jax.Array | None]:
     rule = rules.rule_of(op.op)
     if rule is None:
         raise ADRuleError(op.family_id, "transpose")
@@ -286,7 +306,14 @@ def _transpose(cotangents: Sequence[Any], *args: Any, op: Extension, rules: Exte
 # --- batching ------------------------------------------------------------------------------------------------------
 
 
-def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension, rules: ExtensionRuleSet) -> tuple[list[Any], list[Any]]:
+def _batch(
+    axis: AxisData,
+    args: Sequence[jax.Array],
+    dims: Sequence[int | None],
+    *,
+    op: Extension,
+    rules: ExtensionRuleSet,
+) -> tuple[list[jax.Array], Sequence[int | None]]:
     primitive = family_primitive(op.family_id)
     if all(d is None for d in dims):
         return primitive.bind(*args, op=op, rules=rules), [None] * op.output_count
@@ -301,7 +328,12 @@ def _batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], *, op: Extension
     return primitive.bind(*args, op=op.batch(level), rules=rules), [0] * op.output_count
 
 
-def _checked_form(op: Extension, own: Any, mapped: Extension, metas: list[TensorMeta]) -> tuple[Extension, list[int]]:
+def _checked_form(
+    op: Extension,
+    own: tuple[ExtensionOp, Sequence[int]],
+    mapped: Extension,
+    metas: list[TensorMeta],
+) -> tuple[Extension, Sequence[int]]:
     """The result of the op's `batched`, which must be of the same family and have the dtypes and shapes of the vmap."""
     where = f"batched() of extension {op.family_id}"
     needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"

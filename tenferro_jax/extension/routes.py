@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from ..errors import InvalidConfig, Unsupported
-from ..jax_seam import Site, inner_jaxprs, is_literal, manual_inside, open_jaxpr, require_platforms, spreads
-from ..shapes import TensorMeta, struct
+from ..jax_seam import (
+    ClosedJaxpr,
+    Eqn,
+    Site,
+    inner_jaxprs,
+    is_literal,
+    manual_inside,
+    open_jaxpr,
+    require_platforms,
+    spreads,
+)
+from ..shapes import PyTree, TensorMeta, struct
 from .carrier import Extension, over_levels
 from .contract import has_host_form, has_lowering, lowered
 from .runtimes import Kernel, RouteKind
@@ -115,11 +125,11 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
     return why
 
 
-def lowering_body(carrier: Extension, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
     """The lowering's outputs, mapped over the batch levels; None when it declines."""
     declined = False
 
-    def one(*element: Any) -> tuple[Any, ...]:
+    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
         nonlocal declined
         outs = lowered(carrier.op, element)
         declined = outs is None
@@ -149,7 +159,12 @@ def current_platform() -> str:
     return "cuda" if backend == "gpu" else backend
 
 
-def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, exporting: bool = False) -> list[Route]:
+def routes(
+    fn: Callable[..., object],
+    *args: PyTree,
+    platform: str | None = None,
+    exporting: bool = False,
+) -> list[Route]:
     """The route of every extension that `fn(*args)` calls, in program order, without running it.
 
     Args:
@@ -184,12 +199,15 @@ def routes(fn: Callable[..., Any], *args: Any, platform: str | None = None, expo
     ]
 
 
-def extensions_in(closed: Any) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
+def extensions_in(closed: ClosedJaxpr) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
     """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program order."""
     return ((carrier, metas) for carrier, metas, _ in _calls(closed, manual=False))
 
 
-def _calls(closed: Any, manual: bool) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
+def _calls(
+    closed: ClosedJaxpr,
+    manual: bool,
+) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
     """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual there."""
     for eqn in open_jaxpr(closed)[0].eqns:
         carrier = eqn.params.get("op")
@@ -200,7 +218,7 @@ def _calls(closed: Any, manual: bool) -> Iterator[tuple[Extension, tuple[TensorM
             yield from _calls(inner, manual if inside is None else inside)
 
 
-def _equations(closed: Any) -> Iterator[Any]:
+def _equations(closed: ClosedJaxpr) -> Iterator[Eqn]:
     for eqn in open_jaxpr(closed)[0].eqns:
         yield eqn
         for inner in inner_jaxprs(eqn):

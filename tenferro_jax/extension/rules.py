@@ -5,37 +5,29 @@ The results of a rule are checked. The rule of a mapped op is the mapped rule.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
+import jax
 import jax.numpy as jnp
 
+from ..dimensions import SymDim
 from ..errors import ADRuleError, DuplicateRule, InvalidConfig, require_kind
 from ..identity import Sealed
 from ..jax_seam import graph_assumptions
-from ..shapes import Described, TensorMeta, meta_of
+from ..shapes import TensorMeta, meta_of
 from .carrier import Levels
-from .contract import ExtensionOp, checked_sequence, has_own_rule
+from .contract import (
+    NOT_DIFFERENTIABLE,
+    ExtensionOp,
+    LinearInput,
+    Slot,
+    checked_sequence,
+    has_own_rule,
+)
 from .family import family_of
 from .scope import authored
-
-
-class _NotDifferentiable:
-    def __repr__(self) -> str:
-        return "NOT_DIFFERENTIABLE"
-
-
-NOT_DIFFERENTIABLE: Final = _NotDifferentiable()
-"""A rule returns this for a tangent or cotangent that does not exist; None, in contrast, means zero."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LinearInput(Described):
-    """In `inputs` of a transpose rule, an input that the program is linear in; it has dtype and shape, but no value."""
-
-    meta: TensorMeta
 
 
 class ExtensionAdRule(Sealed):
@@ -55,7 +47,13 @@ class ExtensionAdRule(Sealed):
         """
         return op
 
-    def linearize(self, op: Any, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        op: Any,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[Slot]:
         """The tangents of the outputs, linear in the tangents of the inputs.
 
         Args:
@@ -69,7 +67,12 @@ class ExtensionAdRule(Sealed):
         """
         raise ADRuleError(op.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
-    def transpose_rule(self, op: Any, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+    def transpose_rule(
+        self,
+        op: Any,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Slot]:
         """The cotangents of the inputs that the op is linear in.
 
         Args:
@@ -89,10 +92,21 @@ class _OwnRule(ExtensionAdRule):
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
         return op.differentiable_form()
 
-    def linearize(self, op: Any, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self,
+        op: Any,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[Slot]:
         return op.linearize(primals, outputs, tangents)
 
-    def transpose_rule(self, op: Any, cotangents: Sequence[Any], inputs: Sequence[Any]) -> Sequence[Any]:
+    def transpose_rule(
+        self,
+        op: Any,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Slot]:
         return op.transpose_rule(cotangents, inputs)
 
 
@@ -191,7 +205,7 @@ NO_RULES: Final = ExtensionRuleSet()
 """The empty rule set."""
 
 
-def require_rules(rules: Any, where: str, kind: Any = ExtensionRuleSet | None) -> None:
+def require_rules(rules: object, where: str, kind: Any = ExtensionRuleSet | None) -> None:
     """Refuse a value that is neither None nor an ExtensionRuleSet."""
     require_kind(rules, kind, where, "an ExtensionRuleSet", "Wrap the rules: ExtensionRuleSet(rule, ...).", "rules")
 
@@ -209,28 +223,32 @@ def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[A
     )
 
 
-def absent(slot: Any) -> bool:
+def absent(slot: object) -> bool:
     """Whether a slot holds no value."""
     return slot is None or slot is NOT_DIFFERENTIABLE
 
 
-def present(slots: Sequence[Any]) -> tuple[Any, ...]:
+def present(slots: Sequence[object]) -> tuple[Any, ...]:
     """The slots that hold a value."""
     return tuple(slot for slot in slots if not absent(slot))
 
 
-def _pattern(slots: Sequence[Any]) -> list[Any]:
+def _pattern(slots: Sequence[object]) -> list[Any]:
     """Which slots hold a value, without the values, because the values of a mapped rule must not outlive its trace."""
     return [slot if absent(slot) else ... for slot in slots]
 
 
-def _restored(pattern: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def _restored(pattern: Sequence[object], values: Sequence[object]) -> list[Any]:
     """`pattern` with every present slot replaced, in order, by `values`."""
     source = iter(values)
     return [slot if absent(slot) else next(source) for slot in pattern]
 
 
-def require_metas(results: Sequence[Any], wanted: Sequence[tuple[Any, Any] | None], where: str) -> None:
+def require_metas(
+    results: Sequence[Any],
+    wanted: Sequence[tuple[object, tuple[SymDim, ...]] | None],
+    where: str,
+) -> None:
     """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal; None means that no value is allowed."""
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
         if not absent(result) and not hasattr(result, "dtype"):
@@ -254,9 +272,9 @@ def linearize(
     rule: ExtensionAdRule,
     op: ExtensionOp,
     levels: Levels,
-    primals: Sequence[Any],
-    outs: Sequence[Any],
-    tangents: Sequence[Any],
+    primals: Sequence[jax.Array],
+    outs: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
 ) -> list[Any]:
     """The rule's tangents, with the rule itself mapped over the batch levels."""
     if not levels:
@@ -266,7 +284,11 @@ def linearize(
     level, rest = levels[0], levels[1:]
     pattern: list[Any] = []
 
-    def one(primals: Any, outs: Any, given: Any) -> tuple[Any, ...]:
+    def one(
+        primals: tuple[jax.Array, ...],
+        outs: tuple[jax.Array, ...],
+        given: tuple[jax.Array, ...],
+    ) -> tuple[Any, ...]:
         results = linearize(rule, op, rest, primals, outs, _restored(tangents, given))
         pattern[:] = _pattern(results)
         return present(results)
@@ -280,8 +302,8 @@ def transposed(
     rule: ExtensionAdRule,
     op: ExtensionOp,
     levels: Levels,
-    cotangents: Sequence[Any],
-    inputs: Sequence[Any],
+    cotangents: Sequence[jax.Array | None],
+    inputs: Sequence[jax.Array | LinearInput],
 ) -> list[Any]:
     """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums over it."""
     mask = tuple(isinstance(x, LinearInput) for x in inputs)
@@ -294,7 +316,7 @@ def transposed(
     metas = level.inner([meta_of(x) for x in inputs])
     pattern: list[Any] = []
 
-    def one(given: Any, known: Any) -> tuple[Any, ...]:
+    def one(given: tuple[jax.Array, ...], known: tuple[jax.Array, ...]) -> tuple[Any, ...]:
         values = iter(known)
         element = [LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)]
         results = transposed(rule, op, rest, _restored(cotangents, given), element)

@@ -127,7 +127,7 @@ class ExtensionRuntimeSet(Sealed):
         return f"ExtensionRuntimeSet({kernels}{'' if len(chosen) == len(RouteKind) else '; only ' + ', '.join(chosen)})"
 
 
-def _place(kernel: Any) -> tuple[str, str]:
+def _place(kernel: Kernel) -> tuple[str, str]:
     """(family_id, platform) of a kernel, checked."""
     functions = () if not isinstance(kernel, Kernel) else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
     if not functions or not all(callable(f) and isinstance(f, Hashable) for f in functions):
@@ -142,7 +142,7 @@ def _place(kernel: Any) -> tuple[str, str]:
     return kernel.family_id, kernel.platform
 
 
-def _name(run: Any) -> str:
+def _name(run: object) -> str:
     return getattr(run, "__qualname__", type(run).__name__)
 
 
@@ -150,7 +150,7 @@ NO_RUNTIMES: Final = ExtensionRuntimeSet()
 """No kernels, every route."""
 
 
-def require_runtimes(runtimes: Any, where: str, kind: Any = ExtensionRuntimeSet | None) -> None:
+def require_runtimes(runtimes: object, where: str, kind: Any = ExtensionRuntimeSet | None) -> None:
     """Refuse a value that is neither None nor an ExtensionRuntimeSet."""
     fix = "Wrap the kernels: ExtensionRuntimeSet(Kernel(...), ...)."
     require_kind(runtimes, kind, where, "an ExtensionRuntimeSet", fix, "runtimes")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ..dimensions import are_equal
+from ..dimensions import SymDim, are_equal
 from ..dimensions import require_equal as require_equal_sizes
 from ..errors import InvalidConfig
 
@@ -43,7 +43,7 @@ inherited = jax.make_user_context(None)
 caches, so that a function traced in one rule is not reused in another."""
 
 
-def require_equal(a: Any, b: Any) -> None:
+def require_equal(a: SymDim, b: SymDim) -> None:
     """Require that two dimensions are equal, in `infer_output_meta` and in AD rules; they may be symbolic.
 
     If JAX cannot decide whether they are equal, a graph that is being recorded keeps the equality as a guard, which is

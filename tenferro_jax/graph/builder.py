@@ -19,7 +19,17 @@ from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..ops.op import StdTensorOp
 from ..ops.random import RandomWrap
 from ..ops.source import Constant
-from ..shapes import Described, TensorMeta, as_operand, is_key, meta_of, require_x64, struct
+from ..shapes import (
+    Described,
+    PyTree,
+    Shaped,
+    TensorMeta,
+    as_operand,
+    is_key,
+    meta_of,
+    require_x64,
+    struct,
+)
 from .graph import Graph, Node
 from .read_jaxpr import Reader
 from .signature import infer
@@ -66,7 +76,7 @@ class GraphBuilder:
         self._guards: dict[int, tuple[Guard, ...]] = {}  # node number -> guards of its inference
         self._assumed: list[Guard] = []  # by AD rules and inlined graphs
 
-    def input(self, spec: Any) -> Value:
+    def input(self, spec: Shaped) -> Value:
         """A new input.
 
         Args:
@@ -96,7 +106,7 @@ class GraphBuilder:
         self._inputs.append(value.index)
         return value
 
-    def constant(self, array: Any) -> Value:
+    def constant(self, array: object) -> Value:
         """A concrete array as a value; equal arrays become one value. Random keys are kept as their data and wrapped at use."""
         operand = as_operand(array, "graph constant")
         if is_key(operand.dtype):
@@ -107,7 +117,7 @@ class GraphBuilder:
     def add(
         self,
         op: StdTensorOp | ExtensionOp,
-        *values: Any,
+        *values: Value | jax.typing.ArrayLike,
         rules: ExtensionRuleSet = NO_RULES,
         metas: Sequence[TensorMeta] | None = None,
     ) -> tuple[Value, ...]:
@@ -156,7 +166,7 @@ class GraphBuilder:
         node = self._nodes[number]
         return node.op, tuple(Value(self, i, self._metas[i]) for i in node.inputs)
 
-    def _require_own(self, values: Sequence[Any], where: str) -> None:
+    def _require_own(self, values: Sequence[object], where: str) -> None:
         for v in values:
             if not isinstance(v, Value) or v._builder is not self:
                 raise InvalidConfig(
@@ -172,7 +182,7 @@ class GraphBuilder:
         self._producer.append(producer)
         return value
 
-    def inline(self, fn: Callable[..., Any], *values: Any) -> Any:
+    def inline(self, fn: Callable[..., PyTree], *values: Value | jax.typing.ArrayLike) -> Any:
         """Record a JAX function of arrays.
 
         Raises:
@@ -204,7 +214,12 @@ class GraphBuilder:
         """Note that custom derivatives of these functions were inlined."""
         self.lost_rules = tuple(dict.fromkeys((*self.lost_rules, *names)))
 
-    def build(self, outputs: Sequence[Value], in_tree: Any = None, out_tree: Any = None) -> Graph:
+    def build(
+        self,
+        outputs: Sequence[Value],
+        in_tree: jax.tree_util.PyTreeDef | None = None,
+        out_tree: jax.tree_util.PyTreeDef | None = None,
+    ) -> Graph:
         """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
         if isinstance(outputs, Value):
             raise InvalidConfig(

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,12 @@ from ..ops.op import StdTensorOp
 from ..ops.source import Constant
 from ..ops.structural import BroadcastInDim
 from ..ops.vocabulary import ROOMS
+from ..shapes import TensorMeta
 from .placement import Point, place
 from .printing import named_bodies, op_name, op_text, plain, value_text
+
+if TYPE_CHECKING:
+    from .graph import Graph, Node
 
 LIMIT = 60
 """The most ops that a picture shows; larger graphs are not drawn."""
@@ -89,7 +93,7 @@ class Box(NamedTuple):
         return width, sum(size * 1.35 for _, size, _ in self.lines) + (6.0 if self.kind == "constant" else 12.0)
 
 
-def graph_svg(graph: Any) -> str:
+def graph_svg(graph: Graph) -> str:
     """The graph as an SVG document.
 
     Raises:
@@ -125,7 +129,7 @@ def _require_small(where: str, count: int, fix: str) -> None:
 # --- which boxes there are -----------------------------------------------------------------------
 
 
-def _boxes(graph: Any) -> list[Box]:
+def _boxes(graph: Graph) -> list[Box]:
     """Inputs, nodes and outputs in an order in which all arrows point to later boxes."""
     boxes = [
         Box("input", (_short(name), str(meta)), f"%{i} = {name} : {meta}")
@@ -168,7 +172,7 @@ def title_of(op: StdTensorOp) -> str:
     return op_name(op) + (".vmap" * len(op.batching) if isinstance(op, Extension) else "")
 
 
-def _box(node: Any, metas: Sequence[Any], outs: Sequence[int]) -> Box:
+def _box(node: Node, metas: Sequence[TensorMeta], outs: Sequence[int]) -> Box:
     types = [str(metas[i]) for i in outs]
     left, right = (", ".join(f"%{i}" for i in values) for values in (outs, node.inputs))
     tooltip = f"{left} = {op_text(node.op)}({right}) : {', '.join(types)}"
@@ -178,7 +182,7 @@ def _box(node: Any, metas: Sequence[Any], outs: Sequence[int]) -> Box:
     return Box(kind_of(node.op), [title_of(node.op), *filter(None, [payload]), *sizes, shown], tooltip)
 
 
-def _payload(op: Any) -> str:
+def _payload(op: StdTensorOp) -> str:
     """The fields that distinguish this op from others of its class: not the default, and not visible in the output's type."""
     if isinstance(op, DotGeneral):
         batch = f", batch {_axes(op.lhs_batch)} \u00b7 {_axes(op.rhs_batch)}" if op.lhs_batch else ""
@@ -200,7 +204,7 @@ def _axes(axes: Sequence[int]) -> str:
     return ",".join(map(str, axes)) or "none"
 
 
-def _chip(node: Any, box: Box, chips: dict[int, Box]) -> Box | None:
+def _chip(node: Node, box: Box, chips: dict[int, Box]) -> Box | None:
     """A constant, or a constant repeated into a shape, as a small box; None for anything else."""
     title, *_, shown = box.texts
     value = chips.get(node.inputs[0]) if len(node.inputs) == 1 else None

@@ -16,11 +16,11 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
+from ..dimensions import Guard, SymDim, bind_dim, bound_guards, canonical_guards, undecided
 from ..errors import InvalidConfig, Unsupported, require_kind
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
@@ -30,7 +30,17 @@ from ..identity import Sealed, canonical_bytes, map_leaves, static_keys
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
-from ..shapes import TensorMeta, as_operand, meta_of, require_x64, require_x64_leaves, solve_sizes, struct, x64_enabled
+from ..shapes import (
+    PyTree,
+    TensorMeta,
+    as_operand,
+    meta_of,
+    require_x64,
+    require_x64_leaves,
+    solve_sizes,
+    struct,
+    x64_enabled,
+)
 from .drawing import LIMIT, graph_svg
 from .printing import graph_text, leaf_names, named_bodies
 from .viewers import graph_dot, model_explorer_collection
@@ -65,8 +75,8 @@ class Graph(Sealed):
     input_count: int
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
-    in_tree: Any
-    out_tree: Any
+    in_tree: jax.tree_util.PyTreeDef
+    out_tree: jax.tree_util.PyTreeDef
     rules: ExtensionRuleSet
     lost_rules: tuple[str, ...]
     guards: tuple[Guard, ...]
@@ -78,8 +88,8 @@ class Graph(Sealed):
         input_count: int,
         nodes: Sequence[Node],
         outputs: Sequence[int],
-        in_tree: Any,
-        out_tree: Any,
+        in_tree: jax.tree_util.PyTreeDef,
+        out_tree: jax.tree_util.PyTreeDef,
         rules: ExtensionRuleSet,
         lost_rules: Sequence[str] = (),
         guards: Iterable[Guard] = (),
@@ -155,7 +165,7 @@ class Graph(Sealed):
         nodes = [Node(change(n.op), n.inputs, n.first_output) for n in self.nodes]
         return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules, self.lost_rules, self.guards)
 
-    def map_leaves(self, change: Callable[[Any], Any]) -> Graph:
+    def map_leaves(self, change: Callable[[object], object]) -> Graph:
         """The graph with every payload leaf and every dimension replaced through `change`."""
         metas = [TensorMeta(m.dtype, tuple(map(change, m.shape))) for m in self.metas]
         graph = self.map_ops(lambda op: map_leaves(op, change), metas, self.rules)
@@ -238,7 +248,7 @@ class Graph(Sealed):
 
     # --- running it as JAX ---
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: jax.typing.ArrayLike) -> tuple[jax.Array, ...]:
         """The flat outputs for flat inputs: one loop over the nodes, under any JAX transform.
 
         Raises:
@@ -255,14 +265,15 @@ class Graph(Sealed):
                 given=f"{len(arrays)} inputs",
                 needed=f"{self.input_count}: {', '.join(self.input_names)}",
             )
-        arrays = tuple(as_operand(a, f"graph input {i}") for i, a in enumerate(arrays))
-        graph = self.bound_metas([meta_of(a) for a in arrays])
+        values = [as_operand(a, f"graph input {i}") for i, a in enumerate(arrays)]
+        graph = self.bound_metas([meta_of(value) for value in values])
         if graph.guards:
             graph._restate_guards()
         if not x64_enabled():
             for meta in self.metas:
                 require_x64(meta, "a value of a graph that was made with 64-bit types")
-        values = list(map(_not_to_be_differentiated(self.lost_rules), arrays)) if self.lost_rules else list(arrays)
+        if self.lost_rules:
+            values = list(map(_not_to_be_differentiated(self.lost_rules), values))
         for node in graph.nodes:
             inputs = [values[i] for i in node.inputs]
             values.extend(apply(node.op, *inputs, rules=self.rules) if isinstance(node.op, Extension) else call(node.op, inputs))
@@ -282,7 +293,7 @@ class Graph(Sealed):
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
             graph_assumptions.value.append(guard)
 
-    def bound_to(self, *args: Any, **kwargs: Any) -> Graph:
+    def bound_to(self, *args: PyTree, **kwargs: PyTree) -> Graph:
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
 
         Raises:
@@ -295,7 +306,7 @@ class Graph(Sealed):
         require_x64_leaves(leaves, "Graph.bound_to()")
         return self.bound_metas([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
 
-    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> list[Any]:
+    def leaves(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], where: str) -> list[Any]:
         """The arguments of a call, flat.
 
         Raises:
@@ -321,7 +332,7 @@ class Graph(Sealed):
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function with the arguments and pytrees of the traced function."""
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: PyTree, **kwargs: PyTree) -> Any:
             return jax.tree.unflatten(self.out_tree, self(*self.leaves(args, kwargs, "Graph.to_jax()")))
 
         return run
@@ -332,7 +343,7 @@ class Graph(Sealed):
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
 
 
-def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
+def _solved(guard: Guard, symbols: Mapping[str, SymDim]) -> dict[str, SymDim] | None:
     """A symbol of the guard with the size that the guard gives it, or None."""
     for symbol, size in ((guard.lhs, guard.rhs), (guard.rhs, guard.lhs)):
         if str(symbol) in symbols and not re.search(rf"\b{symbol}\b", str(size)):
@@ -340,25 +351,25 @@ def _solved(guard: Guard, symbols: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def arguments(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> tuple[PyTree, ...]:
     """The arguments of a call in the nesting of a graph: keyword arguments are one dict, the last argument."""
     return (*args, kwargs) if kwargs else args
 
 
-def require_graph(value: Any, where: str) -> Graph:
+def require_graph(value: object, where: str) -> Graph:
     """Refuse a value that is not a graph; most often it is the function that should have been traced."""
     return require_kind(value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs).")
 
 
-def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[Any], Any]:
+def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:
     """The identity, which refuses to be differentiated: no derivative is better than another one than the author's."""
 
     @jax.custom_jvp
-    def identity(x: Any) -> Any:
+    def identity(x: jax.Array) -> jax.Array:
         return x
 
     @identity.defjvp
-    def _refuse(primals: Any, tangents: Any) -> Any:
+    def _refuse(primals: object, tangents: object) -> NoReturn:
         raise Unsupported(
             where="differentiating a graph",
             given=f"custom derivatives that tracing inlined: {', '.join(names)}",
@@ -374,7 +385,7 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
     if not isinstance(op, WITH_BODIES):
         return op
 
-    def changed(value: Any) -> Any:
+    def changed(value: object) -> object:
         if type(value) is tuple:
             return tuple(map(changed, value))
         return change(value) if isinstance(value, Graph) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,11 +13,14 @@ from ..extension.carrier import Extension
 from ..identity import typed_key
 from ..ops.op import StdTensorOp
 
+if TYPE_CHECKING:
+    from .graph import Graph
+
 HEAD, TAIL = 20, 10
 """The number of nodes that an abbreviated text shows at the start and at the end of a large graph."""
 
 
-def graph_text(graph: Any, *, expand: bool = False, abbreviate: bool = False) -> str:
+def graph_text(graph: Graph, *, expand: bool = False, abbreviate: bool = False) -> str:
     """The graph as text, stable across processes.
 
     Large constants are shown by dtype and shape only.
@@ -51,7 +54,7 @@ def leaf_names(tree: Any, root: str = "") -> list[str]:
     return [root + jax.tree_util.keystr(path) for path, _ in paths]
 
 
-def named_bodies(op: StdTensorOp) -> list[tuple[str, Any]]:
+def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
     """The graphs in an op's payload, each with the name of its field and its position there."""
     found = []
     fields: Any = dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
@@ -76,13 +79,13 @@ def op_text(op: StdTensorOp) -> str:
     return type(op).__name__ + _fields(op)
 
 
-def _fields(op: Any) -> str:
+def _fields(op: object) -> str:
     """The payload without fields that have their default."""
     told = [f for f in dataclasses.fields(op) if not _has_default(op, f)] if dataclasses.is_dataclass(op) else []
     return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
 
 
-def _has_default(op: Any, field: Any) -> bool:
+def _has_default(op: object, field: dataclasses.Field[object]) -> bool:
     value = getattr(op, field.name)
     return value is field.default or (field.default is not dataclasses.MISSING and typed_key(value) == typed_key(field.default))
 

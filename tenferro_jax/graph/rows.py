@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from .. import jax_seam
+from ..dimensions import SymDim
 from ..errors import Unsupported
+from ..jax_seam import Atom, ClosedJaxpr, Eqn, Params
 from ..ops import (
     analytic,
     arithmetic,
@@ -29,10 +31,16 @@ from ..ops import (
     structural,
     window,
 )
-from ..shapes import TensorMeta, is_inexact
-from .graph import bodies
+from ..ops.op import StdTensorOp
+from ..shapes import PyTree, TensorMeta, is_inexact
+from .graph import Graph, bodies
 
-Row = Callable[[Any, Any, Sequence[Any]], Sequence[Any]]
+if TYPE_CHECKING:
+    from .builder import GraphBuilder, Value
+    from .read_jaxpr import Reader
+
+T = TypeVar("T")
+Row: TypeAlias = "Callable[[Reader, Eqn, Sequence[Value]], Sequence[Value]]"
 """A row: (reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
 
 PLAIN_PARAMS: dict[str, Any] = {
@@ -53,36 +61,41 @@ PLAIN_PARAMS: dict[str, Any] = {
 # --- kinds of rows -------------------------------------------------------------------------------------------------
 
 
-def _op(make: Callable[[dict[str, Any]], Any]) -> Row:
+def _op(make: Callable[[Params], StdTensorOp]) -> Row:
     """A primitive that is one standard op, made from the equation's params."""
     return lambda reader, eqn, inputs: _recorded(reader, eqn, make(eqn.params), inputs)
 
 
-def _recorded(reader: Any, eqn: Any, op: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _recorded(
+    reader: Reader,
+    eqn: Eqn,
+    op: StdTensorOp,
+    inputs: Sequence[Value],
+) -> Sequence[Value]:
     """Record an equation as one op; JAX has inferred its outputs already."""
     return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
 
 
-def described(variable: Any) -> TensorMeta:
+def described(variable: Atom) -> TensorMeta:
     """dtype and shape of a variable of a jaxpr."""
     return TensorMeta(variable.aval.dtype, tuple(variable.aval.shape))
 
 
-def _plain(op: Any) -> Row:
+def _plain(op: StdTensorOp) -> Row:
     return _op(lambda _: op)
 
 
 def _fields(cls: Any, **names: str) -> Row:
     """A primitive whose params are the op's fields, by the same name or by the given one."""
 
-    def make(params: dict[str, Any]) -> Any:
+    def make(params: Params) -> StdTensorOp:
         fields = {name: names.get(name, name) for name in cls.__dataclass_fields__}
         return cls(**{name: payload(params[param]) for name, param in fields.items()})
 
     return _op(make)
 
 
-def payload(value: Any) -> Any:
+def payload(value: object) -> Any:
     """A param as a payload leaf: sequences as tuples, NumPy integers as int, scalar types as dtypes."""
     if isinstance(value, list | tuple):
         return tuple(map(payload, value))
@@ -91,7 +104,7 @@ def payload(value: Any) -> Any:
     return np.dtype(value) if isinstance(value, type) and issubclass(value, np.generic) else value
 
 
-def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
+def _broadcast(builder: GraphBuilder, value: Value, shape: Sequence[SymDim]) -> Value:
     """A value of rank 0, or with axes of size 1, broadcast to the full shape."""
     if value.shape == tuple(shape):
         return value
@@ -99,17 +112,17 @@ def _broadcast(builder: Any, value: Any, shape: Sequence[Any]) -> Any:
     return builder.add(op, value, metas=[TensorMeta(value.dtype, op.shape)])[0]
 
 
-def _elementwise(op: Any) -> Row:
+def _elementwise(op: StdTensorOp) -> Row:
     """A primitive of several operands; operands that lax broadcasts itself (rank 0, axes of size 1) are broadcast explicitly."""
 
-    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
         shape = eqn.outvars[0].aval.shape
         return _recorded(reader, eqn, op, [_broadcast(reader.builder, v, shape) for v in inputs])
 
     return row
 
 
-def _expanded(fn: Callable[..., Any]) -> Row:
+def _expanded(fn: Callable[..., PyTree]) -> Row:
     """A primitive that becomes several ops: a lax function of (params, *arrays) that is read instead."""
     return lambda reader, eqn, inputs: reader.builder.inline(lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs)
 
@@ -122,16 +135,16 @@ def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
-def _same(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _same(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return inputs
 
 
-def _inlined(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _inlined(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     """A primitive that only calls a jaxpr."""
     return reader.read(jax_seam.inner_jaxprs(eqn)[0], inputs, eqn)
 
 
-def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass; otherwise its nodes would be merged
     with those of the forward pass.
     """
@@ -140,17 +153,23 @@ def _recomputed(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return _inlined(reader, eqn, inputs)
 
 
-def _expanded_primitive(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of this derivative is noted."""
     if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
         reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
     return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
 
 
-def _custom(extract: Callable[..., Any], cls: Any) -> Row:
+def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTensorOp]) -> Row:
     """A function with a custom derivative. If its rule cannot be read, the function is inlined and the loss is noted."""
 
-    def make(reader: Any, eqn: Any, inner: Any, name: str, inputs: Sequence[Any]) -> Any:
+    def make(
+        reader: Reader,
+        eqn: Eqn,
+        inner: ClosedJaxpr,
+        name: str,
+        inputs: Sequence[Value],
+    ) -> StdTensorOp | str:
         try:
             if reader.rule_depth == 0:
                 raise refuse(
@@ -161,7 +180,7 @@ def _custom(extract: Callable[..., Any], cls: Any) -> Row:
             return str(error).splitlines()[0]
         return cls(name, reader.sub_graph(inner, derivative_free=True), *rules)
 
-    def row(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
         inner = jax_seam.inner_jaxprs(eqn)[0]
         if reader.is_derivative_free:
             return reader.read(inner, inputs, eqn)
@@ -181,22 +200,30 @@ def _custom(extract: Callable[..., Any], cls: Any) -> Row:
     return row
 
 
-def _refused_custom_lin(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _refused_custom_lin(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     given = "the forward-mode derivative of a custom_vjp function"
     raise refuse("custom_lin", given, "reverse mode, or a custom_jvp", "Use vjp or grad.")
 
 
-def of_moving(fn: Callable[..., Any], xs: Sequence[Any], moving: Sequence[int]) -> Callable[..., Any]:
+def of_moving(
+    fn: Callable[..., T],
+    xs: Sequence[jax.Array],
+    moving: Sequence[int],
+) -> Callable[..., T]:
     """The function of those of its inputs that have tangents."""
     return lambda *parts: fn(*(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs)))
 
 
-def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
+def _jvp_rule(
+    reader: Reader,
+    fn: Callable[..., Sequence[jax.Array]],
+    inputs: Sequence[Value],
+) -> tuple[Graph]:
     """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
     metas = [v.meta for v in inputs]
     moving = [i for i, m in enumerate(metas) if is_inexact(m)]
 
-    def run(*both: Any) -> Any:
+    def run(*both: jax.Array) -> list[jax.Array]:
         primals, given = both[: len(metas)], both[len(metas) :]
         outs, tangents = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
         return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if is_inexact(out))]
@@ -204,13 +231,17 @@ def _jvp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
 
 
-def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
+def _vjp_rule(
+    reader: Reader,
+    fn: Callable[..., Sequence[jax.Array]],
+    inputs: Sequence[Value],
+) -> tuple[Graph, Graph]:
     """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents -> cotangents)."""
     metas = [v.meta for v in inputs]
     moving = [i for i, m in enumerate(metas) if is_inexact(m)]
     found: dict[str, Any] = {}
 
-    def forward(*xs: Any) -> Any:
+    def forward(*xs: jax.Array) -> list[jax.Array]:
         outs, pullback = jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
         residuals, found["tree"] = jax.tree.flatten(pullback)
         found["outs"] = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outs]
@@ -220,7 +251,7 @@ def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
     outs = found["outs"]
     residuals = forward_graph.output_metas[len(outs) :]
 
-    def backward(*both: Any) -> Any:
+    def backward(*both: jax.Array) -> list[jax.Array]:
         cotangents = iter(both[len(residuals) :])
         given = [next(cotangents) if is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
         return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
@@ -232,14 +263,14 @@ def _vjp_rule(reader: Any, fn: Any, inputs: Sequence[Any]) -> Any:
 # --- control flow --------------------------------------------------------------------------------------------------
 
 
-def _scan(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     p = eqn.params
     constants, carried, _ = jax_seam.scan_counts(eqn)
     op = control.Scan(reader.sub_graph(p["jaxpr"]), payload(p["length"]), constants, carried, p["reverse"], p["unroll"])
     return reader.builder.add(op, *inputs)
 
 
-def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     p, builder = eqn.params, reader.builder
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
@@ -257,7 +288,7 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     inner = reader.within(body)
     (moves,) = inner.read(p["cond_jaxpr"], [*on_step[:tested], *on_step[tested + used :]])
     stepped = inner.read(p["body_jaxpr"], on_step[tested:])
-    kept = []
+    kept: list[Value] = []
     for new, old in zip(stepped, on_step[tested + used :], strict=True):
         wide = structural.BroadcastInDim(old.shape, tuple(range(len(predicate.shape))))
         where = moves if moves.shape == old.shape else body.add(wide, moves)[0]
@@ -268,7 +299,7 @@ def _while(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return builder.add(control.While(*graphs, tested, tested + used), *inputs[:tested], *inputs)
 
 
-def _platform_index(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels JAX's own ones have only one branch."""
     named = [name for names in eqn.params["platforms"] for name in names or () if name != "mosaic"]
     if named:
@@ -278,7 +309,7 @@ def _platform_index(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[An
     return (reader.builder.constant(np.int32(0)),)
 
 
-def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _cond(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     platforms = eqn.params.get("branches_platforms")
     if platforms is not None:
         return reader.read(eqn.params["branches"][platforms.index(None)], inputs[1:], eqn)
@@ -286,7 +317,7 @@ def _cond(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return reader.builder.add(control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:])
 
 
-def _plain_index(builder: Any, index: Any, count: int) -> Any:
+def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
     """The index of a cond before lax.cond converted it from a boolean or lax.switch clamped it, because the op does this itself."""
     op, made_from = builder.maker(index)
     if isinstance(op, conversion.Convert) and made_from[0].dtype == np.dtype(bool) and count == 2:
@@ -298,7 +329,7 @@ def _plain_index(builder: Any, index: Any, count: int) -> Any:
     return index
 
 
-def _linear_solve(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     first, second, third, fourth = counts.matvec, counts.vecmat, counts.solve, counts.transpose_solve
     matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
@@ -309,7 +340,7 @@ def _linear_solve(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]
     return reader.builder.add(op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :])
 
 
-def _select_n(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     which, *cases = inputs
     builder, chosen = reader.builder, cases[-1]
     if which.dtype == np.dtype(bool):
@@ -328,13 +359,14 @@ def _select_n(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 # --- structural and elementwise ------------------------------------------------------------------------------------
 
 
-def _clamp(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _clamp(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     low, x, high = inputs
     return _recorded(reader, eqn, logic.Clamp(), [x, low, high])
 
 
-def _split(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
-    shape, axis, start, parts = inputs[0].shape, eqn.params["axis"], 0, []
+def _split(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
+    shape, axis, start = inputs[0].shape, eqn.params["axis"], 0
+    parts: list[Value] = []
     for size, part in zip(payload(eqn.params["sizes"]), eqn.outvars, strict=True):
         starts, limits = [0] * len(shape), list(shape)
         starts[axis], limits[axis] = start, start + size
@@ -344,28 +376,28 @@ def _split(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return parts
 
 
-def _slice(p: dict[str, Any]) -> Any:
+def _slice(p: Params) -> StdTensorOp:
     starts = payload(p["start_indices"])
     return structural.Slice(starts, payload(p["limit_indices"]), payload(p["strides"]) or (1,) * len(starts))
 
 
-def _pad(p: dict[str, Any]) -> Any:
+def _pad(p: Params) -> StdTensorOp:
     config = payload(p["padding_config"])
     return structural.Pad(*(zip(*config, strict=True) if config else ((), (), ())))
 
 
-def _reshape(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _reshape(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     order = payload(eqn.params["dimensions"])
     if order is not None:
         inputs = reader.builder.add(structural.Transpose(order), *inputs)
     return _reshape_to_output(reader, eqn, inputs)
 
 
-def _reshape_to_output(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _reshape_to_output(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return _recorded(reader, eqn, structural.Reshape(tuple(eqn.outvars[0].aval.shape)), inputs)
 
 
-def _conj(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _conj(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     (x,) = inputs
     dtype = np.dtype(eqn.outvars[0].aval.dtype)
     if x.dtype != dtype:  # lax.conj makes a real input complex
@@ -373,12 +405,12 @@ def _conj(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
     return _recorded(reader, eqn, conversion.Conj(), [x])
 
 
-def _dimension(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _dimension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     op = source.DimensionValue(eqn.params["dim"], np.dtype(eqn.outvars[0].aval.dtype))
     return _recorded(reader, eqn, op, inputs)
 
 
-def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _empty(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     """Memory that the other branch of a differentiated cond never reads; here zeros, because a graph has no undefined values."""
     aval = eqn.outvars[0].aval
     zero = reader.builder.constant(np.zeros((), aval.dtype))
@@ -386,7 +418,7 @@ def _empty(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _accurate(cls: Any) -> Row:
-    def make(p: dict[str, Any]) -> Any:
+    def make(p: Params) -> StdTensorOp:
         accuracy = p.get("accuracy")
         if accuracy is not None and not isinstance(accuracy, enum.Enum):
             raise refuse(cls.__name__.lower(), f"accuracy {accuracy}", "None or a jax.lax.AccuracyMode", "Leave the tolerance out.")
@@ -395,29 +427,29 @@ def _accurate(cls: Any) -> Row:
     return _op(make)
 
 
-def _tile(p: dict[str, Any], x: Any) -> Any:
+def _tile(p: Params, x: jax.Array) -> jax.Array:
     sizes = [part for size, times in zip(x.shape, p["reps"], strict=True) for part in (times, size)]
     wide = jax.lax.broadcast_in_dim(x, sizes, [2 * axis + 1 for axis in range(x.ndim)])
     return jax.lax.reshape(wide, [size * times for size, times in zip(x.shape, p["reps"], strict=True)])
 
 
-def _stack(p: dict[str, Any], *xs: Any) -> Any:
+def _stack(p: Params, *xs: jax.Array) -> jax.Array:
     return jax.lax.concatenate([jax.lax.expand_dims(x, [p["axis"]]) for x in xs], p["axis"])
 
 
-def _unstack(p: dict[str, Any], x: Any) -> Any:
+def _unstack(p: Params, x: jax.Array) -> list[jax.Array]:
     axis = p["axis"]
     return [jax.lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
 
 
-def _polynomial(p: dict[str, Any], x: Any, *coefficients: Any) -> Any:
+def _polynomial(p: Params, x: jax.Array, *coefficients: jax.Array) -> jax.Array:
     total = jax.numpy.broadcast_to(coefficients[-1], x.shape)
     for c in reversed(coefficients[:-1]):
         total = total * x + jax.numpy.broadcast_to(c, x.shape)
     return total
 
 
-def _counter(p: dict[str, Any]) -> Any:
+def _counter(p: Params) -> tuple[jax.Array, jax.Array]:
     """Two uint32 arrays: the high and the low half of the row-major position."""
     size = int(np.prod(p["shape"], dtype=np.uint64))
     if size > 2**32:
@@ -429,7 +461,7 @@ def _counter(p: dict[str, Any]) -> Any:
 # --- contraction, windows, indexing, linear algebra, random --------------------------------------------------------
 
 
-def _precision(p: Any) -> Any:
+def _precision(p: object) -> str | tuple[str, ...] | None:
     if p is None:
         return None
     if isinstance(p, jax.lax.DotAlgorithmPreset):
@@ -439,17 +471,17 @@ def _precision(p: Any) -> Any:
     raise refuse("dot_general", f"precision {p}", "jax.lax.Precision values or a DotAlgorithmPreset", "Name a preset.")
 
 
-def _accumulation(p: dict[str, Any]) -> Any:
+def _accumulation(p: Params) -> np.dtype | None:
     dtype = p["preferred_element_type"]
     return None if dtype is None else np.dtype(dtype)
 
 
-def _dot_general(p: dict[str, Any]) -> Any:
+def _dot_general(p: Params) -> StdTensorOp:
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = payload(p["dimension_numbers"])
     return contraction.DotGeneral(lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, _precision(p["precision"]), _accumulation(p))
 
 
-def _convolution(p: dict[str, Any]) -> Any:
+def _convolution(p: Params) -> StdTensorOp:
     numbers = p["dimension_numbers"]
     return contraction.Convolution(
         payload(p["window_strides"]),
@@ -469,7 +501,7 @@ def _convolution(p: dict[str, Any]) -> Any:
 _BOUNDS = {o.mode: o for o in indexing.OutOfBounds}
 
 
-def _gather(p: dict[str, Any]) -> Any:
+def _gather(p: Params) -> StdTensorOp:
     n = p["dimension_numbers"]
     return indexing.Gather(
         payload(n.offset_dims),
@@ -485,8 +517,8 @@ def _gather(p: dict[str, Any]) -> Any:
     )
 
 
-def _scatter(cls: Any) -> Row:
-    def make(p: dict[str, Any]) -> Any:
+def _scatter(cls: Callable[..., StdTensorOp]) -> Row:
+    def make(p: Params) -> StdTensorOp:
         n = p["dimension_numbers"]
         if cls is indexing.ScatterUpdate and p["update_jaxpr"] is not None:
             raise refuse("scatter", "a scatter with another function", "one of add, subtract, multiply, min, max, set", "Use those.")
@@ -504,37 +536,37 @@ def _scatter(cls: Any) -> Row:
     return _op(make)
 
 
-def _windowed(cls: Any, **extra: Callable[[dict[str, Any]], Any]) -> Row:
+def _windowed(cls: Any, **extra: Callable[[Params], object]) -> Row:
     names = {"sizes": "window_dimensions", "strides": "window_strides", "padding": "padding"}
     names |= {"base_dilation": "base_dilation", "window_dilation": "window_dilation"}
 
-    def make(p: dict[str, Any]) -> Any:
+    def make(p: Params) -> StdTensorOp:
         fields = {name: payload(p[param]) for name, param in names.items() if name in cls.__dataclass_fields__}
         return cls(**fields, **{name: get(p) for name, get in extra.items()})
 
     return _op(make)
 
 
-def _of_maximum(p: dict[str, Any]) -> bool:
+def _of_maximum(p: Params) -> bool:
     return p["select_prim"].name == "ge"
 
 
-def _reduce_window(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _reduce_window(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     body = reader.sub_graph(jax_seam.closed(eqn.params["jaxpr"], eqn.params["consts"]))
     return _windowed(window.ReduceWindow, body=lambda _: body)(reader, eqn, inputs)
 
 
-def _reduce(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     return reader.builder.add(reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])), *inputs)
 
 
-def _top_k(p: dict[str, Any]) -> Any:
+def _top_k(p: Params) -> StdTensorOp:
     if not p.get("is_stable", True):
         raise refuse("top_k", "is_stable=False", "a stable top_k", "Leave is_stable out.")
     return sorting.TopK(payload(p["k"]), payload(p["axis"]))
 
 
-def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     p = eqn.params
     op = sorting.ApproxTopK(
         payload(p["k"]),
@@ -547,12 +579,12 @@ def _approx_top_k(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]
     return _recorded(reader, eqn, op, inputs)
 
 
-def _svd(reader: Any, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+def _svd(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     outs = reader.builder.add(linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs)
     return (outs[1], outs[0], outs[2]) if len(outs) == 3 else outs  # the primitive puts s first
 
 
-def _generator(cls: Any) -> Row:
+def _generator(cls: Callable[..., StdTensorOp]) -> Row:
     return _op(lambda p: cls(p["impl"].name))
 
 

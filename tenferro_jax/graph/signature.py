@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ..ops.vocabulary import WITH_BODIES
 from ..ops.window import ReduceWindow
 from ..shapes import TensorMeta, is_inexact
 from .graph import bodies
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 Metas = Sequence[TensorMeta]
 
@@ -61,7 +64,7 @@ def infer(
     return known, ()
 
 
-def _scan(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
     for name, least in (("length", 0), ("unroll", 1)):
         value = getattr(op, name)
         if not (name == "length" and is_symbolic_dim(value)) and (type(value) is not int or value < least):
@@ -81,7 +84,7 @@ def _scan(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     return (*carry, *(TensorMeta(meta.dtype, (op.length, *meta.shape)) for meta in outs[len(carry) :]))
 
 
-def _while(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _while(op: While, inputs: Metas) -> tuple[TensorMeta, ...]:
     tested, used, carry = _split(
         "While", inputs, condition_constant_count=op.condition_constant_count, body_constant_count=op.body_constant_count
     )
@@ -91,7 +94,7 @@ def _while(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     return carry
 
 
-def _cond(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
     if type(op.branches) is not tuple or not op.branches:
         raise _payload("Cond", f"branches={op.branches!r}", "a tuple of one graph or more")
     if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
@@ -102,14 +105,14 @@ def _cond(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     return outputs[0]
 
 
-def _reduce(op: Any, inputs: Metas) -> None:
+def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> None:
     scalars = [TensorMeta(meta.dtype, ()) for meta in inputs[: len(inputs) // 2]]
     where = type(op).__name__
     _agree(inputs[len(scalars) :], scalars, where, "initial value", "a scalar for each input")
     _agree(_outputs(f"{where}, body", op.body, (*scalars, *scalars)), scalars, f"{where}, body", "output", "as it goes in")
 
 
-def _linear_solve(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _linear_solve(op: LinearSolve, inputs: Metas) -> tuple[TensorMeta, ...]:
     names = ("matvec", "solve", "transpose_solve")
     if type(op.constant_counts) is not tuple or len(op.constant_counts) != 3 or (op.transpose_solve is None and op.constant_counts[2]):
         raise _payload("LinearSolve", f"constant_counts={op.constant_counts!r}", "three counts, the last 0 without transpose_solve")
@@ -121,14 +124,14 @@ def _linear_solve(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
     return b
 
 
-def _custom_jvp(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _custom_jvp(op: CustomJvp, inputs: Metas) -> tuple[TensorMeta, ...]:
     outs = _outputs("CustomJvp, body", op.body, inputs)
     results = _outputs("CustomJvp, jvp", op.jvp, (*inputs, *_moving(inputs)))
     _agree(results, (*outs, *_moving(outs)), "CustomJvp, jvp", "output", "the body's outputs and their tangents")
     return outs
 
 
-def _custom_vjp(op: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _custom_vjp(op: CustomVjp, inputs: Metas) -> tuple[TensorMeta, ...]:
     outs = _outputs("CustomVjp, body", op.body, inputs)
     results = _outputs("CustomVjp, forward", op.forward, inputs)
     _agree(results[: len(outs)], outs, "CustomVjp, forward", "output", "as the body gives, then residuals")
@@ -164,7 +167,7 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
     return (*groups, tuple(inputs[start:]))
 
 
-def _outputs(where: str, body: Any, inputs: Metas) -> tuple[TensorMeta, ...]:
+def _outputs(where: str, body: Graph, inputs: Metas) -> tuple[TensorMeta, ...]:
     """The output metas of a body graph for these inputs."""
     if not hasattr(body, "input_metas"):
         raise _payload(where, repr(body), "a Graph")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..extension.carrier import Extension
 from .drawing import LOOKS, kind_of, title_of
 from .printing import named_bodies, op_text, plain, value_text
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 
 class _Item(NamedTuple):
@@ -22,7 +25,7 @@ class _Item(NamedTuple):
     op: Any = None
 
 
-def _items(graph: Any) -> Iterator[_Item]:
+def _items(graph: Graph) -> Iterator[_Item]:
     for i, name in enumerate(graph.input_names):
         yield _Item("input", name, f"%{i} = {name}", (), (i,))
     for node, outs in graph.steps():
@@ -33,13 +36,13 @@ def _items(graph: Any) -> Iterator[_Item]:
         yield _Item("output", label, f"{label} = %{value}", (value,), ())
 
 
-def graph_dot(graph: Any) -> str:
+def graph_dot(graph: Graph) -> str:
     """The graph in the DOT language; bodies of control flow are clusters beside their op."""
     head = ['  node [shape=box style="rounded,filled" fontname="Helvetica"]']
     return "\n".join(["digraph {", *head, *_dot_lines(graph, "", "  "), "}"]) + "\n"
 
 
-def _dot_lines(graph: Any, prefix: str, indent: str) -> Iterator[str]:
+def _dot_lines(graph: Graph, prefix: str, indent: str) -> Iterator[str]:
     made: dict[int, str] = {}
     for number, item in enumerate(_items(graph)):
         name = f'"{prefix}{number}"'
@@ -63,7 +66,7 @@ def _quoted(text: str) -> str:
     return '"' + escaped.replace("\n", "\\n") + '"'
 
 
-def model_explorer_collection(graph: Any) -> dict[str, Any]:
+def model_explorer_collection(graph: Graph) -> dict[str, Any]:
     """The graph as a GraphCollection of Model Explorer; each body of control flow is a separate graph.
 
     Its schema is that of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
@@ -71,7 +74,7 @@ def model_explorer_collection(graph: Any) -> dict[str, Any]:
     return {"label": "tenferro_jax", "graphs": list(_explored(graph, "main"))}
 
 
-def _explored(graph: Any, name: str) -> Iterator[dict[str, Any]]:
+def _explored(graph: Graph, name: str) -> Iterator[dict[str, Any]]:
     made: dict[int, tuple[str, int]] = {}
     nodes, inner = [], []
     for number, item in enumerate(_items(graph)):

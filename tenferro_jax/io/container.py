@@ -112,7 +112,7 @@ def aligned(place: int) -> int:
     return -(-place // ALIGNMENT) * ALIGNMENT
 
 
-def pack(version: int, text: bytes, tensors: Sequence[Any]) -> bytes:
+def pack(version: int, text: bytes, tensors: Sequence[bytes | memoryview]) -> bytes:
     """The bytes of a text and of buffers, under a version of the format."""
     place = HEADER_BYTES + len(text)
     parts: list[Any] = [text]
@@ -178,7 +178,7 @@ def damaged(where: str, given: str, fix: str = "Write the graph again, or copy t
     )
 
 
-def _digest(head: bytes | memoryview, parts: Sequence[Any]) -> bytes:
+def _digest(head: bytes | memoryview, parts: Sequence[bytes | memoryview]) -> bytes:
     sha = hashlib.sha256(head)
     for part in parts:
         sha.update(part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.export
@@ -13,14 +12,14 @@ from ..dimensions import Guard, undecided
 from ..engine.exec_program import ExecProgram
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
-from ..shapes import as_operand, require_x64_leaves
+from ..shapes import PyTree, as_operand, require_x64_leaves
 from .exported import ExportedProgram, described, orders, with_derivatives
 from .trees import require_lasting
 
 
 def export(
-    fn: Callable[..., Any] | Graph | ExecProgram,
-    *specs: Any,
+    fn: Callable[..., PyTree] | Graph | ExecProgram,
+    *specs: PyTree,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
     vjp_order: int = 0,
     compatibility: str | None = "WEEK_12",
@@ -138,7 +137,7 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
     )
 
 
-def _effects(jitted: Any, specs: Sequence[Any]) -> str:
+def _effects(jitted: jax.stages.Wrapped, specs: Sequence[PyTree]) -> str:
     """The effects of a function as text; none if it cannot be traced."""
     try:
         return ", ".join(sorted(map(str, jitted.trace(*specs).jaxpr.effects)))

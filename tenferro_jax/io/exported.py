@@ -22,7 +22,7 @@ from ..errors import InvalidConfig, ShapeError, TenferroError, Unsupported, firs
 from ..extension.contract import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..jax_seam import Module
-from ..shapes import as_operand, meta_of, require_x64_leaves, solve_sizes
+from ..shapes import PyTree, as_operand, meta_of, require_x64_leaves, solve_sizes
 from .container import MAGIC as GRAPH_MAGIC
 from .container import USUAL_LIMITS, Limits, replace_file
 from .footer import Manifest, damaged, read_footer, with_footer
@@ -40,7 +40,7 @@ class ExportedProgram:
       constraints: constraints of the symbols of its inputs, beside being 1 or more.
     """
 
-    exported: Any
+    exported: jax.export.Exported
     manifest: Manifest
     constraints: tuple[str, ...] = ()
 
@@ -83,7 +83,7 @@ class ExportedProgram:
         """The StableHLO module as text."""
         return self.exported.mlir_module()
 
-    def call(self, *args: Any) -> Any:
+    def call(self, *args: PyTree) -> Any:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.
 
         Under jit it becomes a part of the caller's program; under grad its exported derivative is used, up to `vjp_order` times.
@@ -104,11 +104,12 @@ class ExportedProgram:
         """
         require_x64_leaves(args, "exported program")
         leaves, tree = jax.tree.flatten((args, {}))
-        if tree != self.exported.in_tree:
+        expected: Any = self.exported.in_tree
+        if tree != expected:
             raise InvalidConfig(
                 where="exported program",
                 given=f"arguments {tree}",
-                needed=f"{self.exported.in_tree}",
+                needed=str(expected),
                 fix="Nest the arguments as in the export.",
             )
         declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))

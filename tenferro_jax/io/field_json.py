@@ -52,7 +52,13 @@ def value_dtype(name: object) -> Any:
     return _key_dtypes()[name] if isinstance(name, str) and name in _key_dtypes() else named_dtype(name)
 
 
-def field_json(value: object, where: str, tensor: Number, graph: Number, dimension: Callable[[Any], Any]) -> Any:
+def field_json(
+    value: object,
+    where: str,
+    tensor: Number,
+    graph: Number,
+    dimension: Callable[[object], object],
+) -> Any:
     """A field as JSON: leaves as in payload text; arrays, graphs and dimensions by the given functions.
 
     Raises:
@@ -69,7 +75,12 @@ def field_json(value: object, where: str, tensor: Number, graph: Number, dimensi
     return {"dimension": dimension(value)} if is_symbolic_dim(value) else leaf_json(value, where)
 
 
-def field_value(plain: Any, tensor: Callable[[Any], Any], graph: Callable[[Any], Any], dimension: Callable[[Any], Any]) -> Any:
+def field_value(
+    plain: object,
+    tensor: Callable[[object], object],
+    graph: Callable[[object], object],
+    dimension: Callable[[object], object],
+) -> Any:
     """The field that `field_json` wrote; raises a Python exception for other JSON."""
     if isinstance(plain, list):
         return tuple(field_value(item, tensor, graph, dimension) for item in plain)

@@ -360,7 +360,7 @@ def _count(value: object) -> int:
     return value
 
 
-def _index(number: object, among: Sequence[Any]) -> int:
+def _index(number: object, among: Sequence[object]) -> int:
     """The number of an earlier definition."""
     found = _count(number)
     if found >= len(among):

@@ -177,7 +177,7 @@ class GraphWriter:
         return leaf
 
 
-def _text(record: list[Any]) -> str:
+def _text(record: list[object]) -> str:
     return json.dumps(record, separators=(",", ":"), sort_keys=True)
 
 

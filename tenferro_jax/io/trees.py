@@ -300,7 +300,13 @@ def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = Fals
     return jax.tree.structure(nested(plain))
 
 
-def _instance(name: str, fields: object, plain: object, children: list[Any], skip_missing: bool) -> Any:
+def _instance(
+    name: str,
+    fields: object,
+    plain: object,
+    children: list[object],
+    skip_missing: bool,
+) -> Any:
     cls = _classes.get(name)
     if cls is None and skip_missing:
         return MissingClass(children, name, json.dumps([fields, plain]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -18,7 +16,7 @@ class _Accurate(Unary):
 
     accuracy: Accuracy = None
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return self._function(x, accuracy=self.accuracy)  # type: ignore[attr-defined]
 
 
@@ -288,12 +286,15 @@ class Log2(Unary):
 
 
 @jax.custom_jvp
-def _one_minus_square(x: Any) -> Any:
+def _one_minus_square(x: jax.Array) -> jax.Array:
     return (1 + x) * (1 - x)
 
 
 @_one_minus_square.defjvp
-def _one_minus_square_jvp(primals: Any, tangents: Any) -> Any:
+def _one_minus_square_jvp(
+    primals: tuple[jax.Array],
+    tangents: tuple[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
     return _one_minus_square(*primals), tangents[0] * -2 * primals[0]
 
 
@@ -334,7 +335,7 @@ class IntegerPow(Unary):
 
     exponent: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.integer_pow(x, self.exponent)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 from jax import lax
 
 from .op import Binary, Unary, op
@@ -156,7 +155,7 @@ class Round(Unary):
 
     to_even: bool = True
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN if self.to_even else lax.RoundingMethod.AWAY_FROM_ZERO)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from jax import lax
 
 from ..errors import InvalidConfig
+from ..shapes import Shaped
 from .fields import DType, Precision, Size
 from .op import StdTensorOp, op
 
 
-def _precision(names: Any) -> Any:
+def _precision(names: Precision) -> Any:
     """JAX's value for a pair of `lax.Precision` names, or the name of one `lax.DotAlgorithmPreset`."""
     if names is None:
         return None
@@ -26,7 +28,7 @@ def _precision(names: Any) -> Any:
         ) from error
 
 
-def precision_names(precision: Any) -> Any:
+def precision_names(precision: object) -> Any:
     """A precision argument of `jax.numpy`, as the names that ops hold.
 
     Raises:
@@ -71,7 +73,7 @@ class DotGeneral(StdTensorOp):
     precision: Precision = None
     accumulation_dtype: DType | None = None
 
-    def apply(self, lhs: Any, rhs: Any) -> Any:
+    def apply(self, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.dot_general(
             lhs,
             rhs,
@@ -106,7 +108,7 @@ class Convolution(StdTensorOp):
     precision: Precision = None
     accumulation_dtype: DType | None = None
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         rank = len(operands[0].shape)
         specs = (self.lhs_spec, self.rhs_spec, self.out_spec)
@@ -120,7 +122,7 @@ class Convolution(StdTensorOp):
                 fix="See the convolution op of StableHLO.",
             )
 
-    def apply(self, lhs: Any, rhs: Any) -> Any:
+    def apply(self, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.conv_general_dilated(
             lhs,
             rhs,
@@ -148,7 +150,7 @@ class Fft(StdTensorOp):
     kind: str
     lengths: tuple[int, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1, C2."""
         (x,) = operands
         real = "float" in str(x.dtype)
@@ -163,5 +165,5 @@ class Fft(StdTensorOp):
                 fix="Convert, pad or slice first.",
             )
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.fft(x, self.kind, self.lengths)

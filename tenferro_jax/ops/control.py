@@ -11,8 +11,11 @@ import jax
 import numpy as np
 from jax import lax
 
+from ..shapes import Shaped
 from .fields import Body, Size
 from .op import StdTensorOp, op
+
+Arrays = tuple[jax.Array, ...]
 
 
 class _Carrying(StdTensorOp):
@@ -43,11 +46,11 @@ class Scan(_Carrying):
     reverse: bool = False
     unroll: int = 1
 
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+    def apply(self, *inputs: jax.Array) -> Arrays:
         end = self.constant_count + self.carry_count
         constants, carry, scanned = inputs[: self.constant_count], inputs[self.constant_count : end], inputs[end:]
 
-        def step(carry: Any, slices: Any) -> tuple[Any, Any]:
+        def step(carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
             outs = tuple(self.body(*constants, *carry, *slices))
             return outs[: self.carry_count], outs[self.carry_count :]
 
@@ -71,7 +74,7 @@ class While(_Carrying):
     condition_constant_count: int = 0
     body_constant_count: int = 0
 
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+    def apply(self, *inputs: jax.Array) -> Arrays:
         split = self.condition_constant_count
         end = split + self.body_constant_count
         tested, used, carry = inputs[:split], inputs[split:end], inputs[end:]
@@ -96,7 +99,7 @@ class Cond(StdTensorOp):
         """One output for each output of a branch."""
         return len(self.branches[0].outputs)
 
-    def apply(self, index: Any, *operands: Any) -> tuple[Any, ...]:
+    def apply(self, index: jax.Array, *operands: jax.Array) -> Arrays:
         branches = [lambda *xs, b=b: tuple(b(*xs)) for b in self.branches]
         if jax.dtypes.result_type(index) == np.dtype(bool):
             return tuple(lax.cond(index, branches[1], branches[0], *operands))
@@ -127,14 +130,14 @@ class LinearSolve(StdTensorOp):
         """One output for each array of b."""
         return len(self.matvec.outputs)
 
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+    def apply(self, *inputs: jax.Array) -> Arrays:
         first, second, third = self.constant_counts
         parts = inputs[:first], inputs[first : first + second], inputs[first + second : first + second + third]
         b = tuple(inputs[sum(self.constant_counts) :])
         transposed, transpose_solve = None, self.transpose_solve
         if transpose_solve is not None:
 
-            def transposed(_: Any, x: Any) -> Any:
+            def transposed(_: object, x: Arrays) -> Arrays:
                 return tuple(transpose_solve(*parts[2], *x))
 
         return tuple(
@@ -156,7 +159,7 @@ class _Custom(_Carrying):
         object.__setattr__(s, "_mark", mark)
         _MARKED[mark] = s
 
-        def body(*xs: Any) -> Any:
+        def body(*xs: jax.Array) -> Arrays:
             return tuple(s.body(*xs))
 
         body.__name__ = body.__qualname__ = mark
@@ -167,7 +170,7 @@ _NUMBERS = itertools.count()
 _MARKED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def known_custom(name: str, inputs: Sequence[Any]) -> Any:
+def known_custom(name: str, inputs: Sequence[Shaped]) -> Any:
     """The op whose call JAX recorded under this name on inputs of these metas; None for other functions.
 
     Its rules need not be traced again. Under vmap the name stays but the shapes change, so that this is another op.
@@ -191,13 +194,13 @@ class CustomJvp(_Custom):
     body: Body
     jvp: Body
 
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+    def apply(self, *inputs: jax.Array) -> Arrays:
         count = len(self.body.outputs)
 
         run = jax.custom_jvp(self._named_body())
 
         @run.defjvp
-        def _rule(primals: Any, tangents: Any) -> Any:
+        def _rule(primals: Arrays, tangents: Arrays) -> tuple[Arrays, tuple[object, ...]]:
             results = self.jvp(*primals, *(t for x, t in zip(primals, tangents, strict=True) if _inexact(x)))
             outs, moving = results[:count], iter(results[count:])
             return outs, tuple(next(moving) if _inexact(out) else np.zeros(out.shape, jax.dtypes.float0) for out in outs)
@@ -221,17 +224,17 @@ class CustomVjp(_Custom):
     forward: Body
     backward: Body
 
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+    def apply(self, *inputs: jax.Array) -> Arrays:
         count = len(self.body.outputs)
         moving = [_inexact(x) for x in inputs]
 
         run = jax.custom_vjp(self._named_body())
 
-        def forward(*xs: Any) -> Any:
+        def forward(*xs: jax.Array) -> tuple[Arrays, Arrays]:
             results = self.forward(*xs)
             return results[:count], results[count:]
 
-        def backward(residuals: Any, cotangents: Any) -> Any:
+        def backward(residuals: Arrays, cotangents: Arrays) -> tuple[object, ...]:
             back = iter(self.backward(*residuals, *(c for c in cotangents if c.dtype != jax.dtypes.float0)))
             return tuple(next(back) if m else None for m in moving)
 
@@ -239,5 +242,5 @@ class CustomVjp(_Custom):
         return run(*inputs)
 
 
-def _inexact(x: Any) -> bool:
+def _inexact(x: jax.Array) -> bool:
     return bool(jax.dtypes.issubdtype(jax.dtypes.result_type(x), np.inexact))

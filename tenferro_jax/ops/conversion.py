@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -21,7 +20,7 @@ class Convert(Unary):
 
     dtype: DType
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         if jnp.iscomplexobj(x) and not jnp.issubdtype(self.dtype, jnp.complexfloating):
             x = lax.real(x)  # as lax does itself, but with a warning
         return lax.convert_element_type(x, self.dtype)
@@ -38,7 +37,7 @@ class BitcastConvert(Unary):
 
     dtype: DType
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.bitcast_convert_type(x, self.dtype)
 
 
@@ -54,7 +53,7 @@ class ReducePrecision(Unary):
     exponent_bits: int
     mantissa_bits: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.reduce_precision(x, self.exponent_bits, self.mantissa_bits)
 
 
@@ -105,5 +104,5 @@ class Conj(Unary):
 
     takes = INEXACT
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.conj(x) if jnp.iscomplexobj(x) else x

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 from jax import lax
 
 from .op import INEXACT, StdTensorOp, op
@@ -14,7 +13,7 @@ class _Cumulative(StdTensorOp):
     axis: int
     reverse: bool = False
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return self._run(x, axis=self.axis, reverse=self.reverse)  # type: ignore[attr-defined]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -25,7 +24,7 @@ class ExtractDiag(StdTensorOp):
     axis_a: int
     axis_b: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         _two_axes(self, x.ndim)
         require_equal(x.shape[self.axis_a], x.shape[self.axis_b], str(self))
         axes = self.axis_a, self.axis_b
@@ -48,7 +47,7 @@ class EmbedDiag(StdTensorOp):
     axis_a: int
     axis_b: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         _two_axes(self, x.ndim + 1)
         kept = [axis for axis in range(x.ndim + 1) if axis != self.axis_b]
         shape = [x.shape[kept.index(axis)] if axis in kept else None for axis in range(x.ndim + 1)]
@@ -57,7 +56,7 @@ class EmbedDiag(StdTensorOp):
         return lax.select(on_diagonal, lax.broadcast_in_dim(x, shape, kept), jnp.zeros(shape, x.dtype))
 
 
-def _two_axes(op: Any, rank: int) -> None:
+def _two_axes(op: ExtractDiag | EmbedDiag, rank: int) -> None:
     if op.axis_a == op.axis_b or not {op.axis_a, op.axis_b} <= set(range(rank)):
         raise InvalidConfig(where=str(op), given=f"rank {rank}", needed="two different axes in range", fix="Count axes from 0.")
 
@@ -66,7 +65,7 @@ def _two_axes(op: Any, rank: int) -> None:
 class _Triangle(StdTensorOp):
     k: int = 0
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         if x.ndim < 2:
             raise ShapeError(where=str(self), given=f"rank {x.ndim}", needed="rank 2 or more")
         return self._cut(x, self.k)  # type: ignore[attr-defined]
@@ -108,7 +107,7 @@ class PadToMatch(StdTensorOp):
     input_count = 2
     axis: int
 
-    def apply(self, x: Any, reference: Any) -> Any:
+    def apply(self, x: jax.Array, reference: jax.Array) -> jax.Array:
         missing = max_dim(reference.shape[self.axis], x.shape[self.axis]) - x.shape[self.axis]
         widths = [(0, missing if axis == self.axis else 0, 0) for axis in range(x.ndim)]
         return lax.pad(x, jnp.zeros((), x.dtype), widths)

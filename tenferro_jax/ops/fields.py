@@ -16,19 +16,19 @@ import numpy as np
 from ..jax_seam import is_symbolic_dim
 from ..payload_leaves import ARRAYS
 
-Admits = Callable[[Any], bool]
+Admits = Callable[[object], bool]
 
 
-def _is_size(value: Any) -> bool:
+def _is_size(value: object) -> bool:
     return type(value) is int or is_symbolic_dim(value)
 
 
-def _is_precision(value: Any) -> bool:
+def _is_precision(value: object) -> bool:
     names = (value,) if type(value) is str else value
     return value is None or (type(names) is tuple and all(type(name) is str for name in names))
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return type(value) in (types.NoneType, bool, int, float, complex) or (isinstance(value, ARRAYS) and value.shape == ())
 
 
@@ -51,7 +51,7 @@ class _Kind(NamedTuple):
     admits: Admits
 
 
-def wrong_field(op: Any) -> tuple[str, str] | None:
+def wrong_field(op: object) -> tuple[str, str] | None:
     """The first field of an op that does not fit its annotation, and what the annotation needs; or None.
 
     Example:
@@ -68,14 +68,14 @@ def wrong_field(op: Any) -> tuple[str, str] | None:
 
 
 @functools.cache
-def _kinds_of(cls: Any) -> tuple[_Kind, ...]:
+def _kinds_of(cls: type) -> tuple[_Kind, ...]:
     if not dataclasses.is_dataclass(cls):
         return ()
     hints = typing.get_type_hints(cls, include_extras=True)
     return tuple(_Kind(f.name, str(f.type), _admits(hints[f.name])) for f in dataclasses.fields(cls))
 
 
-def _admits(hint: Any) -> Admits:
+def _admits(hint: type) -> Admits:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         admits: Admits = args[1]

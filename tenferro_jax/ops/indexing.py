@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -47,7 +48,7 @@ class Gather(StdTensorOp):
     unique_indices: bool = False
     fill_value: Scalar = None
 
-    def apply(self, operand: Any, indices: Any) -> Any:
+    def apply(self, operand: jax.Array, indices: jax.Array) -> jax.Array:
         numbers = lax.GatherDimensionNumbers(
             self.offset_dims,
             self.collapsed_slice_dims,
@@ -81,7 +82,7 @@ class _Scattering(StdTensorOp):
     indices_are_sorted: bool = False
     unique_indices: bool = False
 
-    def apply(self, operand: Any, indices: Any, updates: Any) -> Any:
+    def apply(self, operand: jax.Array, indices: jax.Array, updates: jax.Array) -> jax.Array:
         s: Any = self
         numbers = lax.ScatterDimensionNumbers(
             s.update_window_dims,
@@ -167,7 +168,7 @@ class ScatterUpdate(_Scattering):
     _scatter = staticmethod(lax.scatter)
 
 
-def _clamped(starts: Any) -> list[Any]:
+def _clamped(starts: tuple[jax.Array, ...]) -> list[jax.Array]:
     """Starts as arrays, which lax clamps; lax would count negative NumPy numbers from the end, or refuse them."""
     return [jnp.asarray(start) for start in starts]
 
@@ -184,7 +185,7 @@ class DynamicSlice(StdTensorOp):
     input_count = None
     sizes: tuple[Size, ...]
 
-    def apply(self, x: Any, *starts: Any) -> Any:
+    def apply(self, x: jax.Array, *starts: jax.Array) -> jax.Array:
         return lax.dynamic_slice(x, _clamped(starts), self.sizes, allow_negative_indices=False)
 
 
@@ -199,5 +200,5 @@ class DynamicUpdateSlice(StdTensorOp):
 
     input_count = None
 
-    def apply(self, x: Any, update: Any, *starts: Any) -> Any:
+    def apply(self, x: jax.Array, update: jax.Array, *starts: jax.Array) -> jax.Array:
         return lax.dynamic_update_slice(x, update, _clamped(starts), allow_negative_indices=False)

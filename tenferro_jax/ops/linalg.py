@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from ..errors import BackendFailure, ShapeError, Unsupported
-from ..shapes import TensorMeta
+from ..shapes import Shaped, TensorMeta
 from .op import INEXACT, StdTensorOp, op
 
 linalg = lax.linalg
@@ -26,7 +25,7 @@ class Cholesky(StdTensorOp):
 
     takes = INEXACT
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> jax.Array:
         return linalg.cholesky(a, symmetrize_input=False)
 
 
@@ -55,7 +54,7 @@ class LuPivotsToPermutation(StdTensorOp):
 
     permutation_size: int
 
-    def apply(self, pivots: Any) -> Any:
+    def apply(self, pivots: jax.Array) -> jax.Array:
         return linalg.lu_pivots_to_permutation(pivots, self.permutation_size)
 
 
@@ -77,7 +76,7 @@ class Qr(StdTensorOp):
         """Two, and the permutation."""
         return 3 if self.pivoting else 2
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> tuple[jax.Array, ...]:
         return linalg.qr(a, full_matrices=self.full_matrices, pivoting=self.pivoting)
 
 
@@ -113,7 +112,7 @@ class Svd(StdTensorOp):
         """Three, or s alone."""
         return 3 if self.compute_uv else 1
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> jax.Array | tuple[jax.Array, ...]:
         return linalg.svd(a, full_matrices=self.full_matrices, compute_uv=self.compute_uv)
 
 
@@ -131,7 +130,7 @@ class Eigh(StdTensorOp):
     lower: bool = True
     sort_eigenvalues: bool = True
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> tuple[jax.Array, jax.Array]:
         return linalg.eigh(a, lower=self.lower, symmetrize_input=False, sort_eigenvalues=self.sort_eigenvalues)
 
 
@@ -153,7 +152,7 @@ class Eig(StdTensorOp):
         """The eigenvalues and each kind of vectors."""
         return 1 + self.left + self.right
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> list[jax.Array]:
         return linalg.eig(a, compute_left_eigenvectors=self.left, compute_right_eigenvectors=self.right)
 
 
@@ -174,7 +173,7 @@ class TriangularSolve(StdTensorOp):
     conjugate_a: bool = False
     unit_diagonal: bool = False
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1, the batch axes."""
         a, b = operands
         if len(a.shape) != len(b.shape) or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
@@ -185,7 +184,7 @@ class TriangularSolve(StdTensorOp):
                 fix="Broadcast or convert one of them.",
             )
 
-    def apply(self, a: Any, b: Any) -> Any:
+    def apply(self, a: jax.Array, b: jax.Array) -> jax.Array:
         return linalg.triangular_solve(
             a,
             b,
@@ -223,7 +222,7 @@ class Solve(StdTensorOp):
     takes = INEXACT
     input_count = 2
 
-    def apply(self, a: Any, b: Any) -> Any:
+    def apply(self, a: jax.Array, b: jax.Array) -> jax.Array:
         if b.ndim != a.ndim or a.ndim < 2 or a.dtype != b.dtype:
             raise ShapeError(
                 where="Solve",
@@ -268,7 +267,7 @@ class ValidateNonsingular(StdTensorOp):
                 fix="Regularise the matrix, or solve in the least-squares sense.",
             )
 
-    def apply(self, a: Any) -> Any:
+    def apply(self, a: jax.Array) -> jax.Array:
         raise Unsupported(
             where="ValidateNonsingular",
             given="a call in a compiled program, which cannot raise",

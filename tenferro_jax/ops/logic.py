@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
+import jax
 from jax import lax
 
 from .. import jax_seam
 from ..errors import DTypeError
+from ..shapes import Shaped
 from .op import Binary, StdTensorOp, Unary, op
 
 
@@ -157,7 +158,7 @@ class Compare(Binary):
 
     direction: Direction
 
-    def apply(self, x: Any, y: Any) -> Any:
+    def apply(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return jax_seam.comparison(self.direction.value)(x, y)
 
 
@@ -173,7 +174,7 @@ class Select(StdTensorOp):
     input_count = 3
     apply = staticmethod(lax.select)
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         if operands[0].dtype != bool:
             raise DTypeError(where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans")
@@ -191,5 +192,5 @@ class Clamp(StdTensorOp):
 
     input_count = 3
 
-    def apply(self, x: Any, lower: Any, upper: Any) -> Any:
+    def apply(self, x: jax.Array, lower: jax.Array, upper: jax.Array) -> jax.Array:
         return lax.clamp(lower, x, upper)

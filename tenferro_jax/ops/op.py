@@ -14,7 +14,7 @@ import numpy as np
 from ..dimensions import require_equal
 from ..errors import DTypeError, InvalidConfig, ShapeError, TenferroError
 from ..identity import Sealed
-from ..shapes import TensorMeta, meta_of, require_x64, struct, x64_enabled
+from ..shapes import Shaped, TensorMeta, meta_of, require_x64, struct, x64_enabled
 from .fields import wrong_field
 
 Op = TypeVar("Op", bound="StdTensorOp")
@@ -40,7 +40,7 @@ class StdTensorOp(Sealed):
     apply: ClassVar[Any]
     """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence of them) out."""
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """Constraints that lax does not check itself; operands have dtype and shape."""
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
@@ -53,7 +53,7 @@ class StdTensorOp(Sealed):
         return _infer(self, metas, x64_enabled())
 
 
-def call(op: StdTensorOp, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def call(op: StdTensorOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Apply an op and return its outputs as a tuple, after the arity check."""
     _require_constraints(op, arrays)
     outs = op.apply(*arrays)
@@ -73,7 +73,7 @@ class Binary(StdTensorOp):
     input_count = 2
     equal_dtypes: ClassVar[bool] = True
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         x, y = operands
         if self.equal_dtypes and x.dtype != y.dtype:
@@ -130,7 +130,7 @@ def require_fields(op: StdTensorOp) -> None:
         raise InvalidConfig(where=type(op).__name__, given=wrong[0], needed=wrong[1], fix="See docs/spec/ops.md.")
 
 
-def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
+def require_inputs(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> None:
     """Refuse what lax would accept: wrong fields, dtypes and axes, and breaches of the op's own constraints.
 
     Raises:
@@ -138,15 +138,16 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
       DTypeError: a field is a 64-bit dtype or array while JAX would narrow it.
     """
     require_fields(op)
-    for name in getattr(op, "__dataclass_fields__", {}) if not x64_enabled() else ():
-        value = getattr(op, name)
+    held = vars(op)
+    for name, value in held.items() if not x64_enabled() else ():
         if isinstance(value, np.dtype | np.ndarray):
             require_x64(np.empty(0, value) if isinstance(value, np.dtype) else value, f"{type(op).__name__}, field {name}")
-    for meta in metas if op.takes is not None else ():
-        if str(meta.dtype) not in op.takes:
-            raise DTypeError(where=str(op), given=str(meta), needed=f"one of {', '.join(sorted(op.takes))}", fix="Convert first.")
-    fields = getattr(op, "__dataclass_fields__", {})
-    axes = op.axes if "axes" in fields else (op.axis,) if "axis" in fields else ()
+    takes = op.takes or frozenset()
+    for meta in metas if takes else ():
+        if str(meta.dtype) not in takes:
+            needed = f"one of {', '.join(sorted(takes))}"
+            raise DTypeError(where=str(op), given=str(meta), needed=needed, fix="Convert first.")
+    axes: tuple[int, ...] = held.get("axes", (held["axis"],) if "axis" in held else ())
     if metas and (len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)):
         raise InvalidConfig(
             where=str(op),
@@ -156,7 +157,7 @@ def require_inputs(op: Any, metas: tuple[TensorMeta, ...]) -> None:
     _require_constraints(op, metas)
 
 
-def _require_constraints(op: StdTensorOp, operands: Sequence[Any]) -> None:
+def _require_constraints(op: StdTensorOp, operands: Sequence[Shaped]) -> None:
     """Check the number of operands, and what lax does not check itself."""
     if op.input_count is not None and len(operands) != op.input_count:
         raise InvalidConfig(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")

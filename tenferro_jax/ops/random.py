@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,21 +10,22 @@ import numpy as np
 from jax import lax
 
 from ..errors import DTypeError, InvalidConfig
-from ..shapes import x64_enabled
+from ..shapes import Shaped, x64_enabled
 from .fields import DType, Size
 from .op import INTEGER, Binary, StdTensorOp, op
 
 
-def _for_each(fn: Callable[..., Any], ndim: int) -> Callable[..., Any]:
+def _for_each(fn: Callable[..., jax.Array], ndim: int) -> Callable[..., jax.Array]:
     """A function of one key, mapped over all axes of an array of keys."""
     for _ in range(ndim):
         fn = jax.vmap(fn)
     return fn
 
 
-def _require_shape(op: Any) -> None:
-    if any(isinstance(size, int) and size < 0 for size in op.shape):
-        raise InvalidConfig(where=str(op), given=f"shape {op.shape}", needed="sizes that are not negative")
+def _require_shape(op: StdTensorOp, shape: tuple[Size, ...]) -> None:
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        needed = "sizes that are not negative"
+        raise InvalidConfig(where=str(op), given=f"shape {shape}", needed=needed)
 
 
 @op
@@ -40,7 +40,7 @@ class RandomSeed(StdTensorOp):
     generator: str
     takes = INTEGER
 
-    def apply(self, seed: Any) -> Any:
+    def apply(self, seed: jax.Array) -> jax.Array:
         seeds = jnp.asarray(seed)
         return _for_each(lambda s: jax.random.key(s, impl=self.generator), seeds.ndim)(seeds)
 
@@ -56,7 +56,7 @@ class RandomWrap(StdTensorOp):
 
     generator: str
 
-    def apply(self, data: Any) -> Any:
+    def apply(self, data: jax.Array) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=self.generator)
 
 
@@ -84,9 +84,9 @@ class RandomBits(StdTensorOp):
     bit_width: int
     shape: tuple[Size, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
-        _require_shape(self)
+        _require_shape(self, self.shape)
         if self.bit_width == 64 and not x64_enabled():
             raise DTypeError(
                 where="RandomBits",
@@ -95,7 +95,7 @@ class RandomBits(StdTensorOp):
                 fix="Run under jax.enable_x64(True), or draw 32 bits.",
             )
 
-    def apply(self, key: Any) -> Any:
+    def apply(self, key: jax.Array) -> jax.Array:
         return _for_each(lambda k: jax.random.bits(k, self.shape, f"uint{self.bit_width}"), key.ndim)(key)
 
 
@@ -110,11 +110,11 @@ class RandomSplit(StdTensorOp):
 
     shape: tuple[Size, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """Sizes that are none."""
-        _require_shape(self)
+        _require_shape(self, self.shape)
 
-    def apply(self, key: Any) -> Any:
+    def apply(self, key: jax.Array) -> jax.Array:
         return _for_each(lambda k: jax.random.split(k, self.shape), key.ndim)(key)
 
 
@@ -129,7 +129,7 @@ class RandomFoldIn(Binary):
 
     equal_dtypes = False
 
-    def apply(self, key: Any, number: Any) -> Any:
+    def apply(self, key: jax.Array, number: jax.Array) -> jax.Array:
         return _for_each(jax.random.fold_in, key.ndim)(key, number)
 
 
@@ -145,7 +145,7 @@ class RandomGamma(StdTensorOp):
     input_count = 2
     log_space: bool = False
 
-    def apply(self, key: Any, a: Any) -> Any:
+    def apply(self, key: jax.Array, a: jax.Array) -> jax.Array:
         draw = jax.random.loggamma if self.log_space else jax.random.gamma
         return _for_each(lambda k, alpha: draw(k, alpha, alpha.shape, alpha.dtype), key.ndim)(key, a)
 
@@ -164,10 +164,10 @@ class RngBitGenerator(StdTensorOp):
     dtype: DType
     algorithm: str
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         (state,) = operands
-        _require_shape(self)
+        _require_shape(self, self.shape)
         words = (4,) if state.dtype == np.uint32 else (2,) if state.dtype == np.uint64 else ()
         sizes = {words, (3,)} if words == (2,) and self.algorithm != "RNG_THREE_FRY" else {words}
         if self.algorithm == "RNG_THREE_FRY" and words == (4,):
@@ -180,5 +180,5 @@ class RngBitGenerator(StdTensorOp):
                 fix="Use a key of jax.random.",
             )
 
-    def apply(self, key: Any) -> Any:
+    def apply(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return lax.rng_bit_generator(key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..errors import DTypeError
+from ..shapes import Shaped
 from .fields import Body, DType
 from .op import StdTensorOp, op
 
@@ -19,7 +18,7 @@ class _Reduction(StdTensorOp):
 
     axes: tuple[int, ...]
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return self._reduce(x, self.axes)  # type: ignore[attr-defined]
 
 
@@ -108,7 +107,7 @@ class ReduceSumSquares(_Reduction):
     Example: ReduceSumSquares((0,)).apply(np.array([1.0, 2.0])) = 5.0
     """
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.reduce_sum(lax.mul(x, x), self.axes)
 
 
@@ -130,7 +129,7 @@ class Reduce(StdTensorOp):
         """One output for each output of the body."""
         return len(self.body.outputs)
 
-    def apply(self, *inputs: Any) -> Any:
+    def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
         return lax.reduce(inputs[:count], inputs[count:], lambda a, b: tuple(self.body(*a, *b)), self.axes)
 
@@ -140,7 +139,7 @@ class _Arg(StdTensorOp):
     axis: int
     index_dtype: DType
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C3, C4."""
         (x,) = operands
         size = x.shape[self.axis] if 0 <= self.axis < len(x.shape) else 0
@@ -151,7 +150,7 @@ class _Arg(StdTensorOp):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise DTypeError(where=str(self), given=str(x.dtype), needed="numbers with an order", fix="Take the absolute value first.")
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return self._find(x, self.axis, self.index_dtype)  # type: ignore[attr-defined]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 from jax import lax
 
 from ..errors import InvalidConfig
+from ..shapes import Shaped
 from .op import FLOATING, StdTensorOp, op
 
 
@@ -25,7 +25,7 @@ class Sort(StdTensorOp):
     is_stable: bool = True
     num_keys: int = 1
 
-    def apply(self, *xs: Any) -> Any:
+    def apply(self, *xs: jax.Array) -> tuple[jax.Array, ...]:
         return lax.sort(xs, dimension=self.axis, is_stable=self.is_stable, num_keys=self.num_keys)
 
 
@@ -42,7 +42,7 @@ class TopK(StdTensorOp):
     k: int
     axis: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return lax.top_k(x, self.k, axis=self.axis)
 
 
@@ -64,7 +64,7 @@ class ApproxTopK(StdTensorOp):
     aggregate: bool = True
     takes = FLOATING
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C3."""
         if not 0 < self.recall_target <= 1:
             raise InvalidConfig(
@@ -74,7 +74,7 @@ class ApproxTopK(StdTensorOp):
                 fix="Use 0.95, for example.",
             )
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         find = lax.approx_max_k if self.largest else lax.approx_min_k
         return find(
             x,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ..errors import DTypeError, InvalidConfig
+from ..shapes import Shaped
 from .fields import Array, DType, Size
 from .op import StdTensorOp, op
 
@@ -23,7 +23,7 @@ class Constant(StdTensorOp):
     input_count = 0
     value: Array
 
-    def apply(self) -> Any:
+    def apply(self) -> jax.Array:
         return jnp.asarray(self.value)
 
 
@@ -41,7 +41,7 @@ class Iota(StdTensorOp):
     shape: tuple[Size, ...]
     axis: int
 
-    def apply(self) -> Any:
+    def apply(self) -> jax.Array:
         return lax.broadcasted_iota(self.dtype, self.shape, self.axis)
 
 
@@ -58,7 +58,7 @@ class DimensionValue(StdTensorOp):
     dim: Size
     dtype: DType
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         if not jnp.issubdtype(self.dtype, jnp.integer) or isinstance(self.dim, float | bool):
             raise DTypeError(
@@ -67,7 +67,7 @@ class DimensionValue(StdTensorOp):
                 needed="an integer or a dimension, an integer dtype",
             )
 
-    def apply(self) -> Any:
+    def apply(self) -> jax.Array:
         return jnp.asarray(self.dim, self.dtype)
 
 
@@ -82,7 +82,7 @@ class ShapeOf(StdTensorOp):
 
     axis: int
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return jnp.asarray(x.shape[self.axis], jnp.int32)
 
 
@@ -109,10 +109,10 @@ class OptimizationBarrier(StdTensorOp):
     input_count = None
     output_count = None
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1."""
         if not operands:
             raise InvalidConfig(where="OptimizationBarrier", given="no input", needed="at least one")
 
-    def apply(self, *xs: Any) -> Any:
+    def apply(self, *xs: jax.Array) -> list[jax.Array]:
         return lax.optimization_barrier(xs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
+import jax
 from jax import lax
 
 from ..errors import ShapeError
+from ..shapes import Shaped
 from .fields import Size
 from .op import StdTensorOp, op
 
@@ -23,7 +24,7 @@ class Transpose(StdTensorOp):
 
     permutation: tuple[int, ...]
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.transpose(x, self.permutation)
 
 
@@ -38,7 +39,7 @@ class Reshape(StdTensorOp):
 
     shape: tuple[Size, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1, for concrete sizes; JAX compares symbolic ones."""
         (x,) = operands
         sizes = (*self.shape, *x.shape)
@@ -49,7 +50,7 @@ class Reshape(StdTensorOp):
                 needed=f"{math.prod(x.shape)} elements",
             )
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.reshape(x, self.shape)
 
 
@@ -65,7 +66,7 @@ class BroadcastInDim(StdTensorOp):
     shape: tuple[Size, ...]
     dims: tuple[int, ...]
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax accepts some of these
             raise ShapeError(
                 where=str(self),
@@ -89,7 +90,7 @@ class Slice(StdTensorOp):
     limits: tuple[Size, ...]
     strides: tuple[int, ...]
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.slice(x, self.starts, self.limits, self.strides)
 
 
@@ -107,7 +108,7 @@ class Pad(StdTensorOp):
     high: tuple[Size, ...]
     interior: tuple[int, ...]
 
-    def apply(self, x: Any, fill: Any) -> Any:
+    def apply(self, x: jax.Array, fill: jax.Array) -> jax.Array:
         return lax.pad(x, fill, tuple(zip(self.low, self.high, self.interior, strict=True)))
 
 
@@ -122,7 +123,7 @@ class Reverse(StdTensorOp):
 
     axes: tuple[int, ...]
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return lax.rev(x, self.axes)
 
 
@@ -138,5 +139,5 @@ class Concatenate(StdTensorOp):
     input_count = None
     axis: int
 
-    def apply(self, *xs: Any) -> Any:
+    def apply(self, *xs: jax.Array) -> jax.Array:
         return lax.concatenate(xs, self.axis)

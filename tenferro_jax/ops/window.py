@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..errors import InvalidConfig, ShapeError
-from ..shapes import meta_of
+from ..shapes import Shaped, meta_of
 from .fields import Body
 from .op import FLOATING, StdTensorOp, op
 
@@ -38,7 +38,7 @@ class _Pooling(_Window):
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1, and dtypes with an order."""
         numbers: Any = self._numbers()
         positive = (*numbers["window_strides"], *numbers["base_dilation"], *numbers["window_dilation"])
@@ -47,7 +47,7 @@ class _Pooling(_Window):
         if jax.dtypes.issubdtype(operands[0].dtype, jax.dtypes.extended):
             raise InvalidConfig(where=str(self), given=str(operands[0].dtype), needed="numbers", fix="Unwrap the keys.")
 
-    def apply(self, x: Any) -> Any:
+    def apply(self, x: jax.Array) -> jax.Array:
         return self._primitive.bind(x, **self._numbers())  # type: ignore[attr-defined]
 
 
@@ -106,7 +106,7 @@ class ReduceWindow(_Window):
         """One output for each output of the body."""
         return len(self.body.outputs)
 
-    def apply(self, *inputs: Any) -> Any:
+    def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
         numbers = self._numbers()
         return lax.reduce_window(tuple(inputs[:count]), tuple(inputs[count:]), lambda a, b: tuple(self.body(*a, *b)), **numbers)
@@ -127,7 +127,7 @@ class SelectAndScatterAdd(StdTensorOp):
     strides: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C1, C2."""
         source, x = operands
         ones = (1,) * len(x.shape)
@@ -140,7 +140,7 @@ class SelectAndScatterAdd(StdTensorOp):
                 fix="Pass one element for each window.",
             )
 
-    def apply(self, source: Any, x: Any) -> Any:
+    def apply(self, source: jax.Array, x: jax.Array) -> jax.Array:
         return lax.select_and_scatter_add_p.bind(
             source,
             x,
@@ -168,7 +168,7 @@ class SelectAndGatherAdd(_Window):
     base_dilation: tuple[int, ...]
     window_dilation: tuple[int, ...]
 
-    def check(self, *operands: Any) -> None:
+    def check(self, *operands: Shaped) -> None:
         """C2."""
         source, x = operands
         if source.shape != x.shape or source.dtype != x.dtype or x.dtype not in _FLOATS:
@@ -178,5 +178,5 @@ class SelectAndGatherAdd(_Window):
                 needed="one floating dtype and shape",
             )
 
-    def apply(self, source: Any, x: Any) -> Any:
+    def apply(self, source: jax.Array, x: jax.Array) -> jax.Array:
         return lax.select_and_gather_add_p.bind(source, x, select_prim=lax.ge_p if self.of_maximum else lax.le_p, **self._numbers())

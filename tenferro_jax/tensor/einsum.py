@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike, DTypeLike
 
+from ..dimensions import SymDim
 from ..einsum.einsum_plan import Optimize, Plan, plan_einsum, run_plan
 from ..einsum.notation import parse_interleaved
 from ..errors import DTypeError
@@ -20,8 +22,17 @@ from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number, recorded
 from .tensor import TracedTensor
 
+Operand: TypeAlias = Handle | ArrayLike | Sequence[object]
+"""A tensor, or data; or the labels of the one before it."""
 
-def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision: Any = None, preferred_element_type: Any = None) -> Any:
+
+def einsum(
+    equation: str | Operand,
+    *operands: Operand,
+    optimize: Optimize = "auto",
+    precision: jax.lax.PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> Any:
     """Sum of products over the labels that the output lacks.
 
     out[o] = sum over the rest of x1[t1] * x2[t2] * ...
@@ -83,7 +94,7 @@ def einsum(equation: Any, *operands: Any, optimize: Optimize = "auto", precision
     return run(*values)
 
 
-def plan(equation: str, shapes: Sequence[Any], optimize: Optimize = "auto") -> Plan:
+def plan(equation: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimize = "auto") -> Plan:
     """`plan_einsum`, cached."""
     if not isinstance(optimize, str | bool) or not isinstance(equation, str):
         return plan_einsum(equation, shapes, optimize)
@@ -116,7 +127,7 @@ def _function(plan: Plan, precision: Precision, result: np.dtype | None) -> Call
     return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
 
 
-def _result_dtype(given: Any) -> Any:
+def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
     if given is None:
         return None
     where = "einsum, preferred_element_type"

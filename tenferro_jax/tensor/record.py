@@ -12,7 +12,6 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
 from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
@@ -20,7 +19,7 @@ from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph, Node
 from ..jax_seam import is_symbolic_dim
-from ..shapes import Described, TensorMeta, as_operand
+from ..shapes import Described, PyTree, TensorMeta, as_operand
 
 Array: TypeAlias = jax.Array | np.ndarray
 Size: TypeAlias = int | str | SymDim
@@ -101,7 +100,7 @@ def concrete(value: object, where: str) -> Array:
     return as_operand(value, where)
 
 
-def declared(shape: Sequence[Size], dtype: DTypeLike, where: str) -> TensorMeta:
+def declared(shape: Sequence[Size], dtype: jax.typing.DTypeLike, where: str) -> TensorMeta:
     """The dtype and shape of an input; names of sizes become symbols."""
     sizes: list[SymDim] = []
     for size in shape:
@@ -250,9 +249,9 @@ _GRAPHS = BoundedCache(4096, "TracedTensor")
 
 def recorded(
     kind: type[H],
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    fn: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
     keep: bool = False,
 ) -> Any:
     """The result of a JAX function whose arguments contain tensors and arrays, as lazy tensors.
@@ -268,7 +267,7 @@ def recorded(
     arrays = [x for x in leaves if isinstance(x, ARRAYS)]
     inputs = [x if isinstance(x, kind) else constant(kind, x) for x in arrays]
 
-    def call(*arrays: jax.Array) -> Any:
+    def call(*arrays: jax.Array) -> PyTree:
         traced = iter(arrays)
         values = [next(traced) if isinstance(x, ARRAYS) else x for x in leaves]
         args, kwargs = jax.tree.unflatten(tree, values)

@@ -20,7 +20,7 @@ from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..graph.graph import Graph
-from ..shapes import meta_of, solve_sizes
+from ..shapes import PyTree, meta_of, solve_sizes
 from .as_function import Arrays, as_function, require_scalar, tensors_of
 from .evaluation import Bindings, eval_all
 from .record import (
@@ -42,17 +42,19 @@ from .record import (
 _OPERANDS = (*ARRAYS, *NUMBERS)
 
 
-def _method(fn: Callable[..., Any]) -> Callable[..., TracedTensor]:
+def _method(fn: Callable[..., object]) -> Callable[..., TracedTensor]:
     """A row of the table: the function of the tensor and further arguments."""
 
-    def method(self: TracedTensor, *args: Any, **kwargs: Any) -> TracedTensor:
+    def method(self: TracedTensor, *args: object, **kwargs: object) -> TracedTensor:
         return recorded(TracedTensor, fn, (self, *args), kwargs, keep=True)
 
     method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
     return method
 
 
-def _operators(fn: Callable[..., Any]) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
+def _operators(
+    fn: Callable[..., object],
+) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
     """A row of the table: an operator and its reflection.
 
     An operand that is neither an array nor a number may define the operator itself.
@@ -68,12 +70,12 @@ def _operators(fn: Callable[..., Any]) -> tuple[Callable[..., TracedTensor], Cal
     return of(1), of(-1)
 
 
-def _reshape(x: jax.Array, *shape: Any) -> jax.Array:
+def _reshape(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
     """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
     return x.reshape(*shape)
 
 
-def _transpose(x: jax.Array, *axes: Any) -> jax.Array:
+def _transpose(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
     """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is reversed."""
     return x.transpose(*axes)
 
@@ -194,7 +196,7 @@ class TracedTensor(Handle):
         return recorded(TracedTensor, apply, (op, *tensors), terms, keep=True)
 
     @staticmethod
-    def inline(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def inline(fn: Callable[..., PyTree], *args: PyTree, **kwargs: PyTree) -> Any:
         """The result of a JAX function of tensors, recorded in standard ops.
 
         Args:
@@ -266,7 +268,7 @@ class TracedTensor(Handle):
         """Compile if necessary, run, and return the array. Arguments and errors as for `eval_all`."""
         return eval_all([self], engine, bindings)[0]
 
-    def grad(self, wrt: Any) -> Any:
+    def grad(self, wrt: PyTree) -> Any:
         """The gradient of a floating scalar, as a lazy tensor.
 
         Args:
@@ -289,7 +291,7 @@ class TracedTensor(Handle):
         require_scalar(self)
         return self.vjp(wrt, np.ones((), self.dtype))
 
-    def vjp(self, wrt: Any, cotangent: Handle | ArrayLike) -> Any:
+    def vjp(self, wrt: PyTree, cotangent: Handle | ArrayLike) -> Any:
         """The cotangents of wrt for a cotangent of the tensor, as in jax.vjp.
 
         Arguments and errors are those of `grad`.
@@ -297,13 +299,13 @@ class TracedTensor(Handle):
         tensors, tree = tensors_of(wrt, "vjp")
         run, others = as_function(self, tensors)
 
-        def pulled(moving: Arrays, others: Arrays, cotangent: jax.Array) -> Any:
+        def pulled(moving: Arrays, others: Arrays, cotangent: jax.Array) -> PyTree:
             _, pullback = jax.vjp(lambda moving: run(moving, others), moving)
             return jax.tree.unflatten(tree, pullback(cotangent)[0])
 
         return recorded(TracedTensor, pulled, (tensors, others, cotangent), {})
 
-    def jvp(self, wrt: Any, tangent: Any) -> TracedTensor:
+    def jvp(self, wrt: PyTree, tangent: PyTree) -> TracedTensor:
         """The tangent of the tensor for a tangent of wrt (a list for a list), as in jax.jvp."""
         tensors, tree = tensors_of(wrt, "jvp")
         run, others = as_function(self, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,17 @@ from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..graph.read_jaxpr import RULE_DEPTH
 from ..graph.rows import of_moving
-from ..shapes import is_inexact
+from ..jax_seam import Atom, ClosedJaxpr, Eqn
+from ..shapes import PyTree, is_inexact
 from .trace import trace
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _DERIVATIVES = ("custom_jvp_call", "custom_vjp_call")
 _ANYWHERE = jax_seam.Site(ANY_PLATFORM, exporting=True, partitioned=False)
 
 
-def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
+def lowered(fn: Callable[P, T]) -> Callable[P, T]:
     """The same function with its extensions written out in standard ops: its jaxpr has no primitive of an extension.
 
     Each extension is replaced by its lowering, in a jitted function that is named by the family; calls inside jit, scan,
@@ -58,12 +61,12 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
     require_kind(fn, Callable, "lowered", "a function of arrays")
 
     @functools.wraps(fn)
-    def written_out(*args: Any, **kwargs: Any) -> Any:
+    def written_out(*args: P.args, **kwargs: P.kwargs) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
         _require_arrays(args, kwargs)
         trees = []
 
-        def flat(*values: Any) -> list[Any]:
+        def flat(*values: jax.Array) -> list[object]:
             positional, by_name = jax.tree.unflatten(tree, values)
             outs, out_tree = jax.tree.flatten(fn(*positional, **by_name))
             trees.append(out_tree)
@@ -76,7 +79,7 @@ def lowered(fn: Callable[..., Any]) -> Callable[..., Any]:
     return written_out
 
 
-def _require_arrays(args: Any, kwargs: Any) -> None:
+def _require_arrays(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None:
     """Refuse an argument that JAX cannot trace; the error names it."""
     for name, tree in (("args", args), ("", kwargs)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -108,11 +111,11 @@ class _Writer:
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bool]] = {}  # by the id of an equation, which stays alive here
 
-    def run(self, closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, closed: ClosedJaxpr, inputs: Sequence[object]) -> list[object]:
         """The outputs of a jaxpr."""
         return jax_seam.run_jaxpr(closed, inputs, self._written)
 
-    def _written(self, eqn: Any) -> Callable[..., Any]:
+    def _written(self, eqn: Eqn) -> Callable[..., Any]:
         """An equation as a function of its inputs."""
         if not self._calls(eqn):
             return jax_seam.as_function(eqn)
@@ -121,7 +124,7 @@ class _Writer:
         custom = {"custom_jvp_call": self._custom_jvp, "custom_vjp_call": self._custom_vjp}.get(eqn.primitive.name)
         return custom(eqn) if custom is not None else jax_seam.with_inner(eqn, self.run)
 
-    def _calls(self, eqn: Any, depth: int = RULE_DEPTH) -> bool:
+    def _calls(self, eqn: Eqn, depth: int = RULE_DEPTH) -> bool:
         """Whether an equation is an extension, or it or its custom derivative calls one."""
         if id(eqn) not in self._known:
             inside = (inner for closed in jax_seam.inner_jaxprs(eqn) for inner in jax_seam.open_jaxpr(closed)[0].eqns)
@@ -131,26 +134,29 @@ class _Writer:
             self._known[id(eqn)] = eqn, found
         return self._known[id(eqn)][1]
 
-    def _custom_jvp(self, eqn: Any) -> Callable[..., Any]:
+    def _custom_jvp(self, eqn: Eqn) -> Callable[..., Any]:
         fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
         call = jax.custom_jvp(lambda *xs: self.run(inner, xs))
 
         @call.defjvp
-        def _rule(primals: Any, tangents: Any) -> Any:
+        def _rule(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Any:
             given = [tangents[i] for i in _moving(eqn.invars)]
             outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(list(primals), given)
             return outs, _full(found, outs_move, outs)
 
         return call
 
-    def _custom_vjp(self, eqn: Any) -> Callable[..., Any]:
+    def _custom_vjp(self, eqn: Eqn) -> Callable[..., Any]:
         fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
         call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
 
-        def forward(*xs: Any) -> Any:
+        def forward(*xs: jax.Array) -> Any:
             return lowered(lambda *xs: _pulled(fn, eqn, xs))(*xs)
 
-        def backward(pullback: Any, cotangents: Any) -> Any:
+        def backward(
+            pullback: Callable[..., Sequence[jax.Array]],
+            cotangents: Sequence[jax.Array],
+        ) -> tuple[Any, ...]:
             given = [cotangents[i] for i in outs_move]
             found = lowered(lambda pullback, given: pullback(_full(given, outs_move, eqn.outvars)))(pullback, given)
             moving = dict(zip(_moving(eqn.invars), found, strict=True))
@@ -160,11 +166,11 @@ class _Writer:
         return call
 
 
-def _derivative(eqn: Any) -> Any:
+def _derivative(eqn: Eqn) -> ClosedJaxpr:
     """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced separately."""
     fn, specs = jax_seam.as_function(eqn), [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
 
-    def both(*xs: Any) -> Any:
+    def both(*xs: jax.Array) -> PyTree:
         if eqn.primitive.name == "custom_jvp_call":
             return _pushed(fn, eqn, xs, [xs[i] for i in _moving(eqn.invars)])
         outs, pullback = _pulled(fn, eqn, xs)
@@ -176,25 +182,34 @@ def _derivative(eqn: Any) -> Any:
         return jax.make_jaxpr(tuple)(())
 
 
-def _pushed(fn: Callable[..., Any], eqn: Any, primals: Sequence[Any], given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _pushed(
+    fn: Callable[..., Sequence[jax.Array]],
+    eqn: Eqn,
+    primals: Sequence[jax.Array],
+    given: Sequence[jax.Array],
+) -> tuple[list[Any], list[Any]]:
     """(outputs, the tangents of outputs that have one), for the tangents of inputs that have one."""
     moving = _moving(eqn.invars)
     outs, found = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
     return outs, [found[i] for i in _moving(eqn.outvars)]
 
 
-def _pulled(fn: Callable[..., Any], eqn: Any, xs: Sequence[Any]) -> tuple[list[Any], Any]:
+def _pulled(
+    fn: Callable[..., Sequence[jax.Array]],
+    eqn: Eqn,
+    xs: Sequence[jax.Array],
+) -> tuple[Sequence[Any], Any]:
     """(outputs, the function of their cotangents), for the inputs that have tangents."""
     moving = _moving(eqn.invars)
     return jax.vjp(of_moving(fn, xs, moving), *(xs[i] for i in moving))
 
 
-def _moving(variables: Sequence[Any]) -> list[int]:
+def _moving(variables: Sequence[Atom]) -> list[int]:
     """Which of the variables have tangents."""
     return [i for i, v in enumerate(variables) if is_inexact(v.aval)]
 
 
-def _full(found: Sequence[Any], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
+def _full(found: Sequence[object], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
     """Tangents or cotangents of all variables, given those of the active ones; the others have none."""
     values = dict(zip(moving, found, strict=True))
     shapes = [getattr(x, "aval", x).shape for x in like]
@@ -202,10 +217,10 @@ def _full(found: Sequence[Any], moving: Sequence[int], like: Sequence[Any]) -> l
 
 
 @functools.lru_cache(maxsize=1024)
-def _standard(carrier: Extension) -> Callable[..., Any]:
+def _standard(carrier: Extension) -> Callable[..., list[jax.Array]]:
     """The lowering of an extension, as a jitted function with the family's name."""
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: jax.Array) -> list[object]:
         # JAX may treat a result as weakly typed, which a result of an extension never is.
         return [jax.lax.convert_element_type(out, out.dtype) for out in forward(carrier, _ANYWHERE, arrays)]
 

@@ -11,15 +11,15 @@ import jax
 from ..errors import InvalidConfig, require_kind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph, arguments
-from ..shapes import as_operand, require_x64_leaves
+from ..shapes import PyTree, as_operand, require_x64_leaves
 
 
 def trace(
-    fn: Callable[..., Any],
-    *specs: Any,
+    fn: Callable[..., PyTree],
+    *specs: PyTree,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
-    **keyword_specs: Any,
+    **keyword_specs: PyTree,
 ) -> Graph:
     """Record a JAX-traceable function as a graph.
 
@@ -67,7 +67,7 @@ def trace(
     inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
     trees: list[Any] = []
 
-    def flat(*values: Any) -> list[Any]:
+    def flat(*values: jax.Array) -> list[object]:
         args = list(jax.tree.unflatten(in_tree, values))
         kwargs = args.pop() if by_name else {}
         dynamic = iter(args)
@@ -80,7 +80,13 @@ def trace(
     return builder.build(outputs, in_tree, trees[-1])
 
 
-def _static_positions(fn: Any, specs: tuple[Any, ...], by_name: dict[str, Any], argnums: Any, names: tuple[str, ...]) -> set[int]:
+def _static_positions(
+    fn: Callable[..., PyTree],
+    specs: tuple[PyTree, ...],
+    by_name: dict[str, PyTree],
+    argnums: int | Iterable[int],
+    names: tuple[str, ...],
+) -> set[int]:
     """Positions, from 0, of the static arguments among the specs."""
     count = len(specs)
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)

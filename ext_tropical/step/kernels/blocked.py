@@ -13,8 +13,9 @@ value and index, XLA would compute it once for each of them, which is slower tha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -40,7 +41,13 @@ LONG = 1024
 """The least number of contracted entries in a part."""
 
 
-def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool) -> tuple[Any, ...]:
+def contract(
+    semiring: SelectiveSemiring,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
     Args, Returns: as `choose.contract`, of two operands.
@@ -61,7 +68,7 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     return tuple(x if tiles == 1 else x[..., :columns] for x in whole)
 
 
-def _parts(lhs: Any, rhs: Any) -> int:
+def _parts(lhs: jax.Array, rhs: jax.Array) -> int:
     """The number of equal parts of the contracted axis, because a turn over few cells uses only one thread, and only briefly."""
     sizes = (*rhs.shape, lhs.shape[2])
     if not all(isinstance(size, int) for size in sizes):
@@ -70,7 +77,13 @@ def _parts(lhs: Any, rhs: Any) -> int:
     return next((p for p in (8, 4, 2) if p * batch * rows * columns <= CELLS and count % p == 0 and count // p >= LONG), 1)
 
 
-def _by_parts(semiring: SelectiveSemiring, lhs: Any, rhs: Any, parts: int, with_winner: bool) -> tuple[Any, ...]:
+def _by_parts(
+    semiring: SelectiveSemiring,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    parts: int,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     """Each part as one more entry of the batch; then the best of the parts' values, from the first part among equal ones."""
     batch, count, columns = rhs.shape
     length, rows = count // parts, lhs.shape[2]
@@ -86,27 +99,31 @@ def _by_parts(semiring: SelectiveSemiring, lhs: Any, rhs: Any, parts: int, with_
 class _Operands(NamedTuple):
     """Rows (batch, 1, rows, contracted) and tiles of columns (batch, tiles, contracted, columns of a tile)."""
 
-    rows: Any
-    columns: Any
+    rows: jax.Array
+    columns: jax.Array
 
     @property
-    def cells(self) -> tuple[Any, ...]:
+    def cells(self) -> tuple[int, ...]:
         """(batch, tiles, rows, columns of a tile)."""
         batch, tiles, _, columns = self.columns.shape
         return batch, tiles, self.rows.shape[2], columns
 
 
-def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
+def _searched(
+    semiring: SelectiveSemiring,
+    operands: _Operands,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     """Value and winner of all cells, NaN where a candidate is."""
     if not jnp.issubdtype(operands.rows.dtype, jnp.floating):
         return _fast(semiring, operands, with_winner)
 
-    def careful(*operands: Any) -> tuple[Any, ...]:
+    def careful(*operands: jax.Array) -> tuple[jax.Array, ...]:
         return _careful(semiring, _Operands(*operands), with_winner)
 
     finite = are_finite(*operands)
 
-    def fast(*operands: Any) -> tuple[Any, ...]:
+    def fast(*operands: jax.Array) -> tuple[jax.Array, ...]:
         found = _fast(semiring, _Operands(*operands), with_winner)
         return lax.cond(finite, lambda _, found: found, _with_operand_nans, _Operands(*operands), found)
 
@@ -116,7 +133,11 @@ def _searched(semiring: SelectiveSemiring, operands: _Operands, with_winner: boo
     return lax.cond(may, careful, fast, *operands)
 
 
-def _fast(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
+def _fast(
+    semiring: SelectiveSemiring,
+    operands: _Operands,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     """Value and winner among the candidates that are not NaN."""
     blocks, width = _steps(operands)
     if with_winner and isinstance(blocks, int) and blocks == 1:  # XLA makes no loop of one turn: see `direct`
@@ -125,14 +146,19 @@ def _fast(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -
     return (value, _first_equal(semiring, operands, value)) if with_winner else (value,)
 
 
-def _steps(operands: _Operands) -> tuple[Any, int]:
+def _steps(operands: _Operands) -> tuple[int, int]:
     """(number of blocks, block width); a short static contraction is one block."""
     count = operands.columns.shape[2]
     width = min(count, BLOCK) if isinstance(count, int) else BLOCK
     return -(-count // width), width
 
 
-def _candidates(semiring: SelectiveSemiring, operands: _Operands, start: Any, width: int) -> tuple[Any, list[Any]]:
+def _candidates(
+    semiring: SelectiveSemiring,
+    operands: _Operands,
+    start: jax.Array,
+    width: int,
+) -> tuple[jax.Array, list[jax.Array]]:
     """The index of the first of `width` candidates, and the candidates; at the end these are the last ones."""
     count = operands.columns.shape[2]
     if isinstance(count, int):
@@ -147,10 +173,10 @@ def _candidates(semiring: SelectiveSemiring, operands: _Operands, start: Any, wi
     return start, [semiring.times(rows[:, :, :, t, None], columns[:, :, t, None, :]) for t in range(width)]
 
 
-def _values(semiring: SelectiveSemiring, operands: _Operands) -> Any:
+def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
     blocks, width = _steps(operands)
 
-    def step(i: Any, value: Any) -> Any:
+    def step(i: jax.Array, value: jax.Array) -> jax.Array:
         _, best = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
         while len(best) > 1:  # a tree, so that the operations of a level run in parallel
             odd = best[len(best) & ~1 :]
@@ -160,11 +186,11 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> Any:
     return lax.fori_loop(0, blocks, step, jnp.full(operands.cells, semiring.identity(operands.rows.dtype)))
 
 
-def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: Any) -> Any:
+def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Array) -> jax.Array:
     """The first contracted index whose candidate equals the value; the search starts at the last block, so that the first index stays."""
     blocks, width = _steps(operands)
 
-    def step(i: Any, winner: Any) -> Any:
+    def step(i: jax.Array, winner: jax.Array) -> jax.Array:
         start, candidates = _candidates(semiring, operands, (jnp.asarray(blocks - 1, jnp.int32) - jnp.asarray(i, jnp.int32)) * width, width)
         found = jnp.full(value.shape, width, jnp.int32)
         for t, candidate in reversed(list(enumerate(candidates))):
@@ -174,11 +200,11 @@ def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: Any) -
     return lax.fori_loop(0, blocks, step, jnp.zeros(value.shape, jnp.int32))
 
 
-def _with_operand_nans(operands: _Operands, result: tuple[Any, ...]) -> tuple[Any, ...]:
+def _with_operand_nans(operands: _Operands, result: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     """Cells with a NaN operand become NaN, their winner the first NaN candidate."""
     count = jnp.asarray(operands.columns.shape[2], jnp.int32)
 
-    def first_nan(x: Any, axis: int) -> Any:
+    def first_nan(x: jax.Array, axis: int) -> jax.Array:
         index = lax.broadcasted_iota(jnp.int32, x.shape, axis)
         return jnp.min(jnp.where(jnp.isnan(x), index, count), axis=axis, keepdims=True)
 
@@ -187,10 +213,14 @@ def _with_operand_nans(operands: _Operands, result: tuple[Any, ...]) -> tuple[An
     return (value, *(jnp.where(first < count, first, winner) for winner in result[1:]))
 
 
-def _careful(semiring: SelectiveSemiring, operands: _Operands, with_winner: bool) -> tuple[Any, ...]:
+def _careful(
+    semiring: SelectiveSemiring,
+    operands: _Operands,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     """Value and winner, with a test for NaN in every candidate."""
 
-    def step(k: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(k: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         value, winner = state
         k, (candidate,) = _candidates(semiring, operands, jnp.asarray(k, jnp.int32), 1)
         wins = (semiring.better(candidate, value) | jnp.isnan(candidate)) & ~jnp.isnan(value)

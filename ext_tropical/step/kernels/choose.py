@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ...algebra.semiring import SelectiveSemiring
@@ -21,8 +21,12 @@ SMALL = 1 << 13
 
 
 def contract(
-    semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool, contracted_last: Sequence[bool] = (False, False)
-) -> tuple[Any, ...]:
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    *,
+    with_winner: bool,
+    contracted_last: Sequence[bool] = (False, False),
+) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is.
 
     Args:
@@ -49,7 +53,7 @@ def contract(
     return blocked.contract(semiring, *operands, with_winner=with_winner)
 
 
-def fits_one_reduction(batch: Any, count: Any, rows: Any, columns: Any) -> bool:
+def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
     """Whether one reduction of all candidates is as good as a loop; symbolic sizes count as large."""
     few = _is_known(count) and count <= direct.FEW
     small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
@@ -57,5 +61,5 @@ def fits_one_reduction(batch: Any, count: Any, rows: Any, columns: Any) -> bool:
     return few or small or vector
 
 
-def _is_known(*sizes: Any) -> bool:
+def _is_known(*sizes: object) -> bool:
     return all(isinstance(size, int) for size in sizes)

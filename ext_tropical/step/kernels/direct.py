@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -16,8 +16,12 @@ reduction over such a short axis."""
 
 
 def contract(
-    semiring: SelectiveSemiring, operands: Sequence[Any], *, with_winner: bool, contracted_last: Sequence[bool] = (False, False)
-) -> tuple[Any, ...]:
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    *,
+    with_winner: bool,
+    contracted_last: Sequence[bool] = (False, False),
+) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
     XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as long.
@@ -30,7 +34,7 @@ def contract(
     wide = 0 if len(own) == 1 or _is_narrower(own[1], own[0]) else 1
     axis = 3 if contracted_last[wide] else 2
 
-    def side(i: int, x: Any) -> Any:
+    def side(i: int, x: jax.Array) -> jax.Array:
         if i == wide:
             return x[:, None]
         return jnp.expand_dims(x if contracted_last[i] else jnp.swapaxes(x, 1, 2), 5 - axis)
@@ -41,12 +45,17 @@ def contract(
     return found if wide == 1 else tuple(jnp.swapaxes(x, 1, 2) for x in found)
 
 
-def _is_narrower(columns: Any, rows: Any) -> bool:
+def _is_narrower(columns: int, rows: int) -> bool:
     """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so that nothing is transposed."""
     return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
 
 
-def _reduced(semiring: SelectiveSemiring, candidates: Any, axis: int, with_winner: bool) -> tuple[Any, ...]:
+def _reduced(
+    semiring: SelectiveSemiring,
+    candidates: jax.Array,
+    axis: int,
+    with_winner: bool,
+) -> tuple[jax.Array, ...]:
     count = candidates.shape[axis]
     if isinstance(count, int) and count <= FEW:
         return one_by_one(semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)])[: 1 + with_winner]
@@ -55,7 +64,10 @@ def _reduced(semiring: SelectiveSemiring, candidates: Any, axis: int, with_winne
     return (semiring.best(candidates, axis),)
 
 
-def one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[Any, Any]:
+def one_by_one(
+    semiring: SelectiveSemiring,
+    candidates: Sequence[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
     """Value and winner among arrays of candidates, each taken once."""
     value, *rest = candidates
     winner = jnp.zeros(value.shape, jnp.int32)
@@ -65,10 +77,17 @@ def one_by_one(semiring: SelectiveSemiring, candidates: Sequence[Any]) -> tuple[
     return value, winner
 
 
-def _together(semiring: SelectiveSemiring, candidates: Any, axis: int) -> tuple[Any, Any]:
+def _together(
+    semiring: SelectiveSemiring,
+    candidates: jax.Array,
+    axis: int,
+) -> tuple[jax.Array, jax.Array]:
     """Value and winner in one reduction, because XLA may round a candidate differently if it is computed twice."""
 
-    def first_best(x: Any, y: Any) -> Any:
+    def first_best(
+        x: tuple[jax.Array, jax.Array],
+        y: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
         equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
         takes = jnp.where(equal, y[1] < x[1], semiring.better(y[0], x[0]) | (y[0] != y[0]))
         return jnp.where(takes, y[0], x[0]), jnp.where(takes, y[1], x[1])

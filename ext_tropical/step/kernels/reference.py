@@ -26,10 +26,11 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[np.ndarray]) -> tup
     shape = (batch, rows, operands[1].shape[2] if len(operands) == 2 else 1)
     if count == 0:
         return np.full(shape, semiring.zero(lhs.dtype)), np.full(shape, -1, np.int32)
-    value, winner = np.full(shape, semiring.identity(lhs.dtype)), np.zeros(shape, np.int32)
+    winner = np.zeros(shape, np.int32)
+    value: Any = np.full(shape, semiring.identity(lhs.dtype))
     with np.errstate(all="ignore"):
         for k in range(count):
-            entries = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
+            entries: list[Any] = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
             candidate: Any = np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
             wins = np.asarray(semiring.better(candidate, value)) | (candidate != candidate)
             wins &= value == value

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,7 +22,14 @@ BLOCK = 8
 """Terms in each turn. More arrays are fetched than in `blocked`: with 16 terms XLA CPU runs out of registers and takes twice as long."""
 
 
-def blocked(term: Term, first: Sequence[Any], second: Sequence[Any], whole: Sequence[Any], sizes: Sequence[Any], dtype: Any) -> Any:
+def blocked(
+    term: Term,
+    first: Sequence[jax.Array],
+    second: Sequence[jax.Array],
+    whole: Sequence[jax.Array],
+    sizes: Sequence[int],
+    dtype: np.dtype,
+) -> jax.Array:
     """The sum over s of term(first at s, second at s, whole), in lax.
 
     Args:
@@ -44,7 +52,7 @@ def blocked(term: Term, first: Sequence[Any], second: Sequence[Any], whole: Sequ
     width = min(count, BLOCK) if isinstance(count, int) else BLOCK
     is_ragged = not isinstance(count, int) or count % width != 0
 
-    def turn(i: Any, total: Any) -> Any:
+    def turn(i: jax.Array, total: jax.Array) -> jax.Array:
         start = jnp.asarray(i, jnp.int32) * width
         at = jnp.minimum(start + lax.iota(jnp.int32, width), jnp.asarray(count - 1, jnp.int32))
         rows, columns = ([jnp.take(x, at, axis=1, mode="clip") for x in side] for side in (first, second))
@@ -59,12 +67,19 @@ def blocked(term: Term, first: Sequence[Any], second: Sequence[Any], whole: Sequ
     return lax.fori_loop(0, -(-count // width), turn, jnp.zeros((batch, *cells), dtype))
 
 
-def _is(size: Any, number: int) -> bool:
+def _is(size: int, number: int) -> bool:
     """Whether a size is this number; a symbolic size is not."""
     return isinstance(size, int) and size == number
 
 
-def reference(term: Term, first: Sequence[Any], second: Sequence[Any], whole: Sequence[Any], sizes: Sequence[int], dtype: Any) -> Any:
+def reference(
+    term: Term,
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    whole: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    dtype: np.dtype,
+) -> np.ndarray:
     """The definition: the same sum in NumPy, one s after another."""
     batch, count, *cells = sizes
     total = np.zeros((batch, *cells), dtype)

@@ -14,7 +14,7 @@ nor first winner in any semiring.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -68,7 +68,14 @@ def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
     return next(enough, TILES[with_winner][-1])
 
 
-def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bool, interpret: Any = None) -> tuple[Any, ...]:
+def contract(
+    semiring: SelectiveSemiring,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    with_winner: bool,
+    interpret: object = None,
+) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is.
 
     Args:
@@ -94,14 +101,22 @@ def contract(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, with_winner: bo
     return (value, *(_resolved(semiring, *operands, block=x) for x in block))
 
 
-def _filled(x: Any, width: int) -> Any:
+def _filled(x: jax.Array, width: int) -> jax.Array:
     """A matrix whose contracted and own sizes are multiples of a block and of a tile."""
     _, contracted, own = x.shape
     missing = [(0, 0), (0, -contracted % BLOCK), (0, -own % width)]
     return jnp.pad(x, missing, mode="edge") if any(after for _, after in missing) else x
 
 
-def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, with_winner: bool, interpret: Any) -> Any:
+def _searched(
+    semiring: SelectiveSemiring,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    tile: Tile,
+    with_winner: bool,
+    interpret: object,
+) -> Sequence[jax.Array]:
     """The kernel: values, and with winners the number of the block that has the first best candidate."""
     gpu, dslice = backend().module, backend().pallas.dslice
     batch, contracted, rows = lhs.shape
@@ -109,18 +124,23 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
     down, across = rows // tile.rows, columns // tile.columns
     of_cells = gpu.Layout.WGMMA  # rows and columns of a tile both have a layout that broadcasts into it without moving data
 
-    def program(lhs: Any, rhs: Any, *results: Any) -> None:
+    def program(lhs: jax.Array, rhs: jax.Array, *results: jax.Array) -> None:
         number = lax.axis_index("program")
         at_column, above = lax.rem(number, jnp.int32(across)), lax.div(number, jnp.int32(across))
         at_row, at_batch = lax.rem(above, jnp.int32(down)), lax.div(above, jnp.int32(down))
 
-        def candidates(left: Any, right: Any, k: Any) -> Any:
+        def candidates(left: jax.Array, right: jax.Array, k: jax.Array) -> jax.Array:
             row = gpu.load(left.at[0, k], layout=of_cells.reduce(1), optimized=False)
             column = gpu.load(right.at[0, k], layout=of_cells.reduce(0), optimized=False)
             return semiring.times(lax.broadcast_in_dim(row, tile, (0,)), lax.broadcast_in_dim(column, tile, (1,)))
 
-        def block(index: Any, left: Any, right: Any, state: Any) -> Any:
-            def turn(i: Any, value: Any) -> Any:
+        def block(
+            index: Sequence[jax.Array],
+            left: jax.Array,
+            right: jax.Array,
+            state: Sequence[jax.Array],
+        ) -> tuple[jax.Array, ...]:
+            def turn(i: jax.Array, value: jax.Array) -> jax.Array:
                 for t in range(UNROLLED):
                     value = EXTREMES[semiring](value, candidates(left, right, i * UNROLLED + t))
                 return value
@@ -132,7 +152,7 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
             improved = (value != before) & (before == before)  # it never gets worse, and NaN stays
             return value, jnp.where(improved, index[0], last[0])
 
-        def splat(number: Any, dtype: Any) -> Any:
+        def splat(number: jax.typing.ArrayLike, dtype: jax.typing.DTypeLike) -> jax.Array:
             return gpu.layout_cast(jnp.full(tile, number, dtype), of_cells)
 
         start = (splat(semiring.identity(dtype), dtype), splat(0, jnp.int32))[: 1 + with_winner]
@@ -153,12 +173,18 @@ def _searched(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, tile: Tile, wi
     return gpu.kernel(program, out_type=types, grid=(batch * down * across,), grid_names=("program",), interpret=interpret)(lhs, rhs)
 
 
-def _resolved(semiring: SelectiveSemiring, lhs: Any, rhs: Any, *, block: Any) -> Any:
+def _resolved(
+    semiring: SelectiveSemiring,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    block: jax.Array,
+) -> jax.Array:
     """The first best candidate of each cell's block, in plain JAX; the candidates of a block are adjacent."""
     batch, row, column = (lax.broadcasted_iota(jnp.int32, [n if i == j else 1 for j, n in enumerate(block.shape)], i) for i in range(3))
     left, right = jnp.swapaxes(lhs, 1, 2), jnp.swapaxes(rhs, 1, 2)
 
-    def candidate(t: int) -> Any:
+    def candidate(t: int) -> jax.Array:
         k = block * BLOCK + t
         entries = (x.at[batch, own, k].get(mode="promise_in_bounds") for x, own in ((left, row), (right, column)))
         return semiring.times(*entries)
