@@ -1,4 +1,6 @@
-"""The native kernels: compiled if there is a C++ compiler, otherwise left out. Everything else is in pyproject.toml."""
+"""The native kernels: compiled if there is a C++ compiler, otherwise left out. Everything else is
+in pyproject.toml.
+"""
 
 import importlib.util
 import os
@@ -11,7 +13,9 @@ FOLDER = pathlib.Path("ext_tropical/step/native")
 
 
 def library() -> list[setuptools.Extension]:
-    """A shared library without Python, built with the headers of the oldest supported JAX, which newer versions can load."""
+    """A shared library without Python, built with the headers of the oldest supported JAX, which
+    newer versions can load.
+    """
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is None or not jaxlib.submodule_search_locations or os.name == "nt":
         return []

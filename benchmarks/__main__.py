@@ -24,10 +24,22 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_passes": (),
     "eval_all": (),
     "tropical_gpu": (),
-    "growth": ("--json", str(FOLDER / "growth.json"), "--plot", str(IMAGES / "tropical_growth.png")),
-    "tropical": ("--json", str(FOLDER / "tropical.json"), "--plot", str(IMAGES / "tropical_speed.png")),
+    "growth": (
+        "--json",
+        str(FOLDER / "growth.json"),
+        "--plot",
+        str(IMAGES / "tropical_growth.png"),
+    ),
+    "tropical": (
+        "--json",
+        str(FOLDER / "tropical.json"),
+        "--plot",
+        str(IMAGES / "tropical_speed.png"),
+    ),
 }
-"""Each benchmark with its arguments; the large table of cases, routes, peers, ratios and bounds comes last."""
+"""Each benchmark with its arguments; the large table of cases, routes, peers, ratios and bounds
+comes last.
+"""
 
 
 def replaced(page: str, name: str, output: str) -> str:
@@ -62,7 +74,13 @@ def run(command: Sequence[str]) -> str:
 
 def main(names: Sequence[str], page: pathlib.Path = FOLDER / "README.md") -> None:
     """Run some benchmarks and write their blocks of the page."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, capture_output=True, text=True, check=False).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
     stamp = f"{datetime.date.today()}, commit {commit or 'unknown'}"
     for name in names:
         output = run([sys.executable, "-m", f"benchmarks.{name}", *BENCHMARKS[name]])
@@ -72,8 +90,12 @@ def main(names: Sequence[str], page: pathlib.Path = FOLDER / "README.md") -> Non
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; all by default"
+    )
     given = parser.parse_args()
     if unknown := set(given.names) - set(BENCHMARKS):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+        parser.error(
+            f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}"
+        )
     main(given.names or list(BENCHMARKS))

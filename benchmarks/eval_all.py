@@ -1,4 +1,5 @@
-"""Hypothesis: a loss and its gradients in one eval_all cost one program; evaluated one by one they compute the shared part again.
+"""Hypothesis: a loss and its gradients in one eval_all cost one program; evaluated one by one they
+compute the shared part again.
 
 python -m benchmarks.eval_all [--widths 784 512 512 10] [--batch 128]
 """
@@ -18,14 +19,18 @@ from tenferro_jax import Engine, TracedTensor, eval_all
 from .measure import alternating, header
 
 
-def network(widths: Sequence[int], batch: int) -> tuple[TracedTensor, list[TracedTensor], TracedTensor]:
+def network(
+    widths: Sequence[int], batch: int
+) -> tuple[TracedTensor, list[TracedTensor], TracedTensor]:
     """A lazy loss of a dense network on random data, its weights and its input."""
     rng = np.random.default_rng(0)
     weights = [
         TracedTensor.from_array((rng.normal(size=(m, n)) / m**0.5).astype(np.float32), f"w{i}")
         for i, (m, n) in enumerate(itertools.pairwise(widths))
     ]
-    hidden = x = TracedTensor.from_array(rng.normal(size=(batch, widths[0])).astype(np.float32), "x")
+    hidden = x = TracedTensor.from_array(
+        rng.normal(size=(batch, widths[0])).astype(np.float32), "x"
+    )
     for w in weights[:-1]:
         hidden = (hidden @ w).tanh()
     return ((hidden @ weights[-1]) ** 2.0).sum(), weights, x
@@ -52,10 +57,16 @@ def main(widths: Sequence[int], batch: int, repeats: int = 30) -> tuple[float, f
     (together, _), (apart, _), (by_jit, _) = alternating(runs, repeats)
     first, second, (value, gradients) = (run() for run in runs)
     peers = zip(first, second, [value, *gradients], strict=True)
-    agree = all(np.allclose(a, other, rtol=1e-4, atol=1e-4) for a, *others in peers for other in others)
+    agree = all(
+        np.allclose(a, other, rtol=1e-4, atol=1e-4) for a, *others in peers for other in others
+    )
     nodes = [len(t.graph().nodes) for t in wanted]
     print(f"widths {list(widths)}, batch {batch}; nodes of loss and gradients one by one {nodes}")
-    for name, seconds in (("eval_all", together), ("separate evals", apart), ("jitted value_and_grad", by_jit)):
+    for name, seconds in (
+        ("eval_all", together),
+        ("separate evals", apart),
+        ("jitted value_and_grad", by_jit),
+    ):
         print(f"  {name:>21} {seconds * 1e3:8.2f} ms")
     print(f"  all agree: {agree}")
     print(f"  separate/together {apart / together:.2f}, together/jit {together / by_jit:.2f}")

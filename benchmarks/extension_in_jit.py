@@ -1,4 +1,5 @@
-"""Hypothesis: inside jit an extension costs nothing, and 1,000 payloads of a family make one primitive and one trace each.
+"""Hypothesis: inside jit an extension costs nothing, and 1,000 payloads of a family make one
+primitive and one trace each.
 
 python -m benchmarks.extension_in_jit
 """
@@ -36,7 +37,9 @@ class Body(ExtensionOp):
         """The body."""
         return (BODIES[self.name](*inputs),)
 
-    def linearize(self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    def linearize(
+        self, primals: Sequence[Any], outputs: Sequence[Any], tangents: Sequence[Any]
+    ) -> Sequence[Any]:
         """The derivative of the body, as JAX has it."""
         return (jax.jvp(BODIES[self.name], (primals[0],), (tangents[0],))[1],)
 
@@ -62,7 +65,9 @@ class Scale(ExtensionOp):
 
 
 def programs(size: int, repeats: int) -> dict[str, tuple[bool, float]]:
-    """Whether the optimised programs are equal, and the ratio of the lowest times, for each body and transform."""
+    """Whether the optimised programs are equal, and the ratio of the lowest times, for each body
+    and transform.
+    """
     x = jnp.linspace(-1.0, 1.0, size * size).reshape(size, size)
     found = {}
     for name, body in BODIES.items():
@@ -77,17 +82,27 @@ def programs(size: int, repeats: int) -> dict[str, tuple[bool, float]]:
         }
         for kind, transform in transforms.items():
             operand = jnp.stack([x, 2 * x], axis=2) if kind == "vmap" else x
-            ours, plain = (jax.jit(transform(f)).lower(operand).compile() for f in (extension, body))
+            ours, plain = (
+                jax.jit(transform(f)).lower(operand).compile() for f in (extension, body)
+            )
             equal = canonical_hlo(ours.as_text()) == canonical_hlo(plain.as_text())
-            (_, low), (_, peer) = alternating([lambda c=ours, o=operand: c(o), lambda c=plain, o=operand: c(o)], repeats)
+            (_, low), (_, peer) = alternating(
+                [lambda c=ours, o=operand: c(o), lambda c=plain, o=operand: c(o)], repeats
+            )
             found[f"{name}, {kind}"] = equal, low / peer
     return found
 
 
 def payloads(count: int) -> tuple[int, int, int]:
-    """(primitives of the family, lowerings traced in a first round, in a second round with equal new ops)."""
+    """(primitives of the family, lowerings traced in a first round, in a second round with equal
+    new ops).
+    """
     x = jnp.ones(3)
-    eqns = [eqn for k in range(count) for eqn in jax.make_jaxpr(lambda x, k=k: apply(Scale(float(k)), x))(x).eqns]
+    eqns = [
+        eqn
+        for k in range(count)
+        for eqn in jax.make_jaxpr(lambda x, k=k: apply(Scale(float(k)), x))(x).eqns
+    ]
     rounds = []
     for _ in range(2):
         LOWERINGS.clear()
@@ -98,12 +113,18 @@ def payloads(count: int) -> tuple[int, int, int]:
         rounds.append((len(LOWERINGS), (time.perf_counter() - start) / count))
     (first, slow), (second, fast) = rounds
     primitives = len({id(eqn.primitive) for eqn in eqns})
-    print(f"{count} payloads: {primitives} primitive; first calls {slow * 1e3:.2f} ms each, {first} lowerings;", end=" ")
+    print(
+        f"{count} payloads: {primitives} primitive; first calls {slow * 1e3:.2f} ms each, {first} "
+        f"lowerings;",
+        end=" ",
+    )
     print(f"equal new ops {fast * 1e6:.1f} us each, {second} lowerings")
     return primitives, first, second
 
 
-def main(size: int = 256, repeats: int = 30, count: int = 1000) -> tuple[dict[str, tuple[bool, float]], tuple[int, int, int]]:
+def main(
+    size: int = 256, repeats: int = 30, count: int = 1000
+) -> tuple[dict[str, tuple[bool, float]], tuple[int, int, int]]:
     """Print both; returns what they found."""
     print(header(__doc__.splitlines()[0]))
     found = programs(size, repeats)

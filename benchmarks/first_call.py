@@ -1,7 +1,9 @@
-"""Hypothesis: a graph compiles as fast as jit, a tropical step as fast for every contracted size, a network in time of its operands.
+"""Hypothesis: a graph compiles as fast as jit, a tropical step as fast for every contracted size, a
+network in time of its operands.
 
-Elementwise ops are an unrolled chain on 8 numbers; steps are 64 x k by k x 64; networks are trees of tables of 2 x 2, those
-of jnp.einsum with the same path. Nothing is run: tracing, lowering and compiling are timed, each from empty caches.
+Elementwise ops are an unrolled chain on 8 numbers; steps are 64 x k by k x 64; networks are trees
+of tables of 2 x 2, those of jnp.einsum with the same path. Nothing is run: tracing, lowering and
+compiling are timed, each from empty caches.
 
     python -m benchmarks.first_call [--ops 1000 5000] [--contracted 64 65536] [--operands 10 60]
 """
@@ -19,7 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 
-from ext_tropical import TROPICAL_RUNTIMES, TropicalEinsum, best_assignment, log_sum_exp, max_plus, tropical_einsum
+from ext_tropical import (
+    TROPICAL_RUNTIMES,
+    TropicalEinsum,
+    best_assignment,
+    log_sum_exp,
+    max_plus,
+    tropical_einsum,
+)
 from tenferro_jax import compile_std_to_exec, trace
 from tenferro_jax.engine import Progress
 from tenferro_jax.extension import apply
@@ -104,9 +113,14 @@ def steps() -> dict[str, Callable[..., Any]]:
 def networks(operands: int) -> dict[str, Callable[[Any], Any]]:
     """What is asked of a tree of tables, and its sum of products by jnp.einsum."""
     rng = np.random.default_rng(0)
-    terms = [opt_einsum.get_symbol(i) + opt_einsum.get_symbol(int(rng.integers(i))) for i in range(1, operands + 1)]
+    terms = [
+        opt_einsum.get_symbol(i) + opt_einsum.get_symbol(int(rng.integers(i)))
+        for i in range(1, operands + 1)
+    ]
     equation = ",".join(terms) + "->"
-    path, _ = opt_einsum.contract_path(equation, *[(2, 2)] * operands, shapes=True, optimize="greedy")
+    path, _ = opt_einsum.contract_path(
+        equation, *[(2, 2)] * operands, shapes=True, optimize="greedy"
+    )
 
     def value(tables: Any) -> Any:
         return tropical_einsum(equation, *tables, optimize="greedy")
@@ -142,10 +156,17 @@ def ops_table(counts: Sequence[int]) -> dict[int, tuple[Stages, Stages]]:
 def contracted_table(counts: Sequence[int]) -> dict[str, list[Stages]]:
     """Of one step for growing contracted sizes."""
     found: dict[str, list[Stages]] = {}
-    print(f"{'ms, contracted':>24} | " + " | ".join(head(f"k = {k}") for k in counts) + " | last/first")
+    print(
+        f"{'ms, contracted':>24} | "
+        + " | ".join(head(f"k = {k}") for k in counts)
+        + " | last/first"
+    )
     for name, fn in steps().items():
         try:
-            shapes = [[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, k), (k, 64))] for k in counts]
+            shapes = [
+                [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, k), (k, 64))]
+                for k in counts
+            ]
             of_jit(fn, *shapes[0])
             found[name] = [of_jit(fn, *pair) for pair in shapes]
         except Exception as error:
@@ -153,7 +174,11 @@ def contracted_table(counts: Sequence[int]) -> dict[str, list[Stages]]:
                 raise
             continue
         row = found[name]
-        print(f"{name:>24} | " + " | ".join(f"{stages}" for stages in row) + f" | {sum(row[-1]) / sum(row[0]):10.2f}")
+        print(
+            f"{name:>24} | "
+            + " | ".join(f"{stages}" for stages in row)
+            + f" | {sum(row[-1]) / sum(row[0]):10.2f}"
+        )
     return found
 
 
@@ -164,14 +189,20 @@ def operands_table(counts: Sequence[int]) -> dict[str, list[Stages]]:
         tables = [jax.ShapeDtypeStruct((2, 2), jnp.float32)] * count
         for name, fn in networks(count).items():
             found.setdefault(name, []).append(of_jit(fn, tables))
-    print(f"{'ms, operands':>24} | " + " | ".join(head(f"{n}") for n in counts) + " | a further operand")
+    print(
+        f"{'ms, operands':>24} | "
+        + " | ".join(head(f"{n}") for n in counts)
+        + " | a further operand"
+    )
     for name, row in found.items():
         more = (sum(row[-1]) - sum(row[0])) / max(counts[-1] - counts[0], 1) * 1e3
         print(f"{name:>24} | " + " | ".join(f"{stages}" for stages in row) + f" | {more:10.1f}")
     return found
 
 
-def main(ops: Sequence[int], contracted: Sequence[int], operands: Sequence[int]) -> tuple[dict[Any, Any], ...]:
+def main(
+    ops: Sequence[int], contracted: Sequence[int], operands: Sequence[int]
+) -> tuple[dict[Any, Any], ...]:
     """Print the three tables; returns them."""
     print(header((__doc__ or "").splitlines()[0]))
     tables: list[dict[Any, Any]] = [ops_table(ops)]

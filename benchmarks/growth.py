@@ -1,9 +1,12 @@
-"""Hypothesis: time grows as batch * rows * contracted * columns and with the number of operands, memory as the docs' formula.
+"""Hypothesis: time grows as batch * rows * contracted * columns and with the number of operands,
+memory as the docs' formula.
 
-Each size is doubled alone; exponents are fitted to the larger half of the sizes. Memory is what XLA allocates for a step with
-winners, temporaries and outputs, against the formula of `tropical_einsum`: results, 12 b (m n + k (m + n)) bytes and 64 KiB.
+Each size is doubled alone; exponents are fitted to the larger half of the sizes. Memory is what XLA
+allocates for a step with winners, temporaries and outputs, against the formula of
+`tropical_einsum`: results, 12 b (m n + k (m + n)) bytes and 64 KiB.
 
-    python -m benchmarks.growth [--doublings 7] [--repeats 5] [--json growth.json] [--plot growth.png]
+    python -m benchmarks.growth [--doublings 7] [--repeats 5] [--json growth.json] [--plot
+    growth.png]
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ SWEEPS = {
 
 
 class Curve(NamedTuple):
-    """What was found for growing sizes, beside what was expected: seconds and an exponent, or bytes and the formula's."""
+    """What was found for growing sizes, beside what was expected: seconds and an exponent, or bytes
+    and the formula's.
+    """
 
     sizes: list[int]
     found: list[float]
@@ -112,7 +117,9 @@ def times(doublings: int, repeats: int) -> dict[str, Curve]:
         sizes = sweep.sizes(doublings)
         for route, fn in ({"plan": chain} if name == "operands" else STEPS).items():
             try:
-                curves[f"{name}, {route}"] = Curve(sizes, [seconds(fn, sweep.shapes(size), repeats) for size in sizes], sweep.power)
+                curves[f"{name}, {route}"] = Curve(
+                    sizes, [seconds(fn, sweep.shapes(size), repeats) for size in sizes], sweep.power
+                )
             except Exception as error:
                 if "declines" not in str(error):
                     raise
@@ -120,7 +127,9 @@ def times(doublings: int, repeats: int) -> dict[str, Curve]:
 
 
 def memory(doublings: int) -> dict[str, Curve]:
-    """Bytes beside the operands that XLA allocates for a step with winners, and those of the formula."""
+    """Bytes beside the operands that XLA allocates for a step with winners, and those of the
+    formula.
+    """
     curves = {}
     for name, sweep in SWEEPS.items():
         if name == "operands":
@@ -129,29 +138,49 @@ def memory(doublings: int) -> dict[str, Curve]:
         for size in curve.sizes:
             (b, m, k), (_, _, n) = shapes = sweep.shapes(size)
             structs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-            analysis = jax.jit(step(RouteKind.LOWERING, Outputs.VALUE_AND_WINNER)).lower(*structs).compile().memory_analysis()
+            analysis = (
+                jax.jit(step(RouteKind.LOWERING, Outputs.VALUE_AND_WINNER))
+                .lower(*structs)
+                .compile()
+                .memory_analysis()
+            )
             curve.found.append(analysis.temp_size_in_bytes + analysis.output_size_in_bytes)
             curve.expected.append(8 * b * m * n + 12 * b * (m * n + k * (m + n)) + 2**16)
     return curves
 
 
-def main(doublings: int = 7, repeats: int = 5, json_path: str | None = None, plot_path: str | None = None) -> dict[str, dict[str, Curve]]:
-    """Print times with exponents, and memory; returns both, and writes them as JSON and as a plot if asked."""
+def main(
+    doublings: int = 7, repeats: int = 5, json_path: str | None = None, plot_path: str | None = None
+) -> dict[str, dict[str, Curve]]:
+    """Print times with exponents, and memory; returns both, and writes them as JSON and as a plot
+    if asked.
+    """
     print(header(__doc__.splitlines()[0]))
     found = {"time": times(doublings, repeats), "memory": memory(doublings)}
     print(f"{'ms':>35} | exponent, of operations | sizes fitted to | all sizes")
     for name, curve in found["time"].items():
-        cells = " ".join(f"{size}: {value * 1e3:.3g}" for size, value in zip(curve.sizes, curve.found, strict=True))
+        cells = " ".join(
+            f"{size}: {value * 1e3:.3g}"
+            for size, value in zip(curve.sizes, curve.found, strict=True)
+        )
         span = f"{curve.fitted[0]} to {curve.fitted[-1]}"
         print(f"{name:>35} | {curve.exponent:8.2f} {curve.expected:14} | {span:>15} | {cells}")
     print(f"{'KiB':>35} | of the formula, at most | all sizes")
     for name, curve in found["memory"].items():
-        cells = " ".join(f"{size}: {value / 2**10:.0f}" for size, value in zip(curve.sizes, curve.found, strict=True))
+        cells = " ".join(
+            f"{size}: {value / 2**10:.0f}"
+            for size, value in zip(curve.sizes, curve.found, strict=True)
+        )
         worst = max(have / said for have, said in zip(curve.found, curve.expected, strict=True))
         print(f"{name:>35} | {worst:23.0%} | {cells}")
     if json_path:
-        rows = {kind: {name: curve._asdict() for name, curve in curves.items()} for kind, curves in found.items()}
-        pathlib.Path(json_path).write_text(json.dumps({"machine": header("").split("\n")[1], **rows}, indent=1) + "\n")
+        rows = {
+            kind: {name: curve._asdict() for name, curve in curves.items()}
+            for kind, curves in found.items()
+        }
+        pathlib.Path(json_path).write_text(
+            json.dumps({"machine": header("").split("\n")[1], **rows}, indent=1) + "\n"
+        )
     if plot_path:
         plot(found["time"], found["memory"], plot_path)
     return found
@@ -161,18 +190,27 @@ def plot(times: dict[str, Curve], memory: dict[str, Curve], path: str) -> None:
     """A panel a size, and one of memory."""
     import matplotlib.pyplot as plt  # noqa: PLC0415 - an extra
 
-    figure, axes = plt.subplots(1, len(SWEEPS) + 1, figsize=(3.2 * (len(SWEEPS) + 1), 4.0), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(SWEEPS) + 1, figsize=(3.2 * (len(SWEEPS) + 1), 4.0), layout="constrained"
+    )
     for axis, name in zip(axes, SWEEPS, strict=False):
         for label, curve in times.items():
             if label.split(", ")[0] == name:
-                axis.loglog(curve.sizes, curve.found, "o-", label=f"{label.partition(', ')[2]}: size^{curve.exponent:.2f}")
+                axis.loglog(
+                    curve.sizes,
+                    curve.found,
+                    "o-",
+                    label=f"{label.partition(', ')[2]}: size^{curve.exponent:.2f}",
+                )
         axis.set(title=f"{name}, size^{SWEEPS[name].power}", xlabel="size", ylabel="seconds")
     for name, curve in memory.items():
         (line,) = axes[-1].loglog(curve.sizes, curve.found, "o-", label=name)
         axes[-1].loglog(curve.sizes, curve.expected, "--", color=line.get_color())
     axes[-1].set(title="memory; dashed: the formula", xlabel="size", ylabel="bytes")
     for axis in axes:
-        axis.legend(fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))  # below: it hides no point
+        axis.legend(
+            fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2)
+        )  # below: it hides no point
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

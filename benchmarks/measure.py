@@ -1,4 +1,6 @@
-"""How the benchmarks measure: compile time apart from run time, medians with their spread, ratios against a peer."""
+"""How the benchmarks measure: compile time apart from run time, medians with their spread, ratios
+against a peer.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ def spread(run: Callable[[], Any], repeats: int) -> tuple[float, float, float]:
 
 
 def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[float, float]]:
-    """Median and lowest seconds of each of several calls, made in turn so that a change of the machine's speed hits all.
+    """Median and lowest seconds of each of several calls, made in turn so that a change of the
+    machine's speed hits all.
 
-    Each turn makes one call without timing and then one with timing, so that caches and waiting threads of the other calls
-    do not affect it.
+    Each turn makes one call without timing and then one with timing, so that caches and waiting
+    threads of the other calls do not affect it.
     """
     for run in runs:
         jax.block_until_ready(run())
@@ -61,10 +64,11 @@ def alternating(runs: Sequence[Callable[[], Any]], repeats: int) -> list[tuple[f
 
 
 def canonical_hlo(text: str) -> str:
-    """Optimised HLO without module name, metadata and source tables, and without names or an order of instructions.
+    """Optimised HLO without module name, metadata and source tables, and without names or an order
+    of instructions.
 
-    Every instruction is written with what its operands compute in place of their names, so that two texts are equal
-    when they are the same instructions on the same values.
+    Every instruction is written with what its operands compute in place of their names, so that two
+    texts are equal when they are the same instructions on the same values.
     """
     text = re.sub(r", metadata=\{[^}]*\}", "", text)
     names: dict[str, str] = {}  # of instructions and computations -> a digest of what they are
@@ -84,9 +88,15 @@ def canonical_hlo(text: str) -> str:
 
 def header(question: str) -> str:
     """The question, and the machine and versions that answer it."""
-    cpu = next((line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor())
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        platform.processor(),
+    )
     device = jax.devices()[0].device_kind
-    return f"{question}\n{os.cpu_count()} cores {cpu}; {device}; Python {platform.python_version()}, JAX {jax.__version__}"
+    return (
+        f"{question}\n{os.cpu_count()} cores {cpu}; {device}; Python "
+        f"{platform.python_version()}, JAX {jax.__version__}"
+    )
 
 
 def _cpuinfo() -> list[str]:

@@ -1,6 +1,8 @@
-"""Hypothesis: a call costs at most 2.5 times jit's, a plan 2 times opt_einsum's, an import at most 0.15 s above JAX's.
+"""Hypothesis: a call costs at most 2.5 times jit's, a plan 2 times opt_einsum's, an import at most
+0.15 s above JAX's.
 
-Eager calls on 3 elements; plans of networks of 1,000 tables of 2 x 2; imports in fresh processes, from compiled files.
+Eager calls on 3 elements; plans of networks of 1,000 tables of 2 x 2; imports in fresh processes,
+from compiled files.
 
     python -m benchmarks.overheads [--calls 1000] [--operands 1000] [--repeats 5]
 """
@@ -57,7 +59,9 @@ def batch(run: Callable[[], Any], calls: int) -> Callable[[], Any]:
 
 
 def calls(count: int) -> dict[str, float]:
-    """Microseconds of an eager call, the lowest of batches made in turn; the first row is plain JAX."""
+    """Microseconds of an eager call, the lowest of batches made in turn; the first row is plain
+    JAX.
+    """
     x, w = jnp.ones(3), jnp.ones((3, 3))
     op, jitted = Double(), jax.jit(lambda x: x + x)
     engine, graph = Engine(), trace(lambda x: x + x, x)
@@ -94,7 +98,10 @@ def plans(operands: int, repeats: int) -> dict[str, dict[str, float]]:
     for name, pairs in networks(operands).items():
         terms = ["".join(map(opt_einsum.get_symbol, pair)) for pair in pairs]
         equation, shapes = ",".join(terms) + "->", [(2, 2)] * len(terms)
-        arrays, sizes = [np.zeros((2, 2), np.float32)] * len(terms), dict.fromkeys("".join(terms), 2)
+        arrays, sizes = (
+            [np.zeros((2, 2), np.float32)] * len(terms),
+            dict.fromkeys("".join(terms), 2),
+        )
 
         def tropical(equation: str = equation, shapes: Any = shapes) -> Any:
             cached_plan.cache_clear()
@@ -103,26 +110,46 @@ def plans(operands: int, repeats: int) -> dict[str, dict[str, float]]:
         runs: dict[str, Callable[[], Any]] = {
             "plan_einsum": lambda e=equation, s=shapes: plan_einsum(e, s, "greedy"),
             "plan_tropical": tropical,
-            "opt_einsum": lambda e=equation, s=shapes: opt_einsum.contract_path(e, *s, shapes=True, optimize="greedy"),
-            "jnp.einsum_path": lambda e=equation, a=arrays: jnp.einsum_path(e, *a, optimize="greedy"),
+            "opt_einsum": lambda e=equation, s=shapes: opt_einsum.contract_path(
+                e, *s, shapes=True, optimize="greedy"
+            ),
+            "jnp.einsum_path": lambda e=equation, a=arrays: jnp.einsum_path(
+                e, *a, optimize="greedy"
+            ),
         }
         found[name] = {kind: spread(run, repeats)[1] * 1e3 for kind, run in runs.items()}
         inputs = [tuple(term) for term in terms]
-        path = spread(lambda i=inputs, s=sizes: cotengra.array_contract_path(i, (), s, optimize="auto"), 1)
+        path = spread(
+            lambda i=inputs, s=sizes: cotengra.array_contract_path(i, (), s, optimize="auto"), 1
+        )
         found[name]["cotengra"] = path[1] * 1e3
     return found
 
 
 def imports(repeats: int) -> dict[str, float]:
-    """Seconds of importing JAX, and of each package here after it; the lowest of fresh processes."""
-    code = "import time; a = time.perf_counter(); import jax; b = time.perf_counter(); import {}; print(b - a, time.perf_counter() - b)"
+    """Seconds of importing JAX, and of each package here after it; the lowest of fresh
+    processes.
+    """
+    code = (
+        "import time; a = time.perf_counter(); import jax; b = time.perf_counter(); import {}; "
+        "print(b - a, time.perf_counter() - b)"
+    )
     found: dict[str, list[float]] = {"jax": []}
     with tempfile.TemporaryDirectory() as folder:  # the first process compiles into it
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": folder}
+        env = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        } | {"PYTHONPYCACHEPREFIX": folder}
         for name in ("tenferro_jax", "ext_tropical"):
             command = [sys.executable, "-c", code.format(name)]
             for _ in range(1 + repeats):
-                run = subprocess.run(command, env=env, cwd=pathlib.Path(__file__).parents[1], capture_output=True, text=True, check=True)
+                run = subprocess.run(
+                    command,
+                    env=env,
+                    cwd=pathlib.Path(__file__).parents[1],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
                 first, then = map(float, run.stdout.split())
                 found["jax"].append(first)
                 found.setdefault(name, []).append(then)
@@ -138,11 +165,22 @@ def main(
     for name, value in called.items():
         print(f"{name:>28} {value:8.1f} us   {value / called['jax.jit']:6.1f} x jit")
     planned = plans(operands, repeats)
-    print(f"\n{f'ms, {operands:,} operands':>20} | " + " ".join(f"{kind:>15}" for kind in planned["path"]) + " | plan_einsum / opt_einsum")
+    print(
+        f"\n{f'ms, {operands:,} operands':>20} | "
+        + " ".join(f"{kind:>15}" for kind in planned["path"])
+        + " | plan_einsum / opt_einsum"
+    )
     for name, row in planned.items():
-        print(f"{name:>20} | " + " ".join(f"{ms:15.1f}" for ms in row.values()) + f" | {row['plan_einsum'] / row['opt_einsum']:10.2f}")
+        print(
+            f"{name:>20} | "
+            + " ".join(f"{ms:15.1f}" for ms in row.values())
+            + f" | {row['plan_einsum'] / row['opt_einsum']:10.2f}"
+        )
     imported = imports(repeats)
-    print("\nimport of jax {:.3f} s, then of tenferro_jax {:.3f} s, of ext_tropical with it {:.3f} s".format(*imported.values()))
+    print(
+        "\nimport of jax {:.3f} s, then of tenferro_jax {:.3f} s, of ext_tropical with it {:.3f} "
+        "s".format(*imported.values())
+    )
     return called, planned, imported
 
 

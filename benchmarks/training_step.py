@@ -1,4 +1,5 @@
-"""Hypothesis: a training step traced to a graph compiles to the program of the jitted step and runs at its speed.
+"""Hypothesis: a training step traced to a graph compiles to the program of the jitted step and runs
+at its speed.
 
 python -m benchmarks.training_step [--widths 784 512 512 10] [--batch 128]
 """
@@ -36,13 +37,22 @@ def step(params: Any, x: Any, y: Any) -> Any:
 def arguments(batch: int, *widths: int) -> tuple[Any, Any, Any]:
     """Parameters, inputs and one-hot labels of a random problem."""
     rng = np.random.default_rng(0)
-    params = [(jnp.asarray(rng.normal(size=(m, n)) / m**0.5), jnp.zeros(n)) for m, n in itertools.pairwise(widths)]
+    params = [
+        (jnp.asarray(rng.normal(size=(m, n)) / m**0.5), jnp.zeros(n))
+        for m, n in itertools.pairwise(widths)
+    ]
     labels = jnp.asarray(np.eye(widths[-1])[rng.integers(widths[-1], size=batch)])
-    return params, jnp.asarray(rng.normal(size=(batch, widths[0]))), labels.astype(params[0][0].dtype)
+    return (
+        params,
+        jnp.asarray(rng.normal(size=(batch, widths[0]))),
+        labels.astype(params[0][0].dtype),
+    )
 
 
 def main(widths: Sequence[int], batch: int, repeats: int = 50) -> tuple[bool, float]:
-    """Print the figures; returns whether the optimised programs are equal, and the ratio of medians, graph over jit."""
+    """Print the figures; returns whether the optimised programs are equal, and the ratio of
+    medians, graph over jit.
+    """
     print(header((__doc__ or "").splitlines()[0]))
     args = arguments(batch, *widths)
     start = time.perf_counter()
@@ -53,10 +63,22 @@ def main(widths: Sequence[int], batch: int, repeats: int = 50) -> tuple[bool, fl
     program = compile_std_to_exec(graph)
     done = time.perf_counter()
     equal = canonical_hlo(program.segments[0].compiled.as_text()) == canonical_hlo(jitted.as_text())
-    (by_jit, jit_low), (by_graph, graph_low) = alternating([lambda: jitted(*args), lambda: program(*args)], repeats)
-    print(f"widths {list(widths)}, batch {batch}, {len(graph.nodes)} nodes; optimised HLO equal: {equal}")
-    print(f"    jit: {at_once - start:5.2f} s to compile, {by_jit * 1e3:8.3f} ms a step (lowest {jit_low * 1e3:.3f})")
-    print(f"  graph: {done - traced:5.2f} s to compile, {by_graph * 1e3:8.3f} ms a step (lowest {graph_low * 1e3:.3f})", end="")
+    (by_jit, jit_low), (by_graph, graph_low) = alternating(
+        [lambda: jitted(*args), lambda: program(*args)], repeats
+    )
+    print(
+        f"widths {list(widths)}, batch {batch}, {len(graph.nodes)} nodes; optimised HLO equal: "
+        f"{equal}"
+    )
+    print(
+        f"    jit: {at_once - start:5.2f} s to compile, {by_jit * 1e3:8.3f} ms a step (lowest "
+        f"{jit_low * 1e3:.3f})"
+    )
+    print(
+        f"  graph: {done - traced:5.2f} s to compile, {by_graph * 1e3:8.3f} ms a step (lowest "
+        f"{graph_low * 1e3:.3f})",
+        end="",
+    )
     print(f"; {traced - at_once:.2f} s to trace")
     return equal, by_graph / by_jit
 

@@ -1,11 +1,14 @@
-"""Hypothesis: the native route is at least 5 times as fast as tropical-gemm (3 times with winners), XLA's 2.5 times.
+"""Hypothesis: the native route is at least 5 times as fast as tropical-gemm (3 times with winners),
+XLA's 2.5 times.
 
-Contraction steps of every shape, and closures, by each of our routes and by the peers that are installed (pip install
-tropical-gemm torch torch-semiring-einsum scipy), all in one process, in turn. The ratio is the fastest peer's time over the
-route's. A fraction of the bound is that of the native kernel's register block on resident data, on all cores, measured in the
-same run where a C++ compiler is there.
+Contraction steps of every shape, and closures, by each of our routes and by the peers that are
+installed (pip install tropical-gemm torch torch-semiring-einsum scipy), all in one process, in
+turn. The ratio is the fastest peer's time over the route's. A fraction of the bound is that of the
+native kernel's register block on resident data, on all cores, measured in the same run where a C++
+compiler is there.
 
-    python -m benchmarks.tropical [--cases 256 tall ...] [--repeats 5] [--json tropical.json] [--plot tropical.png]
+    python -m benchmarks.tropical [--cases 256 tall ...] [--repeats 5] [--json tropical.json]
+    [--plot tropical.png]
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ from .measure import alternating, header
 
 
 class Case(NamedTuple):
-    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure of contracted nodes."""
+    """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure
+    of contracted nodes.
+    """
 
     name: str
     batch: int
@@ -48,7 +53,9 @@ class Case(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Products, each with a comparison; of a closure those of the squarings that it may need."""
+        """Products, each with a comparison; of a closure those of the squarings that it
+        may need.
+        """
         squarings = max(self.contracted - 2, 0).bit_length() if self.what == "closure" else 1
         return squarings * self.batch * self.rows * self.contracted * self.columns
 
@@ -70,7 +77,9 @@ def cases() -> list[Case]:
     integers = [c._replace(dtype="int32") for c in squares if c.rows in (256, 1024)]
     winners = [c._replace(what="winner") for c in squares + shapes if c.operations >= 2**21]
     gradients = [c._replace(what="gradient") for c in squares if c.rows in (256, 1024)]
-    closures = [c._replace(dtype="float64", what="closure") for c in squares if c.rows in (256, 1024)]
+    closures = [
+        c._replace(dtype="float64", what="closure") for c in squares if c.rows in (256, 1024)
+    ]
     return squares + shapes + doubles + integers + winners + gradients + closures
 
 
@@ -85,15 +94,25 @@ TOY = [
 def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | None:
     """A case by one of our routes; None where it has none."""
     if case.what == "closure":
-        program = Engine(runtimes=TROPICAL_RUNTIMES.only(kind, RouteKind.LOWERING)).compile(trace(lambda a: closure(a).value, a[0]))
-        return (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
+        program = Engine(runtimes=TROPICAL_RUNTIMES.only(kind, RouteKind.LOWERING)).compile(
+            trace(lambda a: closure(a).value, a[0])
+        )
+        return (
+            (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
+        )
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
     op, runtimes = TropicalEinsum(max_plus, "bij,bjk->bik", outputs), TROPICAL_RUNTIMES.only(kind)
 
     def step(a: Any, b: Any) -> Any:
         return apply(op, a, b, runtimes=runtimes)
 
-    return _jitted(jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1)) if case.what == "gradient" else step, a, b)
+    return _jitted(
+        jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1))
+        if case.what == "gradient"
+        else step,
+        a,
+        b,
+    )
 
 
 def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
@@ -104,15 +123,30 @@ def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 
         def squared(a: Any, b: Any) -> Any:
             start = jnp.where(jnp.eye(case.contracted, dtype=bool), jnp.minimum(a[0], 0), a[0])
-            return lax.fori_loop(0, max(case.contracted - 2, 0).bit_length(), lambda _, x: (x[:, :, None] + x[None]).min(1), start)
+            return lax.fori_loop(
+                0,
+                max(case.contracted - 2, 0).bit_length(),
+                lambda _, x: (x[:, :, None] + x[None]).min(1),
+                start,
+            )
 
         return _jitted(squared, a, b)
 
     def step(a: Any, b: Any) -> Any:
         candidates = a[:, :, :, None] + b[:, None]
-        return (candidates.max(2), candidates.argmax(2)) if case.what == "winner" else candidates.max(2)
+        return (
+            (candidates.max(2), candidates.argmax(2))
+            if case.what == "winner"
+            else candidates.max(2)
+        )
 
-    return _jitted(jax.value_and_grad(lambda a, b: step(a, b).sum(), (0, 1)) if case.what == "gradient" else step, a, b)
+    return _jitted(
+        jax.value_and_grad(lambda a, b: step(a, b).sum(), (0, 1))
+        if case.what == "gradient"
+        else step,
+        a,
+        b,
+    )
 
 
 def _jitted(fn: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any] | None:
@@ -131,7 +165,9 @@ def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     if peer is None or case.what in ("gradient", "closure") or case.batch > 1:
         return None
     suffix = {"float32": "", "float64": "_f64", "int32": "_i32"}[case.dtype]
-    fn = getattr(peer, "maxplus_matmul" + ("_with_argmax" if case.what == "winner" else "") + suffix, None)
+    fn = getattr(
+        peer, "maxplus_matmul" + ("_with_argmax" if case.what == "winner" else "") + suffix, None
+    )
     lhs, rhs = np.asarray(a[0]), np.asarray(b[0])
     return None if fn is None else lambda: fn(lhs, rhs)
 
@@ -139,7 +175,13 @@ def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """torch-semiring-einsum, on the same number of threads; minutes where the step is large."""
     peer, torch = _installed("torch_semiring_einsum"), _installed("torch")
-    if peer is None or torch is None or case.operations > 2**28 or case.what in ("gradient", "closure") or case.dtype == "int32":
+    if (
+        peer is None
+        or torch is None
+        or case.operations > 2**28
+        or case.what in ("gradient", "closure")
+        or case.dtype == "int32"
+    ):
         return None
     equation = peer.compile_equation("bij,bjk->bik")
     lhs, rhs = (torch.from_numpy(np.array(x)) for x in (a, b))
@@ -158,18 +200,27 @@ def floyd_warshall(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
 
 
 def _installed(name: str) -> Any:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # else threads of torch spin for a while on cores that the next one needs
+    os.environ.setdefault(
+        "OMP_WAIT_POLICY", "PASSIVE"
+    )  # else threads of torch spin for a while on cores that the next one needs
     try:
         return importlib.import_module(name)
     except ImportError:
         return None
 
 
-PEERS = {"naive jnp": naive, "tropical-gemm": tropical_gemm, "torch-semiring": semiring_einsum, "SciPy": floyd_warshall}
+PEERS = {
+    "naive jnp": naive,
+    "tropical-gemm": tropical_gemm,
+    "torch-semiring": semiring_einsum,
+    "SciPy": floyd_warshall,
+}
 
 
 def bounds() -> dict[str, float]:
-    """Billions of operations a second of the register block on all cores, by dtype; empty without a compiler."""
+    """Billions of operations a second of the register block on all cores, by dtype; empty without a
+    compiler.
+    """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     source = pathlib.Path(__file__).with_name("register_block.cc")
     if compiler is None:
@@ -177,10 +228,15 @@ def bounds() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         program = str(pathlib.Path(folder, "block"))
         flags = ["-std=c++17", "-O3", "-march=native", "-fwrapv", "-ffp-contract=off"]
-        if subprocess.run([compiler, *flags, str(source), "-o", program], capture_output=True, check=False).returncode:
+        if subprocess.run(
+            [compiler, *flags, str(source), "-o", program], capture_output=True, check=False
+        ).returncode:
             return {}
         lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
-    return {dtype: float(rate) * (os.cpu_count() or 1) for dtype, rate in zip(lines[::2], lines[1::2], strict=True)}
+    return {
+        dtype: float(rate) * (os.cpu_count() or 1)
+        for dtype, rate in zip(lines[::2], lines[1::2], strict=True)
+    }
 
 
 def measured(case: Case, repeats: int) -> dict[str, float]:
@@ -191,23 +247,43 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
         a, b = (jnp.asarray((rng.normal(size=shape) * 100).astype(case.dtype)) for shape in shapes)
         if case.what == "closure":  # of lengths: no cycle gets better without end
             a = jnp.abs(a)
-        made: dict[str, Any] = {"native": ours(case, RouteKind.KERNEL, a, b), "xla": ours(case, RouteKind.LOWERING, a, b)}
+        made: dict[str, Any] = {
+            "native": ours(case, RouteKind.KERNEL, a, b),
+            "xla": ours(case, RouteKind.LOWERING, a, b),
+        }
         made |= {name: peer(case, a, b) for name, peer in PEERS.items()}
         runs = {name: run for name, run in made.items() if run is not None}
-        return {name: low for name, (_, low) in zip(runs, alternating(list(runs.values()), repeats), strict=True)}
+        return {
+            name: low
+            for name, (_, low) in zip(runs, alternating(list(runs.values()), repeats), strict=True)
+        }
 
 
 def rows(chosen: list[Case], repeats: int) -> Iterator[dict[str, Any]]:
-    """One row a case: seconds, the fastest peer's time over each route's, and the fraction of the bound."""
+    """One row a case: seconds, the fastest peer's time over each route's, and the fraction of the
+    bound.
+    """
     bound = bounds()
     for case in chosen:
         seconds = measured(case, repeats)
         best = min(seconds.get("native", np.inf), seconds["xla"])
         gops = case.operations / best / 1e9
-        of_bound = gops / bound[case.dtype] if case.dtype in bound and case.what not in ("gradient", "closure") else None
+        of_bound = (
+            gops / bound[case.dtype]
+            if case.dtype in bound and case.what not in ("gradient", "closure")
+            else None
+        )
         peer = min((seconds[name] for name in PEERS if name in seconds), default=None)
-        ratios = {route: peer / seconds[route] for route in ("native", "xla") if peer and route in seconds}
-        yield {"case": case._asdict(), "seconds": seconds, "ratios": ratios, "gops": gops, "bound": of_bound}
+        ratios = {
+            route: peer / seconds[route] for route in ("native", "xla") if peer and route in seconds
+        }
+        yield {
+            "case": case._asdict(),
+            "seconds": seconds,
+            "ratios": ratios,
+            "gops": gops,
+            "bound": of_bound,
+        }
 
 
 HEAD = (
@@ -220,14 +296,25 @@ HEAD = (
 def text(row: dict[str, Any]) -> str:
     """A row of the table."""
     case, seconds = Case(**row["case"]), row["seconds"]
-    cells = [f"{seconds[name] * 1e3:11.2f}" if name in seconds else f"{'-':>11}" for name in ("native", "xla", *PEERS)]
-    ratios = [f"{row['ratios'][name]:8.1f}" if name in row["ratios"] else f"{'-':>8}" for name in ("native", "xla")]
+    cells = [
+        f"{seconds[name] * 1e3:11.2f}" if name in seconds else f"{'-':>11}"
+        for name in ("native", "xla", *PEERS)
+    ]
+    ratios = [
+        f"{row['ratios'][name]:8.1f}" if name in row["ratios"] else f"{'-':>8}"
+        for name in ("native", "xla")
+    ]
     of_bound = "-" if row["bound"] is None else f"{row['bound']:.0%}"
-    return f"{case.name:>11} {case.dtype:>8} {case.what:>8} |{''.join(cells)}    | {' '.join(ratios)}  | {row['gops']:10.1f} {of_bound:>8}"
+    return (
+        f"{case.name:>11} {case.dtype:>8} {case.what:>8} |{''.join(cells)}    | "
+        f"{' '.join(ratios)}  | {row['gops']:10.1f} {of_bound:>8}"
+    )
 
 
 def geometric_means(table: list[dict[str, Any]]) -> dict[str, float]:
-    """tropical-gemm's time over ours, by route and kind, over the cases of at least 256^3 operations."""
+    """tropical-gemm's time over ours, by route and kind, over the cases of at least 256^3
+    operations.
+    """
     means: dict[str, float] = {}
     for what in ("value", "winner"):
         for route in ("native", "xla"):
@@ -250,7 +337,11 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True, layout="constrained")
     for axis, what in zip(axes, ("value", "winner"), strict=True):
         squares = [
-            row for row in table if row["case"]["what"] == what and row["case"]["dtype"] == "float32" and row["case"]["name"].isdigit()
+            row
+            for row in table
+            if row["case"]["what"] == what
+            and row["case"]["dtype"] == "float32"
+            and row["case"]["name"].isdigit()
         ]
         for name in ("native", "xla", *PEERS):
             points = [
@@ -262,7 +353,13 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
                 axis.loglog(*zip(*sorted(points), strict=True), "o-", label=name)
         axis.set(title=f"max-plus, float32, {what}s", xlabel="n of n x n by n x n", xscale="log")
         axis.xaxis.set_minor_formatter("")  # under a decade the labels of minor ticks overlap
-        sizes = sorted({row["case"]["rows"] for row in squares if row["case"]["rows"] & (row["case"]["rows"] - 1) == 0})
+        sizes = sorted(
+            {
+                row["case"]["rows"]
+                for row in squares
+                if row["case"]["rows"] & (row["case"]["rows"] - 1) == 0
+            }
+        )
         axis.set_xticks(sizes, map(str, sizes))
     axes[0].set_ylabel("10^9 products and comparisons a second")
     axes[1].legend(*axes[0].get_legend_handles_labels(), loc="lower right")
@@ -270,7 +367,9 @@ def plot(table: list[dict[str, Any]], path: str) -> None:
     plt.close(figure)
 
 
-def main(chosen: list[Case], repeats: int = 5, json_path: str | None = None, plot_path: str | None = None) -> list[dict[str, Any]]:
+def main(
+    chosen: list[Case], repeats: int = 5, json_path: str | None = None, plot_path: str | None = None
+) -> list[dict[str, Any]]:
     """Print the table, and write it as JSON and as a plot if asked."""
     print(header(__doc__.splitlines()[0]))
     print(native())
@@ -283,7 +382,11 @@ def main(chosen: list[Case], repeats: int = 5, json_path: str | None = None, plo
     for name, mean in means.items():
         print(f"geometric mean of tropical-gemm / {name}, float32 from 256^3 on: {mean:.2f}")
     if json_path:
-        pathlib.Path(json_path).write_text(json.dumps({"machine": header("").split("\n")[1], "rows": table, "means": means}, indent=1))
+        pathlib.Path(json_path).write_text(
+            json.dumps(
+                {"machine": header("").split("\n")[1], "rows": table, "means": means}, indent=1
+            )
+        )
     if plot_path:
         plot(table, plot_path)
     return table
@@ -296,4 +399,9 @@ if __name__ == "__main__":
     parser.add_argument("--json")
     parser.add_argument("--plot")
     given = parser.parse_args()
-    main([c for c in cases() if not given.cases or c.name in given.cases], given.repeats, given.json, given.plot)
+    main(
+        [c for c in cases() if not given.cases or c.name in given.cases],
+        given.repeats,
+        given.json,
+        given.plot,
+    )

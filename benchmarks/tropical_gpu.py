@@ -1,10 +1,13 @@
-"""Hypothesis: on an H200 the Pallas kernel searches 8 T candidates a second at n = 8192, ahead of XLA at every n, 50 us fixed.
+"""Hypothesis: on an H200 the Pallas kernel searches 8 T candidates a second at n = 8192, ahead of
+XLA at every n, 50 us fixed.
 
-Contraction steps in max-plus by the kernel, by the standard lowering and by the fused naive form of JAX, in one process, in turn, on
-a card of the Hopper generation or newer. The bound: 132 multiprocessors, 64 maxima a cycle, 1.98 GHz make 16 T a second. The fixed
-cost is that of a call at n = 16 less that of adding 1 to its operand. Values and winners are compared with the lowering's.
+Contraction steps in max-plus by the kernel, by the standard lowering and by the fused naive form of
+JAX, in one process, in turn, on a card of the Hopper generation or newer. The bound: 132
+multiprocessors, 64 maxima a cycle, 1.98 GHz make 16 T a second. The fixed cost is that of a call at
+n = 16 less that of adding 1 to its operand. Values and winners are compared with the lowering's.
 
-    python -m benchmarks.tropical_gpu [--cases 1024 tall ...] [--repeats 10] [--interpret] [--json tropical_gpu.json]
+    python -m benchmarks.tropical_gpu [--cases 1024 tall ...] [--repeats 10] [--interpret] [--json
+    tropical_gpu.json]
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ BOUND = 16e12
 """Candidates a second of an H200 in float32."""
 
 MOST_MEMORY = 2**34
-"""Bytes of temporary arrays above which a form is left out: where XLA does not fuse the naive one, all candidates are an array."""
+"""Bytes of temporary arrays above which a form is left out: where XLA does not fuse the naive one,
+all candidates are an array.
+"""
 
 FORMS = ("pallas", "xla", "naive jnp")
 
@@ -45,22 +50,44 @@ def cases() -> list[Case]:
         Case("256 x 128^3", 256, 128, 128, 128),
         Case("3001", 1, 3001, 3001, 3001),
     ]
-    others = [case._replace(dtype=dtype) for dtype in ("int32", "bfloat16") for case in squares if case.rows in (1024, 4096)]
-    return squares + shapes + others + [case._replace(what="winner") for case in squares + shapes if case.rows != 16]
+    others = [
+        case._replace(dtype=dtype)
+        for dtype in ("int32", "bfloat16")
+        for case in squares
+        if case.rows in (1024, 4096)
+    ]
+    return (
+        squares
+        + shapes
+        + others
+        + [case._replace(what="winner") for case in squares + shapes if case.rows != 16]
+    )
 
 
 TOY = [Case("8", 1, 8, 8, 8), Case("toy", 2, 5, 20, 9, what="winner")]
 
 
 def forms(case: Case, interpret: Any = None) -> dict[str, Callable[..., Any]]:
-    """The kernel, the standard lowering and the naive form, each of (batch, rows, contracted) and (batch, contracted, columns)."""
-    op = TropicalEinsum(max_plus, "bij,bjk->bik", Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE)
+    """The kernel, the standard lowering and the naive form, each of (batch, rows, contracted) and
+    (batch, contracted, columns).
+    """
+    op = TropicalEinsum(
+        max_plus,
+        "bij,bjk->bik",
+        Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE,
+    )
 
     def naive(a: Any, b: Any) -> Any:
         candidates = a[:, :, :, None] + b[:, None]
-        return (candidates.max(2), candidates.argmax(2)) if case.what == "winner" else (candidates.max(2),)
+        return (
+            (candidates.max(2), candidates.argmax(2))
+            if case.what == "winner"
+            else (candidates.max(2),)
+        )
 
-    made: dict[str, Callable[..., Any]] = {} if backend().problem else {"pallas": lambda a, b: run_gpu(op, a, b, interpret=interpret)}
+    made: dict[str, Callable[..., Any]] = (
+        {} if backend().problem else {"pallas": lambda a, b: run_gpu(op, a, b, interpret=interpret)}
+    )
     made["xla"] = lambda a, b: apply(op, a, b)
     return made | {"naive jnp": naive}
 
@@ -70,8 +97,14 @@ def measured(case: Case, repeats: int, interpret: Any) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = (case.batch, case.rows, case.contracted), (case.batch, case.contracted, case.columns)
     a, b = (jnp.asarray(rng.normal(size=shape) * 100).astype(case.dtype) for shape in shapes)
-    compiled = {name: jax.jit(form).lower(a, b).compile() for name, form in forms(case, interpret).items()}
-    compiled = {name: fn for name, fn in compiled.items() if fn.memory_analysis().temp_size_in_bytes <= MOST_MEMORY}
+    compiled = {
+        name: jax.jit(form).lower(a, b).compile() for name, form in forms(case, interpret).items()
+    }
+    compiled = {
+        name: fn
+        for name, fn in compiled.items()
+        if fn.memory_analysis().temp_size_in_bytes <= MOST_MEMORY
+    }
     if "pallas" in compiled:
         for found, expected in zip(compiled["pallas"](a, b), compiled["xla"](a, b), strict=True):
             np.testing.assert_array_equal(found, expected)
@@ -94,21 +127,40 @@ def text(case: Case, seconds: dict[str, float]) -> str:
     """A row of the table."""
     cells = [f"{seconds[name] * 1e3:10.3f}" if name in seconds else f"{'-':>10}" for name in FORMS]
     rate = case.operations / seconds.get("pallas", np.inf)
-    others = [seconds[name] / seconds["pallas"] if {name, "pallas"} <= seconds.keys() else np.nan for name in ("xla", "naive jnp")]
+    others = [
+        seconds[name] / seconds["pallas"] if {name, "pallas"} <= seconds.keys() else np.nan
+        for name in ("xla", "naive jnp")
+    ]
     ratios = " ".join(f"{ratio:6.1f}" for ratio in others)
-    return f"{case.name:>11} {case.dtype:>8} {case.what:>7} |{' '.join(cells)} | {ratios} | {rate / 1e12:7.3f} {rate / BOUND:5.0%}"
+    return (
+        f"{case.name:>11} {case.dtype:>8} {case.what:>7} |{' '.join(cells)} | {ratios} | "
+        f"{rate / 1e12:7.3f} {rate / BOUND:5.0%}"
+    )
 
 
-def main(chosen: list[Case], repeats: int = 10, *, interpret: bool = False, json_path: str | None = None) -> list[dict[str, Any]]:
-    """Print the table; without a card that can run the kernel one line, unless it is interpreted: then times mean nothing."""
+def main(
+    chosen: list[Case], repeats: int = 10, *, interpret: bool = False, json_path: str | None = None
+) -> list[dict[str, Any]]:
+    """Print the table; without a card that can run the kernel one line, unless it is interpreted:
+    then times mean nothing.
+    """
     print(header(__doc__.splitlines()[0]))
-    missing = backend().problem or problem_of_cards(cards()) or ("" if cards() else "no CUDA device is here")
+    missing = (
+        backend().problem
+        or problem_of_cards(cards())
+        or ("" if cards() else "no CUDA device is here")
+    )
     if missing and not interpret:
         print(f"nothing was measured: {missing}")
         return []
-    parameters = backend().module.InterpretGPUParams() if interpret and not backend().problem else None
+    parameters = (
+        backend().module.InterpretGPUParams() if interpret and not backend().problem else None
+    )
     names = " ".join(f"{name:>10}" for name in FORMS)
-    print(f"{'case':>11} {'dtype':>8} {'':>7} |{names} ms | xla, naive / pallas | T/s, of {BOUND / 1e12:.0f}")
+    print(
+        f"{'case':>11} {'dtype':>8} {'':>7} |{names} ms | xla, naive / pallas | T/s, of "
+        f"{BOUND / 1e12:.0f}"
+    )
     table = []
     for case in chosen:
         table.append({"case": case._asdict(), "seconds": measured(case, repeats, parameters)})
@@ -116,7 +168,11 @@ def main(chosen: list[Case], repeats: int = 10, *, interpret: bool = False, json
     fixed = fixed_cost(repeats, parameters)
     print("fixed cost of a call: " + ("-" if fixed is None else f"{fixed * 1e6:.0f} us"))
     if json_path:
-        pathlib.Path(json_path).write_text(json.dumps({"machine": header("").split("\n")[1], "rows": table, "fixed": fixed}, indent=1))
+        pathlib.Path(json_path).write_text(
+            json.dumps(
+                {"machine": header("").split("\n")[1], "rows": table, "fixed": fixed}, indent=1
+            )
+        )
     return table
 
 
@@ -127,5 +183,7 @@ if __name__ == "__main__":
     parser.add_argument("--interpret", action="store_true", help="two toy cases without a card")
     parser.add_argument("--json")
     given = parser.parse_args()
-    wanted = TOY if given.interpret else [c for c in cases() if not given.cases or c.name in given.cases]
+    wanted = (
+        TOY if given.interpret else [c for c in cases() if not given.cases or c.name in given.cases]
+    )
     main(wanted, given.repeats, interpret=given.interpret, json_path=given.json)

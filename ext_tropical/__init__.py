@@ -1,11 +1,22 @@
-"""Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients. Re-exports only."""
+"""Tropical tensors for JAX: einsum in selective semirings with winners, assignments and gradients.
+Re-exports only.
+"""
 
 from tenferro_jax import __version__ as __version__
 
 from .algebra.laws import broken_laws
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
-from .algebra.shipped import SEMIRINGS, LogSumExp, log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
+from .algebra.shipped import (
+    SEMIRINGS,
+    LogSumExp,
+    log_sum_exp,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    or_and,
+)
 from .network.result import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.tropical_plan import TropicalPlan, plan_tropical_einsum

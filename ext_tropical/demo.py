@@ -1,4 +1,5 @@
-"""The demo: train a classifier with a max-plus layer on scanned digits, export it, run it in a process that has only JAX.
+"""The demo: train a classifier with a max-plus layer on scanned digits, export it, run it in a
+process that has only JAX.
 
 python -m ext_tropical.demo [--out FOLDER] [--epochs N]
 """
@@ -22,7 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, ExportedProgram, TenferroError, export, load_exported, routes, trace
+from tenferro_jax import (
+    Engine,
+    ExportedProgram,
+    TenferroError,
+    export,
+    load_exported,
+    routes,
+    trace,
+)
 
 try:
     import matplotlib
@@ -46,7 +55,8 @@ program = jax.export.deserialize(bytearray(open(sys.argv[1], "rb").read()))
 images = np.load(sys.argv[2])
 out = {n: np.asarray(program.call(images[:n])).tolist() for n in (1, len(images))}
 foreign = [m for m in sys.modules if m.startswith(("tenferro_jax", "ext_tropical"))]
-print(json.dumps({"jax": jax.__version__, "platforms": program.platforms, "foreign": foreign, "out": out}))
+told = {"jax": jax.__version__, "platforms": program.platforms, "foreign": foreign, "out": out}
+print(json.dumps(told))
 """
 
 
@@ -74,7 +84,13 @@ class History(NamedTuple):
 def digits() -> Digits:
     """The 1,797 scanned digits of scikit-learn, a quarter of them held out."""
     images, labels = load_digits(return_X_y=True)
-    split = train_test_split(images.astype(np.float32) / 16, labels.astype(np.int32), test_size=0.25, random_state=0, stratify=labels)
+    split = train_test_split(
+        images.astype(np.float32) / 16,
+        labels.astype(np.int32),
+        test_size=0.25,
+        random_state=0,
+        stratify=labels,
+    )
     train_x, test_x, train_y, test_y = split
     return Digits(train_x, train_y, test_x, test_y)
 
@@ -114,7 +130,9 @@ def predict(
 def train(
     middle: Callable[[jax.Array, jax.Array], jax.Array], data: Digits, epochs: int, name: str
 ) -> tuple[dict[str, jax.Array], History]:
-    """Train with Adam: an epoch with its gradients is traced into a graph, compiled once, and called once for each epoch."""
+    """Train with Adam: an epoch with its gradients is traced into a graph, compiled once, and
+    called once for each epoch.
+    """
     optimizer = optax.adam(3e-3)
     params = initial_params(jax.random.key(0))
     state = optimizer.init(params)
@@ -125,11 +143,15 @@ def train(
         return optax.softmax_cross_entropy_with_integer_labels(predict(middle, params, x), y).mean()
 
     def epoch(params: Mapping[str, jax.Array], state: object, key: jax.Array) -> object:
-        order = jax.random.permutation(key, len(data.train_x))[: count * batch].reshape(count, batch)
+        order = jax.random.permutation(key, len(data.train_x))[: count * batch].reshape(
+            count, batch
+        )
 
         def step(carry: tuple[Mapping[str, jax.Array], object], rows: jax.Array) -> Any:
             params, state = carry
-            value, gradient = jax.value_and_grad(loss)(params, jnp.asarray(data.train_x)[rows], jnp.asarray(data.train_y)[rows])
+            value, gradient = jax.value_and_grad(loss)(
+                params, jnp.asarray(data.train_x)[rows], jnp.asarray(data.train_y)[rows]
+            )
             updates, state = optimizer.update(gradient, state, params)
             return (optax.apply_updates(params, updates), state), value
 
@@ -145,7 +167,9 @@ def train(
         params, state, value, right = program(params, state, jax.random.key(i + 1))
         history.loss.append(float(value))
         history.accuracy.append(float(right))
-        bar.set_postfix(loss=f"{history.loss[-1]:.3f}", held_out=f"{history.accuracy[-1]:.1%}", refresh=False)
+        bar.set_postfix(
+            loss=f"{history.loss[-1]:.3f}", held_out=f"{history.accuracy[-1]:.1%}", refresh=False
+        )
     return params, history._replace(seconds=time.perf_counter() - start)
 
 
@@ -163,20 +187,31 @@ def export_predictor(
     params: Mapping[str, jax.Array],
     path: pathlib.Path,
 ) -> tuple[ExportedProgram, int]:
-    """Trace and export the trained predictor, any batch size, for all platforms; returns program and file size."""
+    """Trace and export the trained predictor, any batch size, for all platforms; returns program
+    and file size.
+    """
     (batch,) = jax.export.symbolic_shape("batch")
-    graph = trace(functools.partial(predict, max_plus_layer, params), jax.ShapeDtypeStruct((batch, 64), jnp.float32))
+    graph = trace(
+        functools.partial(predict, max_plus_layer, params),
+        jax.ShapeDtypeStruct((batch, 64), jnp.float32),
+    )
     print(graph)
     program = export(graph, platforms=PLATFORMS)
     return program, program.save(path)
 
 
-def check_in_fresh_process(path: pathlib.Path, images: np.ndarray, scores: np.ndarray) -> dict[str, Any]:
-    """Load the file in a new Python process without this project and compare its scores at two batch sizes."""
+def check_in_fresh_process(
+    path: pathlib.Path, images: np.ndarray, scores: np.ndarray
+) -> dict[str, Any]:
+    """Load the file in a new Python process without this project and compare its scores at two
+    batch sizes.
+    """
     data = path.with_suffix(".images.npy")
     np.save(data, images)
     command = [sys.executable, "-c", CONSUMER, str(path.resolve()), str(data.resolve())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=path.parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=path.parent
+    )
     data.unlink()
     if done.returncode:
         raise DemoError(f"the fresh process failed:\n{done.stderr[-2000:]}")
@@ -185,20 +220,34 @@ def check_in_fresh_process(path: pathlib.Path, images: np.ndarray, scores: np.nd
         raise DemoError(f"the fresh process imported {result['foreign']}")
     for size, out in result["out"].items():
         want = scores[: int(size)]
-        if (np.argmax(out, 1) != want.argmax(1)).any() or not np.allclose(out, want, rtol=1e-5, atol=1e-4):
+        if (np.argmax(out, 1) != want.argmax(1)).any() or not np.allclose(
+            out, want, rtol=1e-5, atol=1e-4
+        ):
             raise DemoError(f"the fresh process predicts otherwise at batch size {size}")
-    result["largest_difference"] = max(float(np.abs(np.asarray(out) - scores[: int(n)]).max()) for n, out in result["out"].items())
+    result["largest_difference"] = max(
+        float(np.abs(np.asarray(out) - scores[: int(n)]).max()) for n, out in result["out"].items()
+    )
     return result
 
 
-def draw(path: pathlib.Path, data: Digits, scores: np.ndarray, histories: dict[str, History]) -> None:
-    """One picture: loss, held-out accuracy, and images with their predicted labels, wrong ones in red."""
+def draw(
+    path: pathlib.Path, data: Digits, scores: np.ndarray, histories: dict[str, History]
+) -> None:
+    """One picture: loss, held-out accuracy, and images with their predicted labels, wrong ones in
+    red.
+    """
     figure = pyplot.figure(figsize=(11, 5.5), layout="constrained")
     grid = figure.add_gridspec(3, 8)
-    for column, (field, title) in enumerate([("loss", "training loss"), ("accuracy", "held-out accuracy")]):
+    for column, (field, title) in enumerate(
+        [("loss", "training loss"), ("accuracy", "held-out accuracy")]
+    ):
         axes = figure.add_subplot(grid[:2, 4 * column : 4 * column + 4])
         for name, history in histories.items():
-            axes.plot(range(1, len(history.loss) + 1), getattr(history, field), label=f"{name} middle layer")
+            axes.plot(
+                range(1, len(history.loss) + 1),
+                getattr(history, field),
+                label=f"{name} middle layer",
+            )
         axes.set(xlabel="epoch", title=title)
         axes.grid(alpha=0.3)
         axes.legend()
@@ -212,10 +261,14 @@ def draw(path: pathlib.Path, data: Digits, scores: np.ndarray, histories: dict[s
     for column, i in enumerate(shown):
         axes = figure.add_subplot(grid[2, column])
         axes.imshow(data.test_x[i].reshape(8, 8), cmap="gray_r")
-        axes.set_title(f"{predicted[i]}", color="black" if predicted[i] == data.test_y[i] else "red")
+        axes.set_title(
+            f"{predicted[i]}", color="black" if predicted[i] == data.test_y[i] else "red"
+        )
         axes.set_xticks([])
         axes.set_yticks([])
-    figure.suptitle("dense, max-plus, dense on handwritten digits (labels: prediction, red where wrong)")
+    figure.suptitle(
+        "dense, max-plus, dense on handwritten digits (labels: prediction, red where wrong)"
+    )
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -225,32 +278,53 @@ def run(out: pathlib.Path, epochs: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     data = digits()
-    print(f"{len(data.train_x)} images to train on, {len(data.test_x)} held out; JAX {jax.__version__} on {jax.default_backend()}")
+    print(
+        f"{len(data.train_x)} images to train on, {len(data.test_x)} held out; JAX "
+        f"{jax.__version__} on {jax.default_backend()}"
+    )
     layers = {"max-plus": max_plus_layer, "linear": linear_layer}
     trained = {name: train(layer, data, epochs, name) for name, layer in layers.items()}
 
     print("middle layer  held-out right  training loss  seconds")
     for name, (_, history) in trained.items():
-        print(f"{name:>12}  {history.accuracy[-1]:>14.1%}  {history.loss[-1]:>13.4f}  {history.seconds:>7.1f}")
+        print(
+            f"{name:>12}  {history.accuracy[-1]:>14.1%}  {history.loss[-1]:>13.4f}  "
+            f"{history.seconds:>7.1f}"
+        )
     params, history = trained["max-plus"]
     if history.accuracy[-1] < GOAL:
-        raise DemoError(f"{history.accuracy[-1]:.1%} of the held-out images are right, {GOAL:.0%} are needed")
+        raise DemoError(
+            f"{history.accuracy[-1]:.1%} of the held-out images are right, {GOAL:.0%} are needed"
+        )
 
     path = out / "digits.tenferro"
     program, size = export_predictor(params, path)
     loss = lambda params, x: predict(max_plus_layer, params, x).sum()  # noqa: E731
-    print("routes in training:", *dict.fromkeys(map(str, routes(jax.grad(loss), params, data.test_x))), sep="\n  ")
-    print("routes in the exported program:", *map(str, routes(loss, params, data.test_x, platform="cuda", exporting=True)), sep="\n  ")
+    print(
+        "routes in training:",
+        *dict.fromkeys(map(str, routes(jax.grad(loss), params, data.test_x))),
+        sep="\n  ",
+    )
+    print(
+        "routes in the exported program:",
+        *map(str, routes(loss, params, data.test_x, platform="cuda", exporting=True)),
+        sep="\n  ",
+    )
     if load_exported(path).families != program.families:
         raise DemoError("the file names other extension families than the program")
-    print(f"exported {path}: {size:,} bytes for {', '.join(program.platforms)}; extension families {', '.join(program.families)}")
+    print(
+        f"exported {path}: {size:,} bytes for {', '.join(program.platforms)}; extension families "
+        f"{', '.join(program.families)}"
+    )
 
     images = data.test_x[:32]
     scores = np.asarray(predict(max_plus_layer, params, jnp.asarray(data.test_x)))
     seen = check_in_fresh_process(path, images, scores[:32])
     print(
-        f"a fresh process with JAX {seen['jax']} alone predicts the same at batch sizes {' and '.join(seen['out'])}: "
-        f"{np.argmax(seen['out']['32'], 1)[:10].tolist()} ... (largest score difference {seen['largest_difference']:.1e})"
+        f"a fresh process with JAX {seen['jax']} alone predicts the same at batch sizes "
+        f"{' and '.join(seen['out'])}: "
+        f"{np.argmax(seen['out']['32'], 1)[:10].tolist()} ... (largest score difference "
+        f"{seen['largest_difference']:.1e})"
     )
 
     picture = out / "digits.png"
@@ -260,16 +334,28 @@ def run(out: pathlib.Path, epochs: int) -> None:
 
 def main() -> None:
     """Command line entry."""
-    parser = argparse.ArgumentParser(prog="python -m ext_tropical.demo", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        prog="python -m ext_tropical.demo", description=__doc__.splitlines()[0] if __doc__ else None
+    )
     parser.add_argument(
-        "--out", type=pathlib.Path, default=pathlib.Path("demo_out"), help="folder for the exported program and the picture"
+        "--out",
+        type=pathlib.Path,
+        default=pathlib.Path("demo_out"),
+        help="folder for the exported program and the picture",
     )
     parser.add_argument("--epochs", type=int, default=60, help="passes over the training images")
     arguments = parser.parse_args()
     matplotlib.use("Agg")
     try:
         run(arguments.out, arguments.epochs)
-    except (DemoError, TenferroError, OSError, ImportError, jax.errors.JaxRuntimeError, subprocess.SubprocessError) as error:
+    except (
+        DemoError,
+        TenferroError,
+        OSError,
+        ImportError,
+        jax.errors.JaxRuntimeError,
+        subprocess.SubprocessError,
+    ) as error:
         sys.exit(f"demo failed: {type(error).__name__}: {error}")
 
 

@@ -1,9 +1,10 @@
 """Extension ops for JAX: one class gives every transform and portable export.
 
-These names are what most programs need. The others are public in the package that they belong to: `tenferro_jax.errors`,
-`tenferro_jax.extension` and `tenferro_jax.conformance` (for authors of extensions), `tenferro_jax.extension.routes`,
-`tenferro_jax.engine`, `tenferro_jax.graph`, `tenferro_jax.io` and `tenferro_jax.einsum`. `einsum` and `trace` are functions
-here, so write `from tenferro_jax.einsum import Plan`.
+These names are what most programs need. The others are public in the package that they belong to:
+`tenferro_jax.errors`, `tenferro_jax.extension` and `tenferro_jax.conformance` (for authors of
+extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_jax.graph`,
+`tenferro_jax.io` and `tenferro_jax.einsum`. `einsum` and `trace` are functions here, so write
+`from tenferro_jax.einsum import Plan`.
 """
 
 from .ad import AdContext, grad, jvp, linearize, vjp

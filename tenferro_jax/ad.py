@@ -1,7 +1,7 @@
 """Derivatives of graphs. JAX differentiates, and the result is traced as a graph.
 
-A leaf is active if its argument is differentiated and its dtype is floating or complex. The tangent or cotangent of an
-inactive leaf is None, as argument and as result.
+A leaf is active if its argument is differentiated and its dtype is floating or complex. The tangent
+or cotangent of an inactive leaf is None, as argument and as result.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from .trace.trace import trace
 Argnums = int | Sequence[int] | None
 
 
-def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRuleSet | None = None) -> Graph:
-    """The gradient of a scalar graph with respect to some of its arguments, as a graph of the same arguments.
+def grad(
+    graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRuleSet | None = None
+) -> Graph:
+    """The gradient of a scalar graph with respect to some of its arguments, as a graph of the same
+    arguments.
 
     Args:
       graph: a graph with one floating output of shape ().
@@ -32,8 +35,9 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
       rules: AD rules for the extensions, instead of those of the graph.
 
     Returns:
-      A graph that returns the gradient, nested as the argument (a tuple of them for several argnums). For a complex argument
-      it is the conjugate of the direction of steepest ascent, as in JAX.
+      A graph that returns the gradient, nested as the argument (a tuple of them for several
+      argnums). For a complex argument it is the conjugate of the direction of steepest ascent, as
+      in JAX.
 
     Raises:
       InvalidConfig: the graph has no single floating output of shape (); or not a graph, or
@@ -49,7 +53,11 @@ def grad(graph: Graph, argnums: int | Sequence[int] = 0, *, rules: ExtensionRule
     """
     require_graph(graph, "grad of a graph")
     outputs = graph.output_metas
-    if len(outputs) != 1 or outputs[0].shape != () or not jnp.issubdtype(outputs[0].dtype, jnp.floating):
+    if (
+        len(outputs) != 1
+        or outputs[0].shape != ()
+        or not jnp.issubdtype(outputs[0].dtype, jnp.floating)
+    ):
         raise InvalidConfig(
             where="grad",
             given=f"outputs {', '.join(map(str, outputs)) or 'none'}",
@@ -80,7 +88,8 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
 
     Args:
       graph: any graph.
-      argnums: the arguments that have tangents; all by default. Integer leaves have the tangent None.
+      argnums: the arguments that have tangents; all by default. Integer leaves have the tangent
+        None.
       rules: AD rules for the extensions, instead of those of the graph.
 
     Raises:
@@ -97,7 +106,9 @@ def jvp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
 
     def run(*both: PyTree) -> PyTree:
         args, tangents = both[:count], jax.tree.leaves(both[count:])
-        outs, out_tangents, others = jax.jvp(lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True)
+        outs, out_tangents, others = jax.jvp(
+            lambda *m: active.of(m, args), active.moving_of(args), tuple(tangents), has_aux=True
+        )
         return active.outputs(outs, others), active.outputs(out_tangents, None)
 
     return active.traced(run, *graph.input_specs, *active.tangent_specs)
@@ -107,7 +118,8 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     """The graph of (arguments..., output cotangents) -> (outputs, argument cotangents).
 
     Args:
-      graph: any graph; the cotangents are one argument, nested as the output, None for an integer output.
+      graph: any graph; the cotangents are one argument, nested as the output, None for an integer
+        output.
       argnums: the arguments that get cotangents; all by default. Integer leaves get None.
       rules: AD rules for the extensions, instead of those of the graph.
 
@@ -117,7 +129,8 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
     Example:
       >>> import jax.numpy as jnp
       >>> product = trace(lambda x, y: x * y, jnp.float32(0), jnp.float32(0))
-      >>> value, (to_x, to_y) = vjp(product).to_jax()(jnp.float32(3), jnp.float32(5), jnp.float32(1))
+      >>> value, (to_x, to_y) = vjp(product).to_jax()(jnp.float32(3), jnp.float32(5),
+      ...     jnp.float32(1))
       >>> float(value), float(to_x), float(to_y)
       (15.0, 5.0, 3.0)
     """
@@ -125,14 +138,23 @@ def vjp(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None
 
     def run(*both: PyTree) -> PyTree:
         args, cotangents = both[:-1], jax.tree.leaves(both[-1])
-        outs, pullback, others = jax.vjp(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
+        outs, pullback, others = jax.vjp(
+            lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True
+        )
         return active.outputs(outs, others), active.nested(pullback(cotangents))
 
-    return active.traced(run, *graph.input_specs, active.outputs([struct(graph.metas[graph.outputs[i]]) for i in active.floating], None))
+    return active.traced(
+        run,
+        *graph.input_specs,
+        active.outputs([struct(graph.metas[graph.outputs[i]]) for i in active.floating], None),
+    )
 
 
-def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None) -> tuple[Graph, Graph]:
-    """`jvp` in two parts: one that needs only the arguments, and one that is linear in the tangents.
+def linearize(
+    graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet | None = None
+) -> tuple[Graph, Graph]:
+    """`jvp` in two parts: one that needs only the arguments, and one that is linear in the
+    tangents.
 
     Args:
       graph: any graph.
@@ -140,8 +162,8 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
       rules: AD rules for the extensions, instead of those of the graph.
 
     Returns:
-      The graph of (arguments...) -> (outputs, residuals) and the graph of (residuals, tangents...) -> output tangents;
-      residuals are a tuple.
+      The graph of (arguments...) -> (outputs, residuals) and the graph of (residuals, tangents...)
+      -> output tangents; residuals are a tuple.
 
     Raises:
       InvalidConfig, ADRuleError, Unsupported: as `jvp`.
@@ -157,13 +179,17 @@ def linearize(graph: Graph, argnums: Argnums = None, *, rules: ExtensionRuleSet 
     trees: list[Any] = []
 
     def first(*args: PyTree) -> PyTree:
-        outs, push, others = jax.linearize(lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True)
+        outs, push, others = jax.linearize(
+            lambda *m: active.of(m, args), *active.moving_of(args), has_aux=True
+        )
         residuals, tree = jax.tree.flatten(push)
         trees.append(tree)
         return active.outputs(outs, others), tuple(residuals)
 
     def second(residuals: tuple[PyTree, ...], *tangents: PyTree) -> PyTree:
-        return active.outputs(jax.tree.unflatten(trees[-1], residuals)(*jax.tree.leaves(tangents)), None)
+        return active.outputs(
+            jax.tree.unflatten(trees[-1], residuals)(*jax.tree.leaves(tangents)), None
+        )
 
     primal = active.traced(first, *graph.input_specs)
     return primal, active.traced(second, primal.output_specs[1], *active.tangent_specs)
@@ -173,7 +199,8 @@ class AdContext:
     """Derivatives with one rule set, kept in a bounded cache: equal requests are traced once.
 
     Args:
-      rules: AD rules of the extensions, instead of those of the graphs; None: each graph's own rules.
+      rules: AD rules of the extensions, instead of those of the graphs; None: each graph's own
+        rules.
       capacity: how many derivatives are kept; the least recently used one is dropped first.
 
     Example:
@@ -191,7 +218,14 @@ class AdContext:
     def _derived(self, transform: Callable[..., object], graph: Graph, argnums: Argnums) -> Any:
         require_graph(graph, f"AdContext.{transform.__name__}")
         hashable = tuple(argnums) if isinstance(argnums, list | tuple) else argnums
-        key = (transform, graph, hashable, type(hashable), graph.rules if self.rules is None else self.rules, x64_enabled())
+        key = (
+            transform,
+            graph,
+            hashable,
+            type(hashable),
+            graph.rules if self.rules is None else self.rules,
+            x64_enabled(),
+        )
         return self._cache.get(key, lambda: transform(graph, argnums, rules=self.rules))
 
     def grad(self, graph: Graph, argnums: int | Sequence[int] = 0) -> Graph:
@@ -228,9 +262,15 @@ class _Active:
         self.graph = graph if rules is None else graph.with_rules(rules)
         self.where = where
         self.argnums = _require_argnums(argnums, len(graph.input_specs), where)
-        ends = list(itertools.accumulate((len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0))
+        ends = list(
+            itertools.accumulate(
+                (len(jax.tree.leaves(spec)) for spec in graph.input_specs), initial=0
+            )
+        )
         self.positions = list(itertools.starmap(range, itertools.pairwise(ends)))
-        self.moving = [i for n in self.argnums for i in self.positions[n] if is_inexact(graph.metas[i])]
+        self.moving = [
+            i for n in self.argnums for i in self.positions[n] if is_inexact(graph.metas[i])
+        ]
         self.floating = [i for i, meta in enumerate(graph.output_metas) if is_inexact(meta)]
 
     @property
@@ -249,37 +289,58 @@ class _Active:
         for i, value in zip(self.moving, moving, strict=True):
             leaves[i] = value
         outs = self.graph(*leaves)
-        others = [out for out, meta in zip(outs, self.graph.output_metas, strict=True) if not is_inexact(meta)]
+        others = [
+            out
+            for out, meta in zip(outs, self.graph.output_metas, strict=True)
+            if not is_inexact(meta)
+        ]
         return [outs[i] for i in self.floating], others
 
     def outputs(self, floating: Sequence[object], others: Sequence[object] | None) -> Any:
         """Outputs in the nesting of the graph; None for the others if `others` is None."""
         floating_left, others_left = iter(floating), iter(others or ())
-        flat = [next(floating_left) if is_inexact(meta) else next(others_left, None) for meta in self.graph.output_metas]
+        flat = [
+            next(floating_left) if is_inexact(meta) else next(others_left, None)
+            for meta in self.graph.output_metas
+        ]
         return jax.tree.unflatten(self.graph.out_tree, flat)
 
     def nested(self, moving: Sequence[object]) -> tuple[Any, ...]:
-        """A value for each active leaf, nested as the differentiated arguments; None at inactive leaves."""
+        """A value for each active leaf, nested as the differentiated arguments; None at inactive
+        leaves.
+        """
         found = dict(zip(self.moving, moving, strict=True))
         specs = self.graph.input_specs
         trees = [jax.tree.structure(specs[n]) for n in self.argnums]
         return tuple(
-            jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]]) for tree, n in zip(trees, self.argnums, strict=True)
+            jax.tree.unflatten(tree, [found.get(i) for i in self.positions[n]])
+            for tree, n in zip(trees, self.argnums, strict=True)
         )
 
     def traced(self, run: Callable[..., PyTree], *specs: PyTree) -> Graph:
-        """The derivative as a graph. It keeps all guards, even if the ops that assumed them are gone."""
+        """The derivative as a graph. It keeps all guards, even if the ops that assumed them are
+        gone.
+        """
         try:
             return trace(run, *specs)
         except TenferroError:
             raise
-        except (NotImplementedError, TypeError, ValueError) as error:  # exceptions of JAX's own rules
-            symbols = "Where it is about two symbols for one size, use one symbol. " if self.graph.guards else ""
+        except (
+            NotImplementedError,
+            TypeError,
+            ValueError,
+        ) as error:  # exceptions of JAX's own rules
+            symbols = (
+                "Where it is about two symbols for one size, use one symbol. "
+                if self.graph.guards
+                else ""
+            )
             raise Unsupported(
                 where=f"{self.where} of a graph",
                 given=str(error).splitlines()[0],
                 needed="ops that are differentiable in this mode; docs/spec/ops.md says for each",
-                fix=symbols + "Stop the gradient before that op, choose other argnums, or another mode.",
+                fix=symbols
+                + "Stop the gradient before that op, choose other argnums, or another mode.",
             ) from error
 
 
@@ -293,7 +354,11 @@ def _require_argnums(argnums: object, count: int, where: str) -> tuple[int, ...]
     elif isinstance(argnums, Sequence) and not isinstance(argnums, str):
         chosen = tuple(argnums)
     chosen = tuple(i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen)
-    if (not chosen and (where == "grad" or argnums is not None)) or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(count)):
+    if (
+        (not chosen and (where == "grad" or argnums is not None))
+        or len(set(chosen)) < len(chosen)
+        or not set(chosen) <= set(range(count))
+    ):
         raise InvalidConfig(
             where=where,
             given=f"argnums={argnums!r}",

@@ -1,4 +1,6 @@
-"""A bounded cache: it drops the least recently used value first, and never makes a value twice at the same time."""
+"""A bounded cache: it drops the least recently used value first, and never makes a value twice at
+the same time.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class BoundedCache:
 
     Example:
       >>> cache = BoundedCache(1, "docs")
-      >>> cache.get("a", lambda: 3), cache.get("a", lambda: 4), cache.get("b", lambda: 5), cache.get("a", lambda: 6)
+      >>> cache.get("a", lambda: 3), cache.get("a", lambda: 4), cache.get("b",
+      ...     lambda: 5), cache.get("a", lambda: 6)
       (3, 3, 5, 6)
       >>> cache.stats()
       CacheStats(hits=1, misses=3, size=1, capacity=1)
@@ -36,7 +39,9 @@ class BoundedCache:
     def __init__(self, capacity: int, owner: str):
         self._owner = owner
         self._lock = threading.Lock()
-        self._values: dict[Hashable, list[Any]] = {}  # a value and the time of its last use, which can be updated without a second lookup
+        self._values: dict[
+            Hashable, list[Any]
+        ] = {}  # a value and the time of its last use, which can be updated without a second lookup
         self._clock = itertools.count()
         self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
@@ -64,7 +69,9 @@ class BoundedCache:
             self._evict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of a key, made if it is missing; if another thread is making it, this one waits."""
+        """The value of a key, made if it is missing; if another thread is making it, this one
+        waits.
+        """
         with self._lock:
             found = self._values.get(key)
             if found is not None:

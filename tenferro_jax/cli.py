@@ -1,4 +1,6 @@
-"""The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, run, explain, check, doctor."""
+"""The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, run,
+explain, check, doctor.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from .version import __version__
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
-    """Run one subcommand; returns the exit code: 0 success, 1 a check failed, 2 the command cannot be carried out.
+    """Run one subcommand; returns the exit code: 0 success, 1 a check failed, 2 the command cannot
+    be carried out.
 
     Args:
       arguments: the command line without the program's name.
@@ -30,16 +33,23 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     inspect.add(commands.add_parser("inspect", help="what is in a file"))
     run.add(commands.add_parser("run", help="run a file on arrays"))
-    explain.add(commands.add_parser("explain", help="how a file or an op would run on this machine"))
+    explain.add(
+        commands.add_parser("explain", help="how a file or an op would run on this machine")
+    )
     check.add(commands.add_parser("check", help="check an extension op against the contract"))
-    commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(run=doctor.doctor)
+    commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(
+        run=doctor.doctor
+    )
     chosen = parser.parse_args(list(arguments))
     try:
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
             return chosen.run(chosen)
     except TenferroError as error:
         problem = str(error)
-    except (Exception, SystemExit) as error:  # of the target, because exit code 1 is for a failed check
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # of the target, because exit code 1 is for a failed check
         problem = f"{type(error).__name__}: {error}"
     show(f"error: {' '.join(problem.split())}", sys.stderr)
     return USAGE

@@ -1,7 +1,8 @@
-"""Symbolic dimensions: comparison, evaluation, text and pickles; and guards, the equalities that graphs assume.
+"""Symbolic dimensions: comparison, evaluation, text and pickles; and guards, the equalities that
+graphs assume.
 
-JAX prints a dimension in the grammar of `jax.export.symbolic_shape`; this module reads and evaluates that text. Reading text
-of unknown origin takes no more than its length.
+JAX prints a dimension in the grammar of `jax.export.symbolic_shape`; this module reads and
+evaluates that text. Reading text of unknown origin takes no more than its length.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ _FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "min": min_dim,
 }
 _COMPARISON = re.compile("(==|>=|<=)")
-_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
 
 
 def are_equal(a: SymDim, b: SymDim) -> bool | None:
@@ -77,14 +82,17 @@ def require_equal(a: SymDim, b: SymDim, where: str) -> None:
 
 
 def undecided(a: SymDim, b: SymDim, where: str) -> ShapeError:
-    """The error for two symbolic dimensions that may or may not be equal; it names the constraint to add."""
+    """The error for two symbolic dimensions that may or may not be equal; it names the constraint
+    to add.
+    """
     if not is_symbolic_dim(a):
         a, b = b, a  # the form that JAX takes
     return ShapeError(
         where=where,
         given=f"dimensions {a} and {b}, which may or may not be equal",
         needed="equal dimensions",
-        fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to jax.export.symbolic_shape.",
+        fix=f"Use one symbol for both, or add constraints=('{a} == {b}',) to "
+        f"jax.export.symbolic_shape.",
         clause="X7.3",
     )
 
@@ -113,7 +121,9 @@ def bind_dim(dim: SymDim, sizes: Mapping[str, SymDim]) -> SymDim:
 
 def symbols_of(text: str) -> set[str]:
     """The symbols in a dimension or a constraint."""
-    return {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
+    return {
+        node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)
+    } - _FUNCTIONS.keys()
 
 
 def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim]) -> None:
@@ -145,10 +155,11 @@ def require_constraints(constraints: Sequence[str], sizes: Mapping[str, SymDim])
 
 
 def read_dimension(text: str, scope: jax.export.SymbolicScope) -> SymDim:
-    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError if there is none.
+    """The symbolic dimension that JAX prints as `text`, with symbols of the scope; ValueError if
+    there is none.
 
-    JAX expands products of sums, so a short text could become millions of terms. Here a factor must be one term, as in the
-    text that JAX prints.
+    JAX expands products of sums, so a short text could become millions of terms. Here a factor must
+    be one term, as in the text that JAX prints.
 
     Example:
       >>> read_dimension("2*b + 1", jax.export.SymbolicScope())
@@ -187,7 +198,9 @@ def read_scope(constraints: Sequence[str]) -> jax.export.SymbolicScope:
 
 
 class Pickled:
-    """A value in a pickle: the function that is called when the pickle is read, and its arguments."""
+    """A value in a pickle: the function that is called when the pickle is read, and its
+    arguments.
+    """
 
     def __init__(self, make: Callable[..., object], *given: object):
         self._made = (make, given)
@@ -197,7 +210,9 @@ class Pickled:
 
 
 class _PickledScope(Pickled):
-    """A scope by its constraints, with those of its dimensions that a reader accepts; a pickle holds it once."""
+    """A scope by its constraints, with those of its dimensions that a reader accepts; a pickle
+    holds it once.
+    """
 
     def __init__(self, scope: jax.export.SymbolicScope):
         constraints = constraint_texts(scope)
@@ -217,12 +232,14 @@ _PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDiction
 
 
 def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
-    """The pickled form of a symbolic dimension; dimensions of one scope are read into one new scope.
+    """The pickled form of a symbolic dimension; dimensions of one scope are read into one new
+    scope.
 
     JAX's own object cannot be read back after its hash or its bounds were computed.
 
     Raises:
-      Unsupported: a reader of pickles or files would refuse the text of the dimension or the constraints of its scope.
+      Unsupported: a reader of pickles or files would refuse the text of the dimension or the
+        constraints of its scope.
     """
     try:
         scope = _PICKLED.get(dimension.scope)
@@ -255,13 +272,17 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _evaluate(node: ast.AST, symbol: Callable[[str], SymDim], *, bounded: bool = False) -> SymDim:
-    """The value of an expression, with symbols from a function; if `bounded`, ValueError for products that JAX would expand for long."""
+    """The value of an expression, with symbols from a function; if `bounded`, ValueError for
+    products that JAX would expand for long.
+    """
 
     def value(node: ast.AST) -> SymDim:
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
                 if bounded and number > _GREATEST:
-                    raise ValueError(f"the number {number} in a dimension, at most 2**63 - 1 is allowed")
+                    raise ValueError(
+                        f"the number {number} in a dimension, at most 2**63 - 1 is allowed"
+                    )
                 return number
             case ast.Name(id=name):
                 return symbol(name)
@@ -272,7 +293,9 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], SymDim], *, bounded: bool =
                 if bounded:
                     _require_one_term(op, a, b)
                 return _OPERATORS[type(op)](a, b)
-            case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if name in _FUNCTIONS:
+            case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if (
+                name in _FUNCTIONS
+            ):
                 return _FUNCTIONS[name](value(left), value(right))
         raise ValueError(f"{ast.unparse(node)[:100]!r} in a dimension")
 
@@ -280,9 +303,16 @@ def _evaluate(node: ast.AST, symbol: Callable[[str], SymDim], *, bounded: bool =
 
 
 def _require_one_term(op: ast.operator, a: SymDim, b: SymDim) -> None:
-    """Refuse products and powers of sums, powers of numbers, and exponents that are high or not numbers."""
-    if isinstance(op, ast.Pow) and not (is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST):
-        raise ValueError(f"the power {b} of {a!s:.100} in a dimension, where only symbols may have powers, up to {_HIGHEST}")
+    """Refuse products and powers of sums, powers of numbers, and exponents that are high or not
+    numbers.
+    """
+    if isinstance(op, ast.Pow) and not (
+        is_symbolic_dim(a) and isinstance(b, int) and 0 <= b <= _HIGHEST
+    ):
+        raise ValueError(
+            f"the power {b} of {a!s:.100} in a dimension, where only symbols may have powers, up "
+            f"to {_HIGHEST}"
+        )
     for factor in (a, b) if isinstance(op, ast.Mult | ast.Pow) else ():
         if is_symbolic_dim(factor):
             outermost = _parsed(str(factor))

@@ -1,8 +1,8 @@
 """Every exception class of the project.
 
-A message says, in this order: where it happened, what was given, what is needed, and, if that adds something, what to do.
-The four parts are attributes too, so that a program can read them. Each class derives from the builtin exception that a
-caller who does not know this project would catch.
+A message says, in this order: where it happened, what was given, what is needed, and, if that adds
+something, what to do. The four parts are attributes too, so that a program can read them. Each
+class derives from the builtin exception that a caller who does not know this project would catch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ class TenferroError(Exception):
 
     Example:
       >>> from tenferro_jax.errors import ShapeError
-      >>> print(ShapeError(where="demo", given="shape (2,)", needed="rank 2", fix="Reshape the array."))
+      >>> print(ShapeError(where="demo", given="shape (2,)", needed="rank 2",
+      ...     fix="Reshape the array."))
       demo: given shape (2,); needed rank 2. Reshape the array.
     """
 
     def __init__(self, *, where: str, given: str, needed: str, fix: str = "", clause: str = ""):
-        self.where, self.given, self.needed, self.fix, self.clause = where, given, needed, fix, clause
+        self.where, self.given, self.needed, self.fix, self.clause = (
+            where,
+            given,
+            needed,
+            fix,
+            clause,
+        )
         super().__init__(f"{where}: given {given}; needed {needed}. {fix}".rstrip(" "))
 
     def __reduce__(self) -> Any:
@@ -44,7 +51,9 @@ def _rebuild(cls: type[TenferroError], parts: dict[str, str]) -> TenferroError:
 
 def first_line(error: BaseException) -> str:
     """The text of another library's exception, shortened for our sentence."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 def shortened(text: str) -> str:
@@ -57,18 +66,21 @@ def shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:40]}...{text[-22:]}"
 
 
-# --- wrong input ---------------------------------------------------------------------------------------------------
+# --- wrong input ----------------------------------------------------------------------------------
 
 
 class InvalidConfig(TenferroError, ValueError):
     """What was given to the library contradicts itself or its contract.
 
-    Examples are a wrong number of arguments, a wrong payload or equation, and a graph that breaks a rule.
+    Examples are a wrong number of arguments, a wrong payload or equation, and a graph that breaks a
+    rule.
     """
 
 
 class ShapeError(InvalidConfig):
-    """Shapes, ranks or sizes that do not fit together, or symbolic sizes that JAX cannot compare."""
+    """Shapes, ranks or sizes that do not fit together, or symbolic sizes that JAX cannot
+    compare.
+    """
 
 
 class DTypeError(InvalidConfig, TypeError):
@@ -86,18 +98,21 @@ def require_kind(
     fix: str = "",
     name: str = "",
 ) -> Any:
-    """The value, which must be an instance of a class or of one of a union; `name` is the parameter that it was given as.
+    """The value, which must be an instance of a class or of one of a union; `name` is the parameter
+    that it was given as.
 
     Raises:
       InvalidConfig: it is not.
     """
     if not isinstance(value, kind):
         given = f"{value!r:.500}"
-        raise InvalidConfig(where=where, given=f"{name}={given}" if name else given, needed=needed, fix=fix)
+        raise InvalidConfig(
+            where=where, given=f"{name}={given}" if name else given, needed=needed, fix=fix
+        )
     return value
 
 
-# --- what cannot be done -------------------------------------------------------------------------------------------
+# --- what cannot be done --------------------------------------------------------------------------
 
 
 class Unsupported(TenferroError, NotImplementedError):
@@ -116,27 +131,42 @@ class ADRuleError(Unsupported):
       kind: "jvp" or "transpose".
     """
 
-    def __init__(self, family_id: str, kind: str, *, given: str = "", needed: str = "", fix: str = "", clause: str = "X10.2"):
+    def __init__(
+        self,
+        family_id: str,
+        kind: str,
+        *,
+        given: str = "",
+        needed: str = "",
+        fix: str = "",
+        clause: str = "X10.2",
+    ):
         self.family_id, self.kind = family_id, kind
         super().__init__(
             where=f"{kind} of extension {family_id}",
             given=given or f"no {kind} rule for family_id {family_id}",
-            needed=needed or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",
+            needed=needed
+            or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",
             fix=fix
-            or "Write the rule, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient of the inputs with jax.lax.stop_gradient.",
+            or "Write the rule, pass rules=ExtensionRuleSet(...) to apply, or stop the gradient "
+            "of the inputs with jax.lax.stop_gradient.",
             clause=clause,
         )
 
 
-# --- failures while running ----------------------------------------------------------------------------------------
+# --- failures while running -----------------------------------------------------------------------
 
 
 class BackendFailure(TenferroError, RuntimeError):
-    """An implementation of an extension raised while it ran; the author's exception is the `__cause__`."""
+    """An implementation of an extension raised while it ran; the author's exception is the
+    `__cause__`.
+    """
 
 
 class ExtensionLoweringError(TenferroError, RuntimeError):
-    """Raised by an extension author in lower_to_standard_ops: the payload, a dtype or a shape cannot be lowered."""
+    """Raised by an extension author in lower_to_standard_ops: the payload, a dtype or a shape
+    cannot be lowered.
+    """
 
     def __init__(self, message: str):
         super().__init__(
@@ -166,7 +196,7 @@ class ArtifactError(TenferroError, ValueError):
     """
 
 
-# --- registries ----------------------------------------------------------------------------------------------------
+# --- registries -----------------------------------------------------------------------------------
 
 
 class RegistrationError(TenferroError, ValueError):
@@ -178,7 +208,9 @@ class Duplicate(RegistrationError):
 
 
 class ExtensionRegistryError(TenferroError, ValueError):
-    """An AD rule cannot be added to a rule set, or a kernel to a runtime set; for example, it has one already."""
+    """An AD rule cannot be added to a rule set, or a kernel to a runtime set; for example, it has
+    one already.
+    """
 
 
 class DuplicateRule(ExtensionRegistryError):
@@ -194,5 +226,6 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
         super().__init__(
             where="family_id",
             given=f"{family_id!r}: {problem}{pointer}",
-            needed="'<package>.<op>.v<major>', ASCII without spaces, for example 'my-package.soft_sort.v1'",
+            needed="'<package>.<op>.v<major>', ASCII without spaces, for example "
+            "'my-package.soft_sort.v1'",
         )

@@ -1,9 +1,10 @@
 """Typed identity of payloads.
 
-In Python `1 == 1.0 == True` and `0.0 == -0.0`, so a cache with such values as keys would run the wrong program. Here every
-value that can be part of an op's payload gets a key that differs if type or bits differ, and equals itself, also for NaN.
-Payloads may hold None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples, symbolic
-dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything else is refused.
+In Python `1 == 1.0 == True` and `0.0 == -0.0`, so a cache with such values as keys would run the
+wrong program. Here every value that can be part of an op's payload gets a key that differs if type
+or bits differ, and equals itself, also for NaN. Payloads may hold None, bool, int, float, complex,
+str, bytes, enum members, dtypes, tuples, symbolic dimensions, arrays (copied and made read-only)
+and frozen dataclasses of these. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -47,14 +48,18 @@ def typed_key(value: object) -> Hashable:
       InvalidConfig: for a value that no payload may hold.
 
     Example:
-      >>> typed_key(1) == typed_key(1.0), typed_key(0.0) == typed_key(-0.0), typed_key(float("nan")) == typed_key(float("nan"))
-      (False, False, True)
+      >>> nan = float("nan")
+      >>> pairs = ((1, 1.0), (0.0, -0.0), (nan, nan))
+      >>> [typed_key(a) == typed_key(b) for a, b in pairs]
+      [False, False, True]
     """
     return _key(value, "payload")
 
 
 class Layout(NamedTuple):
-    """The fields of a payload class with their names in errors, and the attributes that an instance may have."""
+    """The fields of a payload class with their names in errors, and the attributes that an instance
+    may have.
+    """
 
     fields: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
@@ -70,7 +75,10 @@ def _key(value: Any, where: str) -> Hashable:
         return kind, float_bits(value.real) + float_bits(value.imag)
     if kind is tuple:
         if _is_integers(value):
-            return "integers", value  # the name distinguishes it from a tuple that holds True or 1.0
+            return (
+                "integers",
+                value,
+            )  # the name distinguishes it from a tuple that holds True or 1.0
         return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Sealed):
         return value.typed_key
@@ -88,7 +96,9 @@ def _key(value: Any, where: str) -> Hashable:
         return "dimension", value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         _require_frozen(kind, where)
-        return kind, tuple((name, _key(getattr(value, name), f"{where}.{name}")) for name, _ in layout(kind).fields)
+        return kind, tuple(
+            (name, _key(getattr(value, name), f"{where}.{name}")) for name, _ in layout(kind).fields
+        )
     raise refusal(value, where)
 
 
@@ -103,16 +113,21 @@ def _require_frozen(cls: Any, where: str) -> None:
 
 
 def _is_integers(value: object) -> bool:
-    """Whether a value is a tuple of Python ints, such as axes and shapes, which is its own typed key."""
+    """Whether a value is a tuple of Python ints, such as axes and shapes, which is its own typed
+    key.
+    """
     return type(value) is tuple and set(map(type, value)) <= _INTEGERS
 
 
 def _read_only(leaf: object) -> Any:
-    """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other leaves unchanged.
+    """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other
+    leaves unchanged.
 
     A NumPy number becomes an array without axes, as when it is read from text.
     """
-    if type(leaf) in PLAIN_TYPES or isinstance(leaf, enum.Enum):  # most leaves; the test for jax.Array is slower
+    if type(leaf) in PLAIN_TYPES or isinstance(
+        leaf, enum.Enum
+    ):  # most leaves; the test for jax.Array is slower
         return leaf
     kind = type(leaf)
     of_numpy = kind is np.ndarray or (isinstance(leaf, np.generic) and kind is leaf.dtype.type)
@@ -120,15 +135,24 @@ def _read_only(leaf: object) -> Any:
         return leaf
     try:
         array = np.asarray(leaf)
-    except (TypeError, RuntimeError):  # a key array; one that was deleted or is on other hosts: the closed list refuses them
+    except (
+        TypeError,
+        RuntimeError,
+    ):  # a key array; one that was deleted or is on other hosts: the closed list refuses them
         return leaf
-    return np.ndarray(array.shape, array.dtype, array.tobytes()) if is_plain_dtype(array.dtype) else leaf
+    return (
+        np.ndarray(array.shape, array.dtype, array.tobytes())
+        if is_plain_dtype(array.dtype)
+        else leaf
+    )
 
 
 def payload_of(cls: type) -> str:
     """The name of the payload of a class in errors."""
     family_id = getattr(cls, "family_id", None)
-    return f"{cls.__name__} payload" + (f" (family_id {family_id})" if isinstance(family_id, str) else "")
+    return f"{cls.__name__} payload" + (
+        f" (family_id {family_id})" if isinstance(family_id, str) else ""
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -141,7 +165,12 @@ def layout(cls: type) -> Layout:
         names = [f.name for f in dataclasses.fields(cls)]
     allowed = frozenset({*names, *CACHED})
     if issubclass(cls, Sealed):
-        slots = {name for base in cls.__mro__ for name, member in vars(base).items() if isinstance(member, types.MemberDescriptorType)}
+        slots = {
+            name
+            for base in cls.__mro__
+            for name, member in vars(base).items()
+            if isinstance(member, types.MemberDescriptorType)
+        }
         _require_fields_alone(cls, slots - allowed)
     return Layout(tuple((name, f"{where}, field {name}") for name in names), allowed)
 
@@ -160,12 +189,13 @@ def _require_fields_alone(cls: type, others: set[str]) -> None:
 class Sealed:
     """A frozen value with typed identity: base of ops, rules and graphs.
 
-    A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without state. Arrays in
-    the fields, also inside tuples and dataclasses, are copied and made read-only when the object is made: after the
-    `__post_init__` of a subclass, which may call `super().__post_init__()` and need not.
+    A subclass is a `@dataclass(frozen=True)` whose fields are the payload, or a plain class without
+    state. Arrays in the fields, also inside tuples and dataclasses, are copied and made read-only
+    when the object is made: after the `__post_init__` of a subclass, which may call
+    `super().__post_init__()` and need not.
 
-    Two values are equal if class, types and bits are equal, whatever `__eq__` a subclass, its decorator or a mixin writes. A copy
-    is the value itself; a value from a pickle is sealed again.
+    Two values are equal if class, types and bits are equal, whatever `__eq__` a subclass, its
+    decorator or a mixin writes. A copy is the value itself; a value from a pickle is sealed again.
     """
 
     _key: Hashable = None
@@ -173,7 +203,10 @@ class Sealed:
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("__eq__", "__hash__"):  # in the class itself, because @dataclass writes its own if the class has none
+        for name in (
+            "__eq__",
+            "__hash__",
+        ):  # in the class itself, because @dataclass writes its own if the class has none
             setattr(cls, name, vars(Sealed)[name])
         if cls.__post_init__ not in _SEALING:  # its own, or that of a mixin
             cls.__post_init__ = _sealing(cls.__post_init__)  # type: ignore[method-assign]
@@ -183,7 +216,8 @@ class Sealed:
             raise InvalidConfig(
                 where=payload_of(type(self)),
                 given="a field annotated with InitVar",
-                needed="fields that the op keeps, because text and copies are turned into an op by its fields",
+                needed="fields that the op keeps, because text and copies are turned into an op "
+                "by its fields",
                 fix="Make it an ordinary field, or compute the fields before you make the op.",
             )
         if type(self).__post_init__ is Sealed.__post_init__:  # any other one seals at its end
@@ -244,7 +278,10 @@ class Sealed:
     def __reduce__(self) -> Any:
         cls: Any = type(self)
         state = vars(self) | {name: getattr(self, name) for name, _ in layout(cls).fields}
-        return _unpickled, (cls, {name: _pickled(value) for name, value in state.items() if name not in CACHED})
+        return _unpickled, (
+            cls,
+            {name: _pickled(value) for name, value in state.items() if name not in CACHED},
+        )
 
 
 _SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
@@ -252,7 +289,9 @@ _SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_
 
 
 def _sealing(own: Callable[..., None]) -> Callable[..., None]:
-    """The `__post_init__` of an author, followed by sealing; if a subclass has its own `__post_init__`, that one seals."""
+    """The `__post_init__` of an author, followed by sealing; if a subclass has its own
+    `__post_init__`, that one seals.
+    """
 
     @functools.wraps(own)
     def post_init(self: Sealed, *init_only: object) -> None:
@@ -272,17 +311,23 @@ def _pickled(value: object) -> Any:
         items = tuple(map(_pickled, value))
         if all(a is b for a, b in zip(items, value, strict=True)):
             return value
-        return items if type(value) is tuple else Pickled(type(value), *items)  # of the graph: metas, guards
+        return (
+            items if type(value) is tuple else Pickled(type(value), *items)
+        )  # of the graph: metas, guards
     if dataclasses.is_dataclass(value) and not isinstance(value, Sealed | type):
         held = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         state = {name: _pickled(item) for name, item in held.items()}
-        return value if all(state[name] is held[name] for name in held) else Pickled(_unpickled, type(value), state)
+        return (
+            value
+            if all(state[name] is held[name] for name in held)
+            else Pickled(_unpickled, type(value), state)
+        )
     return value
 
 
 def _unpickled(cls: type, state: dict[str, object]) -> object:
-    """A dataclass or a sealed value with the attributes from a pickle; it is sealed again, because the hash of text differs
-    in each process.
+    """A dataclass or a sealed value with the attributes from a pickle; it is sealed again, because
+    the hash of text differs in each process.
     """
     made: object = object.__new__(cls)
     for name, value in state.items():
@@ -293,10 +338,11 @@ def _unpickled(cls: type, state: dict[str, object]) -> object:
 
 
 def map_leaves(value: Any, change: Callable[[Any], object], *, into_sealed: bool = True) -> Any:
-    """A payload value with every leaf replaced through `change`; the same object when nothing changed.
+    """A payload value with every leaf replaced through `change`; the same object when nothing
+    changed.
 
-    Objects that define `map_leaves` (graphs, carriers) do this themselves. With `into_sealed=False` sealed values stay
-    unchanged; otherwise graphs in graphs would be copied again at every level.
+    Objects that define `map_leaves` (graphs, carriers) do this themselves. With `into_sealed=False`
+    sealed values stay unchanged; otherwise graphs in graphs would be copied again at every level.
 
     Example:
       >>> map_leaves((1, (2, None)), lambda leaf: 10 if leaf == 2 else leaf)
@@ -330,7 +376,9 @@ def _replaced(value: Any, changed: dict[dataclasses.Field[object], object]) -> A
 
 
 def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
-    """A key for the keys and static data of a tree that is equal if types and bits are equal; JAX finds 1 equal to True."""
+    """A key for the keys and static data of a tree that is equal if types and bits are equal; JAX
+    finds 1 equal to True.
+    """
     kind, static = tree.node_data() or (None, None)
     if kind is dict:
         static = tuple(key for key in (static or ()) if type(key) not in (str, int)) or None
@@ -346,7 +394,8 @@ def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
 def canonical_bytes(value: Sealed) -> bytes:
     """The typed key of an op, a graph or another sealed value as canonical JSON.
 
-    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their text.
+    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their
+    text.
 
     Example:
       >>> from tenferro_jax.ops.structural import Transpose
@@ -376,5 +425,7 @@ def _key_json(key: object) -> Any:
     if isinstance(key, jax.tree_util.PyTreeDef):
         return {"tree": str(key)}
     if callable(key):  # a kernel
-        return {"kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"}
+        return {
+            "kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"
+        }
     return {"dtype": str(key)}

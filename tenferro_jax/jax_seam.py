@@ -1,7 +1,8 @@
-"""The only file that imports jax.interpreters and jax.extend; all code for particular JAX versions is here.
+"""The only file that imports jax.interpreters and jax.extend; all code for particular JAX versions
+is here.
 
-It uses `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, and the MLIR bindings
-of `jax.extend.mlir`. Tested with JAX 0.10.2, 0.11.2 and 0.12.0.1.
+It uses `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, and
+the MLIR bindings of `jax.extend.mlir`. Tested with JAX 0.10.2, 0.11.2 and 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ import jax
 import jax.ad_checkpoint
 import jax.export
 from jax.extend import core as jexc
-from jax.extend.mlir import deserialize_portable_artifact, ir, passmanager, serialize_portable_artifact
+from jax.extend.mlir import (
+    deserialize_portable_artifact,
+    ir,
+    passmanager,
+    serialize_portable_artifact,
+)
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
@@ -23,7 +29,9 @@ from .errors import InvalidConfig
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-COMPATIBILITY = tuple(n for n in dir(stablehlo.StablehloCompatibilityRequirement) if n.startswith(("WEEK_", "MAX")))
+COMPATIBILITY = tuple(
+    n for n in dir(stablehlo.StablehloCompatibilityRequirement) if n.startswith(("WEEK_", "MAX"))
+)
 
 max_dim, min_dim = jax.core.max_dim, jax.core.min_dim
 is_symbolic_dim: Callable[[object], bool] = jax.export.is_symbolic_dim  # type: ignore[assignment]
@@ -31,12 +39,20 @@ checkpoint_name: Callable[[jax.Array, str], jax.Array] = jax.ad_checkpoint.check
 
 
 def scope_constraints(scope: jax.export.SymbolicScope) -> tuple[str, ...]:
-    """The constraints of a SymbolicScope in order, read from JAX's text, because no other public API gives them."""
-    return tuple(line.strip() for listed in str(scope).split(" with constraints:\n", 1)[1:] for line in listed.splitlines())
+    """The constraints of a SymbolicScope in order, read from JAX's text, because no other public
+    API gives them.
+    """
+    return tuple(
+        line.strip()
+        for listed in str(scope).split(" with constraints:\n", 1)[1:]
+        for line in listed.splitlines()
+    )
 
 
 class Assumptions(list[tuple[Any, Any, str]]):
-    """Pairs of dimensions that AD rules assume to be equal while a graph is recorded, and where. Equal only to itself."""
+    """Pairs of dimensions that AD rules assume to be equal while a graph is recorded, and where.
+    Equal only to itself.
+    """
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__
@@ -96,15 +112,17 @@ class AxisData(Protocol):
 
 
 graph_assumptions = jax.make_user_context(None)
-"""`with graph_assumptions(Assumptions()):` marks tracing with symbolic sizes whose jaxpr a graph builder reads. Part of the
-key of jit's caches, so that the assumptions of a cached function are never missed."""
+"""`with graph_assumptions(Assumptions()):` marks tracing with symbolic sizes whose jaxpr a graph
+builder reads. Part of the key of jit's caches, so that the assumptions of a cached function are
+never missed.
+"""
 
 
 Slot = TypeVar("Slot")
 """An array, or what stands for one that is not there."""
 
 
-# --- primitives ----------------------------------------------------------------------------------------------------
+# --- primitives -----------------------------------------------------------------------------------
 
 
 def make_primitive(
@@ -117,7 +135,9 @@ def make_primitive(
     batch: Callable[..., object],
     lowering: Callable[..., Any],
 ) -> Any:
-    """A multi-result primitive with all its rules; each rule also receives the primitive's params as keywords."""
+    """A multi-result primitive with all its rules; each rule also receives the primitive's params
+    as keywords.
+    """
     p = jexc.Primitive(name)
     p.multiple_results = True
     p.def_abstract_eval(abstract_eval)
@@ -125,12 +145,13 @@ def make_primitive(
     ad.primitive_jvps[p] = jvp
     ad.primitive_transposes[p] = transpose
     batching.fancy_primitive_batchers[p] = batch
-    # One rule for all platforms, so that an export for several platforms has one call instead of a switch over platforms.
+    # One rule for all platforms, so that an export for several platforms has one call instead of a
+    # switch over platforms.
     mlir.register_lowering(p, lowering)
     return p
 
 
-# --- symbolic zeros ------------------------------------------------------------------------------------------------
+# --- symbolic zeros -------------------------------------------------------------------------------
 
 
 def none_if_zero(x: object) -> Any:
@@ -157,7 +178,7 @@ def zero_cotangent(linear_input: ad.UndefinedPrimal) -> Any:
 is_linear_input: Callable[[object], bool] = ad.is_undefined_primal
 
 
-# --- avals and meshes ----------------------------------------------------------------------------------------------
+# --- avals and meshes -----------------------------------------------------------------------------
 
 
 def output_avals(
@@ -178,27 +199,41 @@ def output_avals(
     varying = frozenset().union(*(a.manual_axis_type.varying for a in avals))
     manual = jax.sharding.ManualAxisType(varying=varying)
     if any(t == jax.sharding.AxisType.Explicit for a in avals for t in a.sharding.mesh.axis_types):
-        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type) for a in avals]
+        structs = [
+            jax.ShapeDtypeStruct(
+                a.shape, a.dtype, sharding=a.sharding, manual_axis_type=a.manual_axis_type
+            )
+            for a in avals
+        ]
         places = shardings(structs)
     else:
         places = [jax.NamedSharding(mesh, jax.P(*[None] * len(shape))) for _, shape in metas]
-    return [jax.core.ShapedArray(s, d, sharding=place, manual_axis_type=manual) for (d, s), place in zip(metas, places, strict=True)]
+    return [
+        jax.core.ShapedArray(s, d, sharding=place, manual_axis_type=manual)
+        for (d, s), place in zip(metas, places, strict=True)
+    ]
 
 
 def vary_together(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Inside shard_map: cast every array to the union of the varying axes; the cast's transpose is the psum."""
+    """Inside shard_map: cast every array to the union of the varying axes; the cast's transpose is
+    the psum.
+    """
     kinds = [getattr(jax.typeof(a), "manual_axis_type", None) for a in arrays]
     union = frozenset().union(*(k.varying for k in kinds if k is not None))
     if not union:
         return list(arrays)
     return [
-        jax.lax.pcast(a, tuple(union - k.varying), to="varying") if k is not None and union - k.varying else a
+        jax.lax.pcast(a, tuple(union - k.varying), to="varying")
+        if k is not None and union - k.varying
+        else a
         for a, k in zip(arrays, kinds, strict=True)
     ]
 
 
 def batch_place(axis: AxisData) -> Any:
-    """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it already."""
+    """The mesh axis (or axes) of a vmap's batch axis; None inside a shard_map that has split it
+    already.
+    """
     name = axis.spmd_name or axis.explicit_mesh_axis
     manual = jax.sharding.get_abstract_mesh().manual_axes
     return None if set(manual) & set(name if isinstance(name, tuple) else (name,)) else name
@@ -209,7 +244,8 @@ def on_automatic_axes(
     operands: tuple[object, ...],
     places: Sequence[jax.sharding.Sharding | None],
 ) -> list[Slot]:
-    """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op is defined.
+    """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op
+    is defined.
 
     Args:
       fn: returns a list; entries that are not arrays (None for a zero) stay unchanged.
@@ -217,24 +253,40 @@ def on_automatic_axes(
       places: the sharding of each array of the list on the explicit axes.
     """
     arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
-    mesh = next((t.sharding.mesh for t in map(jax.typeof, arrays) if not t.sharding.mesh.empty), None)
+    mesh = next(
+        (t.sharding.mesh for t in map(jax.typeof, arrays) if not t.sharding.mesh.empty), None
+    )
     if mesh is None or not mesh.explicit_axes:
         return fn(*operands)
-    automatic = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto))
+    automatic = mesh.update_axis_types(
+        dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto)
+    )
     with jax.sharding.use_abstract_mesh(automatic):
-        moved = jax.tree.map(lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands)
+        moved = jax.tree.map(
+            lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands
+        )
         outs = fn(*moved)
-    return [jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x for x, place in zip(outs, places, strict=True)]
+    return [
+        jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x
+        for x, place in zip(outs, places, strict=True)
+    ]
 
 
-# --- lowering ------------------------------------------------------------------------------------------------------
+# --- lowering -------------------------------------------------------------------------------------
 
 
 def require_platforms(platforms: Sequence[str], where: str) -> None:
     """Refuse an empty, repeated or unknown choice of platforms."""
-    if isinstance(platforms, str) or not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
+    if (
+        isinstance(platforms, str)
+        or not platforms
+        or len(set(platforms)) < len(platforms)
+        or not set(platforms) <= set(PLATFORMS)
+    ):
         raise InvalidConfig(
-            where=where, given=f"platforms={platforms!r}", needed=f"a tuple of different platforms among {', '.join(PLATFORMS)}"
+            where=where,
+            given=f"platforms={platforms!r}",
+            needed=f"a tuple of different platforms among {', '.join(PLATFORMS)}",
         )
 
 
@@ -268,8 +320,8 @@ def lower_as_call(
 ) -> Any:
     """Lower `fn` to one func.call of a function called `name`, with a `tenferro.ext` attribute.
 
-    The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it. `attributes` is called
-    after `fn` was traced.
+    The call survives jax.export with symbolic dimensions and several platforms; XLA inlines it.
+    `attributes` is called after `fn` was traced.
     """
 
     def named(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -278,21 +330,26 @@ def lower_as_call(
 
     named.__name__ = named.__qualname__ = name
     called = jax.jit(named, inline=False)
-    # Inside, mesh types are dropped, so that an author's loops need not know the mesh axes over which their carries vary.
+    # Inside, mesh types are dropped, so that an author's loops need not know the mesh axes over
+    # which their carries vary.
     avals: Sequence[Any] = ctx.avals_in
     plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in avals])
     outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
     flat, _ = mlir.ir_tree_registry.flatten(outs)
     owner = getattr(flat[0], "owner", None) if flat else None
     if owner is not None and owner.name == "func.call":
-        owner.attributes[ATTRIBUTE] = ir.DictAttr.get({k: ir.StringAttr.get(v) for k, v in attributes().items()})
+        owner.attributes[ATTRIBUTE] = ir.DictAttr.get(
+            {k: ir.StringAttr.get(v) for k, v in attributes().items()}
+        )
     return outs
 
 
-# --- exported modules ----------------------------------------------------------------------------------------------
+# --- exported modules -----------------------------------------------------------------------------
 
 
-_CONSTRAINT = re.compile(r"the symbolic shape constraint (.*?)\. Expected ")  # in the message of a shape assertion
+_CONSTRAINT = re.compile(
+    r"the symbolic shape constraint (.*?)\. Expected "
+)  # in the message of a shape assertion
 
 
 class Module(NamedTuple):
@@ -318,20 +375,26 @@ def read_module(portable: bytes) -> Module:
     ops: collections.Counter[str] = collections.Counter()
     constraints: dict[str, None] = {}  # read back, the scope of the symbols has none
     with mlir.make_ir_context() as context:
-        module = deserialize_portable_artifact(portable, context)  # keeps the module alive while its parts are read
+        module = deserialize_portable_artifact(
+            portable, context
+        )  # keeps the module alive while its parts are read
         pending = [module.operation]
         while pending:
             op = pending.pop()
             ops[op.name] += 1
             if ATTRIBUTE in op.attributes:
                 tags = ir.DictAttr(op.attributes[ATTRIBUTE])
-                extensions.append({tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))})
+                extensions.append(
+                    {tags[i].name: ir.StringAttr(tags[i].attr).value for i in range(len(tags))}
+                )
             if op.name == "stablehlo.custom_call":
                 targets.add(ir.StringAttr(op.attributes["call_target_name"]).value)
                 if "error_message" in op.attributes:
                     said = _CONSTRAINT.search(ir.StringAttr(op.attributes["error_message"]).value)
                     constraints.update({said[1]: None} if said else {})
-            children = [child.operation for region in op.regions for block in region for child in block]
+            children = [
+                child.operation for region in op.regions for block in region for child in block
+            ]
             pending.extend(reversed(children))
     return Module(tuple(extensions), tuple(sorted(targets)), dict(ops), tuple(constraints))
 
@@ -355,10 +418,15 @@ class ModuleOp(NamedTuple):
 
 
 def main_ops(portable: bytes) -> list[ModuleOp]:
-    """The ops of the main function of a portable artifact, in order; or of the function that JAX wrapped in it to solve for sizes."""
+    """The ops of the main function of a portable artifact, in order; or of the function that JAX
+    wrapped in it to solve for sizes.
+    """
     with mlir.make_ir_context() as context:
         module = deserialize_portable_artifact(portable, context)
-        functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body.operations}
+        functions = {
+            ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation
+            for f in module.body.operations
+        }
         (block,) = functions.get("_wrapped_jax_export_main", functions["main"]).regions[0].blocks
         made: dict[Any, int] = {}
         found: list[ModuleOp] = []
@@ -369,13 +437,23 @@ def main_ops(portable: bytes) -> list[ModuleOp]:
             op = child.operation
             reads = tuple(dict.fromkeys(made[value] for value in _values_read(op) if value in made))
             if op.name == "func.return":
-                found.extend(ModuleOp("output", "", "", (), (made[value],)) for value in op.operands)
+                found.extend(
+                    ModuleOp("output", "", "", (), (made[value],)) for value in op.operands
+                )
                 continue
-            called = ir.FlatSymbolRefAttr(op.attributes["callee"]).value if "callee" in op.attributes else ""
+            called = (
+                ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+                if "callee" in op.attributes
+                else ""
+            )
             tags = ir.DictAttr(op.attributes[ATTRIBUTE]) if ATTRIBUTE in op.attributes else None
             family = "" if tags is None else ir.StringAttr(tags["family_id"]).value
             made.update(dict.fromkeys(op.results, len(found)))
-            found.append(ModuleOp(op.name, called, family, tuple(str(result.type) for result in op.results), reads))
+            found.append(
+                ModuleOp(
+                    op.name, called, family, tuple(str(result.type) for result in op.results), reads
+                )
+            )
     return found
 
 
@@ -388,10 +466,11 @@ def _values_read(op: ir.Operation) -> Iterator[IrValue]:
 
 
 def rewrite_portable(portable: bytes, requirement: str) -> bytes:
-    """A portable StableHLO artifact without source locations, for older consumers (requirement "WEEK_12").
+    """A portable StableHLO artifact without source locations, for older consumers (requirement
+    "WEEK_12").
 
-    It is written as "mixed", as JAX does: meshes and shard_map bodies stay in their own dialect, and composites may have regions
-    (cumsum for GPUs, from JAX 0.11 on).
+    It is written as "mixed", as JAX does: meshes and shard_map bodies stay in their own dialect,
+    and composites may have regions (cumsum for GPUs, from JAX 0.11 on).
     """
     level = getattr(stablehlo.StablehloCompatibilityRequirement, requirement)
     target = stablehlo.get_version_from_compatibility_requirement(level)
@@ -402,12 +481,16 @@ def rewrite_portable(portable: bytes, requirement: str) -> bytes:
 
 
 def unguaranteed_calls(error: Exception) -> list[tuple[str, str]]:
-    """(target, op) of each custom call that JAX's export refused as unstable, read from its error, because JAX's list is not public."""
+    """(target, op) of each custom call that JAX's export refused as unstable, read from its error,
+    because JAX's list is not public.
+    """
     return [(quoted or plain, op) for quoted, plain, op in _REFUSED.findall(str(error))]
 
 
 def refused_for(error: Exception) -> tuple[str, int]:
-    """Why jax.export refuses, read from its error text: a key of `_SAID` or "", and the numbers of devices in the text."""
+    """Why jax.export refuses, read from its error text: a key of `_SAID` or "", and the numbers of
+    devices in the text.
+    """
     why = next((why for why, words in _SAID.items() if re.search(words, str(error))), "")
     devices = re.search(_SAID["devices"], str(error))
     return why, int(devices[1]) if devices else 0
@@ -421,10 +504,12 @@ _SAID = {
     "name": "for serialized_name",
     "routine": "not found for platform",
 }
-_REFUSED = re.compile(r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE)
+_REFUSED = re.compile(
+    r'^%?.*stablehlo\.custom_call @(?:"([^"]+)"|([\w.$-]+)).* at loc\((?:"([^"]*)")?', re.MULTILINE
+)
 
 
-# --- jaxprs --------------------------------------------------------------------------------------------------------
+# --- jaxprs ---------------------------------------------------------------------------------------
 
 
 def open_jaxpr(closed: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
@@ -450,9 +535,13 @@ def run_jaxpr(
     inputs: Sequence[object],
     called: Callable[[Eqn], Callable[..., Any]],
 ) -> list[Any]:
-    """The outputs of a jaxpr for values or tracers, with `called(eqn)` as the function of each equation's inputs."""
+    """The outputs of a jaxpr for values or tracers, with `called(eqn)` as the function of each
+    equation's inputs.
+    """
     inner, constants = open_jaxpr(jaxpr)
-    values: dict[Any, Any] = dict(zip((*inner.constvars, *inner.invars), (*constants, *inputs), strict=True))
+    values: dict[Any, Any] = dict(
+        zip((*inner.constvars, *inner.invars), (*constants, *inputs), strict=True)
+    )
 
     def value_of(atom: Atom) -> Any:
         return atom.val if is_literal(atom) else values[atom]
@@ -460,7 +549,9 @@ def run_jaxpr(
     for eqn in inner.eqns:
         with eqn.ctx.manager:  # the settings under which it was traced
             outs = called(eqn)(*map(value_of, eqn.invars))
-        values.update(zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True))
+        values.update(
+            zip(eqn.outvars, outs if eqn.primitive.multiple_results else [outs], strict=True)
+        )
     return list(map(value_of, inner.outvars))
 
 
@@ -468,11 +559,17 @@ def with_inner(
     eqn: Eqn,
     run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],
 ) -> Callable[..., Any]:
-    """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among its params."""
+    """The function that an equation calls, with `run(jaxpr, values)` instead of each jaxpr among
+    its params.
+    """
     if eqn.primitive.name == "shard_map":
-        of_mesh = {name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")}
+        of_mesh = {
+            name: eqn.params[name] for name in ("mesh", "in_specs", "out_specs", "check_vma")
+        }
         axes = set(eqn.params["newly_manual_axes"])
-        return jax.shard_map(lambda *xs: tuple(run(eqn.params["jaxpr"], xs)), axis_names=axes, **of_mesh)
+        return jax.shard_map(
+            lambda *xs: tuple(run(eqn.params["jaxpr"], xs)), axis_names=axes, **of_mesh
+        )
 
     def changed(value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -480,10 +577,14 @@ def with_inner(
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if not (hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")):
             return value
-        made = jax.make_jaxpr(lambda *xs: run(value, xs))(*(_struct(v.aval) for v in open_jaxpr(value)[0].invars))
+        made = jax.make_jaxpr(lambda *xs: run(value, xs))(
+            *(_struct(v.aval) for v in open_jaxpr(value)[0].invars)
+        )
         return made if hasattr(value, "consts") else open_jaxpr(made)[0]
 
-    params = eqn.primitive.get_bind_params(eqn.params | {name: changed(value) for name, value in eqn.params.items()})
+    params = eqn.primitive.get_bind_params(
+        eqn.params | {name: changed(value) for name, value in eqn.params.items()}
+    )
     return lambda *xs: eqn.primitive.bind(*xs, **params)
 
 
@@ -516,43 +617,58 @@ def inner_jaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
 
 
 def spreads(value: Any) -> bool:
-    """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation shows that a program is for several devices."""
+    """Whether an array, a ShapeDtypeStruct, a sharding, a mesh or an equation shows that a program
+    is for several devices.
+    """
     if hasattr(value, "primitive"):
-        return any(spreads(x) for p in value.params.values() for x in (p if isinstance(p, tuple) else (p,)))
+        return any(
+            spreads(x) for p in value.params.values() for x in (p if isinstance(p, tuple) else (p,))
+        )
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return value.size > 1
-    sharding = value if isinstance(value, jax.sharding.Sharding) else getattr(value, "sharding", None)
+    sharding = (
+        value if isinstance(value, jax.sharding.Sharding) else getattr(value, "sharding", None)
+    )
     return isinstance(sharding, jax.sharding.Sharding) and sharding.num_devices > 1
 
 
 def manual_inside(eqn: Eqn) -> bool | None:
-    """For a shard_map equation: whether all mesh axes are manual inside; None for other equations."""
+    """For a shard_map equation: whether all mesh axes are manual inside; None for other
+    equations.
+    """
     if eqn.primitive.name != "shard_map":
         return None
     mesh = eqn.params["mesh"]
-    return set(mesh.axis_names) <= {*eqn.params["newly_manual_axes"], *getattr(mesh, "manual_axes", ())}
+    return set(mesh.axis_names) <= {
+        *eqn.params["newly_manual_axes"],
+        *getattr(mesh, "manual_axes", ()),
+    }
 
 
 def scan_counts(eqn: Eqn) -> tuple[int, int, int]:
     """(constants, carried values, scanned arrays) of a scan equation.
 
-    The params for this differ between JAX versions; in all of them a scanned or stacked array has one axis more outside
-    the body than inside.
+    The params for this differ between JAX versions; in all of them a scanned or stacked array has
+    one axis more outside the body than inside.
     """
     body, _ = open_jaxpr(eqn.params["jaxpr"])
 
     def same_rank(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
-        return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in zip(outer, inner, strict=True))
+        return sum(
+            len(a.aval.shape) == len(b.aval.shape) for a, b in zip(outer, inner, strict=True)
+        )
 
     carried = same_rank(eqn.outvars, body.outvars)
     scanned = len(eqn.invars) - same_rank(eqn.invars, body.invars)
     return len(eqn.invars) - carried - scanned, carried, scanned
 
 
-# --- functions that only newer versions have -------------------------------------------------------------------------
+# --- functions that only newer versions have ------------------------------------------------------
 
 
 def comparison(name: str) -> Callable[..., Any]:
-    """The lax function of a comparison: "lt" and the like, and "lt_to" for the total order, which exists only as a primitive."""
-    primitive = getattr(jexc.primitives, f"{name}_p", None)
-    return getattr(jax.lax, name) if hasattr(jax.lax, name) else lambda x, y: primitive.bind(x, y)  # type: ignore[union-attr]
+    """The lax function of a comparison: "lt" and the like, and "lt_to" for the total order, which
+    exists only as a primitive.
+    """
+    primitive: Any = getattr(jexc.primitives, f"{name}_p", None)
+    return getattr(jax.lax, name) if hasattr(jax.lax, name) else lambda x, y: primitive.bind(x, y)

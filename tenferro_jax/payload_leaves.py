@@ -1,7 +1,7 @@
 """The leaves of payloads: their identity, bytes and text.
 
-Leaves are None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions and arrays; payloads are
-leaves, tuples and frozen dataclasses of them.
+Leaves are None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions
+and arrays; payloads are leaves, tuples and frozen dataclasses of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from .dimensions import read_dimension
 from .errors import InvalidConfig
 from .jax_seam import is_symbolic_dim
 
-CLOSED_LIST = "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic dimension, array, frozen dataclass"
+CLOSED_LIST = (
+    "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic "
+    "dimension, array, frozen dataclass"
+)
 PLAIN_TYPES = frozenset({type(None), bool, int, str, bytes})
 ARRAYS = (np.ndarray, np.generic)
 _LONGEST = 2048  # bits; Python's own limit on decimal text is never below
 _NAN = struct.pack("<d", math.nan)
-PLAIN_ARRAYS = "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
+PLAIN_ARRAYS = (
+    "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
+)
 
 
 def enum_label(member: enum.Enum, where: str) -> str | int:
@@ -41,10 +46,16 @@ def enum_label(member: enum.Enum, where: str) -> str | int:
 
 @functools.lru_cache(maxsize=256)
 def is_plain_dtype(dtype: np.dtype) -> bool:
-    """Whether the name of a dtype identifies it: a boolean or numeric dtype that JAX knows, in native byte order, or JAX's float0."""
+    """Whether the name of a dtype identifies it: a boolean or numeric dtype that JAX knows, in
+    native byte order, or JAX's float0.
+    """
     if not dtype.isnative or dtype.kind == "m" or dtype.type in (np.longdouble, np.clongdouble):
         return False
-    return dtype.kind == "b" or dtype == jax.dtypes.float0 or bool(jax.dtypes.issubdtype(dtype, np.number))
+    return (
+        dtype.kind == "b"
+        or dtype == jax.dtypes.float0
+        or bool(jax.dtypes.issubdtype(dtype, np.number))
+    )
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -69,13 +80,18 @@ def float_bits(value: float) -> bytes:
 
 
 def float_text(value: float) -> str:
-    """The bits of a float as C99 hexadecimal text; for a NaN other than Python's own with all 64 bits.
+    """The bits of a float as C99 hexadecimal text; for a NaN other than Python's own with all 64
+    bits.
 
     Example:
       >>> float_text(0.5), float_text(math.nan), float_text(-math.nan)
       ('0x1.0000000000000p-1', 'nan', 'nan(0xfff8000000000000)')
     """
-    return value.hex() if value == value or float_bits(value) == _NAN else f"nan(0x{float_bits(value)[::-1].hex()})"
+    return (
+        value.hex()
+        if value == value or float_bits(value) == _NAN
+        else f"nan(0x{float_bits(value)[::-1].hex()})"
+    )
 
 
 def read_float(text: str) -> float:
@@ -87,7 +103,8 @@ def read_float(text: str) -> float:
 
 
 def array_bytes(array: np.ndarray | np.generic) -> Any:
-    """The elements of an array in row-major order, as bytes; they are not copied if the array is in this order.
+    """The elements of an array in row-major order, as bytes; they are not copied if the array is in
+    this order.
 
     Unused bits of a byte are 0, and a boolean is 0 or 1, so equal elements have equal bytes.
     """
@@ -96,7 +113,11 @@ def array_bytes(array: np.ndarray | np.generic) -> Any:
         return b""
     content: np.ndarray = flat.view(np.uint8)
     if not is_normal(flat):
-        content = (content != 0).astype(np.uint8) if flat.dtype.kind == "b" else content & greatest_byte(flat.dtype)
+        content = (
+            (content != 0).astype(np.uint8)
+            if flat.dtype.kind == "b"
+            else content & greatest_byte(flat.dtype)
+        )
     return content.data
 
 
@@ -132,15 +153,26 @@ def _names_dtype(kind: type) -> bool:
 
 def refusal(value: object, where: str, fix: str = "") -> InvalidConfig:
     """The error for a value that no payload may hold."""
-    hint: dict[type, str] = {list: "Use a tuple.", dict: "Use a frozen dataclass or a tuple of pairs.", set: "Use a sorted tuple."}
+    hint: dict[type, str] = {
+        list: "Use a tuple.",
+        dict: "Use a frozen dataclass or a tuple of pairs.",
+        set: "Use a sorted tuple.",
+    }
     kind = type(value)
     if isinstance(value, type) and not fix:
-        fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})." if _names_dtype(value) else "Pass a value, or an enum member."
+        fix = (
+            f"For the dtype pass jax.numpy.dtype({value.__name__!r})."
+            if _names_dtype(value)
+            else "Pass a value, or an enum member."
+        )
     return InvalidConfig(
         where=where,
         given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
         needed=f"one of: {CLOSED_LIST}",
-        fix=fix or hint.get(kind, "Pass tensors as inputs of the op; everything else must be of this list."),
+        fix=fix
+        or hint.get(
+            kind, "Pass tensors as inputs of the op; everything else must be of this list."
+        ),
     )
 
 
@@ -164,7 +196,13 @@ def leaf_json(value: Any, where: str) -> Any:
     if isinstance(value, np.dtype) and is_plain_dtype(value):
         return {"dtype": dtype_name(value)}
     if isinstance(value, ARRAYS) and is_plain_dtype(value.dtype):
-        return {"array": [dtype_name(value.dtype), list(value.shape), base64.b64encode(array_bytes(value)).decode()]}
+        return {
+            "array": [
+                dtype_name(value.dtype),
+                list(value.shape),
+                base64.b64encode(array_bytes(value)).decode(),
+            ]
+        }
     if is_symbolic_dim(value):
         return {"dimension": str(value)}
     raise refusal(value, where)
@@ -176,7 +214,9 @@ def int_json(value: int) -> Any:
 
 
 def leaf_value(plain: object, scope: Any) -> Any:
-    """The leaf that `leaf_json` wrote; raises a Python exception for anything else. Symbols are those of the scope."""
+    """The leaf that `leaf_json` wrote; raises a Python exception for anything else. Symbols are
+    those of the scope.
+    """
     if not isinstance(plain, dict):
         if isinstance(plain, float | list):
             raise ValueError(f"{plain!r:.100}, which no leaf is written as")

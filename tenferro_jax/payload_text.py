@@ -1,7 +1,7 @@
 """Payloads as canonical JSON text, which is stored beside a family_id, and back.
 
-The annotations of the fields tell how to read the text: only classes that they name are constructed. So an op may hold only
-values that the annotations of its fields admit.
+The annotations of the fields tell how to read the text: only classes that they name are
+constructed. So an op may hold only values that the annotations of its fields admit.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def read_annotations(cls: type) -> dict[str, Annotation]:
 
 def _read(hint: object) -> Annotation:
     kinds = [_kinds(part) for part in _alternatives(hint)]
-    known = None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
+    known = (
+        None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
+    )
     classes = {cls.__name__: cls for cls in _classes(hint)}
     text = getattr(hint, "__name__", str(hint)) if isinstance(hint, type) else str(hint)
     return Annotation(text, known, classes, hint if _is_value_class(hint) else None)
@@ -114,12 +116,18 @@ def _classes(hint: object) -> Iterator[type]:
         elif isinstance(part, enum.Enum):  # in a Literal
             yield type(part)
         elif not isinstance(part, type):  # a NewType, a type alias
-            todo += [getattr(part, name) for name in ("__supertype__", "__value__") if hasattr(part, name)]
+            todo += [
+                getattr(part, name)
+                for name in ("__supertype__", "__value__")
+                if hasattr(part, name)
+            ]
 
 
 def _is_value_class(hint: object) -> TypeGuard[type]:
     """Whether it is an enum, a dataclass, or a sealed class, which may have no fields."""
-    return isinstance(hint, type) and (issubclass(hint, enum.Enum) or dataclasses.is_dataclass(hint) or hasattr(hint, "typed_key"))
+    return isinstance(hint, type) and (
+        issubclass(hint, enum.Enum) or dataclasses.is_dataclass(hint) or hasattr(hint, "typed_key")
+    )
 
 
 _CLASSLESS = PLAIN_TYPES | {float, complex}
@@ -130,7 +138,8 @@ class Field(NamedTuple):
 
     Attributes:
       plain: types of values that the annotation admits directly.
-      rebuilds: whether its class has a `__post_init__`, which may replace the annotated class by a subclass.
+      rebuilds: whether its class has a `__post_init__`, which may replace the annotated class by a
+        subclass.
     """
 
     name: str
@@ -155,7 +164,8 @@ def _fields(cls: type) -> tuple[Field, ...]:
 
 
 def require_annotated(value: Sealed) -> None:
-    """Refuse an op with a field value that its annotation does not admit, because it could not be read back from text.
+    """Refuse an op with a field value that its annotation does not admit, because it could not be
+    read back from text.
 
     Raises:
       InvalidConfig: the text names the field and its annotation.
@@ -171,9 +181,20 @@ def _require_admitted(value: object, where: str, field: Field) -> None:
     """Refuse a value whose kind, or a class in it, is not in the annotation."""
     _require_classes(value, where, field)
     kinds, kind = field.annotation.kinds, type(value)
-    if kinds is None or kind in kinds or hasattr(kind, "__dataclass_fields__") or isinstance(value, (enum.Enum, Sealed)):
+    if (
+        kinds is None
+        or kind in kinds
+        or hasattr(kind, "__dataclass_fields__")
+        or isinstance(value, (enum.Enum, Sealed))
+    ):
         return
-    family: type = np.dtype if isinstance(value, np.dtype) else np.ndarray if isinstance(value, ARRAYS) else kind
+    family: type = (
+        np.dtype
+        if isinstance(value, np.dtype)
+        else np.ndarray
+        if isinstance(value, ARRAYS)
+        else kind
+    )
     if family in kinds or (int in kinds and is_symbolic_dim(value)):
         return
     raise InvalidConfig(
@@ -190,7 +211,11 @@ def _require_classes(value: object, where: str, field: Field) -> None:
         for i, item in enumerate(value):
             if type(item) not in _CLASSLESS:
                 _require_classes(item, f"{where}[{i}]", field)
-    elif isinstance(value, Sealed) and not dataclasses.is_dataclass(value) and not vars(value).keys() <= set(CACHED):
+    elif (
+        isinstance(value, Sealed)
+        and not dataclasses.is_dataclass(value)
+        and not vars(value).keys() <= set(CACHED)
+    ):
         raise refusal(value, where)  # a graph, a rule set
     elif isinstance(value, Sealed | enum.Enum):
         _class_in_text(kind, where, field)
@@ -201,30 +226,40 @@ def _require_classes(value: object, where: str, field: Field) -> None:
 
 
 def _class_in_text(kind: type, where: str, field: Field) -> Any:
-    """The class that text names for a value: its own, or the annotated base if `__post_init__` makes the subclass again."""
+    """The class that text names for a value: its own, or the annotated base if `__post_init__`
+    makes the subclass again.
+    """
     classes = field.annotation.classes
     if classes.get(kind.__name__) is kind:
         return kind
     if field.rebuilds and hasattr(kind, "__dataclass_fields__"):
         for base in kind.__mro__[1:]:
-            if classes.get(base.__name__) is base and getattr(base, "__dataclass_fields__", {}).keys() == kind.__dataclass_fields__.keys():
+            if (
+                classes.get(base.__name__) is base
+                and getattr(base, "__dataclass_fields__", {}).keys()
+                == kind.__dataclass_fields__.keys()
+            ):
                 return base
     raise InvalidConfig(
         where=where,
         given=f"a value of class {kind.__qualname__} under the annotation {field.annotation.text}",
-        needed="an annotation that names the class, because text is read back only into classes that annotations name",
-        fix=f"Annotate the field with {kind.__name__}, alone or in a union or a tuple[...], in a scope where annotations find it.",
+        needed="an annotation that names the class, because text is read back only into classes "
+        "that annotations name",
+        fix=f"Annotate the field with {kind.__name__}, alone or in a union or a tuple[...], in a "
+        f"scope where annotations find it.",
     )
 
 
 def payload_json(value: object) -> str:
     """The payload as canonical JSON text, which an exported program stores beside a family_id.
 
-    Floats and complex numbers are written as C99 hexadecimal text, arrays and bytes as base64, so that no bit is lost.
-    If an annotation names more than one class, the text names the class of the value.
+    Floats and complex numbers are written as C99 hexadecimal text, arrays and bytes as base64, so
+    that no bit is lost. If an annotation names more than one class, the text names the class of the
+    value.
 
     Raises:
-      InvalidConfig: a value that no payload may hold, or of a class that the annotation of its field does not name.
+      InvalidConfig: a value that no payload may hold, or of a class that the annotation of its
+        field does not name.
 
     Example:
       >>> payload_json((1, 1.0, None))
@@ -239,8 +274,12 @@ def _plain(value: Any, where: str, field: Field | None) -> Any:
         return [_plain(item, where, field) for item in value]
     if isinstance(value, enum.Enum):
         label = enum_label(value, where)
-        return {"enum": label if _goes_without_saying(kind, where, field) else [kind.__name__, label]}
-    is_written = dataclasses.is_dataclass(kind) or (isinstance(value, Sealed) and vars(value).keys() <= set(CACHED))
+        return {
+            "enum": label if _goes_without_saying(kind, where, field) else [kind.__name__, label]
+        }
+    is_written = dataclasses.is_dataclass(kind) or (
+        isinstance(value, Sealed) and vars(value).keys() <= set(CACHED)
+    )
     if not is_written or isinstance(value, type):
         return leaf_json(value, where)
     plain = {f.name: _plain(getattr(value, f.name), f.where, f) for f in _fields(kind)}
@@ -255,10 +294,11 @@ def _goes_without_saying(kind: type, where: str, field: Field | None) -> bool:
 
 
 def from_payload_json(text: str, cls: type) -> Any:
-    """An instance of a payload class from the text of `payload_json`; every field is checked by constructing it.
+    """An instance of a payload class from the text of `payload_json`; every field is checked by
+    constructing it.
 
-    Only classes that the annotations of `cls` name are constructed. Symbolic dimensions become new symbols of one
-    scope.
+    Only classes that the annotations of `cls` name are constructed. Symbolic dimensions become new
+    symbols of one scope.
 
     Raises:
       InvalidConfig: the text is not JSON, or does not belong to that class.
@@ -274,15 +314,20 @@ def from_payload_json(text: str, cls: type) -> Any:
     """
     try:
         made = _made(json.loads(text), cls, jax.export.SymbolicScope())
-        if payload_json(made) != text:  # another spelling or a repeated key: each payload has only one text
+        if (
+            payload_json(made) != text
+        ):  # another spelling or a repeated key: each payload has only one text
             raise ValueError("payload_json writes this payload in another way")
     except TenferroError:
         raise
-    except Exception as error:  # any exception: nesting that is too deep, an author's own checks, ...
+    except (
+        Exception
+    ) as error:  # any exception: nesting that is too deep, an author's own checks, ...
         raise InvalidConfig(
             where=payload_of(cls),
             given=f"{repr(text)[:200]}: {type(error).__name__}: {error}",
-            needed=f"JSON with the fields {[f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []}",
+            needed=f"JSON with the fields "
+            f"{[f.name for f in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []}",
             fix="Pass the text that payload_json wrote for this version of the class.",
         ) from error
     return made
@@ -293,7 +338,10 @@ def _made(plain: object, cls: type, scope: jax.export.SymbolicScope) -> Any:
     fields = _fields(cls)
     names = {f.name for f in fields}
     if not isinstance(plain, dict) or plain.keys() != names:
-        raise ValueError(f"{list(plain) if isinstance(plain, dict) else type(plain).__name__} where {sorted(names)} are needed")
+        raise ValueError(
+            f"{list(plain) if isinstance(plain, dict) else type(plain).__name__} where "
+            f"{sorted(names)} are needed"
+        )
     values = {f.name: _restored(plain[f.name], f, scope) for f in fields}
     made = cls(**{f.name: values[f.name] for f in fields if f.init})
     for f in fields:
@@ -320,5 +368,9 @@ def _restored(plain: object, field: Field, scope: jax.export.SymbolicScope) -> A
         if isinstance(value, list):
             name, value = value
             cls = annotation.classes[name]
-        return cls(value) if issubclass(cls, enum.Flag) and type(value) is int else cls.__members__[value]
+        return (
+            cls(value)
+            if issubclass(cls, enum.Flag) and type(value) is int
+            else cls.__members__[value]
+        )
     return leaf_value(plain, scope)

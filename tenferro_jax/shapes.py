@@ -72,30 +72,37 @@ class Described:
 
 
 def meta_of(value: Shaped) -> TensorMeta:
-    """The TensorMeta of anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a graph value."""
+    """The TensorMeta of anything with dtype and shape: an array, a tracer, a ShapeDtypeStruct, a
+    graph value.
+    """
     return TensorMeta(canonical_dtype(value.dtype), tuple(value.shape))
 
 
 def canonical_dtype(dtype: jax.typing.DTypeLike) -> Any:
-    """The dtype as JAX stores it (64-bit types narrow while they are off); key dtypes stay unchanged."""
+    """The dtype as JAX stores it (64-bit types narrow while they are off); key dtypes stay
+    unchanged.
+    """
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         return dtype
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def is_jax_dtype(dtype: jax.typing.DTypeLike) -> bool:
-    """Whether JAX has arrays of this dtype: numbers, booleans, small floats and integers, keys; not text, dates or records.
+    """Whether JAX has arrays of this dtype: numbers, booleans, small floats and integers, keys; not
+    text, dates or records.
 
     Example:
       >>> import numpy as np
-      >>> is_jax_dtype(np.dtype("float32")), is_jax_dtype(np.dtype("U3")), is_jax_dtype(np.dtype("object"))
-      (True, False, False)
+      >>> [is_jax_dtype(np.dtype(name)) for name in ("float32", "U3", "object")]
+      [True, False, False]
     """
     if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         return dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX represents as NumPy arrays
         return True
-    return bool(jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+    return bool(
+        jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    )
 
 
 def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
@@ -120,7 +127,8 @@ def require_x64(value: Shaped, where: str) -> None:
             where=where,
             given=f"a {dtype.name} array while 64-bit types are off",
             needed=f"64-bit types on, or a {canonical_dtype(dtype).name} array",
-            fix=f"Run under jax.enable_x64(True), or convert with .astype(np.{canonical_dtype(dtype).name}).",
+            fix=f"Run under jax.enable_x64(True), or convert with "
+            f".astype(np.{canonical_dtype(dtype).name}).",
         )
 
 
@@ -132,7 +140,8 @@ def require_x64_leaves(tree: object, where: str) -> None:
 
 
 def as_operand(value: object, where: str) -> Any:
-    """`as_array` for `apply`, graphs and programs: it refuses 64-bit NumPy arrays while 64-bit types are off.
+    """`as_array` for `apply`, graphs and programs: it refuses 64-bit NumPy arrays while 64-bit
+    types are off.
 
     Raises:
       DTypeError: as `as_array`.
@@ -141,16 +150,21 @@ def as_operand(value: object, where: str) -> Any:
       >>> as_operand([1.0, 2.0], "my_op, input 0").shape
       (2,)
     """
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.itemsize >= 8 and not x64_enabled():
+    if (
+        isinstance(value, np.ndarray | np.generic)
+        and value.dtype.itemsize >= 8
+        and not x64_enabled()
+    ):
         require_x64(value, where)
     return as_array(value, where)
 
 
 def as_array(value: object, where: str) -> Any:
-    """Convert an argument of a function of arrays as `jax.numpy` does: arrays and tracers are kept, NumPy and Python data become arrays.
+    """Convert an argument of a function of arrays as `jax.numpy` does: arrays and tracers are kept,
+    NumPy and Python data become arrays.
 
-    While 64-bit types are off float64 becomes float32 and complex128 complex64; 64-bit integers become 32 bits wide if
-    every value fits (`jax.numpy.asarray` would wrap values that do not fit).
+    While 64-bit types are off float64 becomes float32 and complex128 complex64; 64-bit integers
+    become 32 bits wide if every value fits (`jax.numpy.asarray` would wrap values that do not fit).
 
     Args:
       value: the argument.
@@ -174,7 +188,11 @@ def as_array(value: object, where: str) -> Any:
     if isinstance(value, str | bytes):
         raise _no_array(where, repr(value))
     if isinstance(value, np.ndarray | np.generic):
-        if isinstance(value, np.ma.MaskedArray) or not value.dtype.isnative or not is_jax_dtype(value.dtype):
+        if (
+            isinstance(value, np.ma.MaskedArray)
+            or not value.dtype.isnative
+            or not is_jax_dtype(value.dtype)
+        ):
             fix = "Fill masked entries, and convert to numbers in this machine's byte order."
             raise _no_array(where, f"a {type(value).__name__} of dtype {value.dtype.str}", fix)
         if value.dtype.itemsize < 8 or x64_enabled() or canonical_dtype(value.dtype) == value.dtype:
@@ -196,8 +214,14 @@ def as_array(value: object, where: str) -> Any:
 
 
 def _overflow(where: str, value: object, error: OverflowError) -> DTypeError:
-    """The error for integers that do not fit: into int64, without 64-bit types into int32, or into the dtype of NumPy data."""
-    leaves = [np.ravel(leaf) for leaf in jax.tree.leaves(value) if isinstance(leaf, int | np.integer | np.ndarray)]
+    """The error for integers that do not fit: into int64, without 64-bit types into int32, or into
+    the dtype of NumPy data.
+    """
+    leaves = [
+        np.ravel(leaf)
+        for leaf in jax.tree.leaves(value)
+        if isinstance(leaf, int | np.integer | np.ndarray)
+    ]
     integers = [int(x) for leaf in leaves if leaf.dtype.kind in "iuO" for x in leaf]
     farthest = max(integers, key=lambda x: max(x, ~x), default=0)
     bits = max(farthest, ~farthest).bit_length()
@@ -228,14 +252,22 @@ def _too_wide(where: str, lowest: int, highest: int) -> DTypeError:
     )
 
 
-def _no_array(where: str, given: str, fix: str = "Convert with jax.numpy.asarray first.") -> DTypeError:
-    return DTypeError(where=where, given=given, needed="an array, a number or a list of numbers", fix=fix)
+def _no_array(
+    where: str, given: str, fix: str = "Convert with jax.numpy.asarray first."
+) -> DTypeError:
+    return DTypeError(
+        where=where, given=given, needed="an array, a number or a list of numbers", fix=fix
+    )
 
 
-def solve_sizes(declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]) -> dict[str, SymDim]:
-    """Sizes of the symbols in `declared` input shapes, taken from the `given` shapes; `names` are the names of the inputs in errors.
+def solve_sizes(
+    declared: Sequence[TensorMeta], given: Sequence[TensorMeta], names: Sequence[str]
+) -> dict[str, SymDim]:
+    """Sizes of the symbols in `declared` input shapes, taken from the `given` shapes; `names` are
+    the names of the inputs in errors.
 
-    A symbol gets its size from a dimension that is only this symbol; other dimensions are left to a caller that can solve them.
+    A symbol gets its size from a dimension that is only this symbol; other dimensions are left to a
+    caller that can solve them.
 
     Raises:
       ShapeError, DTypeError: a rank or a dtype differs.
@@ -283,5 +315,7 @@ def is_key(dtype: jax.typing.DTypeLike) -> bool:
 
 def symbol_constraints(metas: Sequence[TensorMeta]) -> tuple[str, ...]:
     """The constraints of the symbols in shapes, as `jax.export.symbolic_shape` takes them."""
-    scope = next((size.scope for meta in metas for size in meta.shape if is_symbolic_dim(size)), None)
+    scope = next(
+        (size.scope for meta in metas for size in meta.shape if is_symbolic_dim(size)), None
+    )
     return () if scope is None else scope_constraints(scope)

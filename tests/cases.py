@@ -66,7 +66,9 @@ class Case:
         return tuple(range(len(self.inputs)))
 
     def scalar(self, *arrays: Any) -> Any:
-        """A smooth scalar of the floating outputs, for gradients; of the integer ones where there are no others."""
+        """A smooth scalar of the floating outputs, for gradients; of the integer ones where there
+        are no others.
+        """
         return _scalar(self(*arrays))
 
     def scalar_oracle(self, *arrays: Any) -> Any:
@@ -86,15 +88,22 @@ class Case:
 
     def batch(self, size: int) -> tuple[np.ndarray, ...]:
         """The inputs with a leading batch axis, every element another."""
-        return tuple(np.stack([x * (1 + 0.2 * i) + 0.1 * i for i in range(size)]) for x in self.inputs)
+        return tuple(
+            np.stack([x * (1 + 0.2 * i) + 0.1 * i for i in range(size)]) for x in self.inputs
+        )
 
     def stacked(self, *batch: Any) -> tuple[np.ndarray, ...]:
         """The oracle's outputs for every element of a batch."""
-        return tuple(np.stack(column) for column in zip(*(self.oracle(*element) for element in zip(*batch))))
+        return tuple(
+            np.stack(column) for column in zip(*(self.oracle(*element) for element in zip(*batch)))
+        )
 
     def stacked_gradients(self, *batch: Any) -> list[np.ndarray]:
         """The oracle's gradients for every element of a batch."""
-        return [np.stack(column) for column in zip(*(self.gradients(*element) for element in zip(*batch)))]
+        return [
+            np.stack(column)
+            for column in zip(*(self.gradients(*element) for element in zip(*batch)))
+        ]
 
 
 _gradients: dict[Any, np.ndarray] = {}
@@ -115,7 +124,14 @@ def _data(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
 
 def _tropical(name: str, equation: str, *shapes: tuple[int, ...]) -> Case:
     op = TropicalEinsum(getattr(ext_tropical, name), equation, Outputs.VALUE_AND_WINNER)
-    return Case("tropical einsum", f"{name} {equation}", op, _data(*shapes), lambda a, b: brute_force(name, equation, a, b), NO_RULES)
+    return Case(
+        "tropical einsum",
+        f"{name} {equation}",
+        op,
+        _data(*shapes),
+        lambda a, b: brute_force(name, equation, a, b),
+        NO_RULES,
+    )
 
 
 X = _data((3, 4))
@@ -124,9 +140,27 @@ CASES = (
     Case("linear", "difference", Difference(), X, lambda x: (np.diff(x, axis=-1),)),
     Case("two inputs", "bilinear", Bilinear(), _data((3, 4), (4, 2)), lambda x, w: (x @ w,)),
     Case("two outputs", "sine and cosine", SineAndCosine(), X, lambda x: (np.sin(x), np.cos(x))),
-    Case("one integer output", "max and index", MaxAndIndex(), X, lambda x: (x.max(-1), x.argmax(-1).astype(np.int32))),
-    Case("integer outputs", "ranks", Ranks(), X, lambda x: (x.argsort(-1).argsort(-1).astype(np.int32),)),
-    Case("own batched form", "cumulative product", CumulativeProduct(), X, lambda x: (np.cumprod(x, 0),)),
+    Case(
+        "one integer output",
+        "max and index",
+        MaxAndIndex(),
+        X,
+        lambda x: (x.max(-1), x.argmax(-1).astype(np.int32)),
+    ),
+    Case(
+        "integer outputs",
+        "ranks",
+        Ranks(),
+        X,
+        lambda x: (x.argsort(-1).argsort(-1).astype(np.int32),),
+    ),
+    Case(
+        "own batched form",
+        "cumulative product",
+        CumulativeProduct(),
+        X,
+        lambda x: (np.cumprod(x, 0),),
+    ),
     Case(
         "batch level",
         "mapped max and index",
@@ -138,9 +172,17 @@ CASES = (
     Case("kernel only", "kernel cosine", KernelCosine(), X, lambda x: (np.cos(x),)),
     Case("declined lowering", "softplus", Softplus(), X, lambda x: (np.logaddexp(x, 0),)),
     Case("host only", "host tanh", HostTanh(), X, lambda x: (np.tanh(x),)),
-    Case("host only, output sharding stated", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)),
+    Case(
+        "host only, output sharding stated", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)
+    ),
     Case("host only, linear", "host cumulate", HostCumulate(), X, lambda x: (np.cumsum(x, -1),)),
-    Case("host only, two inputs", "host product", HostProduct(), _data((3, 4), (3, 4)), lambda x, y: (x * y,)),
+    Case(
+        "host only, two inputs",
+        "host product",
+        HostProduct(),
+        _data((3, 4), (3, 4)),
+        lambda x, y: (x * y,),
+    ),
     # min_plus is max_plus of what is negated; tests/ext_tropical has it.
     _tropical("max_plus", "bij,bjk->kbi", (2, 3, 2), (2, 2, 2)),
     _tropical("max_mul", "kji,ljk->il", (2, 2, 2), (3, 2, 2)),

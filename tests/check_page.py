@@ -15,10 +15,25 @@ HEADING = "## The checks\n"
 def listed():
     """A row for each check: its law, name, clauses, and what it does."""
     rows = [
-        f"| {check.law} | `{check.name}` | {', '.join(check.clauses)} | {' '.join(inspect.getdoc(check.run).split())} |" for check in CHECKS
+        f"| {check.law} | `{check.name}` | {', '.join(check.clauses)} | "
+        f"{' '.join(inspect.getdoc(check.run).split())} |"
+        for check in CHECKS
     ]
-    written = "Written by `python -m tests.check_page` from the kit; the clauses are those of [the contract](../spec/extension_op.md)."
-    return "\n".join(["", written, "", "| law | check | clauses | what it does |", "|---|---|---|---|", *rows, ""])
+    written = (
+        "Written by `python -m tests.check_page` from the kit; the clauses are those of "
+        "[the contract](../spec/extension_op.md)."
+    )
+    return "\n".join(
+        [
+            "",
+            written,
+            "",
+            "| law | check | clauses | what it does |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
 
 
 def page():

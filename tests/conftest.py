@@ -1,4 +1,6 @@
-"""Strict numerics for every test: x64 on, no implicit promotion of dtypes or ranks, warnings are errors, eight devices."""
+"""Strict numerics for every test: x64 on, no implicit promotion of dtypes or ranks, warnings are
+errors, eight devices.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,17 @@ import sys
 import tempfile
 
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    # What one run compiles it compiles once: pytest's workers and the processes that tests start share a folder, empty at first.
+    # What one run compiles it compiles once: pytest's workers and the processes that tests start
+    # share a folder, empty at first.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="tenferro_jax_tests_")
-    os.environ |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    os.environ |= {
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 
 import chex
 import hypothesis
@@ -28,7 +36,8 @@ hypothesis.settings.register_profile("fixed sample", derandomize=True, deadline=
 hypothesis.settings.register_profile("all", deadline=None, database=None)
 hypothesis.settings.load_profile("all" if ALL else "fixed sample")
 
-# LLVM's optimiser takes a third of the time, and is not what the tests outside ext_tropical judge; `make test-all` runs with it.
+# LLVM's optimiser takes a third of the time, and is not what the tests outside ext_tropical judge;
+# `make test-all` runs with it.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not ALL))
 jax.config.update("jax_disable_most_optimizations", not ALL)
 jax.config.update("jax_enable_x64", True)
@@ -45,7 +54,9 @@ def memory() -> int:
         with open("/proc/self/statm") as pages:
             return int(pages.read().split()[1]) * resource.getpagesize()
     except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,7 +79,9 @@ def _optimise_kernels(request):
 
 @pytest.fixture(autouse=True)
 def _count_traces_anew():
-    """chex.assert_max_traces knows a function by its text: the next case of a test is no second trace."""
+    """chex.assert_max_traces knows a function by its text: the next case of a test is no second
+    trace.
+    """
     chex.clear_trace_counter()
 
 

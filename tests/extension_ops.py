@@ -80,7 +80,12 @@ class Bilinear(ExtensionOp):
     def infer_output_meta(self, inputs):
         x, w = inputs
         if x.dtype != w.dtype:
-            raise DTypeError(where=self.family_id, given=f"{x} and {w}", needed="one dtype", fix="Convert one of them.")
+            raise DTypeError(
+                where=self.family_id,
+                given=f"{x} and {w}",
+                needed="one dtype",
+                fix="Convert one of them.",
+            )
         require_equal(x.shape[-1], w.shape[0])
         return [(x.dtype, (*x.shape[:-1], *w.shape[1:]))]
 
@@ -94,7 +99,9 @@ class BilinearRule(ExtensionAdRule):
 
     def linearize(self, op, primals, outputs, tangents):
         (x, w), (tx, tw) = primals, tangents
-        parts = ([] if tx is None else [apply(op, tx, w)[0]]) + ([] if tw is None else [apply(op, x, tw)[0]])
+        parts = ([] if tx is None else [apply(op, tx, w)[0]]) + (
+            [] if tw is None else [apply(op, x, tw)[0]]
+        )
         return [sum(parts[1:], parts[0])]
 
     def transpose_rule(self, op, cotangents, inputs):
@@ -200,7 +207,9 @@ HostTanhRule = made(
     "HostTanhRule",
     ExtensionAdRule,
     family_id=HostTanh.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [(1 - outputs[0] * outputs[0]) * tangents[0]],
+    linearize=lambda self, op, primals, outputs, tangents: [
+        (1 - outputs[0] * outputs[0]) * tangents[0]
+    ],
 )
 
 
@@ -234,12 +243,16 @@ class HostProductRule(ExtensionAdRule):
 
     def linearize(self, op, primals, outputs, tangents):
         (x, y), (tx, ty) = primals, tangents
-        parts = ([] if tx is None else [*apply(op, tx, y)]) + ([] if ty is None else [*apply(op, x, ty)])
+        parts = ([] if tx is None else [*apply(op, tx, y)]) + (
+            [] if ty is None else [*apply(op, x, ty)]
+        )
         return [sum(parts[1:], parts[0])]
 
     def transpose_rule(self, op, cotangents, inputs):
         (x, y), ct = inputs, cotangents[0]
-        return [*apply(op, ct, y), None] if isinstance(x, LinearInput) else [None, *apply(op, ct, x)]
+        return (
+            [*apply(op, ct, y), None] if isinstance(x, LinearInput) else [None, *apply(op, ct, x)]
+        )
 
 
 SineAndCosine = made(
@@ -268,7 +281,12 @@ Ranks = made(
 )
 
 
-RanksRule = made("RanksRule", ExtensionAdRule, family_id=Ranks.family_id, linearize=lambda self, op, primals, outputs, tangents: [None])
+RanksRule = made(
+    "RanksRule",
+    ExtensionAdRule,
+    family_id=Ranks.family_id,
+    linearize=lambda self, op, primals, outputs, tangents: [None],
+)
 
 
 @dataclass(frozen=True)
@@ -290,7 +308,9 @@ CumulativeProductRule = made(
     "CumulativeProductRule",
     ExtensionAdRule,
     family_id=CumulativeProduct.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)],
+    linearize=lambda self, op, primals, outputs, tangents: [
+        outputs[0] * jnp.cumsum(tangents[0] / primals[0], op.axis)
+    ],
 )
 
 
@@ -300,7 +320,9 @@ Softplus = made(
     family_id="test-package.softplus.v1",
     standard=False,
     infer_output_meta=lambda self, inputs: inputs,
-    lower_to_standard_ops=lambda self, x: [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None,
+    lower_to_standard_ops=lambda self, x: (
+        [jnp.logaddexp(x, jnp.zeros_like(x))] if self.standard else None
+    ),
     eager_execute=lambda self, x: [np.logaddexp(x, np.zeros_like(x))],
     __doc__="""log(1 + exp(x)), with a lowering that declines unless `standard`, and a host form.""",
 )
@@ -310,12 +332,16 @@ SoftplusRule = made(
     "SoftplusRule",
     ExtensionAdRule,
     family_id=Softplus.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: [jax.nn.sigmoid(primals[0]) * tangents[0]],
+    linearize=lambda self, op, primals, outputs, tangents: [
+        jax.nn.sigmoid(primals[0]) * tangents[0]
+    ],
 )
 
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))
-ALL_RUNTIMES = RUNTIMES.merge(ExtensionRuntimeSet(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)])))
+ALL_RUNTIMES = RUNTIMES.merge(
+    ExtensionRuntimeSet(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]))
+)
 RULES = ExtensionRuleSet(
     ScaledSquareRule(),
     HostCumulateRule(),

@@ -1,8 +1,10 @@
-"""Writes the golden files of a version of graph bytes that are not there yet; a file that is there is never written again.
+"""Writes the golden files of a version of graph bytes that are not there yet; a file that is there
+is never written again.
 
 JAX_ENABLE_X64=1 python -m tests.golden_graphs VERSION
 
-Each graph has, beside it, the arrays that go in and those that NumPy says come out, where there is an oracle.
+Each graph has, beside it, the arrays that go in and those that NumPy says come out, where there is
+an oracle.
 """
 
 import pathlib
@@ -24,7 +26,16 @@ from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of, regis
 from .ops.test_vocabulary import CASES as OP_CASES
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
-NAMED = ("pytrees", "classes", "control flow", "gradient of control flow", "symbolic", "guarded", "batched by hand", "every leaf")
+NAMED = (
+    "pytrees",
+    "classes",
+    "control flow",
+    "gradient of control flow",
+    "symbolic",
+    "guarded",
+    "batched by hand",
+    "every leaf",
+)
 
 
 def graph_of(applications):
@@ -36,12 +47,22 @@ def graph_of(applications):
 
 
 def room(ops):
-    """(graph, inputs, wanted outputs) of the cases of a room; NumPy's results where there is an oracle, else those of the op."""
+    """(graph, inputs, wanted outputs) of the cases of a room; NumPy's results where there is an
+    oracle, else those of the op.
+    """
     cases = [case for case in OP_CASES if type(case[0]) in ops]
-    cases += [(op, inputs, lambda *xs, op=op: call(op, [jnp.asarray(x) for x in xs])) for op, inputs in KEYED_CASES if type(op) in ops]
+    cases += [
+        (op, inputs, lambda *xs, op=op: call(op, [jnp.asarray(x) for x in xs]))
+        for op, inputs in KEYED_CASES
+        if type(op) in ops
+    ]
     cases = [case for case in cases if not isinstance(case[0], ValidateNonsingular)]
     wanted = [out for _, inputs, oracle in cases for out in several(oracle(*inputs))]
-    return graph_of([(op, inputs) for op, inputs, _ in cases]), [x for _, inputs, _ in cases for x in inputs], wanted
+    return (
+        graph_of([(op, inputs) for op, inputs, _ in cases]),
+        [x for _, inputs, _ in cases for x in inputs],
+        wanted,
+    )
 
 
 def several(outs):
@@ -49,14 +70,26 @@ def several(outs):
 
 
 def families():
-    """(name, graph, inputs, wanted outputs) for each extension family: the tropical ones, and those that the tests publish."""
+    """(name, graph, inputs, wanted outputs) for each extension family: the tropical ones, and those
+    that the tests publish.
+    """
     for case in {op_of(case).family_id: case for case in EXTENSION_CASES}.values():
-        yield op_of(case).family_id, graph_of([(case.op, case.inputs)]), case.inputs, several(case.oracle(*case.inputs))
+        yield (
+            op_of(case).family_id,
+            graph_of([(case.op, case.inputs)]),
+            case.inputs,
+            several(case.oracle(*case.inputs)),
+        )
     x = np.arange(4.0).reshape(2, 2)
     log = ext_tropical.LogEinsum(1.0, "ij,jk->ik")
     yield log.family_id, graph_of([(log, (x, x))]), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     split = jax.grad(lambda a: ext_tropical.tropical_einsum("ij,jk->ik", a, x, ties="split").sum())
-    yield "tenferro-ext-tropical.weighted_sum.v1", trace(split, x), (x,), [np.array([[0.0, 2.0], [0.0, 2.0]])]
+    yield (
+        "tenferro-ext-tropical.weighted_sum.v1",
+        trace(split, x),
+        (x,),
+        [np.array([[0.0, 2.0], [0.0, 2.0]])],
+    )
 
 
 def items():
@@ -79,7 +112,11 @@ def items():
 
 def plain(array):
     """An array in a dtype that a .npz file keeps: keys as their data."""
-    array = jax.random.key_data(array) if jax.dtypes.issubdtype(jnp.asarray(array).dtype, jax.dtypes.prng_key) else array
+    array = (
+        jax.random.key_data(array)
+        if jax.dtypes.issubdtype(jnp.asarray(array).dtype, jax.dtypes.prng_key)
+        else array
+    )
     return np.asarray(array)
 
 
@@ -99,7 +136,9 @@ def main(version):
             print(f"kept    {path.name}")
             continue
         if wanted is not None:
-            arrays = {f"in_{i:03}": plain(x) for i, x in enumerate(inputs)} | {f"out_{i:03}": plain(x) for i, x in enumerate(wanted)}
+            arrays = {f"in_{i:03}": plain(x) for i, x in enumerate(inputs)} | {
+                f"out_{i:03}": plain(x) for i, x in enumerate(wanted)
+            }
             np.savez_compressed(path.with_suffix(".npz"), **arrays)
         print(f"written {path.name}, {path.stat().st_size} bytes")
 

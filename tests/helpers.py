@@ -12,12 +12,18 @@ import pytest
 from tenferro_jax.extension import ExtensionOp
 
 
-def made(name: str, base: type = ExtensionOp, /, fields: Mapping[str, Any] | None = None, **members: Any) -> Any:
-    """A class below `base` with these members, as a class statement makes it; with fields, a frozen dataclass."""
+def made(
+    name: str, base: type = ExtensionOp, /, fields: Mapping[str, Any] | None = None, **members: Any
+) -> Any:
+    """A class below `base` with these members, as a class statement makes it; with fields, a frozen
+    dataclass.
+    """
     members["__module__"] = sys._getframe(1).f_globals["__name__"]
     if fields is None:
         return type(name, (base,), members)
-    return dataclasses.make_dataclass(name, fields.items(), bases=(base,), namespace=members, frozen=True)
+    return dataclasses.make_dataclass(
+        name, fields.items(), bases=(base,), namespace=members, frozen=True
+    )
 
 
 def ends_in(
@@ -25,7 +31,9 @@ def ends_in(
     kind: type[BaseException] | tuple[type[BaseException], ...],
     match: str | None = None,
 ) -> Any:
-    """Each call ends in an error of this kind, with `match` in its text; what pytest knows of the last one."""
+    """Each call ends in an error of this kind, with `match` in its text; what pytest knows of the
+    last one.
+    """
     for call in [calls] if callable(calls) else calls:
         with pytest.raises(kind, match=match) as error:
             call()

@@ -1,4 +1,6 @@
-"""The size of the house, in figures: `python -m tests.house`, before and after a change that is to make it smaller."""
+"""The size of the house, in figures: `python -m tests.house`, before and after a change that is to
+make it smaller.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,16 @@ def _parsed(path: pathlib.Path) -> ast.Module:
 def parameters(paths: list[pathlib.Path]) -> tuple[int, int]:
     """How many annotated parameters have Any in their annotation, and how many there are."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    found = [a for p in paths for f in ast.walk(_parsed(p)) if isinstance(f, functions) for a in ast.walk(f.args)]
-    annotations = [a.annotation for a in found if isinstance(a, ast.arg) and a.annotation is not None]
+    found = [
+        a
+        for p in paths
+        for f in ast.walk(_parsed(p))
+        if isinstance(f, functions)
+        for a in ast.walk(f.args)
+    ]
+    annotations = [
+        a.annotation for a in found if isinstance(a, ast.arg) and a.annotation is not None
+    ]
     return sum("Any" in ast.unparse(annotation) for annotation in annotations), len(annotations)
 
 
@@ -40,16 +50,30 @@ def table() -> list[tuple[str, str]]:
     names = collections.Counter(path.name for path in house if path.name != "__init__.py")
     lines = {path: path.read_text().splitlines() for path in house}
     longest = max(lines, key=lambda path: len(lines[path]))
-    errors = [n for n in ast.walk(_parsed(ROOT / "tenferro_jax/errors.py")) if isinstance(n, ast.ClassDef)]
+    errors = [
+        n for n in ast.walk(_parsed(ROOT / "tenferro_jax/errors.py")) if isinstance(n, ast.ClassDef)
+    ]
     of_any, every = parameters(house)
     return [
-        ("statements in " + " + ".join(PACKAGES), " + ".join(str(statements(sources(package))) for package in PACKAGES)),
+        (
+            "statements in " + " + ".join(PACKAGES),
+            " + ".join(str(statements(sources(package))) for package in PACKAGES),
+        ),
         ("files", str(len(house))),
         ("file names that occur twice", str(sum(count > 1 for count in names.values()))),
-        *((f"names that {door} exports", str(len(importlib.import_module(door).__all__))) for door in DOORS),
+        *(
+            (f"names that {door} exports", str(len(importlib.import_module(door).__all__)))
+            for door in DOORS
+        ),
         ("error classes", str(len(errors))),
-        ("parameters with Any in the annotation", f"{of_any} of {every}, {100 * of_any / every:.0f} %"),
-        ("lines of more than 100 columns", str(sum(len(line) > 100 for text in lines.values() for line in text))),
+        (
+            "parameters with Any in the annotation",
+            f"{of_any} of {every}, {100 * of_any / every:.0f} %",
+        ),
+        (
+            "lines of more than 100 columns",
+            str(sum(len(line) > 100 for text in lines.values() for line in text)),
+        ),
         ("longest file", f"{len(lines[longest])} lines, {longest.relative_to(ROOT)}"),
         ("statements in tests", str(statements(sources("tests")))),
     ]

@@ -1,12 +1,15 @@
-"""How much the tests notice: a seeded sample of small mistakes in the code, and which tier of the tests tells of each.
+"""How much the tests notice: a seeded sample of small mistakes in the code, and which tier of the
+tests tells of each.
 
     pip install -e '.[mutants]'
-    python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--tier quick] [--jobs 1]
+    python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--tier quick]
+    [--jobs 1]
 
-RESULTS.jsonl has a line for each mutant and is kept outside the repository: a run that was stopped goes on where it was. The first run
-of a tier runs its tests once under coverage and keeps, beside the results, which test runs which line. A mutant is judged by the tests
-that run its line, in a copy of the repository, so that the tree stays as it is. Then the same RESULTS.jsonl with --tier slow: those that
-the quick tests let live are judged by the slow tests.
+RESULTS.jsonl has a line for each mutant and is kept outside the repository: a run that was stopped
+goes on where it was. The first run of a tier runs its tests once under coverage and keeps, beside
+the results, which test runs which line. A mutant is judged by the tests that run its line, in a
+copy of the repository, so that the tree stays as it is. Then the same RESULTS.jsonl with --tier
+slow: those that the quick tests let live are judged by the slow tests.
 """
 
 from __future__ import annotations
@@ -38,19 +41,28 @@ MUTATED = (
 )
 MOST_OTHERS = 150
 SWAPS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Add: ast.Sub, ast.Sub: ast.Add,
+    ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
     ast.And: ast.Or, ast.Or: ast.And, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 
 
 def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """(the node, what is done to it) for every mistake that can be made in a module; texts and annotations are left as they are."""
+    """(the node, what is done to it) for every mistake that can be made in a module; texts and
+    annotations are left as they are.
+    """
     kept = {id(part) for node in ast.walk(tree) for part in _never_run(node)}
     for node in ast.walk(tree):
-        if id(node) in kept or any(id(part) in kept for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)):
+        if id(node) in kept or any(
+            id(part) in kept for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)
+        ):
             continue
-        if isinstance(node, ast.Compare | ast.BinOp | ast.BoolOp) and type(_operator(node)) in SWAPS:
+        if (
+            isinstance(node, ast.Compare | ast.BinOp | ast.BoolOp)
+            and type(_operator(node)) in SWAPS
+        ):
             yield node, "swap"
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
             yield node, "drop"
@@ -60,7 +72,9 @@ def mutations(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             yield node, "turn"
         elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
             yield node, "return None"
-        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Raise) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        ):
             yield node, "delete"
 
 
@@ -108,7 +122,11 @@ def mutated(source: str, number: int) -> tuple[str, range, str]:
         tree = _Replace(node, new).visit(tree)
         node = new
     text = ast.unparse(ast.fix_missing_locations(tree))
-    return text, range(old.lineno, old.end_lineno + 1), f"{kind}: {ast.unparse(old)[:80]} -> {ast.unparse(node)[:80]}"
+    return (
+        text,
+        range(old.lineno, old.end_lineno + 1),
+        f"{kind}: {ast.unparse(old)[:80]} -> {ast.unparse(node)[:80]}",
+    )
 
 
 class _Replace(ast.NodeTransformer):
@@ -124,19 +142,45 @@ def sample(count: int, seed: int) -> list[tuple[str, int]]:
     everything = [
         (path.relative_to(ROOT).as_posix(), number)
         for place in MUTATED
-        for path in sorted((ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else [ROOT / place])
+        for path in sorted(
+            (ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else [ROOT / place]
+        )
         for number, _ in enumerate(mutations(ast.parse(path.read_text())))
     ]
     return random.Random(seed).sample(everything, count)
 
 
-def told_by(batches: list[list[str]], repository: pathlib.Path, environment: dict[str, str], seconds: float) -> str | None:
-    """The first of these tests that fails, or how else a batch of them ended; None where every test passed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "-p", "no:xdist", "-p", "no:cov", "@_tests.txt"]
+def told_by(
+    batches: list[list[str]], repository: pathlib.Path, environment: dict[str, str], seconds: float
+) -> str | None:
+    """The first of these tests that fails, or how else a batch of them ended; None where every test
+    passed.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-rfE",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cov",
+        "@_tests.txt",
+    ]
     for tests in filter(None, batches):
         (repository / "_tests.txt").write_text("\n".join(tests))
         try:
-            done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+            done = subprocess.run(
+                command,
+                cwd=repository,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return "the time limit"
         if done.returncode != 0:
@@ -146,9 +190,14 @@ def told_by(batches: list[list[str]], repository: pathlib.Path, environment: dic
 
 
 def _environment(repository: pathlib.Path, results: pathlib.Path) -> dict[str, str]:
-    """That of a run in this copy: no bytecode is kept, and what one mutant's tests compile the next one's need not."""
+    """That of a run in this copy: no bytecode is kept, and what one mutant's tests compile the next
+    one's need not.
+    """
     compiled = str(results.with_suffix(".compiled").resolve())
-    cache = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": compiled,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     cache |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     return os.environ | cache | {"PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -160,44 +209,86 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
 
 
 class Reach:
-    """Which tests of a tier run which lines, the quickest test first; by one run under coverage, kept beside the results."""
+    """Which tests of a tier run which lines, the quickest test first; by one run under coverage,
+    kept beside the results.
+    """
 
     def __init__(self, repository: pathlib.Path, tier: str, results: pathlib.Path):
         data, times = results.with_suffix(f".{tier}.coverage"), results.with_suffix(f".{tier}.xml")
         if not times.exists():
             marks = "not slow" if tier == "quick" else "slow"
-            packages = ["--cov=tenferro_jax", "--cov=ext_tropical", "--cov-context=test", "--cov-report="]
-            command = [sys.executable, "-m", "pytest", "-n", "auto", "-m", marks, *packages, f"--junitxml={times.resolve()}"]
+            packages = [
+                "--cov=tenferro_jax",
+                "--cov=ext_tropical",
+                "--cov-context=test",
+                "--cov-report=",
+            ]
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-n",
+                "auto",
+                "-m",
+                marks,
+                *packages,
+                f"--junitxml={times.resolve()}",
+            ]
             environment = _environment(repository, results) | {"COVERAGE_FILE": str(data.resolve())}
             subprocess.run(command, cwd=repository, env=environment, check=False)
-        self.times = {_node(case): float(case.attrib["time"]) for case in ElementTree.parse(times).iter("testcase") if not len(case)}
+        self.times = {
+            _node(case): float(case.attrib["time"])
+            for case in ElementTree.parse(times).iter("testcase")
+            if not len(case)
+        }
         self.data = coverage.CoverageData(str(data))
         self.data.read()
-        self.files = {name.rsplit("/repository/", 1)[1]: name for name in self.data.measured_files()}
+        self.files = {
+            name.rsplit("/repository/", 1)[1]: name for name in self.data.measured_files()
+        }
         reaching = {self._test(context) for context in self.data.measured_contexts()}
-        self.elsewhere = [test for test, time in self.times.items() if test not in reaching and time > 1]  # in processes of their own
-        every = [contexts for name in self.files.values() for contexts in self.data.contexts_by_lineno(name).values()]
-        self.lines = collections.Counter(self._test(context) for contexts in every for context in contexts)
+        self.elsewhere = [
+            test for test, time in self.times.items() if test not in reaching and time > 1
+        ]  # in processes of their own
+        every = [
+            contexts
+            for name in self.files.values()
+            for contexts in self.data.contexts_by_lineno(name).values()
+        ]
+        self.lines = collections.Counter(
+            self._test(context) for contexts in every for context in contexts
+        )
 
     @staticmethod
     def _test(context: str) -> str:
         return context.rsplit("|", 1)[0]
 
     def batches(self, file: str, lines: range) -> list[list[str]]:
-        """Those that run one of these lines, or the file where it runs as the module is imported, in two batches.
+        """Those that run one of these lines, or the file where it runs as the module is imported,
+        in two batches.
 
-        The likeliest to fail are those of two files of tests, which run the least else. Of the others so many are taken that a mutant
-        takes minutes, not the time of the tier: what they let live may be told of by another test.
+        The likeliest to fail are those of two files of tests, which run the least else. Of the
+        others so many are taken that a mutant takes minutes, not the time of the tier: what they
+        let live may be told of by another test.
         """
         by_line = self.data.contexts_by_lineno(self.files[file]) if file in self.files else {}
-        here = {self._test(context) for line in lines for context in by_line.get(line, ())} & self.times.keys()
+        here = {
+            self._test(context) for line in lines for context in by_line.get(line, ())
+        } & self.times.keys()
         if not here:
-            here = {self._test(context) for contexts in by_line.values() for context in contexts} & self.times.keys()
-        files = list(dict.fromkeys(test.split("::")[0] for test in sorted(here, key=self.lines.__getitem__)))[:2]
+            here = {
+                self._test(context) for contexts in by_line.values() for context in contexts
+            } & self.times.keys()
+        files = list(
+            dict.fromkeys(test.split("::")[0] for test in sorted(here, key=self.lines.__getitem__))
+        )[:2]
         first = sorted(here, key=lambda test: (test.split("::")[0] not in files, self.times[test]))
         cut = sum(test.split("::")[0] in files for test in here)
         others = sorted(first[cut:], key=self.lines.__getitem__)[:MOST_OTHERS]
-        return [first[:cut], sorted([*others, *self.elsewhere], key=lambda test: (self.times[test], test))]
+        return [
+            first[:cut],
+            sorted([*others, *self.elsewhere], key=lambda test: (self.times[test], test)),
+        ]
 
 
 def _node(case: ElementTree.Element) -> str:
@@ -205,14 +296,20 @@ def _node(case: ElementTree.Element) -> str:
     return case.attrib["classname"].replace(".", "/") + ".py::" + case.attrib["name"]
 
 
-def judged(file: str, number: int, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace) -> dict:
-    """What became of one mutant: its line, what was done, and the test that told of it, if any did."""
+def judged(
+    file: str, number: int, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace
+) -> dict:
+    """What became of one mutant: its line, what was done, and the test that told of it,
+    if any did.
+    """
     source = (ROOT / file).read_text()
     text, lines, what = mutated(source, number)
     batches = reach.batches(file, lines)
     (repository / file).write_text(text)
     try:
-        killer = told_by(batches, repository, _environment(repository, arguments.results), arguments.seconds)
+        killer = told_by(
+            batches, repository, _environment(repository, arguments.results), arguments.seconds
+        )
     finally:
         (repository / file).write_text(source)
     found = {"tier": arguments.tier, "tests": sum(map(len, batches)), "killed by": killer}
@@ -221,16 +318,28 @@ def judged(file: str, number: int, repository: pathlib.Path, reach: Reach, argum
 
 def main() -> None:
     """Judge the mutants that RESULTS does not have yet, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=600, help="the most that the tests of one mutant may take")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="the most that the tests of one mutant may take"
+    )
     parser.add_argument("--tier", choices=["quick", "slow"], default="quick")
     parser.add_argument("--jobs", type=int, default=1, help="how many mutants are judged at once")
     arguments = parser.parse_args()
-    rows = [json.loads(row) for row in arguments.results.read_text().splitlines()] if arguments.results.exists() else []
-    done = {(row["file"], row["number"]) for row in rows if row["tier"] == arguments.tier or row["killed by"]}
+    rows = (
+        [json.loads(row) for row in arguments.results.read_text().splitlines()]
+        if arguments.results.exists()
+        else []
+    )
+    done = {
+        (row["file"], row["number"])
+        for row in rows
+        if row["tier"] == arguments.tier or row["killed by"]
+    }
     left = [mutant for mutant in sample(arguments.count, arguments.seed) if mutant not in done]
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(pathlib.Path(folder, str(job))) for job in range(arguments.jobs)]
@@ -246,15 +355,28 @@ def main() -> None:
             finally:
                 free.put(repository)
 
-        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool, arguments.results.open("a") as results:
-            for judgement in concurrent.futures.as_completed([pool.submit(judge, mutant) for mutant in left]):
+        with (
+            concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool,
+            arguments.results.open("a") as results,
+        ):
+            for judgement in concurrent.futures.as_completed(
+                [pool.submit(judge, mutant) for mutant in left]
+            ):
                 row = judgement.result()
                 rows.append(row)
                 print(json.dumps(row), file=results, flush=True)
-                print(f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}", flush=True)
-    quick = {(row["file"], row["number"]) for row in rows if row["killed by"] and row["tier"] == "quick"}
+                print(
+                    f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}",
+                    flush=True,
+                )
+    quick = {
+        (row["file"], row["number"]) for row in rows if row["killed by"] and row["tier"] == "quick"
+    }
     killed = {(row["file"], row["number"]) for row in rows if row["killed by"]}
-    print(f"{arguments.count} mutants: the quick tests tell of {len(quick)}, all tests of {len(killed)} of those judged")
+    print(
+        f"{arguments.count} mutants: the quick tests tell of {len(quick)}, all tests of "
+        f"{len(killed)} of those judged"
+    )
 
 
 if __name__ == "__main__":

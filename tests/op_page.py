@@ -37,7 +37,11 @@ LIMITATIONS = (
         "it is a plan of several contractions",
         "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and similar ops",
     ),
-    ("FullPivLuSolve (tenferro-rs)", "XLA has no LU with full pivoting", "`Solve` (partial pivoting), or `Qr(pivoting=True)`"),
+    (
+        "FullPivLuSolve (tenferro-rs)",
+        "XLA has no LU with full pivoting",
+        "`Solve` (partial pivoting), or `Qr(pivoting=True)`",
+    ),
     (
         "DynamicTruncate (tenferro-rs)",
         "XLA has no shape that depends on a value",
@@ -63,7 +67,11 @@ LIMITATIONS = (
         "no op in tenferro-rs and no derivative in JAX",
         "`Unsupported`",
     ),
-    ("rng_uniform", "its result is not a function of its inputs", "`Unsupported`; use keys: jax.random"),
+    (
+        "rng_uniform",
+        "its result is not a function of its inputs",
+        "`Unsupported`; use keys: jax.random",
+    ),
     (
         "collectives (psum, all_gather, axis_index, ...), shard_map",
         "a graph does not say how or where it runs",
@@ -77,11 +85,20 @@ LIMITATIONS = (
     (
         "platform_index: lax.platform_dependent with branches for cpu, cuda, rocm or tpu",
         "a graph does not say how or where it runs",
-        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's own choices for Pallas kernels are traced",
+        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's "
+        "own choices for Pallas kernels are traced",
     ),
-    ("`jax.debug.print` inside a traced function", "a graph has no effects", "the print is dropped; print outside the graph"),
+    (
+        "`jax.debug.print` inside a traced function",
+        "a graph has no effects",
+        "the print is dropped; print outside the graph",
+    ),
     ("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
-    ("explicit shardings inside a traced function", "a graph does not say how or where it runs", "`Unsupported`; shard the arguments"),
+    (
+        "explicit shardings inside a traced function",
+        "a graph does not say how or where it runs",
+        "`Unsupported`; shard the arguments",
+    ),
     (
         "placements (`device_put`) inside a traced function",
         "a graph does not say how or where it runs",
@@ -92,33 +109,63 @@ LIMITATIONS = (
         "each order needs a separate graph",
         "`Unsupported` when the fourth derivative is taken; trace the derivative of the function",
     ),
-    ("accuracy tolerances of elementwise functions", "only AccuracyMode can be a payload", "`Unsupported` from `trace`"),
+    (
+        "accuracy tolerances of elementwise functions",
+        "only AccuracyMode can be a payload",
+        "`Unsupported` from `trace`",
+    ),
 )
-"""Ops that tenferro-rs or JAX has and this project does not: subject, reason, what to do instead."""
+"""Ops that tenferro-rs or JAX has and this project does not: subject, reason, what to do
+instead.
+"""
 
 
 def graph(fn):
     """The graph of a function of float64 scalars."""
     builder = GraphBuilder()
-    inputs = [builder.input(TensorMeta(np.dtype("float64"), ())) for _ in inspect.signature(fn).parameters]
+    inputs = [
+        builder.input(TensorMeta(np.dtype("float64"), ())) for _ in inspect.signature(fn).parameters
+    ]
     outs = builder.inline(fn, *inputs)
     return builder.build(outs if isinstance(outs, tuple) else [outs])
 
 
-NAMES = {"np": np, "jnp": jnp, "graph": graph, "Direction": logic.Direction, **{op.__name__: op for op in VOCABULARY}}
+NAMES = {
+    "np": np,
+    "jnp": jnp,
+    "graph": graph,
+    "Direction": logic.Direction,
+    **{op.__name__: op for op in VOCABULARY},
+}
 
 
 def facts(op):
-    """(semantics, constraints, gradient, example) of an op, from its docstring and those of its bases."""
+    """(semantics, constraints, gradient, example) of an op, from its docstring and those of its
+    bases.
+    """
     text = inspect.getdoc(op)
     body, example = text.split("\nExample: ")
     body, gradient = body.split("\nGradient: ")
     head = re.split(r"(?=\bC\d: )", body, maxsplit=1)
-    inherited = [m for base in reversed(op.__mro__[1:]) for m in re.findall(r"C\d: .*", vars(base).get("__doc__") or "", re.DOTALL)]
+    inherited = [
+        m
+        for base in reversed(op.__mro__[1:])
+        for m in re.findall(r"C\d: .*", vars(base).get("__doc__") or "", re.DOTALL)
+    ]
     own = head[1] if len(head) > 1 else ""
-    numbered = {m[:2]: m for part in (*inherited, own) for m in re.split(r"\s*(?=\bC\d: )", part.strip()) if m}
-    join = lambda s: " ".join(s.split())  # noqa: E731
-    return join(head[0]), join(" ".join(numbered[k] for k in sorted(numbered))), join(gradient), join(example)
+    numbered = {
+        m[:2]: m
+        for part in (*inherited, own)
+        for m in re.split(r"\s*(?=\bC\d: )", part.strip())
+        if m
+    }
+    join = lambda s: " ".join(s.split())
+    return (
+        join(head[0]),
+        join(" ".join(numbered[k] for k in sorted(numbered))),
+        join(gradient),
+        join(example),
+    )
 
 
 def count(number):
@@ -146,10 +193,15 @@ def page():
     """The whole page."""
     parts = [HEAD.format(count=len(VOCABULARY))]
     for title, ops in ROOMS.items():
-        parts.append(f"## {title}\n\n| op | payload | n | semantics | constraints | gradient | example |\n|---|---|---|---|---|---|---|")
+        parts.append(
+            f"## {title}\n\n| op | payload | n | semantics | constraints | gradient | example "
+            f"|\n|---|---|---|---|---|---|---|"
+        )
         parts[-1] += "\n" + "\n".join(map(row, ops)) + "\n"
     parts.append("## What is not there\n\n| subject | reason | instead |\n|---|---|---|")
-    parts[-1] += "\n" + "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS) + "\n"
+    parts[-1] += (
+        "\n" + "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS) + "\n"
+    )
     return "\n".join(parts)
 
 

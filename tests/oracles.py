@@ -58,10 +58,14 @@ def object_einsum(name: str, equation: str, *operands: np.ndarray) -> np.ndarray
 def log_einsum(temperature: float, equation: str, *operands: np.ndarray) -> np.ndarray:
     """T log of the sum of exp(. / T) of every candidate: small entries only."""
     with np.errstate(divide="ignore"):
-        return temperature * np.log(np.einsum(equation, *(np.exp(x / temperature) for x in operands), optimize=False))
+        return temperature * np.log(
+            np.einsum(equation, *(np.exp(x / temperature) for x in operands), optimize=False)
+        )
 
 
-def brute_force(name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def brute_force(
+    name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Value and first winner by looping over every index, NaN rule included."""
     algebra = ALGEBRAS[name]
     terms, output = equation.split("->")
@@ -74,9 +78,14 @@ def brute_force(name: str, equation: str, lhs: np.ndarray, rhs: np.ndarray) -> t
         for k, inner in enumerate(itertools.product(*(range(size[c]) for c in contracted))):
             at = dict(zip(output, cell)) | dict(zip(contracted, inner))
             with np.errstate(all="ignore"):
-                candidate = algebra.times(lhs[tuple(at[c] for c in left)], rhs[tuple(at[c] for c in right)])
+                candidate = algebra.times(
+                    lhs[tuple(at[c] for c in left)], rhs[tuple(at[c] for c in right)]
+                )
             first = winner[cell] < 0
-            if first or (not np.isnan(value[cell]) and (np.isnan(candidate) or algebra.better(candidate, value[cell]))):
+            if first or (
+                not np.isnan(value[cell])
+                and (np.isnan(candidate) or algebra.better(candidate, value[cell]))
+            ):
                 value[cell], winner[cell] = candidate, k
     return value, winner
 
@@ -101,7 +110,9 @@ SIZES_OF_ONE = [  # the calls in NumPy's own tests that repeat a size of 1, and 
 ]
 
 
-def central_difference(fn: Callable[..., Any], arrays: list[np.ndarray], i: int, step: float = 1e-6) -> np.ndarray:
+def central_difference(
+    fn: Callable[..., Any], arrays: list[np.ndarray], i: int, step: float = 1e-6
+) -> np.ndarray:
     """The gradient of a scalar function with respect to array i, entry by entry."""
     out = np.zeros_like(arrays[i])
     for at in np.ndindex(arrays[i].shape):

@@ -1,6 +1,8 @@
-"""Programs that other systems compile and run: python -m tests.other_systems iree (or onnx) prints name -> difference from JAX.
+"""Programs that other systems compile and run: python -m tests.other_systems iree (or onnx) prints
+name -> difference from JAX.
 
-IREE takes what `export` writes, jax2onnx what `lowered` gives. In a process of their own, because both change what they meet.
+IREE takes what `export` writes, jax2onnx what `lowered` gives. In a process of their own, because
+both change what they meet.
 """
 
 import importlib
@@ -12,7 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import tenferro_jax as tj
-from ext_tropical import best_assignment, closure, composition, tropical_einsum, tropical_einsum_with_argmax, viterbi
+from ext_tropical import (
+    best_assignment,
+    closure,
+    composition,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+    viterbi,
+)
 
 
 def product(a, b, **options):
@@ -49,7 +58,10 @@ def programs():
         "min_max": (lambda a, b: product(a, b, semiring="min_max"), pair),
         "max_mul": (lambda a, b: product(a, b, semiring="max_mul"), tuple(map(abs, pair))),
         "log_sum_exp": (lambda a, b: product(a, b, semiring="log_sum_exp"), pair),
-        "batched": (lambda a, b: tropical_einsum("bij,bjk->bik", a, b), (table(3, 5, 7), table(3, 7, 6))),
+        "batched": (
+            lambda a, b: tropical_einsum("bij,bjk->bik", a, b),
+            (table(3, 5, 7), table(3, 7, 6)),
+        ),
         "reduction": (lambda a: tropical_einsum("ij->i", a), (long[0],)),
         "network": (lambda *tables: tropical_einsum("ij,jk,ki->", *tables), ring),
         "winners": (lambda a, b: tropical_einsum_with_argmax("ij,jk->ik", a, b).winner, long),
@@ -67,16 +79,28 @@ def programs():
 
 def with_iree(f, args):
     """The outputs, flat, of the exported program compiled by IREE for this processor."""
-    compiler, runtime = importlib.import_module("iree.compiler"), importlib.import_module("iree.runtime")
-    options = {"input_type": "stablehlo", "target_backends": ["llvm-cpu"], "extra_args": ["--iree-llvmcpu-target-cpu=host"]}
-    module = compiler.tools.compile_str(tj.export(f, *args, platforms=("cpu",)).stablehlo(), **options)
+    compiler, runtime = (
+        importlib.import_module("iree.compiler"),
+        importlib.import_module("iree.runtime"),
+    )
+    options = {
+        "input_type": "stablehlo",
+        "target_backends": ["llvm-cpu"],
+        "extra_args": ["--iree-llvmcpu-target-cpu=host"],
+    }
+    module = compiler.tools.compile_str(
+        tj.export(f, *args, platforms=("cpu",)).stablehlo(), **options
+    )
     outs = runtime.load_vm_flatbuffer(module, driver="local-task").main(*jax.tree.leaves(args))
     return list(outs) if isinstance(outs, tuple | list) else [outs]
 
 
 def with_onnx(f, args):
     """The outputs, flat, of the function written out, converted by jax2onnx, run by onnxruntime."""
-    jax2onnx, onnxruntime = importlib.import_module("jax2onnx"), importlib.import_module("onnxruntime")
+    jax2onnx, onnxruntime = (
+        importlib.import_module("jax2onnx"),
+        importlib.import_module("onnxruntime"),
+    )
     leaves, tree = jax.tree.flatten(args)
     flat = tj.lowered(lambda *xs: tuple(jax.tree.leaves(f(*jax.tree.unflatten(tree, xs)))))
     model = jax2onnx.to_onnx(flat, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves])
@@ -89,12 +113,19 @@ def main(system, *names):
     for name, (f, args) in programs().items():
         if names and name not in names:
             continue
-        want = jax.tree.leaves(jax.jit(f)(*args))  # first: jax2onnx traces with functions of its own, which jit would keep
+        want = jax.tree.leaves(
+            jax.jit(f)(*args)
+        )  # first: jax2onnx traces with functions of its own, which jit would keep
         try:
             got = run(f, args)
-            found = max(float(np.max(np.abs(np.asarray(w) - np.asarray(g)), initial=0)) for w, g in zip(want, got, strict=True))
+            found = max(
+                float(np.max(np.abs(np.asarray(w) - np.asarray(g)), initial=0))
+                for w, g in zip(want, got, strict=True)
+            )
         except Exception as error:
-            found = next((line for line in str(error).splitlines() if "error" in line), str(error))[:300]
+            found = next((line for line in str(error).splitlines() if "error" in line), str(error))[
+                :300
+            ]
         print(json.dumps([name, found]), flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Run every example of the docs and docstrings in a process with JAX's default configuration; print what fails.
+"""Run every example of the docs and docstrings in a process with JAX's default configuration; print
+what fails.
 
 python -m tests.run_docs [pages | docstrings]
 """
@@ -25,7 +26,9 @@ def pages():
 
 
 def run_page(path):
-    """Execute the python blocks of a page in order; a text block that follows one is what it prints. Returns problems."""
+    """Execute the python blocks of a page in order; a text block that follows one is what it
+    prints. Returns problems.
+    """
     problems, space, printed, count = [], {"__name__": path.stem}, None, 0
     for kind, body in BLOCK.findall(path.read_text()):
         if kind == "python":

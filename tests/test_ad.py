@@ -46,15 +46,22 @@ def test_jvp_and_vjp():
     np.testing.assert_array_equal(value, brute_force("max_plus", "ij,jk->ik", A, B)[0])
     np.testing.assert_allclose(np.vdot(w, tangent), np.vdot(ca, ta) + np.vdot(cb, tb), rtol=1e-12)
     step = 1e-6
-    ends = [brute_force("max_plus", "ij,jk->ik", A + s * step * ta, B + s * step * tb)[0] for s in (1, -1)]
+    ends = [
+        brute_force("max_plus", "ij,jk->ik", A + s * step * ta, B + s * step * tb)[0]
+        for s in (1, -1)
+    ]
     np.testing.assert_allclose(tangent, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-6)
 
 
 def test_rules_may_be_overridden():
     graph = tj.trace(lambda a, b: apply(Bilinear(), a, b, rules=RULES)[0].sum(), A, B)
-    ends_in(lambda: tj.grad(graph, rules=ExtensionRuleSet()), ADRuleError, r"test-package\.bilinear\.v1")
+    ends_in(
+        lambda: tj.grad(graph, rules=ExtensionRuleSet()), ADRuleError, r"test-package\.bilinear\.v1"
+    )
     stripped = graph.with_rules(ExtensionRuleSet())
-    np.testing.assert_array_equal(tj.grad(stripped, rules=RULES).to_jax()(A, B), tj.grad(graph).to_jax()(A, B))
+    np.testing.assert_array_equal(
+        tj.grad(stripped, rules=RULES).to_jax()(A, B), tj.grad(graph).to_jax()(A, B)
+    )
 
 
 def mixed(p, n, y):
@@ -72,21 +79,34 @@ def test_what_is_inactive_is_none():
     t = {"w": np.array([1.0, 2.0, 3.0]), "n": None}
     forward = tj.jvp(graph)
     outs, tangents = forward.to_jax()(*MIXED, t, None, np.array([0.5, 0.25]))
-    want = jax.jvp(lambda w, y: mixed({"w": w, "n": P["n"]}, MIXED[1], y)["z"], (P["w"], MIXED[2]), (t["w"], np.array([0.5, 0.25])))
+    want = jax.jvp(
+        lambda w, y: mixed({"w": w, "n": P["n"]}, MIXED[1], y)["z"],
+        (P["w"], MIXED[2]),
+        (t["w"], np.array([0.5, 0.25])),
+    )
     np.testing.assert_allclose(outs["z"], want[0], rtol=1e-15)
     np.testing.assert_allclose(tangents["z"], want[1], rtol=1e-14)
     assert tangents["count"] is None
     assert outs["count"].dtype == np.int64
     backward = tj.vjp(graph, (0, 2))
-    _, (to_p, to_y) = backward.to_jax()(*MIXED, {"z": np.ones(3), "count": None, "both": np.float64(2)})
+    _, (to_p, to_y) = backward.to_jax()(
+        *MIXED, {"z": np.ones(3), "count": None, "both": np.float64(2)}
+    )
     np.testing.assert_allclose(
-        (to_p["w"] * t["w"]).sum() + (to_y * np.array([0.5, 0.25])).sum(), tangents["z"].sum() + 2 * tangents["both"]
+        (to_p["w"] * t["w"]).sum() + (to_y * np.array([0.5, 0.25])).sum(),
+        tangents["z"].sum() + 2 * tangents["both"],
     )
     assert to_p["n"] is None
     only_y = tj.jvp(graph, 2)
     assert len(only_y.input_specs) == 4
-    ends_in(lambda: tj.jvp(graph, 3), InvalidConfig, r"jvp: given argnums=3; needed one or more of \[0, 1, 2\]")
-    assert not [n for n in forward.nodes if type(n.op).__name__ == "Constant" and not n.op.value.any()]  # no zeros were made
+    ends_in(
+        lambda: tj.jvp(graph, 3),
+        InvalidConfig,
+        r"jvp: given argnums=3; needed one or more of \[0, 1, 2\]",
+    )
+    assert not [
+        n for n in forward.nodes if type(n.op).__name__ == "Constant" and not n.op.value.any()
+    ]  # no zeros were made
 
 
 def test_linearize_is_the_jvp_in_two_parts():
@@ -97,10 +117,15 @@ def test_linearize_is_the_jvp_in_two_parts():
     tangents = second.to_jax()(residuals, *t)
     want_outs, want = tj.jvp(graph).to_jax()(*MIXED, *t)
     chex.assert_trees_all_equal((outs, tangents), (want_outs, want))
-    assert not {type(n.op).__name__ for n in second.nodes} & {"Sin", "Cos"}  # what needs the arguments alone is in the first part
+    assert not {type(n.op).__name__ for n in second.nodes} & {
+        "Sin",
+        "Cos",
+    }  # what needs the arguments alone is in the first part
     double = second.to_jax()(residuals, *jax.tree.map(lambda x: 2 * x, t))
     np.testing.assert_array_equal(double["z"], 2 * tangents["z"])
-    product = trace(lambda a, b: tropical_einsum("ij,jk->ik", a, b), *2 * [np.arange(4.0).reshape(2, 2)])
+    product = trace(
+        lambda a, b: tropical_einsum("ij,jk->ik", a, b), *2 * [np.arange(4.0).reshape(2, 2)]
+    )
     residuals = tj.linearize(product)[0].to_jax()(np.eye(2), np.eye(2))[1]
     assert [r.dtype.kind for r in residuals]
 
@@ -116,20 +141,31 @@ def test_the_context_traces_a_derivative_once_for_each_rule_set():
     assert context.stats() == (1, 4, 2, 2)
     context.clear()
     assert context.stats().size == 0
-    ends_in((lambda: tj.AdContext(capacity=wrong) for wrong in (0, True, 2.5)), InvalidConfig, r"AdContext: given capacity=")
+    ends_in(
+        (lambda: tj.AdContext(capacity=wrong) for wrong in (0, True, 2.5)),
+        InvalidConfig,
+        r"AdContext: given capacity=",
+    )
     bare = trace(lambda a: apply(ScaledSquare(2.0), a)[0].sum(), np.ones(3))
     ends_in(lambda: tj.AdContext().grad(bare), ADRuleError)
-    np.testing.assert_array_equal(tj.AdContext(RULES).grad(bare).to_jax()(np.ones(3)), np.full(3, 4.0))
+    np.testing.assert_array_equal(
+        tj.AdContext(RULES).grad(bare).to_jax()(np.ones(3)), np.full(3, 4.0)
+    )
 
 
 def test_complex_gradients_are_those_of_jax():
     z = np.array([1.0 + 2.0j, -0.5j])
     graph = trace(lambda z: (jnp.abs(z) ** 2 + z.real).sum(), z)
     np.testing.assert_allclose(tj.grad(graph).to_jax()(z), 2 * z.conj() + 1, rtol=1e-15)
-    ends_in(lambda: tj.grad(trace(lambda z: z.sum(), z)), InvalidConfig, r"outputs complex128\[\]; needed one floating output")
+    ends_in(
+        lambda: tj.grad(trace(lambda z: z.sum(), z)),
+        InvalidConfig,
+        r"outputs complex128\[\]; needed one floating output",
+    )
 
 
-AT_KINKS = [  # (function, where, the derivative that docs/spec/autodiff.md says; None where only JAX is asked)
+# (function, where, the derivative that docs/spec/autodiff.md says; None where only JAX is asked)
+AT_KINKS = [
     (jnp.abs, 0.0, 1.0),
     (jnp.abs, -0.0, 1.0),
     (jnp.abs, -1.0, -1.0),
@@ -151,7 +187,11 @@ def test_derivatives_at_ties_and_kinks_are_those_of_the_page_and_of_jax():
     x = np.float64(0)
     ours = [tj.grad(tj.trace(fn, x)).to_jax() for fn, *_ in AT_KINKS]
     at = [np.float64(where) for _, where, _ in AT_KINKS]
-    got, want = jax.jit(lambda at: [[f(x) for f, x in zip(fs, at)] for fs in (ours, [jax.grad(fn) for fn, *_ in AT_KINKS])])(at)
+    got, want = jax.jit(
+        lambda at: [
+            [f(x) for f, x in zip(fs, at)] for fs in (ours, [jax.grad(fn) for fn, *_ in AT_KINKS])
+        ]
+    )(at)
     np.testing.assert_array_equal(got, want)
     page = [(g, said) for g, (_, _, said) in zip(got, AT_KINKS) if said is not None]
     np.testing.assert_allclose(*zip(*page), rtol=1e-15)

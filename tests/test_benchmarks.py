@@ -37,17 +37,35 @@ def test_gradient_of_matmul(capsys):
 def test_overheads(capsys):
     with jax.enable_x64(False):
         calls, plans, imports = overheads.main(count=5, operands=20, repeats=1)
-    assert {"jax.jit", "Engine.eval", "ExecProgram", "tropical_einsum 3x3x3", "jnp.einsum 3x3x3"} <= calls.keys()
+    assert {
+        "jax.jit",
+        "Engine.eval",
+        "ExecProgram",
+        "tropical_einsum 3x3x3",
+        "jnp.einsum 3x3x3",
+    } <= calls.keys()
     assert plans.keys() == {"path", "tree", "grid", "star"}
-    assert all({"plan_tropical", "opt_einsum", "jnp.einsum_path", "cotengra"} <= row.keys() for row in plans.values())
+    assert all(
+        {"plan_tropical", "opt_einsum", "jnp.einsum_path", "cotengra"} <= row.keys()
+        for row in plans.values()
+    )
     assert imports.keys() == {"jax", "tenferro_jax", "ext_tropical"}
-    assert min(*calls.values(), *imports.values(), *(ms for row in plans.values() for ms in row.values())) > 0
+    assert (
+        min(
+            *calls.values(),
+            *imports.values(),
+            *(ms for row in plans.values() for ms in row.values()),
+        )
+        > 0
+    )
     assert "x jit" in capsys.readouterr().out
 
 
 @pytest.mark.clause("X13.8", "X10.1")
 def test_extension_in_jit(capsys):
-    """Times are not asserted; that the optimised programs are equal, and that equal payloads share a trace, is."""
+    """Times are not asserted; that the optimised programs are equal, and that equal payloads share
+    a trace, is.
+    """
     with jax.enable_x64(False):
         found, (primitives, first, second) = extension_in_jit.main(8, repeats=2, count=20)
     assert all(equal for equal, _ in found.values())
@@ -68,7 +86,11 @@ def test_first_call(capsys):
     assert ops.keys() == {8}
     assert {"xla", "xla, gradient", "naive jnp"} <= contracted.keys()
     assert {"jnp.einsum", "value", "assignment", "log_sum_exp, gradient"} <= operands.keys()
-    assert all(min(stages) > 0 for row in (*ops.values(), *contracted.values(), *operands.values()) for stages in row)
+    assert all(
+        min(stages) > 0
+        for row in (*ops.values(), *contracted.values(), *operands.values())
+        for stages in row
+    )
     out = capsys.readouterr().out
     assert "graph/jit" in out
     assert "k = 40: trace" in out
@@ -96,7 +118,12 @@ def test_eval_all(capsys):
 
 
 def test_tropical(capsys, tmp_path):
-    table = tropical.main(tropical.TOY, repeats=1, json_path=str(tmp_path / "t.json"), plot_path=str(tmp_path / "t.png"))
+    table = tropical.main(
+        tropical.TOY,
+        repeats=1,
+        json_path=str(tmp_path / "t.json"),
+        plot_path=str(tmp_path / "t.png"),
+    )
     assert [row["case"]["what"] for row in table] == ["value", "winner", "gradient", "closure"]
     assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
     assert "SciPy" in table[-1]["seconds"]
@@ -110,12 +137,25 @@ def test_tropical(capsys, tmp_path):
 
 
 def test_growth(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(growth, "STEPS", {name: growth.STEPS[name] for name in ("xla", "xla, gradient")})
-    monkeypatch.setattr(growth, "SWEEPS", {name: growth.SWEEPS[name] for name in ("batch", "operands")})
-    found = growth.main(doublings=2, repeats=1, json_path=str(tmp_path / "g.json"), plot_path=str(tmp_path / "g.png"))
+    monkeypatch.setattr(
+        growth, "STEPS", {name: growth.STEPS[name] for name in ("xla", "xla, gradient")}
+    )
+    monkeypatch.setattr(
+        growth, "SWEEPS", {name: growth.SWEEPS[name] for name in ("batch", "operands")}
+    )
+    found = growth.main(
+        doublings=2,
+        repeats=1,
+        json_path=str(tmp_path / "g.json"),
+        plot_path=str(tmp_path / "g.png"),
+    )
     assert found["time"].keys() == {"batch, xla", "batch, xla, gradient", "operands, plan"}
     assert found["memory"].keys() == {"batch"}
-    assert all(have <= said for curve in found["memory"].values() for have, said in zip(curve.found, curve.expected, strict=True))
+    assert all(
+        have <= said
+        for curve in found["memory"].values()
+        for have, said in zip(curve.found, curve.expected, strict=True)
+    )
     assert json.loads((tmp_path / "g.json").read_text())["memory"]["batch"]["sizes"] == [16, 32]
     assert (tmp_path / "g.png").stat().st_size > 0
     assert "of the formula" in capsys.readouterr().out
@@ -123,7 +163,9 @@ def test_growth(capsys, monkeypatch, tmp_path):
 
 def test_tropical_gpu(capsys, monkeypatch, tmp_path):
     """Interpreted at toy size; without a card one line says so."""
-    table = tropical_gpu.main(tropical_gpu.TOY, repeats=1, interpret=True, json_path=str(tmp_path / "t.json"))
+    table = tropical_gpu.main(
+        tropical_gpu.TOY, repeats=1, interpret=True, json_path=str(tmp_path / "t.json")
+    )
     assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
     assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 2
     assert "fixed cost of a call: " in capsys.readouterr().out
@@ -138,12 +180,18 @@ def test_an_exponent_is_fitted_to_the_larger_half():
 
 def test_every_benchmark_has_its_marks_in_the_page():
     """`make bench` runs all there are, and finds where to write."""
-    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "__main__", "measure"} == BENCHMARKS.keys()
+    assert {path.stem for path in FOLDER.glob("*.py")} - {
+        "__init__",
+        "__main__",
+        "measure",
+    } == BENCHMARKS.keys()
     page = pathlib.Path(FOLDER, "README.md").read_text()
     for name in BENCHMARKS:
         page = replaced(page, name, f"figures of {name}")
     assert page.count("```text") == len(BENCHMARKS)
-    assert all(f"```text\nfigures of {name}\n```\n<!-- end of {name} -->" in page for name in BENCHMARKS)
+    assert all(
+        f"```text\nfigures of {name}\n```\n<!-- end of {name} -->" in page for name in BENCHMARKS
+    )
     ends_in(lambda: replaced(page, "speed", ""), ValueError, "no marks of speed")
 
 

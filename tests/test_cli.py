@@ -85,7 +85,15 @@ def typed(folder, *arguments, **further):
     path = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-m", "tenferro_jax", *arguments]
     environment = os.environ | {"PYTHONPATH": path} | further
-    return subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -105,7 +113,14 @@ def run(folder, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_an_op_that_conforms(run):
-    options = ("--rules", "outside:RULES", "--runtimes", "outside:RUNTIMES", "--oracle", "outside:oracle")
+    options = (
+        "--rules",
+        "outside:RULES",
+        "--runtimes",
+        "outside:RUNTIMES",
+        "--oracle",
+        "outside:oracle",
+    )
     done = run("check", "outside:Soft", *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("outside.soft.v1 Soft()\n")
@@ -132,18 +147,42 @@ def test_an_op_that_does_not(run):
         (("check", "nowhere:Soft"), "No module named 'nowhere'"),
         (("check", "outside:RULES"), "needed an extension op"),
         (("check", "tests.extension_ops:Bilinear"), "no example inputs"),
-        (("check", "tests.extension_ops:Bilinear", "--input", "float64[3"), "needed a dtype and sizes, such as float64[3,4]"),
-        (("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"), "needed a dtype and sizes, such as float64[3,4]"),
-        (("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"), "needed 2, one for each input"),
-        (("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"), "needed an ExtensionRuleSet"),
-        (("check", "outside:Needy"), "needed a class or function that makes an op without arguments"),
-        (("check", "tests.extension_ops:sine_kernel"), "a class or function that makes an op without arguments"),
+        (
+            ("check", "tests.extension_ops:Bilinear", "--input", "float64[3"),
+            "needed a dtype and sizes, such as float64[3,4]",
+        ),
+        (
+            ("check", "tests.extension_ops:Bilinear", "--input", "float63[3]"),
+            "needed a dtype and sizes, such as float64[3,4]",
+        ),
+        (
+            ("check", "tests.extension_ops:Bilinear", "--input", "float64[3,4]"),
+            "needed 2, one for each input",
+        ),
+        (
+            ("check", "tests.extension_ops:Bilinear", "--rules", "tests.extension_ops:RUNTIMES"),
+            "needed an ExtensionRuleSet",
+        ),
+        (
+            ("check", "outside:Needy"),
+            "needed a class or function that makes an op without arguments",
+        ),
+        (
+            ("check", "tests.extension_ops:sine_kernel"),
+            "a class or function that makes an op without arguments",
+        ),
         (("check", "outside:raises"), "KeyError: 'no op'"),
         (("check", "outside:leaves"), "SystemExit: 7"),
-        (("check", "leaving:Op"), "SystemExit: 7; needed package.module:name of a module that can be imported here"),
+        (
+            ("check", "leaving:Op"),
+            "SystemExit: 7; needed package.module:name of a module that can be imported here",
+        ),
         (("check", "importing:Op"), "No module named 'no_such_package'"),
         (("check", "outside:Unfinished"), "SystemExit: 7"),
-        (("check", "outside:Soft", "--input", "float64[9000000000000000]"), "needed a dtype and sizes"),
+        (
+            ("check", "outside:Soft", "--input", "float64[9000000000000000]"),
+            "needed a dtype and sizes",
+        ),
     ],
 )
 def test_commands_that_cannot_be_carried_out(arguments, message, folder, capsys, monkeypatch):
@@ -179,10 +218,14 @@ def test_a_terminal_that_writes_ascii_alone(folder):
 
 @pytest.mark.slow
 def test_a_reader_that_leaves(folder):
-    """The pipe is closed before the report comes; the exit code still tells what the check found."""
+    """The pipe is closed before the report comes; the exit code still tells what the
+    check found.
+    """
     command = [sys.executable, "-m", "tenferro_jax", "check", "outside:Soft"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    with subprocess.Popen(command, cwd=folder.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+    with subprocess.Popen(
+        command, cwd=folder.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
         running.stdout.close()
         assert (running.stderr.read(), running.wait(300)) == (b"", 0)
 

@@ -43,7 +43,10 @@ def test_failures_are_told_in_a_line(tmp_path, monkeypatch):
     demo = importlib.import_module("ext_tropical.demo")
     monkeypatch.setattr(demo, "train", lambda *arguments: ({}, demo.History([1.0], [0.5], 0.0)))
     (tmp_path / "file").write_text("")
-    for out, message in ((tmp_path, "DemoError: 50.0% .* 95% are needed"), (tmp_path / "file", "FileExistsError")):
+    for out, message in (
+        (tmp_path, "DemoError: 50.0% .* 95% are needed"),
+        (tmp_path / "file", "FileExistsError"),
+    ):
         monkeypatch.setattr(sys, "argv", ["demo", "--out", str(out), "--epochs", "1"])
         ends_in(demo.main, SystemExit, f"demo failed: {message}")
 
@@ -51,5 +54,7 @@ def test_failures_are_told_in_a_line(tmp_path, monkeypatch):
 def test_a_missing_optional_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "optax", None)
     ends_in(
-        lambda: runpy.run_path(str(ROOT / "ext_tropical/demo.py")), SystemExit, r"The demo needs optax: pip install 'tenferro-jax\[demo\]'"
+        lambda: runpy.run_path(str(ROOT / "ext_tropical/demo.py")),
+        SystemExit,
+        r"The demo needs optax: pip install 'tenferro-jax\[demo\]'",
     )

@@ -1,4 +1,6 @@
-"""Dimensions and scopes as text: what JAX prints is read back equal; other text is refused, and soon."""
+"""Dimensions and scopes as text: what JAX prints is read back equal; other text is refused, and
+soon.
+"""
 
 import time
 
@@ -13,7 +15,8 @@ from .helpers import ends_in
 CONSTRAINTS = ["a >= 8", "mod(b,2)==0", "a<= b", "c == 2*b + 1"]
 A, B = jax.export.symbolic_shape("a, b", constraints=CONSTRAINTS)
 EXPRESSIONS = [
-    A, A * B + 3, A // 2, A % 3, jax.core.max_dim(A, B + 3), A**3 * B - 2 * A, B - A, (A + B) * (A - B), (A + 1) // (B + 2), -(A // 3) * 3,
+    A, A * B + 3, A // 2, A % 3, jax.core.max_dim(A, B + 3), A**3 * B - 2 * A, B - A,
+    (A + B) * (A - B), (A + 1) // (B + 2), -(A // 3) * 3,
     jax.core.min_dim(A, B) * B * (A // 3) ** 2, (A * B) % (A + B), A**99,
 ]  # fmt: skip
 
@@ -34,9 +37,12 @@ def test_a_scope_keeps_its_constraints():
 
 
 ODD = [
-    "max(a+b, a+b+1)^50", "a^100", "(a+b)*(a+b)", "9^99", "9^99^99^99", "a" * 1001, "-" * 900 + "a", "a+" * 400 + "a", "x.y", "1", "a  + b",
-    "b+a", "(a)", "max(a)", "a;b", "a//2", "[a]", "True", "a^b", "", "a, b", "_", "...", "max(" * 80 + "a" + ",2)" * 80, "a if b else c",
-    "floordiv(a, 0)", "mod(a, 0)", "\uff41", "__import__('os')", "a^-1", "a^1.5", "f'{a}'", "lambda: a", "a := 3", "0x10*a", "a*1_0",
+    "max(a+b, a+b+1)^50", "a^100", "(a+b)*(a+b)", "9^99", "9^99^99^99", "a" * 1001, "-" * 900 + "a",
+    "a+" * 400 + "a", "x.y", "1", "a  + b",
+    "b+a", "(a)", "max(a)", "a;b", "a//2", "[a]", "True", "a^b", "", "a, b", "_", "...",
+    "max(" * 80 + "a" + ",2)" * 80, "a if b else c",
+    "floordiv(a, 0)", "mod(a, 0)", "\uff41", "__import__('os')", "a^-1", "a^1.5", "f'{a}'",
+    "lambda: a", "a := 3", "0x10*a", "a*1_0",
     "999999999999999999999*a",
 ]  # fmt: skip
 
@@ -44,7 +50,10 @@ ODD = [
 @pytest.mark.parametrize("text", ODD, ids=lambda text: text[:30])
 def test_other_text_is_refused_and_soon(text):
     started = time.perf_counter()
-    ends_in(lambda: read_dimension(text, A.scope), (ValueError, SyntaxError, ArithmeticError, RecursionError))
+    ends_in(
+        lambda: read_dimension(text, A.scope),
+        (ValueError, SyntaxError, ArithmeticError, RecursionError),
+    )
     assert time.perf_counter() - started < 1
 
 

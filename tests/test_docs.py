@@ -1,4 +1,6 @@
-"""The docs hold: every block and docstring example runs and prints what the page says; pages and code name the same things."""
+"""The docs hold: every block and docstring example runs and prints what the page says; pages and
+code name the same things.
+"""
 
 import importlib
 import inspect
@@ -16,7 +18,15 @@ from tenferro_jax.ops.vocabulary import VOCABULARY
 
 from . import check_page, op_page
 
-FREE_OF_CONSTRAINTS = {"Neg", "Sign", "Convert", "StopGradient", "Log2", "OneMinusSquare", "OptimizationBarrier"}
+FREE_OF_CONSTRAINTS = {
+    "Neg",
+    "Sign",
+    "Convert",
+    "StopGradient",
+    "Log2",
+    "OneMinusSquare",
+    "OptimizationBarrier",
+}
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -24,9 +34,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 @pytest.mark.parametrize("part", ["pages", "docstrings"])
 def test_every_example_runs_and_prints_what_is_written(part):
     command = [sys.executable, "-m", "tests.run_docs", part]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    blocks, examples = map(int, re.match(r"(\d+) blocks, (\d+) examples, 0 problems", done.stdout).groups())
+    blocks, examples = map(
+        int, re.match(r"(\d+) blocks, (\d+) examples, 0 problems", done.stdout).groups()
+    )
     assert (blocks >= 13, examples >= 70) == (part == "pages", part == "docstrings")
 
 
@@ -59,12 +73,20 @@ def test_the_example_of_an_op(op):
 
 def test_the_error_page_names_every_class():
     rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
-    classes = [n for n, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.TenferroError)]
+    classes = [
+        n
+        for n, c in vars(errors).items()
+        if inspect.isclass(c) and issubclass(c, errors.TenferroError)
+    ]
     assert rows == classes
 
 
 def test_the_tour_says_where_a_name_is():
-    rows = re.findall(r"^\| `(tenferro_jax[\w.]*)` \| (`.*`) \|$", (ROOT / "docs/tour.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(tenferro_jax[\w.]*)` \| (`.*`) \|$",
+        (ROOT / "docs/tour.md").read_text(),
+        re.MULTILINE,
+    )
     assert len(rows) == 6
     for package, names in rows:
         assert re.findall(r"`(\w+)`", names) == importlib.import_module(package).__all__
@@ -78,10 +100,17 @@ def test_every_dependency_has_a_reason():
     assert not {name for name in used if name not in reasons}
 
 
-@pytest.mark.parametrize("page", sorted(p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]))
+@pytest.mark.parametrize(
+    "page",
+    sorted(
+        p.relative_to(ROOT).as_posix() for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    ),
+)
 def test_links_lead_somewhere(page):
     path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)):
+    for target in re.findall(
+        r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    ):
         assert (path.parent / target).exists(), target
 
 
@@ -94,7 +123,14 @@ def test_the_first_screen_of_the_readme():
 
 
 def test_retired_names_stay_out():
-    retired = ("SemiringOpKind", "SemiringOps", "SemiringBackend", "SemiringOp", "compile_semiring_to_exec", "eval_semiring_ir")
+    retired = (
+        "SemiringOpKind",
+        "SemiringOps",
+        "SemiringBackend",
+        "SemiringOp",
+        "compile_semiring_to_exec",
+        "eval_semiring_ir",
+    )
     for package in ("tenferro_jax", "ext_tropical"):
         for path in (ROOT / package).rglob("*.py"):
             assert not [name for name in retired if name in path.read_text()], path

@@ -8,11 +8,23 @@ import pytest
 from tenferro_jax import errors
 
 PACKAGES = ("", ".extension", ".conformance", ".engine", ".graph", ".io", ".einsum")
-DOORS = [importlib.import_module(name) for name in (*(f"tenferro_jax{package}" for package in PACKAGES), "ext_tropical")]
+DOORS = [
+    importlib.import_module(name)
+    for name in (*(f"tenferro_jax{package}" for package in PACKAGES), "ext_tropical")
+]
 LISTS = [*DOORS, importlib.import_module("tenferro_jax.extension.routes")]
 PUBLIC = sorted(
-    {(f"{room.__name__}.{name}", getattr(room, name)) for room in LISTS for name in room.__all__ if callable(getattr(room, name))}
-    | {(f"errors.{name}", c) for name, c in vars(errors).items() if inspect.isclass(c) and issubclass(c, errors.TenferroError)},
+    {
+        (f"{room.__name__}.{name}", getattr(room, name))
+        for room in LISTS
+        for name in room.__all__
+        if callable(getattr(room, name))
+    }
+    | {
+        (f"errors.{name}", c)
+        for name, c in vars(errors).items()
+        if inspect.isclass(c) and issubclass(c, errors.TenferroError)
+    },
     key=lambda p: p[0],
 )
 FUNCTIONS = [(name, f) for name, f in PUBLIC if inspect.isfunction(f)]
@@ -45,6 +57,8 @@ def test_classes_and_their_public_methods_are_documented(name, cls):
     missing = [
         m
         for m, value in vars(cls).items()
-        if not m.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)) and not inspect.getdoc(getattr(cls, m))
+        if not m.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, property))
+        and not inspect.getdoc(getattr(cls, m))
     ]
     assert not missing

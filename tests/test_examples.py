@@ -1,4 +1,6 @@
-"""The programs of docs/examples print what their page says, and what they compute is right in the eyes of other people's code."""
+"""The programs of docs/examples print what their page says, and what they compute is right in the
+eyes of other people's code.
+"""
 
 import itertools
 import os
@@ -39,7 +41,12 @@ PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if "def main()" in
 
 def integer_program(cost, constraints, bounds=(0, 1), integrality=1):
     """HiGHS: the least cost over integers."""
-    solved = scipy.optimize.milp(cost, constraints=constraints, bounds=scipy.optimize.Bounds(*bounds), integrality=integrality)
+    solved = scipy.optimize.milp(
+        cost,
+        constraints=constraints,
+        bounds=scipy.optimize.Bounds(*bounds),
+        integrality=integrality,
+    )
     assert solved.success, solved.message
     return solved
 
@@ -50,23 +57,35 @@ def integer_program(cost, constraints, bounds=(0, 1), integrality=1):
 def around_squares(rows, columns, bonds):
     """The product of what the four bonds of each square have."""
     split = rows * (columns - 1)
-    across, down = bonds[:split].reshape(rows, columns - 1), bonds[split:].reshape(rows - 1, columns)
+    across, down = (
+        bonds[:split].reshape(rows, columns - 1),
+        bonds[split:].reshape(rows - 1, columns),
+    )
     return across[:-1] * across[1:] * down[:, :-1] * down[:, 1:]
 
 
 def least_energy_of_a_planar_lattice(rows, columns, couplings):
-    """The bonds that cost energy are a least-weight matching of the frustrated squares, by way of squares and the outside."""
+    """The bonds that cost energy are a least-weight matching of the frustrated squares, by way of
+    squares and the outside.
+    """
     neighbours = nx.Graph()
     for r, c in np.ndindex(rows, columns - 1):
         neighbours.add_edge((r - 1, c) if r else "outside", (r, c) if r < rows - 1 else "outside")
     for r, c in np.ndindex(rows - 1, columns):
-        neighbours.add_edge((r, c - 1) if c else "outside", (r, c) if c < columns - 1 else "outside")
-    frustrated = [tuple(square) for square in np.argwhere(around_squares(rows, columns, couplings) < 0).tolist()]
+        neighbours.add_edge(
+            (r, c - 1) if c else "outside", (r, c) if c < columns - 1 else "outside"
+        )
+    frustrated = [
+        tuple(square)
+        for square in np.argwhere(around_squares(rows, columns, couplings) < 0).tolist()
+    ]
     if len(frustrated) % 2:
         frustrated.append("outside")
     steps = dict(nx.all_pairs_shortest_path_length(neighbours))
     pairs = nx.Graph()
-    pairs.add_weighted_edges_from((a, b, steps[a][b]) for a, b in itertools.combinations(frustrated, 2))
+    pairs.add_weighted_edges_from(
+        (a, b, steps[a][b]) for a, b in itertools.combinations(frustrated, 2)
+    )
     return -len(couplings) + 2 * sum(steps[a][b] for a, b in nx.min_weight_matching(pairs))
 
 
@@ -76,35 +95,53 @@ def test_ground_states_against_all_states():
     couplings = spin_glass.random_couplings(bonds, samples=20, seed=1)
     energies, spins = jax.vmap(lambda sample: spin_glass.ground_state(bonds, sample))(couplings)
     sites = rows * columns
-    states = 1 - 2 * (np.arange(2 ** (sites - 1))[:, None] >> np.arange(sites) & 1).astype(np.float32)  # the last spin is up
+    states = 1 - 2 * (np.arange(2 ** (sites - 1))[:, None] >> np.arange(sites) & 1).astype(
+        np.float32
+    )  # the last spin is up
     products = states[:, bonds[:, 0]] * states[:, bonds[:, 1]]
     np.testing.assert_array_equal(energies, -(products @ couplings.T).max(0))
-    np.testing.assert_array_equal(energies, [least_energy_of_a_planar_lattice(rows, columns, sample) for sample in couplings])
+    np.testing.assert_array_equal(
+        energies, [least_energy_of_a_planar_lattice(rows, columns, sample) for sample in couplings]
+    )
     spins = np.asarray(spins)
-    np.testing.assert_array_equal(energies, -(couplings * spins[:, bonds[:, 0]] * spins[:, bonds[:, 1]]).sum(1))
+    np.testing.assert_array_equal(
+        energies, -(couplings * spins[:, bonds[:, 0]] * spins[:, bonds[:, 1]]).sum(1)
+    )
 
 
 def judge_printed_energies(printed):
-    """The mean of integers that are each at least the least: one that is not would show in the fourth place."""
+    """The mean of integers that are each at least the least: one that is not would show in the
+    fourth place.
+    """
     for line in printed[:2]:
-        size, mean = re.fullmatch(r"(\d) x \1: the ground states of 100 samples have (\S+) energy a spin", line).groups()
+        size, mean = re.fullmatch(
+            r"(\d) x \1: the ground states of 100 samples have (\S+) energy a spin", line
+        ).groups()
         size = int(size)
-        couplings = spin_glass.random_couplings(spin_glass.square_lattice(size, size), samples=100, seed=0)
+        couplings = spin_glass.random_couplings(
+            spin_glass.square_lattice(size, size), samples=100, seed=0
+        )
         least = [least_energy_of_a_planar_lattice(size, size, sample) for sample in couplings]
         assert mean == f"{np.mean(least) / size**2:.4f}"
 
 
 def test_the_gradient_tells_the_unsatisfied_bonds():
-    """Any set of bonds that is odd around the frustrated squares alone belongs to some spins; as few as these, to a ground state."""
+    """Any set of bonds that is odd around the frustrated squares alone belongs to some spins; as
+    few as these, to a ground state.
+    """
     bonds = spin_glass.square_lattice(4, 4)
     for couplings in spin_glass.random_couplings(bonds, times(10), seed=2):
         costly = np.asarray(spin_glass.unsatisfied(bonds, couplings))
-        np.testing.assert_array_equal(around_squares(4, 4, 1 - 2 * costly.astype(int)), around_squares(4, 4, couplings))
+        np.testing.assert_array_equal(
+            around_squares(4, 4, 1 - 2 * costly.astype(int)), around_squares(4, 4, couplings)
+        )
         assert 2 * costly.sum() - len(bonds) == least_energy_of_a_planar_lattice(4, 4, couplings)
 
 
 def test_the_picture():
-    picture = spin_glass.picture(2, 3, np.array([1, -1, 1, 1, 1, -1]), np.array([1, 0, 0, 0, 0, 1, 0], bool))
+    picture = spin_glass.picture(
+        2, 3, np.array([1, -1, 1, 1, 1, -1]), np.array([1, 0, 0, 0, 0, 1, 0], bool)
+    )
     assert picture == "  +x- +\n    x\n  + + -"
 
 
@@ -115,7 +152,9 @@ def judge_printed_sets(printed):
     """They are independent, and as large as the literature says."""
     assert len(printed) == len(independent_sets.KNOWN) == 10
     for line in printed:
-        name, *numbers, members = re.fullmatch(r" *(\w+): +(\d+) of +(\d+) nodes, known +(\d+): ([\d ]+)", line).groups()
+        name, *numbers, members = re.fullmatch(
+            r" *(\w+): +(\d+) of +(\d+) nodes, known +(\d+): ([\d ]+)", line
+        ).groups()
         nodes = set(map(int, members.split()))
         graph = independent_sets.named_graph(name)
         assert list(map(int, numbers)) == [len(nodes), len(graph), len(nodes)]
@@ -126,10 +165,18 @@ def judge_printed_sets(printed):
 def test_a_heaviest_set_against_integer_programming():
     graph = independent_sets.named_graph("cubical")
     incidence = nx.incidence_matrix(graph).T
-    for weights in np.random.default_rng(0).integers(1, 20, (times(10), len(graph))).astype(np.float64):
+    for weights in (
+        np.random.default_rng(0).integers(1, 20, (times(10), len(graph))).astype(np.float64)
+    ):
         value, nodes = independent_sets.maximum_independent_set(graph, weights)
-        assert value == weights[nodes].sum() == -integer_program(-weights, scipy.optimize.LinearConstraint(incidence, ub=1)).fun
-        np.testing.assert_array_equal(independent_sets.indicator(graph, weights), np.isin(range(8), nodes))
+        assert (
+            value
+            == weights[nodes].sum()
+            == -integer_program(-weights, scipy.optimize.LinearConstraint(incidence, ub=1)).fun
+        )
+        np.testing.assert_array_equal(
+            independent_sets.indicator(graph, weights), np.isin(range(8), nodes)
+        )
 
 
 # Shortest paths
@@ -141,21 +188,29 @@ def test_shortest_paths_against_scipy():
     paths = closure(lengths, semiring=min_plus)
     want = scipy.sparse.csgraph.dijkstra(np.where(np.isfinite(lengths), lengths, 0))
     np.testing.assert_allclose(paths.value, want, rtol=1e-14)
-    for source, target in np.random.default_rng(0).integers(len(names), size=(times(20), 2)).tolist():
+    for source, target in (
+        np.random.default_rng(0).integers(len(names), size=(times(20), 2)).tolist()
+    ):
         nodes = shortest_paths.path(paths, source, target)
         assert (nodes[0], nodes[-1]) == (source, target)
-        assert sum(lengths[a, b] for a, b in itertools.pairwise(nodes)) == pytest.approx(want[source, target], rel=1e-14)
+        assert sum(lengths[a, b] for a, b in itertools.pairwise(nodes)) == pytest.approx(
+            want[source, target], rel=1e-14
+        )
 
 
 def test_the_gradient_counts_the_paths_through_an_edge():
-    """Lengths without ties, so that the shortest paths are those of networkx, and its counts by Brandes' algorithm the judge."""
+    """Lengths without ties, so that the shortest paths are those of networkx, and its counts by
+    Brandes' algorithm the judge.
+    """
     _, lengths = shortest_paths.characters()
     noise = np.random.default_rng(0).uniform(1, 1.01, lengths.shape)
     lengths = lengths * (noise + noise.T)
     uses = np.asarray(shortest_paths.uses(lengths))
     graph = nx.from_numpy_array(np.where(np.isinf(lengths), 0, lengths))
     want = np.zeros_like(lengths)
-    for edge, count in nx.edge_betweenness_centrality(graph, normalized=False, weight="weight").items():
+    for edge, count in nx.edge_betweenness_centrality(
+        graph, normalized=False, weight="weight"
+    ).items():
         want[edge] = want[edge[::-1]] = count
     np.testing.assert_allclose(uses, want, atol=1e-9)
 
@@ -174,7 +229,9 @@ def test_alignment_against_biopython(gap):
         (sequence_alignment.ALPHA, sequence_alignment.BETA),
         *((random_sequence(rng, 12), random_sequence(rng, 9)) for _ in range(times(5))),
     ]
-    aligner = PairwiseAligner(mode="global", substitution_matrix=substitution_matrices.load("BLOSUM62"))
+    aligner = PairwiseAligner(
+        mode="global", substitution_matrix=substitution_matrices.load("BLOSUM62")
+    )
     aligner.gap_score = -gap
     score = jax.jit(sequence_alignment.score)
     for first, second in cases:
@@ -196,7 +253,10 @@ def test_alignment_against_biopython(gap):
 
 def joint(network):
     """The probability of every joint state."""
-    return np.einsum(*itertools.chain(*zip(network.tables, map(list, network.scopes))), list(range(len(network.sizes))))
+    return np.einsum(
+        *itertools.chain(*zip(network.tables, map(list, network.scopes))),
+        list(range(len(network.sizes))),
+    )
 
 
 EVIDENCE = [{}, {6: 0}, {0: 0, 6: 0, 7: 0}, {5: 1, 3: 1}, dict.fromkeys(range(8), 1)]
@@ -223,14 +283,19 @@ def test_asia_against_all_states(evidence):
 def test_impossible_evidence_is_an_error():
     network = bayesian_network.read("asia").network
     ends_in(
-        (lambda: query(network, {3: 0, 5: 1}) for query in (bayesian_network.explanation, bayesian_network.marginals)),
+        (
+            lambda: query(network, {3: 0, 5: 1})
+            for query in (bayesian_network.explanation, bayesian_network.marginals)
+        ),
         bayesian_network.ImpossibleEvidenceError,
         "probability 0",
     )
 
 
 def most_probable_by_integer_programming(network, evidence):
-    """One unknown for each entry of each table, with the values of its variables agreed between tables; the log probability."""
+    """One unknown for each entry of each table, with the values of its variables agreed between
+    tables; the log probability.
+    """
     cost, upper, rows, right = [], [], [], []
     first = np.cumsum([0, *network.sizes])
     unknowns = first[-1] + sum(table.size for table in network.tables)
@@ -240,7 +305,9 @@ def most_probable_by_integer_programming(network, evidence):
         rows.append(row)
         right.append(1)
         cost += [0.0] * size
-        upper += np.isin(np.arange(size), evidence.get(variable, np.arange(size))).astype(float).tolist()
+        upper += (
+            np.isin(np.arange(size), evidence.get(variable, np.arange(size))).astype(float).tolist()
+        )
     for scope, table in zip(network.scopes, network.tables):
         numbers = len(cost) + np.arange(table.size).reshape(table.shape)
         cost += (-np.log(np.where(table > 0, table, 1))).ravel().tolist()
@@ -257,8 +324,13 @@ def most_probable_by_integer_programming(network, evidence):
     return -solved.fun
 
 
-# Evidence, and its probability as pyAgrum 3.3.1 has it from the BIF file (it keeps entries of tables in float32).
-ALARMS = [({36: 0, 8: 2}, 0.30776427), ({36: 0, 8: 2, 1: 2, 25: 3, 15: 1}, 0.024045477), ({17: 0, 25: 3, 0: 0, 21: 2}, 0.0010225858)]
+# Evidence, and its probability as pyAgrum 3.3.1 has it from the BIF file (it keeps entries of
+# tables in float32).
+ALARMS = [
+    ({36: 0, 8: 2}, 0.30776427),
+    ({36: 0, 8: 2, 1: 2, 25: 3, 15: 1}, 0.024045477),
+    ({17: 0, 25: 3, 0: 0, 21: 2}, 0.0010225858),
+]
 
 
 def test_alarm_is_the_published_network():
@@ -274,13 +346,21 @@ def test_alarm_is_the_published_network():
 def test_alarm_against_integer_programming_and_sums(evidence, probability):
     network = bayesian_network.read("alarm").network
     log_best, state = bayesian_network.explanation(network, evidence)
-    assert log_best == pytest.approx(most_probable_by_integer_programming(network, evidence), rel=1e-9)
+    assert log_best == pytest.approx(
+        most_probable_by_integer_programming(network, evidence), rel=1e-9
+    )
     assert all(state[variable] == value for variable, value in evidence.items())
-    chosen = [np.log(table[tuple(state[v] for v in scope)]) for scope, table in zip(network.scopes, network.tables)]
+    chosen = [
+        np.log(table[tuple(state[v] for v in scope)])
+        for scope, table in zip(network.scopes, network.tables)
+    ]
     assert sum(chosen) == pytest.approx(log_best, rel=1e-12)
     log_evidence, shares = bayesian_network.marginals(network, evidence)
     assert np.exp(log_evidence) == pytest.approx(probability, rel=3e-7)
-    allowed = [np.isin(np.arange(n), evidence.get(v, np.arange(n))).astype(float) for v, n in enumerate(network.sizes)]
+    allowed = [
+        np.isin(np.arange(n), evidence.get(v, np.arange(n))).astype(float)
+        for v, n in enumerate(network.sizes)
+    ]
     scopes = [*network.scopes, *((v,) for v in range(37))]
     operands = list(itertools.chain(*zip([*network.tables, *allowed], scopes)))
     for variable, share in enumerate(shares):
@@ -320,8 +400,14 @@ def test_a_small_model_is_read():
         ("MARKOV 1 2 1 2 0 0", "needed the number of variables of a factor, 0 ... 1, found 2"),
         ("MARKOV 2 2 2 1 2 0 0", "needed a variable that the factor does not have yet, found 0"),
         ("MARKOV 2 2 2 1 1 2", "needed a variable, 0 ... 1, found 2"),
-        ("BAYES 2 2 2 2 1 0 2 1 0", r"needed each variable as the last of one factor, found \[\(0,\), \(0,\)\]"),
-        ("MARKOV 2 2 3 1 2 0 1\n\n5 1 1 1 1 1", r"line 3: needed 6 entries for \[2, 3\] values, found 5"),
+        (
+            "BAYES 2 2 2 2 1 0 2 1 0",
+            r"needed each variable as the last of one factor, found \[\(0,\), \(0,\)\]",
+        ),
+        (
+            "MARKOV 2 2 3 1 2 0 1\n\n5 1 1 1 1 1",
+            r"line 3: needed 6 entries for \[2, 3\] values, found 5",
+        ),
         ("MARKOV 1 2 1 1 0 2 .5", "needed an entry, found the end"),
         ("MARKOV 1 2 1 1 0 2 .5 half", "needed a finite number of at least 0, found half"),
         ("MARKOV 1 2 1 1 0 2 .5 nan", "needed a finite number of at least 0, found nan"),
@@ -338,13 +424,21 @@ def test_a_broken_model_is_a_typed_error(text, message):
 
 def test_every_cut_of_a_model_is_a_typed_error():
     words = SMALL.split()
-    ends_in((lambda: uai.parse(" ".join(words[:count])) for count in range(len(words))), uai.UaiError, "the end")
+    ends_in(
+        (lambda: uai.parse(" ".join(words[:count])) for count in range(len(words))),
+        uai.UaiError,
+        "the end",
+    )
 
 
 def test_files_that_are_no_text_or_are_missing(tmp_path):
     (tmp_path / "image.uai").write_bytes(b"\x89PNG")
     each_ends_in(
-        (lambda: uai.read(tmp_path / "image.uai"), uai.UaiError, r"image\.uai: needed text, found byte 0x89 at 0"),
+        (
+            lambda: uai.read(tmp_path / "image.uai"),
+            uai.UaiError,
+            r"image\.uai: needed text, found byte 0x89 at 0",
+        ),
         (lambda: uai.read(tmp_path / "none.uai"), FileNotFoundError),
     )
 
@@ -366,11 +460,16 @@ def test_decoding_against_hmmlearn():
         viterbi_decoding.FACES,
         np.array(list(viterbi_decoding.ROLLS), int) - 1,
     )
-    for initial, transition, faces, seen in [casino, *(random_chain(rng, 4, 5, 50) for _ in range(times(5)))]:
+    for initial, transition, faces, seen in [
+        casino,
+        *(random_chain(rng, 4, 5, 50) for _ in range(times(5))),
+    ]:
         judge = hmmlearn.hmm.CategoricalHMM(n_components=len(initial), n_features=faces.shape[1])
         judge.startprob_, judge.transmat_, judge.emissionprob_ = initial, transition, faces
         want, states = judge.decode(seen[:, None], algorithm="viterbi")
-        chain = viterbi_decoding.Chain(np.log(initial), np.log(transition), np.log(faces[:, seen].T))
+        chain = viterbi_decoding.Chain(
+            np.log(initial), np.log(transition), np.log(faces[:, seen].T)
+        )
         score, found = viterbi_decoding.by_scan(chain)
         assert score == pytest.approx(want, rel=1e-12)
         assert found == states.tolist()
@@ -390,11 +489,17 @@ JUDGES = {"independent_sets.py": judge_printed_sets, "spin_glass.py": judge_prin
 
 
 def judge_page(program, printed):
-    (shown,) = re.findall(rf"^\| \[{program}\]\({program}\) \|.*\| `([^`]*)` \|$", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    (shown,) = re.findall(
+        rf"^\| \[{program}\]\({program}\) \|.*\| `([^`]*)` \|$",
+        (EXAMPLES / "README.md").read_text(),
+        re.MULTILINE,
+    )
     assert shown in map(str.strip, printed)
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p != "shortest_paths.py"])  # that one runs below
+@pytest.mark.parametrize(
+    "program", [p for p in PROGRAMS if p != "shortest_paths.py"]
+)  # that one runs below
 def test_a_program_prints_what_the_page_says(program, capsys):
     with jax.enable_x64(False):  # a program that needs 64 bits says so
         runpy.run_path(str(EXAMPLES / program), run_name="__main__")
@@ -406,6 +511,14 @@ def test_a_program_prints_what_the_page_says(program, capsys):
 def test_a_program_runs_as_a_user_runs_it(tmp_path):
     command = [sys.executable, str(EXAMPLES / "shortest_paths.py")]
     environment = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=tmp_path)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     judge_page("shortest_paths.py", done.stdout.splitlines())

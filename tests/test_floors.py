@@ -1,4 +1,6 @@
-"""The floors of the house: imports go downward only, JAX internals are named in one file, outsiders use the doors."""
+"""The floors of the house: imports go downward only, JAX internals are named in one file, outsiders
+use the doors.
+"""
 
 import ast
 import graphlib
@@ -97,12 +99,17 @@ def test_imports_go_downward():
 
 
 def test_the_tropical_package_has_floors_of_its_own():
-    rooms = {path: path.relative_to(ROOT / "ext_tropical").parts[0].removesuffix(".py") for path in files("ext_tropical")}
+    rooms = {
+        path: path.relative_to(ROOT / "ext_tropical").parts[0].removesuffix(".py")
+        for path in files("ext_tropical")
+    }
     wrong = [
         (dotted(path), module)
         for path, here in rooms.items()
         for module, _ in imports(path)
-        if module.startswith("ext_tropical") and room(module) != here and TROPICAL_FLOORS[room(module)] >= TROPICAL_FLOORS[here]
+        if module.startswith("ext_tropical")
+        and room(module) != here
+        and TROPICAL_FLOORS[room(module)] >= TROPICAL_FLOORS[here]
     ]
     assert not wrong
     assert set(rooms.values()) == set(TROPICAL_FLOORS)
@@ -127,8 +134,12 @@ def test_the_map_for_contributors_names_every_room_and_its_floor():
     page = (ROOT / "docs/contributing.md").read_text()
     rows = re.findall(r"^\| (\d+) \| `(\w+)\.(\w+)` \| .+ \|$", page, re.MULTILINE)
     for package, floors in (("tenferro_jax", FLOORS), ("ext_tropical", TROPICAL_FLOORS)):
-        assert sorted((name, int(floor)) for floor, p, name in rows if p == package) == sorted(floors.items())
-    named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", page) + re.findall(r"`((?:tests|tenferro_jax|ext_tropical)/\w+)`", page)
+        assert sorted((name, int(floor)) for floor, p, name in rows if p == package) == sorted(
+            floors.items()
+        )
+    named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", page) + re.findall(
+        r"`((?:tests|tenferro_jax|ext_tropical)/\w+)`", page
+    )
     assert not [path for path in named if not (ROOT / path).exists()]
 
 
@@ -138,14 +149,22 @@ def test_jax_internals_are_named_in_the_seam_alone():
         for package in ("tenferro_jax", "ext_tropical")
         for path in files(package)
         for module, _ in imports(path)
-        if module.startswith(INTERNALS) or ("jax._src" in path.read_text() and path.name != "jax_seam.py")
+        if module.startswith(INTERNALS)
+        or ("jax._src" in path.read_text() and path.name != "jax_seam.py")
     }
     assert named == {"jax_seam.py"}
-    assert not [m for m, _ in imports(ROOT / "tenferro_jax/jax_seam.py") if m.startswith("jax._src")]
+    assert not [
+        m for m, _ in imports(ROOT / "tenferro_jax/jax_seam.py") if m.startswith("jax._src")
+    ]
 
 
 def test_the_tropical_package_uses_the_doors_alone():
-    used = {module for path in files("ext_tropical") for module, _ in imports(path) if module.split(".")[0] == "tenferro_jax"}
+    used = {
+        module
+        for path in files("ext_tropical")
+        for module, _ in imports(path)
+        if module.split(".")[0] == "tenferro_jax"
+    }
     assert used == DOORS
 
 

@@ -1,4 +1,6 @@
-"""Error classes: the parts in order, no fix that says nothing, builtin bases, survival of pickling (worker processes)."""
+"""Error classes: the parts in order, no fix that says nothing, builtin bases, survival of pickling
+(worker processes).
+"""
 
 import inspect
 import pathlib
@@ -11,7 +13,9 @@ import ext_tropical
 import tenferro_jax
 from tenferro_jax import errors
 
-CLASSES = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.TenferroError)]
+CLASSES = [
+    c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.TenferroError)
+]
 PLAIN = [c for c in CLASSES if "where" in inspect.signature(c).parameters]
 BUILTINS = {
     errors.InvalidConfig: ValueError,
@@ -32,7 +36,11 @@ def test_four_parts_in_order(cls):
     back = pickle.loads(pickle.dumps(error))
     assert (type(back), str(back), back.given) == (cls, str(error), "this")
     short = cls(where="the place", given="this", needed="that")
-    assert (str(short), short.fix, str(pickle.loads(pickle.dumps(short)))) == ("the place: given this; needed that.", "", str(short))
+    assert (str(short), short.fix, str(pickle.loads(pickle.dumps(short)))) == (
+        "the place: given this; needed that.",
+        "",
+        str(short),
+    )
 
 
 def test_special_classes_have_the_parts_too():
@@ -55,7 +63,8 @@ def test_builtin_bases(cls, builtin):
 
 
 EMPTY = re.compile(
-    r'"((Name|Pass|Write|Correct|Use|Rename|Mend) (it|them|one|those|one of (them|those|these)|the \w+)( so)?'
+    r'"((Name|Pass|Write|Correct|Use|Rename|Mend) (it|them|one|those|one of '
+    r"(them|those|these)|the \w+)( so)?"
     r'|Leave it out|Drop one of the two)\."'
 )
 
@@ -64,6 +73,10 @@ def test_no_fix_says_nothing():
     """What only repeats that something else is needed is left out."""
     for package in (tenferro_jax, ext_tropical):
         for path in pathlib.Path(package.__file__).parent.rglob("*.py"):
-            found = [line.strip() for line in path.read_text().splitlines() if "fix" in line and EMPTY.search(line)]
+            found = [
+                line.strip()
+                for line in path.read_text().splitlines()
+                if "fix" in line and EMPTY.search(line)
+            ]
             assert not found, (path, found)
     assert EMPTY.search('fix="Name them so."')

@@ -1,4 +1,6 @@
-"""NumPy and Python data as operands of the functions of arrays: what jax.numpy.asarray makes of them, for every such function."""
+"""NumPy and Python data as operands of the functions of arrays: what jax.numpy.asarray makes of
+them, for every such function.
+"""
 
 import inspect
 
@@ -20,8 +22,16 @@ SQUARE = [[0, 3, 1], [2, 0, 5], [1, 1, 0]]
 ROW = [1, 0, 2]
 FUNCTIONS = {
     "tropical_einsum": (lambda a, b: et.tropical_einsum("ij,jk->ik", a, b), SQUARE, SQUARE),
-    "tropical_einsum of three": (lambda a, b: et.tropical_einsum("ij,jk,k->i", a, a, b), SQUARE, ROW),
-    "tropical_einsum_with_argmax": (lambda a, b: et.tropical_einsum_with_argmax("ij,j->i", a, b), SQUARE, ROW),
+    "tropical_einsum of three": (
+        lambda a, b: et.tropical_einsum("ij,jk,k->i", a, a, b),
+        SQUARE,
+        ROW,
+    ),
+    "tropical_einsum_with_argmax": (
+        lambda a, b: et.tropical_einsum_with_argmax("ij,j->i", a, b),
+        SQUARE,
+        ROW,
+    ),
     "best_assignment": (lambda a, b: et.best_assignment("ij,j->", a, b), SQUARE, ROW),
     "closure": (et.closure, SQUARE),
     "matrix_power": (lambda a: et.matrix_power(a, 2), SQUARE),
@@ -29,15 +39,27 @@ FUNCTIONS = {
     "tropical_dot_general": (et.tropical_dot_general, SQUARE, ROW),
     "min_plus_dot_general": (et.min_plus_dot_general, SQUARE, SQUARE),
     "tropical_reduce_sum": (lambda a: et.tropical_reduce_sum(a, 0), SQUARE),
-    "composition.tropical_einsum": (lambda a, b: composition.tropical_einsum("ij,j->i", a, b), SQUARE, ROW),
+    "composition.tropical_einsum": (
+        lambda a, b: composition.tropical_einsum("ij,j->i", a, b),
+        SQUARE,
+        ROW,
+    ),
     "composition.tropical_dot_general": (composition.tropical_dot_general, SQUARE, ROW),
     "composition.min_plus_dot_general": (composition.min_plus_dot_general, SQUARE, ROW),
     "composition.tropical_reduce_sum": (composition.tropical_reduce_sum, SQUARE),
     "einsum": (lambda a, b: tj.einsum("ij,jk->ik", a, b), SQUARE, SQUARE),
-    "einsum of lazy tensors": (lambda a: tj.einsum("ij,j->i", a, tj.TracedTensor.from_array(np.int32(ROW))).eval(), SQUARE),
+    "einsum of lazy tensors": (
+        lambda a: tj.einsum("ij,j->i", a, tj.TracedTensor.from_array(np.int32(ROW))).eval(),
+        SQUARE,
+    ),
 }
 NO_OPERANDS = {"broken_laws", "plan_tropical_einsum", "register", "register_semiring"}
-PYTHON = ("float64", "int64", "complex128", "bool")  # a list of Python's own numbers says no other dtype
+PYTHON = (
+    "float64",
+    "int64",
+    "complex128",
+    "bool",
+)  # a list of Python's own numbers says no other dtype
 ORIGINS = {
     "NumPy array": lambda x, dtype: np.array(x, dtype),
     "JAX array": lambda x, dtype: jnp.asarray(np.array(x, dtype)),
@@ -48,17 +70,42 @@ ORIGINS = {
 
 def test_no_function_of_arrays_is_missing_here():
     doors = {et: "", composition: "composition."}
-    functions = {prefix + name for door, prefix in doors.items() for name, _ in inspect.getmembers(door, inspect.isfunction)}
-    public = {name for name in functions if name in et.__all__ or (name.startswith("composition.") and name.split(".")[1] in et.__all__)}
+    functions = {
+        prefix + name
+        for door, prefix in doors.items()
+        for name, _ in inspect.getmembers(door, inspect.isfunction)
+    }
+    public = {
+        name
+        for name in functions
+        if name in et.__all__
+        or (name.startswith("composition.") and name.split(".")[1] in et.__all__)
+    }
     assert public - NO_OPERANDS <= set(FUNCTIONS)
 
 
-EVERY = [(name, dtype, x64) for name in FUNCTIONS for dtype in ("float64", "int64") for x64 in (False, True)]
-EVERY += [("einsum", dtype, x64) for dtype in ("complex128", "uint64", "int8", "float16") for x64 in (False, True)]
-QUICK = {case for case in EVERY if case[0] in ("tropical_einsum", "einsum") or case[1:] == ("float64", False)}
+EVERY = [
+    (name, dtype, x64)
+    for name in FUNCTIONS
+    for dtype in ("float64", "int64")
+    for x64 in (False, True)
+]
+EVERY += [
+    ("einsum", dtype, x64)
+    for dtype in ("complex128", "uint64", "int8", "float16")
+    for x64 in (False, True)
+]
+QUICK = {
+    case
+    for case in EVERY
+    if case[0] in ("tropical_einsum", "einsum") or case[1:] == ("float64", False)
+}
 
 
-@pytest.mark.parametrize(("name", "dtype", "x64"), [pytest.param(*c, marks=[] if c in QUICK else pytest.mark.slow) for c in EVERY])
+@pytest.mark.parametrize(
+    ("name", "dtype", "x64"),
+    [pytest.param(*c, marks=[] if c in QUICK else pytest.mark.slow) for c in EVERY],
+)
 def test_data_is_taken_as_jax_numpy_takes_it(name, dtype, x64):
     call, *data = FUNCTIONS[name]
     with jax.enable_x64(x64):
@@ -66,7 +113,9 @@ def test_data_is_taken_as_jax_numpy_takes_it(name, dtype, x64):
             if origin == "list" and dtype not in PYTHON:
                 continue
             given = [make(x, dtype) for x in data]
-            got, want = (jax.tree.leaves(call(*xs)) for xs in (given, [jnp.asarray(x) for x in given]))
+            got, want = (
+                jax.tree.leaves(call(*xs)) for xs in (given, [jnp.asarray(x) for x in given])
+            )
             for g, w in zip(got, want, strict=True):
                 assert g.dtype == w.dtype
                 np.testing.assert_array_equal(g, w, err_msg=f"{name} of {dtype} as {origin}")
@@ -78,7 +127,11 @@ def test_integers_that_32_bits_do_not_hold_are_refused(name):
     with jax.enable_x64(False):
         for make in (ORIGINS["NumPy array"], ORIGINS["list"], ORIGINS["list of NumPy"]):
             given = [make(np.array(x) + 2**31, "int64") for x in data]
-            ends_in(lambda: call(*given), DTypeError, r"integers from \d+ to \d+ while 64-bit types are off")
+            ends_in(
+                lambda: call(*given),
+                DTypeError,
+                r"integers from \d+ to \d+ while 64-bit types are off",
+            )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +153,10 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
             np.testing.assert_array_equal(as_array(given, "here"), given)
             return
         ends_in(
-            (lambda: as_array(form, "here") for form in (given, list(given), [given], memoryview(given))),
+            (
+                lambda: as_array(form, "here")
+                for form in (given, list(given), [given], memoryview(given))
+            ),
             DTypeError,
             "here: given integers",
         )
@@ -108,21 +164,44 @@ def test_integers_narrow_where_every_one_fits(integers, dtype, fits):
 
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize(
-    "integers", [[2**63], [-1, 2**63], [-(2**63) - 1], [-(2**63), 2**63], 2**70, [[2**70], [1]], [np.uint64(2**63), 2**64]]
+    "integers",
+    [
+        [2**63],
+        [-1, 2**63],
+        [-(2**63) - 1],
+        [-(2**63), 2**63],
+        2**70,
+        [[2**70], [1]],
+        [np.uint64(2**63), 2**64],
+    ],
 )
 def test_integers_that_64_bits_do_not_hold_are_told_so(integers, x64):
-    farthest = max(map(int, np.ravel(np.array(integers, object))), key=lambda n: (n >= 2**63 or n < -(2**63), abs(n)))
+    farthest = max(
+        map(int, np.ravel(np.array(integers, object))),
+        key=lambda n: (n >= 2**63 or n < -(2**63), abs(n)),
+    )
     with jax.enable_x64(x64):
         ends_in(lambda: jnp.asarray(integers), OverflowError)
         for take in (as_array, lambda x, where: et.tropical_einsum("i->", jax.tree.leaves(x))):
-            error = ends_in(lambda: take(integers, "here"), DTypeError, rf"given the integer {farthest}; needed at most 2\*\*63 - 1")
+            error = ends_in(
+                lambda: take(integers, "here"),
+                DTypeError,
+                rf"given the integer {farthest}; needed at most 2\*\*63 - 1",
+            )
             assert "enable_x64" not in str(error.value)
-    ends_in(lambda: as_array([2**20000], "here"), DTypeError, "an integer of 20001 bits; needed at most")
+    ends_in(
+        lambda: as_array([2**20000], "here"), DTypeError, "an integer of 20001 bits; needed at most"
+    )
 
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_the_integer_beside_numpy_data_is_what_is_refused(x64):
-    with jax.enable_x64(x64), pytest.raises(DTypeError, match=r"300 out of bounds for int8; needed .*NumPy data among them") as error:
+    with (
+        jax.enable_x64(x64),
+        pytest.raises(
+            DTypeError, match=r"300 out of bounds for int8; needed .*NumPy data among them"
+        ) as error,
+    ):
         as_array([np.int8(1), 300], "here")
     assert type(error.value) is DTypeError
 
@@ -130,12 +209,30 @@ def test_the_integer_beside_numpy_data_is_what_is_refused(x64):
 def test_ops_stay_strict():
     with jax.enable_x64(False):
         spec = jax.ShapeDtypeStruct((2,), np.float32)
-        graph, program, lazy = tj.trace(jnp.sin, spec), tj.export(jnp.sin, spec), tj.TracedTensor.from_array(np.ones(2, np.float32))
-        calls = [lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x), lambda x: tj.trace(lambda x: x, x), graph.to_jax(), program.call]
-        calls += [lambda x: tj.export(jnp.sin, x), tj.TracedTensor.from_array, lambda x: lazy @ x, lambda x: tj.Engine().eval(graph, x)]
+        graph, program, lazy = (
+            tj.trace(jnp.sin, spec),
+            tj.export(jnp.sin, spec),
+            tj.TracedTensor.from_array(np.ones(2, np.float32)),
+        )
+        calls = [
+            lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x),
+            lambda x: tj.trace(lambda x: x, x),
+            graph.to_jax(),
+            program.call,
+        ]
+        calls += [
+            lambda x: tj.export(jnp.sin, x),
+            tj.TracedTensor.from_array,
+            lambda x: lazy @ x,
+            lambda x: tj.Engine().eval(graph, x),
+        ]
         for call in calls:
             for dtype in ("float64", "int64"):
-                ends_in(lambda: call(np.ones(2, dtype)), DTypeError, f"a {dtype} array while 64-bit types are off")
+                ends_in(
+                    lambda: call(np.ones(2, dtype)),
+                    DTypeError,
+                    f"a {dtype} array while 64-bit types are off",
+                )
 
 
 def test_arrays_of_jax_and_tracers_pass_untouched():

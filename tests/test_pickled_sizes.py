@@ -1,4 +1,6 @@
-"""Pickles of ops and graphs with symbolic sizes: what was pickled is read, whatever JAX computed and kept of the sizes before."""
+"""Pickles of ops and graphs with symbolic sizes: what was pickled is read, whatever JAX computed
+and kept of the sizes before.
+"""
 
 import dataclasses
 import gc
@@ -49,7 +51,9 @@ Sized = made(
 
 
 def sizes(*, known):
-    """n and m of a new scope; with `known` after JAX was asked for everything that it keeps of them."""
+    """n and m of a new scope; with `known` after JAX was asked for everything that it keeps of
+    them.
+    """
     n, m = jax.export.symbolic_shape("n, m", constraints=CONSTRAINTS)
     if known:
         for dimension in (n, m, n * m + 1, 2 * n, n // 3):
@@ -126,13 +130,19 @@ def test_guards_and_bodies_share_the_scope():
     assert hash(b) != hash(c)
     assert b >= 1
     spec = [jax.ShapeDtypeStruct((size,), F32) for size in (b, c)]
-    graph = tj.trace(lambda x, y: jax.lax.cond(x[0] > 0, lambda: x.sum() + y.sum(), lambda: x.sum() * 0), *spec)
+    graph = tj.trace(
+        lambda x, y: jax.lax.cond(x[0] > 0, lambda: x.sum() + y.sum(), lambda: x.sum() * 0), *spec
+    )
     guarded = graph.with_guards([tj.graph.Guard(b, c, "a test")])
     back = pickle.loads(pickle.dumps(guarded))
     assert tj.to_wire(back) == tj.to_wire(guarded)
     assert [str(guard) for guard in back.guards] == ["b == c"]
     assert back(np.ones(3, F32), np.ones(3, F32))[0] == 6
-    ends_in(lambda: back(np.ones(3, F32), np.ones(4, F32)), ShapeError, "a test: given 3 for dimension b and 4 for dimension c")
+    ends_in(
+        lambda: back(np.ones(3, F32), np.ones(4, F32)),
+        ShapeError,
+        "a test: given 3 for dimension b and 4 for dimension c",
+    )
 
 
 def test_what_no_reader_takes_is_refused_when_it_is_pickled():
@@ -140,7 +150,11 @@ def test_what_no_reader_takes_is_refused_when_it_is_pickled():
     long = jax.export.symbolic_shape(", ".join(f"{'s' * 80}{i}" for i in range(20)))
     for dimension in (n, sum(long)):
         op = Sized(dimension)
-        ends_in((lambda: pickle.dumps(op) for _ in range(2)), Unsupported, "pickle: given symbols that no reader accepts: ValueError")
+        ends_in(
+            (lambda: pickle.dumps(op) for _ in range(2)),
+            Unsupported,
+            "pickle: given symbols that no reader accepts: ValueError",
+        )
 
 
 def test_scopes_that_were_pickled_are_let_go():

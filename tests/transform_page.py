@@ -34,18 +34,33 @@ def kind_row(kind):
 def cell(transform, kind):
     """yes, or the number of the limitation."""
     refusal = refusal_of(transform, kind)
-    return "yes" if refusal is None else f"[{LIMITATIONS.index(refusal.limitation) + 1}](#limitations)"
+    return (
+        "yes" if refusal is None else f"[{LIMITATIONS.index(refusal.limitation) + 1}](#limitations)"
+    )
 
 
 def page():
     """The whole page."""
     rows = [[cell(transform, kind) for kind in KINDS] for transform in TRANSFORMS]
     cells = [c for row in rows for c in row]
-    lines = [HEAD.format(pairs=len(cells), transforms=len(TRANSFORMS), kinds=len(KINDS), yes=cells.count("yes"))]
+    lines = [
+        HEAD.format(
+            pairs=len(cells), transforms=len(TRANSFORMS), kinds=len(KINDS), yes=cells.count("yes")
+        )
+    ]
     lines += [f"| transform | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 1) + "|"]
     lines += [f"| {transform} | {' | '.join(row)} |" for transform, row in zip(TRANSFORMS, rows)]
-    lines += ["", "## Limitations", "", "| | limitation | reason | what you get, what to do |", "|---|---|---|---|"]
-    lines += [f"| {i} | {gap.subject} | {gap.reason} | {gap.instead} |" for i, gap in enumerate(LIMITATIONS, 1)]
+    lines += [
+        "",
+        "## Limitations",
+        "",
+        "| | limitation | reason | what you get, what to do |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {i} | {gap.subject} | {gap.reason} | {gap.instead} |"
+        for i, gap in enumerate(LIMITATIONS, 1)
+    ]
     lines += ["", "## Kinds", "", "| kind | tested with |", "|---|---|", *map(kind_row, KINDS), ""]
     return "\n".join(lines)
 

@@ -1,6 +1,8 @@
-"""Maximum independent sets of named graphs: one max-plus einsum, an operand (0, weight) a node and one a forbidden pair.
+"""Maximum independent sets of named graphs: one max-plus einsum, an operand (0, weight) a node and
+one a forbidden pair.
 
-The size is its value, the set is its best assignment, and its gradient by the weights is the set's indicator.
+The size is its value, the set is its best assignment, and its gradient by the weights is the set's
+indicator.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def named_graph(name: str) -> nx.Graph:
 
 
 def network(graph: nx.Graph, weights: Any) -> list[Any]:
-    """The arguments of an einsum to a scalar. The label of a node is 1 in the set: then it has its weight; both ends of an edge -inf."""
+    """The arguments of an einsum to a scalar. The label of a node is 1 in the set: then it has its
+    weight; both ends of an edge -inf.
+    """
     number = {node: i for i, node in enumerate(graph)}
     not_both = jnp.asarray([[0, 0], [0, -jnp.inf]], weights.dtype)
     nodes = ((jnp.stack([jnp.zeros_like(weight), weight]), [i]) for i, weight in enumerate(weights))
@@ -44,13 +48,17 @@ def network(graph: nx.Graph, weights: Any) -> list[Any]:
 
 
 def maximum_independent_set(graph: nx.Graph, weights: Any) -> tuple[Any, list[Any]]:
-    """The greatest total weight of an independent set, and the nodes of one such set. `weights` is (nodes,), in their order."""
+    """The greatest total weight of an independent set, and the nodes of one such set. `weights` is
+    (nodes,), in their order.
+    """
     best = best_assignment(*network(graph, weights))
     return best.value, [node for i, node in enumerate(graph) if best.labels[i]]
 
 
 def indicator(graph: nx.Graph, weights: Any) -> Any:
-    """The gradient of the greatest total weight by the weights: 1.0 for the nodes of one best set."""
+    """The gradient of the greatest total weight by the weights: 1.0 for the nodes of one
+    best set.
+    """
     return jax.grad(lambda weights: tropical_einsum(*network(graph, weights)))(weights)
 
 
@@ -59,7 +67,10 @@ def main() -> None:
     for name, known in KNOWN.items():
         graph = named_graph(name)
         size, nodes = maximum_independent_set(graph, jnp.ones(len(graph)))
-        print(f"{name:>14}: {size:2.0f} of {len(graph):2} nodes, known {known:2}: {' '.join(map(str, nodes))}")
+        print(
+            f"{name:>14}: {size:2.0f} of {len(graph):2} nodes, known {known:2}: "
+            f"{' '.join(map(str, nodes))}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""All-pairs shortest paths in the network of characters of Les Miserables: the closure of a min-plus matrix.
+"""All-pairs shortest paths in the network of characters of Les Miserables: the closure of a
+min-plus matrix.
 
-Paths come from the winners; the gradient of the sum of all distances counts how many shortest paths take each edge.
+Paths come from the winners; the gradient of the sum of all distances counts how many shortest paths
+take each edge.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from ext_tropical import ClosureResult, closure, min_plus
 
 
 def characters() -> tuple[list[str], np.ndarray]:
-    """Names and lengths of edges, float64 (77, 77), inf where there is none: 1 / (chapters in which both appear).
+    """Names and lengths of edges, float64 (77, 77), inf where there is none: 1 / (chapters in which
+    both appear).
 
     D. E. Knuth, The Stanford GraphBase, 1993; networkx ships the counts.
     """
@@ -30,7 +33,9 @@ def path(paths: ClosureResult, source: int, target: int) -> list[int]:
 
 
 def uses(lengths: Any) -> Any:
-    """How many of the shortest paths, one for each ordered pair, take each edge: the gradient of the sum of distances, (n, n)."""
+    """How many of the shortest paths, one for each ordered pair, take each edge: the gradient of
+    the sum of distances, (n, n).
+    """
     return jax.grad(lambda lengths: closure(lengths, semiring=min_plus).value.sum())(lengths)
 
 
@@ -42,10 +47,15 @@ def main() -> None:
         source, target = names.index("Napoleon"), names.index("Jondrette")
         on_the_way = " - ".join(names[node] for node in path(paths, source, target))
         print(f"Napoleon to Jondrette: {paths.value[source, target]:.4f} by {on_the_way}")
-        ends = len(names) - 1  # of the paths that enter a node, one from every other node ends there
+        ends = (
+            len(names) - 1
+        )  # of the paths that enter a node, one from every other node ends there
         passing = np.asarray(uses(lengths)).sum(0) - ends
         for node in np.argsort(-passing, stable=True)[:5]:
-            print(f"{names[node]:>12} is inside {passing[node]:4.0f} of {len(names) * ends} shortest paths")
+            print(
+                f"{names[node]:>12} is inside {passing[node]:4.0f} of {len(names) * ends} "
+                f"shortest paths"
+            )
 
 
 if __name__ == "__main__":

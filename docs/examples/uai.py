@@ -1,7 +1,9 @@
-"""Read a graphical model in UAI format: a stream of words; line ends mean nothing, a line that begins with c is a comment.
+"""Read a graphical model in UAI format: a stream of words; line ends mean nothing, a line that
+begins with c is a comment.
 
-BAYES or MARKOV; how many variables; their numbers of values; how many factors; for each factor how many variables and which;
-then for each factor how many entries its table has and the entries, the last variable running fastest.
+BAYES or MARKOV; how many variables; their numbers of values; how many factors; for each factor how
+many variables and which; then for each factor how many entries its table has and the entries, the
+last variable running fastest.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import numpy as np
 
 
 class UaiError(ValueError):
-    """The text is not a model in UAI format; the message says where, what is needed there and what there is."""
+    """The text is not a model in UAI format; the message says where, what is needed there and what
+    there is.
+    """
 
 
 class Network(NamedTuple):
-    """A graphical model: for each variable its number of values, for each factor its variables and its table, float64.
+    """A graphical model: for each variable its number of values, for each factor its variables and
+    its table, float64.
 
-    In a Bayesian network each variable is the last one of one factor, its probabilities given the others.
+    In a Bayesian network each variable is the last one of one factor, its probabilities given the
+    others.
     """
 
     kind: str
@@ -34,7 +40,10 @@ def read(path: pathlib.Path) -> Network:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UaiError(f"{path.name}: needed text, found byte {error.object[error.start]:#04x} at {error.start}") from error
+        raise UaiError(
+            f"{path.name}: needed text, found byte {error.object[error.start]:#04x} at "
+            f"{error.start}"
+        ) from error
     return parse(text, path.name)
 
 
@@ -44,10 +53,19 @@ def parse(text: str, name: str = "text") -> Network:
     kind = words.next("BAYES or MARKOV")
     if kind not in ("BAYES", "MARKOV"):
         raise words.error("BAYES or MARKOV", kind)
-    sizes = tuple(words.integer("a number of values", 1) for _ in range(words.integer("the number of variables", 0)))
-    scopes = tuple(_scope(words, len(sizes)) for _ in range(words.integer("the number of factors", 0)))
-    if kind == "BAYES" and sorted(scope[-1:] for scope in scopes) != [(variable,) for variable in range(len(sizes))]:
-        raise words.error("each variable as the last of one factor", f"{[scope[-1:] for scope in scopes]}")
+    sizes = tuple(
+        words.integer("a number of values", 1)
+        for _ in range(words.integer("the number of variables", 0))
+    )
+    scopes = tuple(
+        _scope(words, len(sizes)) for _ in range(words.integer("the number of factors", 0))
+    )
+    if kind == "BAYES" and sorted(scope[-1:] for scope in scopes) != [
+        (variable,) for variable in range(len(sizes))
+    ]:
+        raise words.error(
+            "each variable as the last of one factor", f"{[scope[-1:] for scope in scopes]}"
+        )
     tables = tuple(_table(words, [sizes[variable] for variable in scope]) for scope in scopes)
     words.end()
     return Network(kind, sizes, scopes, tables)
@@ -58,7 +76,9 @@ MOST_AXES = 64  # of a NumPy array
 
 def _scope(words: _Words, variables: int) -> tuple[int, ...]:
     scope: list[int] = []
-    for _ in range(words.integer("the number of variables of a factor", 0, min(variables, MOST_AXES))):
+    for _ in range(
+        words.integer("the number of variables of a factor", 0, min(variables, MOST_AXES))
+    ):
         scope.append(words.integer("a variable", 0, variables - 1))
         if scope[-1] in scope[:-1]:
             raise words.error("a variable that the factor does not have yet", str(scope[-1]))
@@ -77,7 +97,11 @@ class _Words:
 
     def __init__(self, text: str, name: str) -> None:
         self.name, self.line = name, 1
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if not line.startswith("c")]
+        lines = [
+            (number, line)
+            for number, line in enumerate(text.splitlines(), 1)
+            if not line.startswith("c")
+        ]
         self.rest = ((word, number) for number, line in lines for word in line.split())
 
     def error(self, needed: str, found: str) -> UaiError:

@@ -1,6 +1,8 @@
-"""The dishonest casino: which of 300 rolls were made with a loaded die? Viterbi decoding of a hidden Markov model.
+"""The dishonest casino: which of 300 rolls were made with a loaded die? Viterbi decoding of a
+hidden Markov model.
 
-The best path by a scan over the rolls, and the same by one einsum over the whole chain of 300 unknown dice.
+The best path by a scan over the rolls, and the same by one einsum over the whole chain of 300
+unknown dice.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import numpy as np
 
 from ext_tropical import best_assignment, viterbi
 
-# R. Durbin, S. Eddy, A. Krogh and G. Mitchison, Biological Sequence Analysis, 1998, section 3.2: model and rolls.
+# R. Durbin, S. Eddy, A. Krogh and G. Mitchison, Biological Sequence Analysis, 1998, section 3.2:
+# model and rolls.
 ROLLS = (
     "315116246446644245311321631164152133625144543631656626566666651166453132651245636664631636663162326455236266666625151631"
     "222555441666566563564324364131513465146353411126414626253356366163666466232534413661661163252562462255265252266435353336"
@@ -33,8 +36,12 @@ class Chain(NamedTuple):
 
 
 def casino(rolls: str) -> Chain:
-    """State 0 is the fair die, state 1 the loaded one; the first die is drawn from the stationary distribution."""
-    return Chain(np.log(INITIAL), np.log(TRANSITION), np.log(FACES[:, [int(roll) - 1 for roll in rolls]].T))
+    """State 0 is the fair die, state 1 the loaded one; the first die is drawn from the stationary
+    distribution.
+    """
+    return Chain(
+        np.log(INITIAL), np.log(TRANSITION), np.log(FACES[:, [int(roll) - 1 for roll in rolls]].T)
+    )
 
 
 def by_scan(chain: Chain) -> tuple[float, list[int]]:
@@ -44,7 +51,9 @@ def by_scan(chain: Chain) -> tuple[float, list[int]]:
 
 
 def by_one_einsum(chain: Chain) -> tuple[float, list[int]]:
-    """The same: label t is the state at roll t; there is an operand for each roll and for each pair of rolls."""
+    """The same: label t is the state at roll t; there is an operand for each roll and for each pair
+    of rolls.
+    """
     rolls = [(scores, [t]) for t, scores in enumerate(chain.emission)]
     pairs = [(chain.transition, [t, t + 1]) for t in range(len(chain.emission) - 1)]
     best = best_assignment(chain.initial, [0], *itertools.chain.from_iterable(rolls + pairs), [])

@@ -20,7 +20,8 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
 
     Args:
       semiring: a semiring or its name; for a selective one also the laws of `better`.
-      values: a one-dimensional array of entries without NaN; times of three of them should be exact.
+      values: a one-dimensional array of entries without NaN; times of three of them should be
+        exact.
 
     Returns:
       For each broken law the first values that break it; empty if all laws hold.
@@ -35,7 +36,8 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
       >>> from ext_tropical import broken_laws, max_mul
       >>> broken_laws(max_mul, np.array([0.0, 1.0, 2.0], np.float32))
       {}
-      >>> broken_laws(max_mul, np.array([-1.0, 1.0, 2.0], np.float32))["times distributes over plus"]
+      >>> entries = np.array([-1.0, 1.0, 2.0], np.float32)
+      >>> broken_laws(max_mul, entries)["times distributes over plus"]
       (-1.0, -1.0, 1.0)
     """
     semiring = wellformed(semiring) if isinstance(semiring, Semiring) else as_semiring(semiring)
@@ -49,7 +51,11 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
             fix="Pass a few typical entries; for floats NaN is always tested.",
         )
     found: dict[str, tuple[Any, ...]] = {}
-    for count, laws in ((1, _one(semiring, values.dtype)), (2, _two(semiring)), (3, _three(semiring))):
+    for count, laws in (
+        (1, _one(semiring, values.dtype)),
+        (2, _two(semiring)),
+        (3, _three(semiring)),
+    ):
         grids = [grid.ravel() for grid in np.meshgrid(*[values] * count, indexing="ij")]
         for name, law in laws:
             with np.errstate(all="ignore"):
@@ -67,14 +73,26 @@ def _one(s: Semiring, dtype: np.dtype) -> _Laws:
     yield "one is neutral for times", lambda x: s.times(x, np.full_like(x, one)) == x
     yield "zero is neutral for plus", lambda x: s.plus(x, np.full_like(x, zero)) == x
     yield "zero absorbs", lambda x: s.times(x, np.full_like(x, zero)) == zero
-    yield "times keeps dtype and shape", lambda x: (s.times(x, x).dtype, s.times(x, x).shape) == (dtype, x.shape)
-    yield "zero and one are scalars", lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == ()
+    yield (
+        "times keeps dtype and shape",
+        lambda x: (s.times(x, x).dtype, s.times(x, x).shape) == (dtype, x.shape),
+    )
+    yield (
+        "zero and one are scalars",
+        lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == (),
+    )
     if jnp.issubdtype(dtype, jnp.floating):
         nan: Any = np.full(1, np.nan, dtype)
-        yield "times keeps NaN", lambda x: np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan))
+        yield (
+            "times keeps NaN",
+            lambda x: np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan)),
+        )
     if isinstance(s, SelectiveSemiring):
         identity = np.asarray(s.identity(dtype), dtype)
-        yield "nothing loses to the identity", lambda x: ~np.asarray(s.better(np.full_like(x, identity), x))
+        yield (
+            "nothing loses to the identity",
+            lambda x: ~np.asarray(s.better(np.full_like(x, identity), x)),
+        )
 
 
 def _two(s: Semiring) -> _Laws:
@@ -94,4 +112,7 @@ def _three(s: Semiring) -> _Laws:
     times, plus = s.times, s.plus
     yield "times associates", lambda x, y, z: times(times(x, y), z) == times(x, times(y, z))
     yield "plus associates", lambda x, y, z: plus(plus(x, y), z) == plus(x, plus(y, z))
-    yield "times distributes over plus", lambda x, y, z: times(x, plus(y, z)) == plus(times(x, y), times(x, z))
+    yield (
+        "times distributes over plus",
+        lambda x, y, z: times(x, plus(y, z)) == plus(times(x, y), times(x, z)),
+    )

@@ -1,4 +1,6 @@
-"""Scalars whose + and * are those of a semiring, for Python's own algorithms and for NumPy object arrays."""
+"""Scalars whose + and * are those of a semiring, for Python's own algorithms and for NumPy object
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tenferro_jax.errors import DTypeError
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class _Scalar:
-    """A frozen float. NaN as in the einsums: a sum or product with a NaN is NaN, and so are inf - inf and 0 * inf."""
+    """A frozen float. NaN as in the einsums: a sum or product with a NaN is NaN, and so are inf -
+    inf and 0 * inf.
+    """
 
     value: float = math.nan  # each semiring has its own default default
 
@@ -28,7 +32,9 @@ class _Scalar:
         try:
             object.__setattr__(self, "value", float(self.value))
         except OverflowError:
-            raise DTypeError(where=name, given="an integer outside the range of float", needed="a float") from None
+            raise DTypeError(
+                where=name, given="an integer outside the range of float", needed="a float"
+            ) from None
 
     @classmethod
     def zero(cls) -> Self:
@@ -43,10 +49,14 @@ class _Scalar:
     def __add__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        return other if math.isnan(other.value) or self._loses_to(other) else self  # nothing beats NaN
+        return (
+            other if math.isnan(other.value) or self._loses_to(other) else self
+        )  # nothing beats NaN
 
     def __radd__(self, other: object) -> Self:
-        return self if type(other) is int and other == 0 else NotImplemented  # sum() and np.einsum start from the integer 0
+        return (
+            self if type(other) is int and other == 0 else NotImplemented
+        )  # sum() and np.einsum start from the integer 0
 
     def __mul__(self, other: object) -> Self:
         return type(self)(self.value + other.value) if type(other) is type(self) else NotImplemented
@@ -55,7 +65,11 @@ class _Scalar:
         return other.value > self.value
 
     def __eq__(self, other: object) -> bool:
-        return self.value == other.value if isinstance(other, _Scalar) and type(other) is type(self) else NotImplemented
+        return (
+            self.value == other.value
+            if isinstance(other, _Scalar) and type(other) is type(self)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash((type(self), self.value))

@@ -1,8 +1,9 @@
 """Semirings, and the registry of semirings by id.
 
-A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of all candidates. In
-selective semirings plus keeps the better of two candidates; they share one einsum op with winners and gradients. Authors
-write such a semiring as a frozen dataclass and register it.
+A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of
+all candidates. In selective semirings plus keeps the better of two candidates; they share one
+einsum op with winners and gradients. Authors write such a semiring as a frozen dataclass and
+register it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Semiring:
         return self.name + (f"({', '.join(values)})" if values else "")
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The candidate of two entries: elementwise, commutative, differentiable by JAX; must accept NumPy arrays too."""
+        """The candidate of two entries: elementwise, commutative, differentiable by JAX; must
+        accept NumPy arrays too.
+        """
         raise NotImplementedError
 
     def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -68,12 +71,15 @@ class Semiring:
         raise NotImplementedError
 
     def identity(self, dtype: np.dtype) -> ArrayLike:
-        """The value that loses to every candidate, where the search begins: the zero, unless entries may be worse, as -1 under max_mul."""
+        """The value that loses to every candidate, where the search begins: the zero, unless
+        entries may be worse, as -1 under max_mul.
+        """
         return self.zero(dtype)
 
 
 class SelectiveSemiring(Semiring):
-    """A semiring whose "plus" is one of its two arguments. Winners, assignments and gradients come from `better`.
+    """A semiring whose "plus" is one of its two arguments. Winners, assignments and gradients come
+    from `better`.
 
     Example:
       >>> @register_semiring
@@ -94,11 +100,14 @@ class SelectiveSemiring(Semiring):
     """
 
     def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
-        """Whether candidate y replaces candidate x: a strict total order, False if either is NaN."""
+        """Whether candidate y replaces candidate x: a strict total order, False if either
+        is NaN.
+        """
         raise NotImplementedError
 
     def may_make_nan(self, a: jax.Array, b: jax.Array) -> ArrayLike:
-        """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN. Floating inputs.
+        """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN.
+        Floating inputs.
 
         If it is False, a loop runs that is twice as fast; True is always correct.
         """
@@ -110,9 +119,12 @@ class SelectiveSemiring(Semiring):
     def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         """plus over an axis of at least one candidate; NaN if one of them is NaN.
 
-        If JAX has a reduction for it, override this method with that one, which XLA splits over a mesh.
+        If JAX has a reduction for it, override this method with that one, which XLA splits over a
+        mesh.
         """
-        return lax.reduce(candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,))
+        return lax.reduce(
+            candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,)
+        )
 
 
 def lowest(dtype: np.dtype) -> np.ndarray:
@@ -131,7 +143,7 @@ def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
     return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
 
 
-# --- identity ------------------------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 
 _classes: dict[str, type[Semiring]] = {}
 _lock = threading.Lock()
@@ -139,9 +151,11 @@ _Class = TypeVar("_Class", bound=type[Semiring])
 
 
 def register_semiring(cls: _Class) -> _Class:
-    """Register a semiring by its id, so that payloads can name it. A class decorator, written above the dataclass.
+    """Register a semiring by its id, so that payloads can name it. A class decorator, written above
+    the dataclass.
 
-    If a semiring of this package has the same short name, the short name means that one; use your id instead.
+    If a semiring of this package has the same short name, the short name means that one; use your
+    id instead.
 
     Raises:
       MalformedFamilyId: the id is not `<package>.<name>.v<n>`.
@@ -164,7 +178,11 @@ def register_semiring(cls: _Class) -> _Class:
       >>> as_semiring("max_min")
       max_min
     """
-    if not (isinstance(cls, type) and issubclass(cls, Semiring) and getattr(cls, "__dataclass_params__", None)):
+    if not (
+        isinstance(cls, type)
+        and issubclass(cls, Semiring)
+        and getattr(cls, "__dataclass_params__", None)
+    ):
         raise _not_a_semiring(cls, "a dataclass that derives from SelectiveSemiring")
     if not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise _not_a_semiring(cls, "a frozen dataclass")
@@ -188,7 +206,10 @@ def register_semiring(cls: _Class) -> _Class:
 
 def _not_a_semiring(cls: object, needed: str) -> InvalidConfig:
     return InvalidConfig(
-        where="register_semiring", given=repr(cls), needed=needed, fix="Write @register_semiring above @dataclass(frozen=True, repr=False)."
+        where="register_semiring",
+        given=repr(cls),
+        needed=needed,
+        fix="Write @register_semiring above @dataclass(frozen=True, repr=False).",
     )
 
 
@@ -196,8 +217,8 @@ def as_semiring(value: object) -> Semiring:
     """The semiring for a value, a short name, an id, or a class (with its defaults).
 
     Raises:
-      InvalidConfig: unknown or not registered (the text lists the known ones), with fields that no payload can hold, or with
-        methods whose results have a wrong type.
+      InvalidConfig: unknown or not registered (the text lists the known ones), with fields that no
+        payload can hold, or with methods whose results have a wrong type.
 
     Example:
       >>> as_semiring("min_plus")
@@ -207,8 +228,12 @@ def as_semiring(value: object) -> Semiring:
         value = _with_defaults(value)
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
         return wellformed(value)
-    found = [id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)]
-    found = [id for id in found if id == value or parse_family_id(id).package == OURS] or found  # our names stay ours
+    found = [
+        id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)
+    ]
+    found = [
+        id for id in found if id == value or parse_family_id(id).package == OURS
+    ] or found  # our names stay ours
     if len(found) == 1:
         return wellformed(_with_defaults(_classes[found[0]]))
     raise _unknown(repr(value), found)
@@ -275,10 +300,15 @@ def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:
 
 def _with_defaults(cls: Any) -> Semiring:
     """The semiring of a registered class whose parameters all have a default."""
-    if missing := [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]:
+    if missing := [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is f.default_factory is dataclasses.MISSING
+    ]:
         raise InvalidConfig(
             where=f"semiring {cls.id}",
-            given=f"{cls.__name__} without its parameter{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            given=f"{cls.__name__} without its parameter{'s' * (len(missing) > 1)} "
+            f"{', '.join(missing)}",
             needed="a value for each parameter that has no default",
             fix=f"Pass semiring={cls.__name__}({', '.join(f'{name}=...' for name in missing)}).",
         )
@@ -301,7 +331,8 @@ def as_selective(value: object, wanted: str) -> SelectiveSemiring:
             where=wanted,
             given=repr(semiring),
             needed="a selective semiring, whose plus returns one of its arguments",
-            fix="There are no winners; the gradient says how much each entry contributes. Use max_plus for the best entry.",
+            fix="There are no winners; the gradient says how much each entry contributes. Use "
+            "max_plus for the best entry.",
         )
     return semiring
 
@@ -319,7 +350,11 @@ class SemiringKey:
     fields: tuple[bool | int | float | str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not isinstance(self.fields, tuple) or not all(isinstance(f, PLAIN) for f in self.fields):
+        if (
+            not isinstance(self.id, str)
+            or not isinstance(self.fields, tuple)
+            or not all(isinstance(f, PLAIN) for f in self.fields)
+        ):
             raise InvalidConfig(
                 where="SemiringKey",
                 given=f"id {self.id!r}, fields {self.fields!r}",
@@ -343,7 +378,8 @@ class SemiringKey:
     def of(cls, semiring: Semiring | str) -> SemiringKey:
         """The key of a registered semiring, or of its name; InvalidConfig as `as_semiring`."""
         semiring = as_semiring(semiring)
-        return cls(semiring.id, tuple(getattr(semiring, f.name) for f in dataclasses.fields(semiring)))  # type: ignore[arg-type]
+        fields = dataclasses.fields(semiring)  # type: ignore[arg-type]
+        return cls(semiring.id, tuple(getattr(semiring, f.name) for f in fields))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -355,17 +391,24 @@ def _found(key: SemiringKey) -> Semiring:
         return cls(*key.fields)
     except TypeError as error:
         raise InvalidConfig(
-            where=f"semiring {key.id}", given=f"fields {key.fields}", needed=f"the fields of {cls.__name__}", fix=str(error)
+            where=f"semiring {key.id}",
+            given=f"fields {key.fields}",
+            needed=f"the fields of {cls.__name__}",
+            fix=str(error),
         ) from error
 
 
 @functools.lru_cache(maxsize=1024)
 def _problem_of(semiring: Semiring) -> str:
-    """The first method of a semiring with a wrong result on tiny arrays, as text; "" if there is none."""
+    """The first method of a semiring with a wrong result on tiny arrays, as text; "" if there is
+    none.
+    """
     dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
     if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
         return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
-    dtype = jnp.dtype(next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0]))
+    dtype = jnp.dtype(
+        next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0])
+    )
     for name, returned, shape, kind in _tried(semiring, dtype):
         try:
             out = returned()
@@ -373,7 +416,10 @@ def _problem_of(semiring: Semiring) -> str:
         except Exception as error:  # any exception of the author's code
             return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if have != (shape, kind):
-            return f"{name} returns {have[1].name}{list(have[0])}, where {kind.name}{list(shape)} is needed"
+            return (
+                f"{name} returns {have[1].name}{list(have[0])}, where {kind.name}{list(shape)} "
+                f"is needed"
+            )
     return ""
 
 
@@ -381,7 +427,12 @@ def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tupl
     """(method, a call of it, shape, dtype) of the required results."""
     x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
     for name in ("zero", "one", "identity"):
-        yield f"{name}({dtype.name})", lambda name=name: np.asarray(getattr(semiring, name)(dtype)), (), dtype
+        yield (
+            f"{name}({dtype.name})",
+            lambda name=name: np.asarray(getattr(semiring, name)(dtype)),
+            (),
+            dtype,
+        )
     yield "times", lambda: jax.eval_shape(semiring.times, x, x), (2,), dtype
     yield "plus", lambda: jax.eval_shape(semiring.plus, x, x), (2,), dtype
     if isinstance(semiring, SelectiveSemiring):

@@ -1,4 +1,6 @@
-"""The semirings of this package: the selective ones, and log-sum-exp, a smooth variant of max_plus."""
+"""The semirings of this package: the selective ones, and log-sum-exp, a smooth variant of
+max_plus.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,19 @@ from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, regi
 
 
 def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:
-    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, when it is vectorised."""
+    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, when
+    it is vectorised.
+    """
     if not jnp.issubdtype(candidates.dtype, jnp.floating):
         return value
-    return jnp.where(jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value)
+    return jnp.where(
+        jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value
+    )
 
 
 def are_finite(*arrays: jax.Array) -> jax.Array:
-    """Whether all entries of floating arrays are finite: a sum of products with zero is faster than a test of each entry.
+    """Whether all entries of floating arrays are finite: a sum of products with zero is faster than
+    a test of each entry.
 
     Example:
       >>> bool(are_finite(jnp.ones(3), jnp.array([1.0, jnp.inf])))
@@ -47,7 +54,9 @@ def _may(
 
 
 def _meet_opposite(a: jax.Array, b: jax.Array) -> jax.Array:
-    return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf))
+    return (jnp.any(a == jnp.inf) & jnp.any(b == -jnp.inf)) | (
+        jnp.any(a == -jnp.inf) & jnp.any(b == jnp.inf)
+    )
 
 
 def _meet_zero(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -74,7 +83,9 @@ class _Minimum(SelectiveSemiring):
 
 
 class _Plus(SelectiveSemiring):
-    """times is +, and the zero is infinite: for integers the type's extreme value, which absorbs like infinity."""
+    """times is +, and the zero is infinite: for integers the type's extreme value, which absorbs
+    like infinity.
+    """
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         if jnp.issubdtype(x.dtype, jnp.floating):
@@ -134,7 +145,9 @@ class MaxMulSemiring(_Maximum):
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
 class MinMaxSemiring(_Minimum):
-    """(min, max). Of two equal entries the first is the maximum, so that the derivative goes to one entry."""
+    """(min, max). Of two equal entries the first is the maximum, so that the derivative goes to one
+    entry.
+    """
 
     id = "tenferro-ext-tropical.min_max.v1"
 
@@ -179,8 +192,8 @@ min_plus = MinPlusSemiring()
 """(min, +), zero +inf, one 0: shortest paths."""
 
 max_mul = MaxMulSemiring()
-"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products of two operands of any sign; its
-semiring laws hold for non-negative entries."""
+"""(max, x), zero 0, one 1: most probable explanations. The exact maximum of products of two
+operands of any sign; its semiring laws hold for non-negative entries."""
 
 min_max = MinMaxSemiring()
 """(min, max), zero +inf, one -inf: bottlenecks, the least largest step."""
@@ -215,7 +228,11 @@ class LogSumExp(Semiring):
     def __post_init__(self) -> None:
         given: Any = self.temperature
         try:
-            temperature = float(given) if isinstance(given, numbers.Real) and not isinstance(given, bool) else math.nan
+            temperature = (
+                float(given)
+                if isinstance(given, numbers.Real) and not isinstance(given, bool)
+                else math.nan
+            )
         except OverflowError:
             temperature = math.inf
         if not 0 < temperature < math.inf:
@@ -236,7 +253,9 @@ class LogSumExp(Semiring):
 
     def share(self, x: jax.Array, total: jax.Array) -> jax.Array:
         """exp((x - total) / T), the share of x in a total; 0 for -inf."""
-        return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(x.dtype)
+        return jnp.where(x == -jnp.inf, 0.0, jnp.exp((x - total) / self.temperature)).astype(
+            x.dtype
+        )
 
     def zero(self, dtype: np.dtype) -> np.ndarray:
         return lowest(dtype)
@@ -246,5 +265,5 @@ class LogSumExp(Semiring):
 
 
 log_sum_exp = LogSumExp
-"""Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log space. Its gradient is the
-softmax of the candidates: marginals."""
+"""Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log
+space. Its gradient is the softmax of the candidates: marginals."""

@@ -22,8 +22,8 @@ class TropicalStep:
       labels: the contracted labels, in order of first appearance.
       shape: their sizes.
       cells: the labels of the winner's axes.
-      winner: int32, one for each cell of the step's result; row-major index over `shape`, from 0; -1 where a contracted
-        size is 0.
+      winner: int32, one for each cell of the step's result; row-major index over `shape`, from 0;
+        -1 where a contracted size is 0.
     """
 
     labels: str = dataclasses.field(metadata={"static": True})
@@ -32,7 +32,9 @@ class TropicalStep:
     winner: jax.Array
 
     def coordinates(self) -> Mapping[str, jax.Array]:
-        """For each contracted label its index at the winner: int32, shape of the winner; -1 where a contracted size is 0."""
+        """For each contracted label its index at the winner: int32, shape of the winner; -1 where a
+        contracted size is 0.
+        """
         rest, found = self.winner, {}
         for label, size in reversed(list(zip(self.labels, self.shape, strict=True))):
             extent = jnp.maximum(jnp.asarray(size, jnp.int32), 1)
@@ -65,19 +67,25 @@ class TropicalResult:
             return jnp.zeros(self.value.shape, jnp.int32)
         last = self.steps[-1]
         mapped = self.value.ndim - len(self.output)
-        return jnp.transpose(last.winner, [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)])
+        return jnp.transpose(
+            last.winner,
+            [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)],
+        )
 
     @property
     def feasible(self) -> jax.Array:
-        """Boolean, shape of the value: False where the value is the semiring's zero, so that no candidate counts."""
+        """Boolean, shape of the value: False where the value is the semiring's zero, so that no
+        candidate counts.
+        """
         return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
     def coordinates(self) -> Mapping[str, jax.Array]:
-        """One optimal index of each contracted label for every output entry, read backwards from the winners.
+        """One optimal index of each contracted label for every output entry, read backwards from
+        the winners.
 
         Returns:
-          {label: int32 array of the value's shape}, the contracted labels in alphabetical order; all are -1 if a contracted
-          size is 0.
+          {label: int32 array of the value's shape}, the contracted labels in alphabetical order;
+          all are -1 if a contracted size is 0.
 
         Cost: one gather of the value's size for each step.
         """
@@ -97,17 +105,22 @@ def walked_back(
     output: str,
     shape: Sequence[int],
 ) -> tuple[TropicalStep, ...]:
-    """The steps with the winners of one assignment: the winner of the last step, then of the step before at that winner, and so on.
+    """The steps with the winners of one assignment: the winner of the last step, then of the step
+    before at that winner, and so on.
 
     Args:
       steps: of an einsum, in their order.
       output: the labels of the value's axes, which all these winners have.
       shape: of the value.
     """
-    known = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(output)}
+    known = {
+        label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(output)
+    }
     found: list[TropicalStep] = []
     for step in reversed(steps):
-        winner = step.winner.at[tuple(known[label] for label in step.cells)].get(mode="promise_in_bounds")
+        winner = step.winner.at[tuple(known[label] for label in step.cells)].get(
+            mode="promise_in_bounds"
+        )
         found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
         known |= found[0].coordinates()
     return tuple(found)
@@ -119,7 +132,8 @@ class Assignment(NamedTuple):
     Attributes:
       value: the best value.
       labels: for each contracted label its index, int32, shape of the value.
-      feasible: boolean, shape of the value: False where the value is the semiring's zero; there the indices mean nothing.
+      feasible: boolean, shape of the value: False where the value is the semiring's zero; there the
+        indices mean nothing.
     """
 
     value: jax.Array

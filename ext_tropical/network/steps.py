@@ -1,4 +1,6 @@
-"""Run a plan: its steps one after another, with values and winners; and its slices, merged one after another."""
+"""Run a plan: its steps one after another, with values and winners; and its slices, merged one
+after another.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,14 @@ def evaluate(
     for least in by_least(plan, dict(plan.sizes), mode.semiring):
         other, found = _run(plan, operands, mode, least)
         wins = max_mul.better(other, value) | ((other != other) & (value == value))
-        pairs = zip(*(walked_back(x, plan.equation.output, value.shape) for x in (steps, found)), strict=True)
-        steps = tuple(dataclasses.replace(old, winner=jnp.where(wins, new.winner, old.winner)) for old, new in pairs)
+        pairs = zip(
+            *(walked_back(x, plan.equation.output, value.shape) for x in (steps, found)),
+            strict=True,
+        )
+        steps = tuple(
+            dataclasses.replace(old, winner=jnp.where(wins, new.winner, old.winner))
+            for old, new in pairs
+        )
         value = jnp.where(wins, other, value)
     return value, steps
 
@@ -72,7 +80,9 @@ def _run(
     mode: Mode,
     least: Collection[int],
 ) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
-    """The steps in order; the reductions of the operands with numbers in `least` take the least entry."""
+    """The steps in order; the reductions of the operands with numbers in `least` take the least
+    entry.
+    """
     values: list[Any] = list(operands)
     labels = list(plan.terms)
     found: list[TropicalStep] = []
@@ -81,7 +91,12 @@ def _run(
         for j in step.operands:
             values[j] = None  # read once
         turned = len(inputs) == 1 and step.operands[0] in least
-        value, winners = _step(inputs, step.terms, step.result, dataclasses.replace(mode, semiring=min_max) if turned else mode)
+        value, winners = _step(
+            inputs,
+            step.terms,
+            step.result,
+            dataclasses.replace(mode, semiring=min_max) if turned else mode,
+        )
         values.append(value)
         labels.append(step.result)
         found += winners
@@ -101,7 +116,12 @@ def _step(
     if contracted:
         new, cells, old = _renamed(terms, result)
         value, found = contract(inputs, new, cells, mode)
-        return value, [dataclasses.replace(step, labels="".join(map(old.__getitem__, step.labels)), cells=result) for step in found]
+        return value, [
+            dataclasses.replace(
+                step, labels="".join(map(old.__getitem__, step.labels)), cells=result
+            )
+            for step in found
+        ]
     if len(inputs) == 1:
         return _transposed(inputs[0], terms[0], result), []
     spread = [_spread(widened(x), term, result) for x, term in zip(inputs, terms, strict=True)]
@@ -117,22 +137,39 @@ def contract(
     """One step that contracts at least one label, by the extension op of its equation."""
     if isinstance(mode.semiring, LogSumExp):
         return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring), []
-    sizes = {label: size for term, x in zip(terms, inputs, strict=True) for label, size in zip(term, x.shape, strict=False)}
-    op = step_op(mode.semiring, f"{','.join(terms)}->{result}", Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE, mode.ties)
+    sizes = {
+        label: size
+        for term, x in zip(terms, inputs, strict=True)
+        for label, size in zip(term, x.shape, strict=False)
+    }
+    op = step_op(
+        mode.semiring,
+        f"{','.join(terms)}->{result}",
+        Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE,
+        mode.ties,
+    )
     value, *winner = apply(op, *inputs, runtimes=TROPICAL_RUNTIMES)
     labels = "".join(label for label in terms[0] if label not in result)
-    return value, [TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner]
+    return value, [
+        TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner
+    ]
 
 
 def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[str, str]]:
-    """Terms and result renamed to the first symbols, so that equal steps are one op; and the old name of each symbol."""
-    names = dict(zip(dict.fromkeys("".join(terms)), map(get_symbol, itertools.count()), strict=False))
+    """Terms and result renamed to the first symbols, so that equal steps are one op; and the old
+    name of each symbol.
+    """
+    names = dict(
+        zip(dict.fromkeys("".join(terms)), map(get_symbol, itertools.count()), strict=False)
+    )
     *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
     return new, last, {name: label for label, name in names.items()}
 
 
 @functools.lru_cache(maxsize=4096)
-def step_op(semiring: SelectiveSemiring, equation: str, outputs: Outputs, ties: Ties) -> TropicalEinsum:
+def step_op(
+    semiring: SelectiveSemiring, equation: str, outputs: Outputs, ties: Ties
+) -> TropicalEinsum:
     """The op of a step, made once for each payload."""
     return TropicalEinsum(semiring, equation, outputs, ties)  # type: ignore[arg-type]
 
@@ -148,13 +185,19 @@ def _spread(x: jax.Array, term: str, result: str) -> jax.Array:
 
 
 def _diagonal(x: jax.Array, term: str) -> tuple[jax.Array, str]:
-    """The entries whose indices agree on all axes of a label, for every label; each label once, in order of first appearance."""
+    """The entries whose indices agree on all axes of a label, for every label; each label once, in
+    order of first appearance.
+    """
     labels = "".join(dict.fromkeys(term))
     for label in labels:
         axes = [i for i, other in enumerate(term) if other == label]
         if len(axes) > 1:
             index = lax.iota(jnp.int32, x.shape[axes[0]])
-            x = jnp.moveaxis(x, axes, range(len(axes))).at[(index,) * len(axes)].get(mode="promise_in_bounds")
+            x = (
+                jnp.moveaxis(x, axes, range(len(axes)))
+                .at[(index,) * len(axes)]
+                .get(mode="promise_in_bounds")
+            )
             term = label + "".join(other for other in term if other != label)
     return _transposed(x, term, labels), labels
 
@@ -166,7 +209,10 @@ def reshaped(
 ) -> list[jax.Array]:
     """The operands as JAX arrays, without the axes of size 1 that an ellipsis repeats."""
     arrays = map(jnp.asarray, operands)
-    return [x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x for x, term in zip(arrays, terms, strict=True)]
+    return [
+        x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x
+        for x, term in zip(arrays, terms, strict=True)
+    ]
 
 
 def whole(
@@ -174,10 +220,11 @@ def whole(
     mode: Mode,
     operands: Sequence[jax.Array],
 ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-    """The value of all slices, and the coordinates if the mode asks for winners, in one compiled loop.
+    """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
+    loop.
 
-    The derivative follows the coordinates: the value is times of the operands' entries there. Under log_sum_exp it is the
-    sum of the slices' derivatives, each by its share of the value.
+    The derivative follows the coordinates: the value is times of the operands' entries there. Under
+    log_sum_exp it is the sum of the slices' derivatives, each by its share of the value.
     """
 
     @jax.custom_jvp
@@ -188,12 +235,18 @@ def whole(
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         if isinstance(mode.semiring, LogSumExp):
             value, _ = _loop(plan, mode, primals)
-            return (value, {}), (_shared_tangent(plan, mode, mode.semiring, value, primals, tangents), {})
+            return (value, {}), (
+                _shared_tangent(plan, mode, mode.semiring, value, primals, tangents),
+                {},
+            )
         value, at = _loop(plan, mode.having_winners(), primals)
         _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
         if not mode.with_winners:
             at = {}
-        return (value, at), (tangent, {label: np.zeros(index.shape, jax.dtypes.float0) for label, index in at.items()})
+        return (value, at), (
+            tangent,
+            {label: np.zeros(index.shape, jax.dtypes.float0) for label, index in at.items()},
+        )
 
     return run(*operands)
 
@@ -205,7 +258,12 @@ def _loop(
 ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     operands = reshaped(operands, plan.plan.terms, dict(plan.whole))
     start = beginning(plan, mode, operands[0].dtype)
-    return lax.fori_loop(0, plan.slices, lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found), start)
+    return lax.fori_loop(
+        0,
+        plan.slices,
+        lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
+        start,
+    )
 
 
 def _product_at(
@@ -218,7 +276,10 @@ def _product_at(
     sizes = dict(plan.whole)
     arrays = reshaped(operands, plan.plan.terms, sizes)
     shape = [sizes[label] for label in plan.output]
-    index = {label: lax.broadcasted_iota(jnp.int32, shape, axis) for axis, label in enumerate(plan.output)} | dict(at)
+    index = {
+        label: lax.broadcasted_iota(jnp.int32, shape, axis)
+        for axis, label in enumerate(plan.output)
+    } | dict(at)
     entries = [
         widened(x).at[tuple(index[label] for label in term)].get(mode="promise_in_bounds")
         for x, term in zip(arrays, plan.plan.terms, strict=True)
@@ -242,7 +303,9 @@ def _shared_tangent(
         def slice_value(*parts: jax.Array) -> jax.Array:
             return evaluate(plan.plan, parts, mode)[0]
 
-        block, change = jax.jvp(slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start))
+        block, change = jax.jvp(
+            slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start)
+        )
         (total,) = _part(plan, (plan.output,), (value,), start)
         return semiring.share(block, total) * change
 
@@ -271,7 +334,9 @@ def _part(
     """The slices of arrays with the labels of some terms."""
     sizes = dict(plan.plan.sizes)
     return tuple(
-        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term]) if term else x
+        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
+        if term
+        else x
         for x, term in zip(arrays, terms, strict=True)
     )
 
@@ -283,7 +348,11 @@ def _updated(
     start: Mapping[str, jax.Array],
 ) -> jax.Array:
     """An array of the result's shape with a slice replaced."""
-    return lax.dynamic_update_slice(x, block, [start[label] for label in plan.output]) if plan.output else block
+    return (
+        lax.dynamic_update_slice(x, block, [start[label] for label in plan.output])
+        if plan.output
+        else block
+    )
 
 
 def _is_earlier(
@@ -291,7 +360,9 @@ def _is_earlier(
     these: Mapping[str, jax.Array],
     those: Mapping[str, jax.Array],
 ) -> jax.Array:
-    """Whether these coordinates come first in the order in which winners are read, which begins with the labels of the last step."""
+    """Whether these coordinates come first in the order in which winners are read, which begins
+    with the labels of the last step.
+    """
     earlier: Any = False
     for label in reversed("".join(step.labels for step in reversed(steps))):
         earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
@@ -307,7 +378,9 @@ def beginning(
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = [sizes[label] for label in plan.output]
     labels = sorted(sizes.keys() - set(plan.output)) if mode.with_winners else ()
-    return jnp.full(shape, semiring.identity(dtype)), {label: jnp.zeros(shape, jnp.int32) for label in labels}
+    return jnp.full(shape, semiring.identity(dtype)), {
+        label: jnp.zeros(shape, jnp.int32) for label in labels
+    }
 
 
 def joined(
@@ -325,10 +398,13 @@ def joined(
     merged = mode.semiring.plus(before, value)
     updated = {}
     if at:
-        here = TropicalResult(value, steps, plan.output, mode.semiring).coordinates()  # type: ignore[arg-type]
+        semiring: Any = mode.semiring  # with winners it is selective
+        here = TropicalResult(value, steps, plan.output, semiring).coordinates()
         moved = {label: index + start[label] for label, index in here.items()}
-        wins = (mode.semiring.better(value, before) | (value != value)) & (before == before)  # type: ignore[attr-defined]
-        wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(steps, moved, dict(zip(at, old, strict=True)))
+        wins = (semiring.better(value, before) | (value != value)) & (before == before)
+        wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
+            steps, moved, dict(zip(at, old, strict=True))
+        )
         for (label, index), kept in zip(at.items(), old, strict=True):
             updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)
     return _updated(plan, known, merged, start), updated

@@ -16,7 +16,13 @@ from tenferro_jax.einsum import parse_interleaved
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, no_semiring_among
+from ..algebra.semiring import (
+    SelectiveSemiring,
+    Semiring,
+    as_selective,
+    as_semiring,
+    no_semiring_among,
+)
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
@@ -35,49 +41,56 @@ def tropical_einsum(
     memory_limit: int | None = None,
     progress: bool = False,
 ) -> jax.Array:
-    """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of times of the entries.
+    """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of
+    times of the entries.
 
-    Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the maximum of products, under
-    min_max the least of largest entries, under or_and whether a path exists, under log_sum_exp the soft maximum of sums.
+    Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the
+    maximum of products, under min_max the least of largest entries, under or_and whether a path
+    exists, under log_sum_exp the soft maximum of sums.
 
     Args:
-      equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j", "...ij,...jk->...ik"; without "->" the
-        labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or NumPy's interleaved form:
-        tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]). A size of 1 broadcasts: an operand that has it for a label that is
-        longer elsewhere is treated as if it lacked the label.
-      *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32, int64 (bool only for or_and).
-        NumPy and Python data are converted as in `jax.numpy`.
+      equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j",
+        "...ij,...jk->...ik"; without "->" the
+        labels that appear once, in alphabetical order. Labels are letters of any alphabet. Or
+        NumPy's interleaved form: tropical_einsum(x, [0, 1], y, [1, 2], [0, 2]). A size of 1
+        broadcasts: an operand that has it for a label that is longer elsewhere is treated as if it
+          lacked the label.
+      *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32,
+        int64 (bool only for or_and). NumPy and Python data are converted as in `jax.numpy`.
       semiring: a semiring or its name; `log_sum_exp` without arguments has temperature 1.
-      ties: how the derivative is shared if several candidates of a step are best: "first" (all of it to the first) or "split"
-        (equal shares).
-      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result; within a step they are
-        added and compared in float32 in any case.
-      optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp", "greedy", ...), "cotengra",
-        or an explicit path; `plan_tropical_einsum` prints it. True means "auto", False the order as written.
-      memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs in slices, one after
-        another, with an exact result. Under vmap it is for each element. A derivative also allocates the arrays that it scatters into.
-      progress: whether to show a progress bar of the slices. The slices then run one by one, only on concrete arrays.
+      ties: how the derivative is shared if several candidates of a step are best: "first" (all of
+        it to the first) or "split" (equal shares).
+      accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result;
+        within a step they are added and compared in float32 in any case.
+      optimize: the order of contractions: an algorithm of opt_einsum ("auto", "optimal", "dp",
+        "greedy", ...), "cotengra", or an explicit path; `plan_tropical_einsum` prints it. True
+        means "auto", False the order as written.
+      memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs
+        in slices, one after another, with an exact result. Under vmap it is for each element. A
+        derivative also allocates the arrays that it scatters into.
+      progress: whether to show a progress bar of the slices. The slices then run one by one, only
+        on concrete arrays.
 
     Returns:
-      An array with the output's labels, in the operands' dtype. NaN if a candidate of a step is NaN; the semiring's
-      zero if a contraction is empty.
+      An array with the output's labels, in the operands' dtype. NaN if a candidate of a step is
+      NaN; the semiring's zero if a contraction is empty.
 
     Raises:
       InvalidConfig: the equation cannot be read; or an unknown semiring or algorithm, a path that
         does not fit, or a memory limit that no slices reach.
-      InvalidConfig, ShapeError, DTypeError: the operands do not fit, or more than 2**31 - 1 entries are contracted
-        in one step.
+      InvalidConfig, ShapeError, DTypeError: the operands do not fit, or more than 2**31 - 1 entries
+        are contracted in one step.
       ShapeError: a label has two symbolic sizes that may differ.
-      Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a progress bar inside a
-        transform, ties="split" in slices.
+      Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a
+        progress bar inside a transform, ties="split" in slices.
 
-    Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major index over the
-    contracted labels in their order of first appearance); any order, forward and reverse. Integers and bools have none.
-    For log_sum_exp it gives the marginals.
+    Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major
+    index over the contracted labels in their order of first appearance); any order, forward and
+    reverse. Integers and bools have none. For log_sum_exp it gives the marginals.
 
-    Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m + n)) bytes (twice that
-    for 64 bits, a third more for 16 bits and log_sum_exp) and 64 KiB beside operands and results, never b m n k. The plan
-    says how many steps there are, and how large.
+    Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m +
+    n)) bytes (twice that for 64 bits, a third more for 16 bits and log_sum_exp) and 64 KiB beside
+    operands and results, never b m n k. The plan says how many steps there are, and how large.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -106,10 +119,12 @@ def tropical_einsum_with_argmax(
 ) -> TropicalResult:
     """`tropical_einsum` with the winners of every step.
 
-    Args, Raises, Gradient, Cost: as `tropical_einsum`; the winners have no gradient. The semiring must be selective.
+    Args, Raises, Gradient, Cost: as `tropical_einsum`; the winners have no gradient. The semiring
+    must be selective.
 
     Returns:
-      A TropicalResult: value, and for each contraction step the int32 winners. In slices: one step for each contracted label.
+      A TropicalResult: value, and for each contraction step the int32 winners. In slices: one step
+        for each contracted label.
 
     Example:
       >>> import jax.numpy as jnp
@@ -135,27 +150,33 @@ def best_assignment(
     memory_limit: int | None = None,
     progress: bool = False,
 ) -> Assignment:
-    """The best value, and for every output entry one assignment of the contracted labels that attains it.
+    """The best value, and for every output entry one assignment of the contracted labels that
+    attains it.
 
-    Args, Raises, Gradient, Cost: as `tropical_einsum_with_argmax`, and one gather of the output's size for each step.
+    Args, Raises, Gradient, Cost: as `tropical_einsum_with_argmax`, and one gather of the output's
+    size for each step.
 
     Returns:
-      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the interleaved form, its integer) to
-      an int32 array of the value's shape. `feasible` is False where the value is the semiring's zero: no assignment counts.
+      An Assignment (value, labels, feasible). `labels` maps each contracted label (in the
+      interleaved form, its integer) to an int32 array of the value's shape. `feasible` is False
+      where the value is the semiring's zero: no assignment counts.
 
     Example:
       >>> import jax.numpy as jnp
       >>> from ext_tropical import best_assignment
       >>> a, b = jnp.array([[0.0, 5.0], [1.0, 2.0]]), jnp.array([[4.0, 0.0], [1.0, 1.0]])
       >>> best = best_assignment("ij,jk->", a, b)
-      >>> float(best.value), {label: int(i) for label, i in best.labels.items()}, bool(best.feasible)
+      >>> float(best.value), {label: int(i) for label,
+      ...     i in best.labels.items()}, bool(best.feasible)
       (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
     """
     selective = as_selective(semiring, "best_assignment")
     problem = _problem(equation, operands, selective, ties, accumulate, True)
     value, steps, output = _solve(problem, optimize, memory_limit, progress)
     result = TropicalResult(value, steps, output, selective)
-    labels: list[tuple[Any, Any]] = [(problem.written.get(label, label), i) for label, i in result.coordinates().items()]
+    labels: list[tuple[Any, Any]] = [
+        (problem.written.get(label, label), i) for label, i in result.coordinates().items()
+    ]
     return Assignment(value, dict(sorted(labels, key=lambda pair: pair[0])), result.feasible)
 
 
@@ -190,7 +211,14 @@ def _problem(
     if not isinstance(equation, str):
         given: tuple[Any, ...] = (equation, *operands)
         equation, operands = parse_interleaved(given)
-        integers = sorted({label for labels in given[1 : 2 * len(operands) : 2] for label in labels if label is not ...})
+        integers = sorted(
+            {
+                label
+                for labels in given[1 : 2 * len(operands) : 2]
+                for label in labels
+                if label is not ...
+            }
+        )
         written = {get_symbol(i): int(label) for i, label in enumerate(integers)}
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
@@ -210,14 +238,20 @@ def _problem(
     arrays = [as_array(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
         dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays], operands)
-        arrays = list(map(widened, arrays)) if _is_accumulated(problem.where, accumulate, dtype) else arrays
+        arrays = (
+            list(map(widened, arrays))
+            if _is_accumulated(problem.where, accumulate, dtype)
+            else arrays
+        )
     return dataclasses.replace(problem, operands=arrays)
 
 
 def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:
     """Whether operands must be widened."""
     if accumulate not in (None, "float32"):
-        raise InvalidConfig(where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'")
+        raise InvalidConfig(
+            where=f"{where}, accumulate", given=repr(accumulate), needed="None or 'float32'"
+        )
     if accumulate and dtype.name not in (*SIXTEEN_BITS, accumulate):
         raise DTypeError(
             where=where,
@@ -235,9 +269,16 @@ def _solve(
     equation, operands, mode = problem.equation, problem.operands, problem.mode
     memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
-        raise InvalidConfig(where=f"{problem.where}, progress", given=repr(progress), needed="True or False")
+        raise InvalidConfig(
+            where=f"{problem.where}, progress", given=repr(progress), needed="True or False"
+        )
     shapes = tuple(tuple(x.shape) for x in operands)
-    if memory_limit is None and optimize == "auto" and is_step(equation) and not _repeats(equation, shapes):
+    if (
+        memory_limit is None
+        and optimize == "auto"
+        and is_step(equation)
+        and not _repeats(equation, shapes)
+    ):
         layout = matmul_layout(equation).equation
         if len(layout.inputs) != len(operands):
             layout.sizes(shapes, "tropical_einsum")
@@ -256,7 +297,13 @@ def _solve(
         )
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
     sizes = dict(plan.whole)
-    return value, tuple(TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()), plan.output
+    return (
+        value,
+        tuple(
+            TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()
+        ),
+        plan.output,
+    )
 
 
 def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
@@ -264,8 +311,14 @@ def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
     if not any(1 in shape for shape in shapes):
         return False
     terms = matmul_layout(equation).equation.inputs
-    sizes = [pair for term, shape in zip(terms, shapes, strict=False) for pair in zip(term, shape, strict=False)]
-    return not {label for label, size in sizes if size == 1}.isdisjoint(label for label, size in sizes if size != 1)
+    sizes = [
+        pair
+        for term, shape in zip(terms, shapes, strict=False)
+        for pair in zip(term, shape, strict=False)
+    ]
+    return not {label for label, size in sizes if size == 1}.isdisjoint(
+        label for label, size in sizes if size != 1
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -273,10 +326,14 @@ def _program(plan: TropicalPlan, mode: Mode) -> Any:
     """The einsum as a function of arrays, compiled once for each dtype."""
 
     def run(*operands: jax.Array) -> Any:
-        return evaluate(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
+        return (
+            evaluate(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
+        )
 
     run.__name__ = run.__qualname__ = "tropical_einsum"
-    return jax.jit(run) if plan.peak is not None else run  # symbolic sizes are traced in the caller's scope
+    return (
+        jax.jit(run) if plan.peak is not None else run
+    )  # symbolic sizes are traced in the caller's scope
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,8 +1,9 @@
-"""Equation and sizes -> the order of contractions, and the slices that keep it within a memory limit, without arrays.
+"""Equation and sizes -> the order of contractions, and the slices that keep it within a memory
+limit, without arrays.
 
-A slice covers a part of some labels: all steps run on the slices of the operands, and the results are concatenated
-(labels of the output) or merged by the semiring's plus (contracted labels). Slices have equal lengths, so that one
-program serves all of them.
+A slice covers a part of some labels: all steps run on the slices of the operands, and the results
+are concatenated (labels of the output) or merged by the semiring's plus (contracted labels). Slices
+have equal lengths, so that one program serves all of them.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 
 
 def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:
-    """The additional runs of a max_mul plan: for each run the operands that it reduces to their least entries.
+    """The additional runs of a max_mul plan: for each run the operands that it reduces to their
+    least entries.
 
-    Under max_mul the least entry makes the greatest product with a negative partner: the maximum of x[a] * y over a is
-    max(x) * y if y is positive and min(x) * y if it is negative, the greater of both for every y. So the plan runs once
-    with the greatest and once with the least entry of each operand that it reduces first.
+    Under max_mul the least entry makes the greatest product with a negative partner: the maximum of
+    x[a] * y over a is max(x) * y if y is positive and min(x) * y if it is negative, the greater of
+    both for every y. So the plan runs once with the greatest and once with the least entry of each
+    operand that it reduces first.
 
-    There are none under other semirings, whose laws hold for all entries, and none for three or more operands.
+    There are none under other semirings, whose laws hold for all entries, and none for three or
+    more operands.
 
     Example:
       >>> from tenferro_jax import plan_einsum
@@ -51,9 +55,20 @@ def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[t
     if semiring != max_mul or len(plan.terms) != 2 or 0 in sizes.values():
         return []
     reductions = [step for step in plan.steps if len(step.operands) == 1]
-    gone = {step.operands[0]: math.prod(sizes[label] for label in set(step.terms[0]) - set(step.result)) for step in reductions}
-    reduced = [operand for operand, entries in gone.items() if not (isinstance(entries, int) and entries == 1)]
-    return [least for count in range(1, 1 + len(reduced)) for least in itertools.combinations(reduced, count)]
+    gone = {
+        step.operands[0]: math.prod(sizes[label] for label in set(step.terms[0]) - set(step.result))
+        for step in reductions
+    }
+    reduced = [
+        operand
+        for operand, entries in gone.items()
+        if not (isinstance(entries, int) and entries == 1)
+    ]
+    return [
+        least
+        for count in range(1, 1 + len(reduced))
+        for least in itertools.combinations(reduced, count)
+    ]
 
 
 SCRATCH = 1 << 16
@@ -61,7 +76,9 @@ SCRATCH = 1 << 16
 
 
 def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:
-    """Entries of a tensor with these labels, repeated ones included; for a diagonal pass `set(labels)`."""
+    """Entries of a tensor with these labels, repeated ones included; for a diagonal pass
+    `set(labels)`.
+    """
     return math.prod(lengths[label] for label in labels)
 
 
@@ -87,7 +104,9 @@ class Memory:
         return isinstance(self.semiring, SelectiveSemiring)
 
     def peak(self, lengths: Mapping[str, int]) -> int:
-        """The most bytes at one time: the result and its coordinates, slices of operands, intermediate results, a step's scratch."""
+        """The most bytes at one time: the result and its coordinates, slices of operands,
+        intermediate results, a step's scratch.
+        """
         return max(held for held, _ in self._moments(lengths))
 
     def worst(self, lengths: Mapping[str, int]) -> str:
@@ -99,11 +118,15 @@ class Memory:
         whole = dict(plan.sizes)
         sliced = {label for label, size in whole.items() if lengths[label] != size}
         contracted = len(whole) - len(plan.equation.output)
-        result = entries(whole, plan.equation.output) * (self.itemsize + 4 * contracted * self.is_selective)
+        result = entries(whole, plan.equation.output) * (
+            self.itemsize + 4 * contracted * self.is_selective
+        )
         held = SCRATCH + result
         if sliced:
             held += result  # a loop may keep the old and the new one
-            held += sum(self.itemsize * entries(lengths, term) for term in plan.terms if sliced & set(term))
+            held += sum(
+                self.itemsize * entries(lengths, term) for term in plan.terms if sliced & set(term)
+            )
             if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
                 held += sum(self.work * entries(whole, term) for term in plan.terms)
         runs = 1 + len(by_least(plan, lengths, self.semiring))
@@ -121,11 +144,15 @@ class Memory:
             held -= sum(values[i] for i in step.operands)
 
     def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
-        """Entries that a step needs beside operands and results, as measured with XLA on CPU; a test checks this."""
+        """Entries that a step needs beside operands and results, as measured with XLA on CPU; a
+        test checks this.
+        """
         read = sum(entries(lengths, set(term)) for term in step.terms)
         if not contracts:
             return 2 * out
-        copies = 3 if self.is_selective and self.work == self.itemsize else 4  # 16 bits are widened; log_sum_exp takes two passes
+        copies = (
+            3 if self.is_selective and self.work == self.itemsize else 4
+        )  # 16 bits are widened; log_sum_exp takes two passes
         return copies * (out + read)
 
 
@@ -142,7 +169,8 @@ class TropicalPlan:
     Attributes:
       plan: the steps of one slice; its sizes are those of a slice.
       whole: (label, size) of every label.
-      peak: the most bytes allocated at one time, with the result and without the operands; None with symbolic sizes.
+      peak: the most bytes allocated at one time, with the result and without the operands; None
+        with symbolic sizes.
     """
 
     plan: Plan
@@ -156,9 +184,15 @@ class TropicalPlan:
 
     @property
     def sliced(self) -> dict[str, tuple[int, int]]:
-        """For each sliced label (number of slices, length of a slice); labels of the output come first."""
+        """For each sliced label (number of slices, length of a slice); labels of the output come
+        first.
+        """
         whole = dict(self.whole)
-        lengths = {label: size for label, size in self.plan.sizes if size is not whole[label] and size != whole[label]}
+        lengths = {
+            label: size
+            for label, size in self.plan.sizes
+            if size is not whole[label] and size != whole[label]
+        }
         order = sorted(lengths, key=lambda label: (label not in self.output, label))
         return {label: (whole[label] // lengths[label], lengths[label]) for label in order}
 
@@ -174,13 +208,19 @@ class TropicalPlan:
 
     def __repr__(self) -> str:
         text = shortened(self.plan.equation.text)
-        return f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak {self.peak})"
+        return (
+            f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak "
+            f"{self.peak})"
+        )
 
     def __str__(self) -> str:
         lines = [str(self.plan)]
         if self.slices > 1:
             parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
-            lines.append(f"{self.slices} slices one after another ({parts}), {self.cost} multiplications in all")
+            lines.append(
+                f"{self.slices} slices one after another ({parts}), {self.cost} multiplications "
+                f"in all"
+            )
         if self.peak is not None:
             lines.append(f"at most {self.peak} bytes at once beside the operands")
         return "\n".join(lines)
@@ -201,8 +241,10 @@ def plan_tropical_einsum(
       *operands: arrays or shapes.
       optimize: as for `tropical_einsum`.
       memory_limit: bytes; slices are chosen so that `peak` is at most that.
-      semiring: a semiring or its name. For a selective one the memory of winners counts, because a derivative needs them.
-      dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first array, or float32.
+      semiring: a semiring or its name. For a selective one the memory of winners counts, because a
+        derivative needs them.
+      dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first
+        array, or float32.
 
     Returns:
       A TropicalPlan, to print and compare.
@@ -210,12 +252,13 @@ def plan_tropical_einsum(
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read or does not fit.
       DTypeError: not a dtype.
-      InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit that no slices reach; the
-        text gives the least possible limit.
+      InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
+        that no slices reach; the text gives the least possible limit.
       Unsupported: a memory limit with symbolic sizes, or cotengra if it is not installed.
 
     Example:
-      >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64), memory_limit=1_000_000))
+      >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64),
+      ...     memory_limit=1_000_000))
       step  operands  equation   multiplications  entries
          3  0, 1      ij,jk->ik          1048576     8192
          4  2, 3      kl,ik->il           524288     4096
@@ -230,14 +273,27 @@ def plan_tropical_einsum(
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
-    return cached_plan(equation, shapes, _dtype(dtype), hashable(optimize), byte_count(equation, memory_limit), algebra)
+    return cached_plan(
+        equation,
+        shapes,
+        _dtype(dtype),
+        hashable(optimize),
+        byte_count(equation, memory_limit),
+        algebra,
+    )
 
 
 def _shape(x: object, where: str) -> tuple[int, ...]:
     """The shape of an array, or a shape."""
     shape = getattr(x, "shape", x)
-    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes) or not all(map(_is_size, shape)):
-        raise ShapeError(where=where, given=repr(x), needed="an array, or a sequence of non-negative sizes")
+    if (
+        not isinstance(shape, Sequence)
+        or isinstance(shape, str | bytes)
+        or not all(map(_is_size, shape))
+    ):
+        raise ShapeError(
+            where=where, given=repr(x), needed="an array, or a sequence of non-negative sizes"
+        )
     return tuple(shape)
 
 
@@ -251,7 +307,9 @@ def _dtype(dtype: DTypeLike) -> Any:
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
     except TypeError as error:
-        raise DTypeError(where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype") from error
+        raise DTypeError(
+            where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype"
+        ) from error
 
 
 def hashable(optimize: Optimize) -> Any:
@@ -288,7 +346,9 @@ def cached_plan(
     """`plan_tropical_einsum`, cached."""
     cut: Sequence[str] = ()
     if optimize == "cotengra" and memory_limit is not None:
-        optimize, cut = _cotengra(plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize)
+        optimize, cut = _cotengra(
+            plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize
+        )
     plan = plan_einsum(equation, shapes, optimize)
     plan = dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
     if not all(isinstance(size, int) for _, size in plan.sizes):
@@ -307,7 +367,11 @@ def cached_plan(
         lengths |= dict.fromkeys(cut, 1)
         _slice(equation, memory, lengths, memory_limit)
     steps = [
-        dataclasses.replace(step, cost=entries(lengths, set("".join(step.terms))), size=entries(lengths, step.result))
+        dataclasses.replace(
+            step,
+            cost=entries(lengths, set("".join(step.terms))),
+            size=entries(lengths, step.result),
+        )
         for step in plan.steps
     ]
     sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
@@ -323,7 +387,9 @@ def cached_plan(
 
 
 def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
-    """Refuse results that are larger than any machine, or that too many slices would be needed for."""
+    """Refuse results that are larger than any machine, or that too many slices would be
+    needed for.
+    """
     used = {i: {i} for i in range(len(plan.terms))}
     for number, step in enumerate(plan.steps, len(plan.terms)):
         used[number] = set().union(*(used[i] for i in step.operands))
@@ -331,23 +397,32 @@ def _require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: in
         if is_output or memory_limit is None:
             needed, fits = f"at most {MOST_ENTRIES}", step.size <= MOST_ENTRIES
         else:  # a slice makes a result smaller at most by the number of slices
-            needed, fits = f"at most {MOST_SLICES} slices within memory_limit", step.size * itemsize <= MOST_SLICES * memory_limit
+            needed, fits = (
+                f"at most {MOST_SLICES} slices within memory_limit",
+                step.size * itemsize <= MOST_SLICES * memory_limit,
+            )
         if not fits:
-            tables = ", ".join(map(str, sorted(used[number])[:5])) + (", ..." if len(used[number]) > 5 else "")
+            tables = ", ".join(map(str, sorted(used[number])[:5])) + (
+                ", ..." if len(used[number]) > 5 else ""
+            )
             fewer = "Take fewer of these operands, or drop labels from them"
             raise ShapeError(
                 where=f"tropical_einsum {shortened(equation)!r}",
-                given=f"a result of {step.size} entries, one for each value of {len(step.result)} labels, in step {number}, "
+                given=f"a result of {step.size} entries, one for each value of {len(step.result)} "
+                f"labels, in step {number}, "
                 f"{shortened(step.equation)}, of {len(used[number])} operands: {tables}",
                 needed=needed,
                 fix="Keep fewer labels in the output."
                 if is_output
-                else f"{fewer}, or pass another optimize{' or a memory_limit' if memory_limit is None else ''}.",
+                else f"{fewer}, or pass another "
+                f"optimize{' or a memory_limit' if memory_limit is None else ''}.",
             )
 
 
 def _in_order(step: Step) -> Step:
-    """The step with its operands in the order of their numbers, because the first winner must not depend on layout."""
+    """The step with its operands in the order of their numbers, because the first winner must not
+    depend on layout.
+    """
     if list(step.operands) == sorted(step.operands):
         return step
     return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
@@ -359,7 +434,11 @@ def byte_count(equation: str, memory_limit: int | None) -> int | None:
     Raises:
       InvalidConfig: neither None nor a positive integer.
     """
-    if memory_limit is None or (isinstance(memory_limit, int | np.integer) and not isinstance(memory_limit, bool) and memory_limit > 0):
+    if memory_limit is None or (
+        isinstance(memory_limit, int | np.integer)
+        and not isinstance(memory_limit, bool)
+        and memory_limit > 0
+    ):
         return None if memory_limit is None else int(memory_limit)
     raise InvalidConfig(
         where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
@@ -370,10 +449,16 @@ def byte_count(equation: str, memory_limit: int | None) -> int | None:
 
 
 def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit: int) -> None:
-    """Shorten the slices of labels, each time the label that helps most, until the peak is within the limit."""
-    least = memory.peak(dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0})
+    """Shorten the slices of labels, each time the label that helps most, until the peak is within
+    the limit.
+    """
+    least = memory.peak(
+        dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0}
+    )
     while (peak := memory.peak(lengths)) > memory_limit:
-        long = [label for label in memory.worst(lengths) if lengths[label] > 1] or [label for label in lengths if lengths[label] > 1]
+        long = [label for label in memory.worst(lengths) if lengths[label] > 1] or [
+            label for label in lengths if lengths[label] > 1
+        ]
         shorter = {label: _shorter(lengths[label]) for label in long}
         tried = {label: memory.peak(lengths | {label: length}) for label, length in shorter.items()}
         tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
@@ -381,7 +466,8 @@ def _slice(equation: str, memory: Memory, lengths: dict[str, int], memory_limit:
             raise InvalidConfig(
                 where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
                 given=f"{memory_limit} bytes",
-                needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry of everything else",
+                needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry "
+                f"of everything else",
                 fix="Raise the limit, or contract less at once.",
             )
         best = min(tried, key=lambda label: (tried[label], label))
@@ -400,6 +486,8 @@ def _cotengra(plan: Plan, entries: int) -> tuple[Any, Sequence[str]]:
     except ImportError:
         return "cotengra", ()  # plan_einsum raises the error with the package to install
     terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
-    tree = cotengra.array_contract_tree(terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto")
+    tree = cotengra.array_contract_tree(
+        terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto"
+    )
     tree = tree.slice_and_reconfigure(target_size=max(entries, 1))
     return tuple(map(tuple, tree.get_path())), tuple(tree.sliced_inds)

@@ -44,13 +44,16 @@ class Ties(enum.Enum):
 
 @extension_op(package="tenferro-ext-tropical", name="einsum", version=1)
 class TropicalEinsum(StepOp):
-    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the entries of a single operand.
+    """out[batch, rows, columns] = best over contracted of times(lhs[...], rhs[...]), or of the
+    entries of a single operand.
 
     Attributes:
       semiring: a registered selective semiring, or its key.
-      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
+      equation: one or two operands, no label twice in one; with two operands every label is in at
+        least two of lhs, rhs, output.
       outputs: the value, or value and winner.
-      ties: whether the first winner takes the whole derivative or all winners of a cell have equal shares.
+      ties: whether the first winner takes the whole derivative or all winners of a cell have equal
+        shares.
     """
 
     semiring: SemiringKey
@@ -60,7 +63,10 @@ class TropicalEinsum(StepOp):
 
     def __post_init__(self) -> None:
         given: Any = self.semiring
-        known = as_selective(given.semiring if isinstance(given, SemiringKey) else given, f"{self.family_id}, field semiring")
+        known = as_selective(
+            given.semiring if isinstance(given, SemiringKey) else given,
+            f"{self.family_id}, field semiring",
+        )
         object.__setattr__(self, "semiring", SemiringKey.of(known))
         for name, kind in (("outputs", Outputs), ("ties", Ties)):
             if not isinstance(getattr(self, name), kind):
@@ -83,7 +89,9 @@ class TropicalEinsum(StepOp):
         return 2 if self.outputs is Outputs.VALUE_AND_WINNER else 1
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        dtype = one_dtype(f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs])
+        dtype = one_dtype(
+            f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
+        )
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
         contracted = product(sizes, self.layout.contracted)
         if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
@@ -109,16 +117,23 @@ class TropicalEinsum(StepOp):
                 where=f"{self.family_id} {self.equation!r} on an explicit mesh",
                 given=f"contracted labels split over the mesh: {placed}",
                 needed="contracted labels on one device each",
-                fix="Reshard the operands with jax.sharding.reshard, or contract inside jax.shard_map.",
+                fix="Reshard the operands with jax.sharding.reshard, or contract inside "
+                "jax.shard_map.",
             )
         axes = [placed[label] for label in self.layout.equation.output]
-        named = [name for entry in axes if entry for name in (entry if isinstance(entry, tuple) else (entry,))]
+        named = [
+            name
+            for entry in axes
+            if entry
+            for name in (entry if isinstance(entry, tuple) else (entry,))
+        ]
         if len(set(named)) < len(named):
             raise Unsupported(
                 where=f"{self.family_id} {self.equation!r} on an explicit mesh",
                 given=f"two output labels split over one mesh axis: {placed}",
                 needed="each mesh axis used once in the output",
-                fix="Reshard one operand with jax.sharding.reshard, or contract inside jax.shard_map.",
+                fix="Reshard one operand with jax.sharding.reshard, or contract inside "
+                "jax.shard_map.",
             )
         spec = jax.P(*axes)
         return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
@@ -126,7 +141,9 @@ class TropicalEinsum(StepOp):
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last
         matrices = self._matrices(inputs)
-        outs = choose.contract(self.algebra, matrices, with_winner=with_winner, contracted_last=last)
+        outs = choose.contract(
+            self.algebra, matrices, with_winner=with_winner, contracted_last=last
+        )
         return self._tensors(inputs, outs)
 
     def differentiable_form(self) -> ExtensionOp:
@@ -143,8 +160,8 @@ class TropicalEinsum(StepOp):
     ) -> Sequence[jax.Array | None]:
         """The tangent of times at the winner, whose operands and tangents are gathered there.
 
-        JAX transposes the gather to a scatter-add. Both are standard ops and linear in the tangents, so
-        every order works. docs/maths/tropical.md derives it.
+        JAX transposes the gather to a scatter-add. Both are standard ops and linear in the
+        tangents, so every order works. docs/maths/tropical.md derives it.
         """
         shapes = [x.shape for x in primals]
         sizes = self.layout.equation.sizes(shapes, self.family_id, require_equal)
@@ -157,10 +174,14 @@ class TropicalEinsum(StepOp):
         at = self.layout.matrix(outputs[1])
 
         def chosen_entries(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            matrices = self._matrices(arrays)  # the transpose adds in this dtype, because 16 bits would saturate
+            matrices = self._matrices(
+                arrays
+            )  # the transpose adds in this dtype, because 16 bits would saturate
             return [_at_winner(matrix, at, axis) for axis, matrix in enumerate(matrices, 1)]
 
-        full = [jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+        full = [
+            jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
+        ]
         entries, directions = chosen_entries(primals), chosen_entries(full)
 
         def product(*chosen: jax.Array) -> jax.Array:
@@ -181,8 +202,8 @@ class TropicalEinsum(StepOp):
     ) -> jax.Array:
         """The mean of the tangents of all winners of each cell.
 
-        This takes two sums over all candidates for one active operand, and one more for another; each
-        searches the best candidate.
+        This takes two sums over all candidates for one active operand, and one more for another;
+        each searches the best candidate.
         """
         inputs = [*map(widened, operands), widened(value)]
         count = WeightedSum(self.semiring, self.equation)
@@ -211,10 +232,17 @@ class TropicalEinsum(StepOp):
         value, *winner = (self.layout.tensor(matrix, sizes) for matrix in matrices)
         return value.astype(operands[0].dtype), *winner
 
-    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         equation = self.layout.equation
-        label = next(c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs))
-        terms = [t if axis is None else t[:axis] + label + t[axis:] for t, axis in zip(equation.inputs, in_axes, strict=True)]
+        label = next(
+            c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs)
+        )
+        terms = [
+            t if axis is None else t[:axis] + label + t[axis:]
+            for t, axis in zip(equation.inputs, in_axes, strict=True)
+        ]
         form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
         return form, (0,) * self.output_count
 
@@ -222,12 +250,18 @@ class TropicalEinsum(StepOp):
         """Operands without ties, of 2, 3, 4, ... for the labels in their order."""
         sizes = self.example_sizes
         rng = np.random.default_rng(0)
-        arrays = [rng.normal(size=[sizes[label] for label in term]) for term in self.layout.equation.inputs]
+        arrays = [
+            rng.normal(size=[sizes[label] for label in term])
+            for term in self.layout.equation.inputs
+        ]
         return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
 
 
-def one_dtype(where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-    """The dtype of all operands; `given` are the user's arguments, whose dtypes may be wider while 64-bit types are off.
+def one_dtype(
+    where: str, semiring: Semiring, dtypes: Sequence[Any], given: Sequence[Any] = ()
+) -> Any:
+    """The dtype of all operands; `given` are the user's arguments, whose dtypes may be wider while
+    64-bit types are off.
 
     Raises:
       DTypeError: they differ, or the semiring does not take it.
@@ -263,15 +297,17 @@ def work_dtype(dtype: np.dtype) -> np.dtype:
 def widened(x: jax.Array) -> jax.Array:
     """An array in the dtype that steps compute in.
 
-    A computed 16-bit array was rounded. XLA omits that rounding if widening follows at once, and the search would then use
-    other operands than the caller's. The barrier prevents this.
+    A computed 16-bit array was rounded. XLA omits that rounding if widening follows at once, and
+    the search would then use other operands than the caller's. The barrier prevents this.
     """
     work = work_dtype(x.dtype)
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
 
 
 def _at_winner(matrix: jax.Array, winner: jax.Array, own_axis: int) -> jax.Array:
-    """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows, columns)."""
+    """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows,
+    columns).
+    """
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(),
         collapsed_slice_dims=(1,),

@@ -1,7 +1,7 @@
 """The equation of one step -> batched matrices and back.
 
-Both operands take the same form (batch, contracted, own): the left one's own labels are the rows, the right one's the
-columns, of the result (batch, rows, columns). A single operand is a left one.
+Both operands take the same form (batch, contracted, own): the left one's own labels are the rows,
+the right one's the columns, of the result (batch, rows, columns). A single operand is a left one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class MatmulLayout:
       batch: labels in both operands and the output; a single operand has none.
       rows: labels only in the left operand and the output.
       columns: labels only in the right operand and the output.
-      contracted: labels in every operand and not in the output, in order of first appearance, the winner's row-major order.
+      contracted: labels in every operand and not in the output, in order of first appearance, the
+        winner's row-major order.
     """
 
     equation: Equation
@@ -39,48 +40,67 @@ class MatmulLayout:
     def matrices(self, *operands: jax.Array) -> list[jax.Array]:
         """The operands as (batch, contracted, rows) and (batch, contracted, columns)."""
         own = (self.rows, self.columns)[: len(operands)]
-        return [self._matrix(*each) for each in zip(self.equation.inputs, operands, own, strict=True)]
+        return [
+            self._matrix(*each) for each in zip(self.equation.inputs, operands, own, strict=True)
+        ]
 
     def _matrix(self, labels: str, x: jax.Array, own: str) -> jax.Array:
         size = dict(zip(labels, x.shape, strict=True))
         groups = (self.batch, self.contracted, own)
-        return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
+        return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape(
+            [product(size, g) for g in groups]
+        )
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:
         """For each operand, whether its last label is a contracted one."""
-        return tuple(labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs)
+        return tuple(
+            labels[-1:] in self.contracted and bool(labels) for labels in self.equation.inputs
+        )
 
     def extents(self, sizes: Mapping[str, int]) -> list[int]:
         """The sizes of batch, contracted, rows and columns."""
-        return [product(sizes, labels) for labels in (self.batch, self.contracted, self.rows, self.columns)]
+        return [
+            product(sizes, labels)
+            for labels in (self.batch, self.contracted, self.rows, self.columns)
+        ]
 
     def strides(self, shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, int] | None]:
-        """For each operand in memory, the distance in entries of neighbours in batch, contracted and own; None if there is none.
+        """For each operand in memory, the distance in entries of neighbours in batch, contracted
+        and own; None if there is none.
 
         There is one if the labels of each group are adjacent in the operand, in the group's order.
         """
         own = (self.rows, self.columns)[: len(shapes)]
-        return [self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)]
+        return [
+            self._strides(*each) for each in zip(self.equation.inputs, shapes, own, strict=True)
+        ]
 
     def _strides(self, labels: str, shape: Sequence[int], own: str) -> tuple[int, int, int] | None:
         groups = (self.batch, self.contracted, own)
         if not all(group in labels for group in groups):
             return None
-        batch, contracted, last = (math.prod(shape[labels.index(group) + len(group) :]) if group else 0 for group in groups)
+        batch, contracted, last = (
+            math.prod(shape[labels.index(group) + len(group) :]) if group else 0 for group in groups
+        )
         return batch, contracted, last
 
     def tensor(self, matrix: jax.Array, sizes: Mapping[str, int]) -> jax.Array:
         """A (batch, rows, columns) array in the shape and order of the equation's output."""
         labels = self.batch + self.rows + self.columns
-        return jnp.transpose(matrix.reshape([sizes[label] for label in labels]), [labels.index(label) for label in self.equation.output])
+        return jnp.transpose(
+            matrix.reshape([sizes[label] for label in labels]),
+            [labels.index(label) for label in self.equation.output],
+        )
 
     def matrix(self, tensor: jax.Array) -> jax.Array:
         """The inverse of `tensor`."""
         output = self.equation.output
         size = dict(zip(output, tensor.shape, strict=True))
         groups = (self.batch, self.rows, self.columns)
-        return jnp.transpose(tensor, [output.index(label) for label in "".join(groups)]).reshape([product(size, g) for g in groups])
+        return jnp.transpose(tensor, [output.index(label) for label in "".join(groups)]).reshape(
+            [product(size, g) for g in groups]
+        )
 
 
 def product(sizes: Mapping[str, int], labels: Sequence[str]) -> int:
@@ -92,8 +112,8 @@ def matmul_layout(text: str) -> MatmulLayout:
     """Sort the labels of one contraction step into batch, rows, columns and contracted.
 
     Raises:
-      InvalidConfig: the equation cannot be read, or is not a step: more than two operands, a label twice in one operand,
-        or a label that neither the other operand nor the output has.
+      InvalidConfig: the equation cannot be read, or is not a step: more than two operands, a label
+        twice in one operand, or a label that neither the other operand nor the output has.
 
     Example:
       >>> layout = matmul_layout("bij,bjk->bik")
@@ -126,7 +146,8 @@ def _sorted(equation: Equation) -> MatmulLayout:
         raise InvalidConfig(
             where=f"equation of a tropical step, character {column}",
             given=f"{given}\n  {text}\n  {' ' * column}^\n",
-            needed="one or two operands, no label twice in one, and with two each label in at least two of lhs, rhs and output",
+            needed="one or two operands, no label twice in one, and with two each label in at "
+            "least two of lhs, rhs and output",
             fix=fix,
         )
     output, left = equation.output, equation.inputs[0]
@@ -144,11 +165,23 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
     """(character, problem, advice) if an equation is not a step."""
     text, terms = equation.text, equation.inputs
     if len(terms) > 2:
-        return 0, f"{len(terms)} operands", "tropical_einsum takes any number; a step contracts two."
+        return (
+            0,
+            f"{len(terms)} operands",
+            "tropical_einsum takes any number; a step contracts two.",
+        )
     for i, term in enumerate(terms):
         for label in term:
             if term.count(label) > 1:
-                return text.index(label), f"label {label!r} twice in operand {i}", "Take the diagonal first, as tropical_einsum does."
+                return (
+                    text.index(label),
+                    f"label {label!r} twice in operand {i}",
+                    "Take the diagonal first, as tropical_einsum does.",
+                )
             if len(terms) == 2 and label not in terms[1 - i] and label not in equation.output:
-                return text.index(label), f"label {label!r} in operand {i} alone", "Reduce that operand first, as tropical_einsum does."
+                return (
+                    text.index(label),
+                    f"label {label!r} in operand {i} alone",
+                    "Reduce that operand first, as tropical_einsum does.",
+                )
     return None

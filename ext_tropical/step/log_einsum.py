@@ -23,13 +23,16 @@ from .weighted_sum import Place, StepOp, WeightedSum, work_of
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
 class LogEinsum(StepOp):
-    """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or of the entries of a single operand.
+    """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or
+    of the entries of a single operand.
 
-    NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing is contracted.
+    NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing is
+    contracted.
 
     Attributes:
       temperature: T, positive and finite.
-      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
+      equation: one or two operands, no label twice in one; with two operands every label is in at
+        least two of lhs, rhs, output.
     """
 
     temperature: float
@@ -78,7 +81,9 @@ class LogEinsum(StepOp):
     ) -> Sequence[jax.Array]:
         """The mean of the candidates' tangents under their softmax."""
         moved = [
-            apply(dataclasses.replace(self.share, places=(place,)), *primals, outputs[0], tangent)[0]
+            apply(dataclasses.replace(self.share, places=(place,)), *primals, outputs[0], tangent)[
+                0
+            ]
             for place, tangent in zip(Place, tangents, strict=False)
             if tangent is not None
         ]
@@ -98,7 +103,9 @@ class LogEinsum(StepOp):
     ) -> Any:
         return xp.where(xp.isfinite(largest), largest + self.temperature * xp.log(total), largest)
 
-    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         batched: Any = self.largest.batched(in_axes)
         form, out_axes = batched
         return dataclasses.replace(self, equation=form.equation), out_axes
@@ -109,25 +116,32 @@ class LogEinsum(StepOp):
 
 
 def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) -> jax.Array:
-    """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs) / T).
+    """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs)
+    / T).
 
     Args:
-      equation: one or two operands, no label twice in one; with two operands every label is in at least two of lhs, rhs, output.
-      *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to float32 for the step.
-      semiring: log_sum_exp of a temperature, which must be a normal number of the computation's dtype.
+      equation: one or two operands, no label twice in one; with two operands every label is in at
+        least two of lhs, rhs, output.
+      *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to
+        float32 for the step.
+      semiring: log_sum_exp of a temperature, which must be a normal number of the computation's
+        dtype.
 
     Returns:
-      An array of the operands' dtype: NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing
-      is contracted.
+      An array of the operands' dtype: NaN if a candidate is NaN, else inf if one is inf; -inf if
+      all are -inf or nothing is contracted.
 
     Raises:
       InvalidConfig: the equation is not a step; or the temperature is out of the dtype's range.
       ShapeError, DTypeError: the operands do not fit.
 
-    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any order, forward and reverse. 0 for
-      candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates of a value inf.
+    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any
+    order, forward and reverse. 0 for
+      candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates
+      of a value inf.
 
-    Cost: two passes over b m n k candidates, one more for each operand's derivative; memory O(operands + result).
+    Cost: two passes over b m n k candidates, one more for each operand's derivative; memory
+    O(operands + result).
 
     Example:
       >>> import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""The kernels of the einsum for all platforms, the calls that each accepts, and the families to register."""
+"""The kernels of the einsum for all platforms, the calls that each accepts, and the families to
+register.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import Unsupported
-from tenferro_jax.extension import ExtensionRuntimeSet, Kernel, lookup_extension_factory, register_extension
+from tenferro_jax.extension import (
+    ExtensionRuntimeSet,
+    Kernel,
+    lookup_extension_factory,
+    register_extension,
+)
 from tenferro_jax.extension.registry import ExtensionFactory
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
@@ -56,7 +63,11 @@ def _not_served(
     batch, contracted, rows, columns = op.layout.extents(sizes)
     if fits_one_reduction(batch, contracted, rows, columns):
         return "one reduction does it"
-    return f"there are fewer than {min_cells} cells a batch entry" if rows * columns < min_cells else ""
+    return (
+        f"there are fewer than {min_cells} cells a batch entry"
+        if rows * columns < min_cells
+        else ""
+    )
 
 
 NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
@@ -66,7 +77,9 @@ _NATIVE_DTYPES = ("float64", "float32", "int32")
 """The dtypes of the library; 16-bit floats are computed in float32."""
 
 NATIVE_CELLS = 256
-"""The number of cells of a batch entry from which the library is faster than XLA: fewer cells do not fill its blocks of registers."""
+"""The number of cells of a batch entry from which the library is faster than XLA: fewer cells do
+not fill its blocks of registers.
+"""
 
 
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
@@ -106,7 +119,9 @@ def run_native(
         arrays = [x if s else m for x, m, s in zip(arrays, turned, strides, strict=True)]
         strides = [s or d for s, d in zip(strides, dense, strict=True)]
     cells = (batch, rows, columns)
-    outs = [jax.ShapeDtypeStruct(cells, arrays[0].dtype), jax.ShapeDtypeStruct(cells, jnp.int32)][: op.output_count]
+    outs = [jax.ShapeDtypeStruct(cells, arrays[0].dtype), jax.ShapeDtypeStruct(cells, jnp.int32)][
+        : op.output_count
+    ]
     attributes = {"lhs": strides[0], "rhs": strides[1], "sizes": (batch, contracted, rows, columns)}
     value, *winner = jax.ffi.ffi_call(TARGET, outs, vmap_method="sequential")(
         *arrays,
@@ -118,7 +133,9 @@ def run_native(
 
 
 _GPU_DTYPES = ("float32", "int32")
-"""The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not support float64."""
+"""The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not
+support float64.
+"""
 
 
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
@@ -150,7 +167,9 @@ def run_gpu(
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
     matrices = layout.matrices(*map(widened, operands))
-    value, *winner = contract(op.algebra, *matrices, with_winner=op.output_count == 2, interpret=interpret)
+    value, *winner = contract(
+        op.algebra, *matrices, with_winner=op.output_count == 2, interpret=interpret
+    )
     return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
 
 
@@ -158,11 +177,14 @@ TROPICAL_RUNTIMES = ExtensionRuntimeSet(
     Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines),
     Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines),
 )
-"""The kernels of the einsum; the functions of this package pass them. `Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes."""
+"""The kernels of the einsum; the functions of this package pass them.
+`Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes.
+"""
 
 
 def register() -> None:
-    """Register every family of this package, so that graphs and payloads can be read from bytes. It may be called more than once.
+    """Register every family of this package, so that graphs and payloads can be read from bytes. It
+    may be called more than once.
 
     This function is the package's entry point in the group "tenferro_jax.extensions".
 
@@ -173,6 +195,10 @@ def register() -> None:
       1
     """
     equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
-    for default in (TropicalEinsum(semiring, equation), LogEinsum(1.0, equation), WeightedSum(semiring, equation)):
+    for default in (
+        TropicalEinsum(semiring, equation),
+        LogEinsum(1.0, equation),
+        WeightedSum(semiring, equation),
+    ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))

@@ -1,7 +1,7 @@
 """Weighted sums over the candidates of a contraction step, which make up the derivatives of "plus".
 
-Derivatives and transposes of these ops are of the same family, so a derivative of any order is a few such sums, without an
-array of all candidates. docs/maths/tropical.md derives them.
+Derivatives and transposes of these ops are of the same family, so a derivative of any order is a
+few such sums, without an array of all candidates. docs/maths/tropical.md derives them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from jax import lax
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
 from tenferro_jax.errors import DTypeError, InvalidConfig
-from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, apply, extension_op, require_equal
+from tenferro_jax.extension import (
+    NOT_DIFFERENTIABLE,
+    ExtensionOp,
+    LinearInput,
+    apply,
+    extension_op,
+    require_equal,
+)
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.shipped import LogSumExp
@@ -63,19 +70,22 @@ class StepOp(ExtensionOp):
 
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
 class WeightedSum(StepOp):
-    """result[labels of output] = sum over all other labels of  weight x derivative of times x product of factors.
+    """result[labels of output] = sum over all other labels of  weight x derivative of times x
+    product of factors.
 
-    Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in a cell of value v is
-    exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective semiring it is 1 if p is best in its cell or NaN, else 0.
-    The best candidates are searched again, because v may have been rounded and equal none of them.
-    A candidate whose weight is 0 by definition is left out, whatever its factors are.
+    Inputs are the operands of the step, its value, then the factors. The weight of a candidate p in
+    a cell of value v is exp((p - v) / T) under log_sum_exp, 0 if p is -inf; under a selective
+    semiring it is 1 if p is best in its cell or NaN, else 0. The best candidates are searched
+    again, because v may have been rounded and equal none of them. A candidate whose weight is 0 by
+    definition is left out, whatever its factors are.
 
     Attributes:
       semiring: a registered semiring, selective or log_sum_exp, or its key.
       equation: of the step, as in the einsum ops.
       places: for each factor, the place of its labels.
       output: the place of the result's labels.
-      partial: the derivative of times(lhs, rhs), in letters "l" and "r": "lr" is the mixed second one. "": no such factor.
+      partial: the derivative of times(lhs, rhs), in letters "l" and "r": "lr" is the mixed second
+        one. "": no such factor.
     """
 
     semiring: SemiringKey
@@ -92,15 +102,24 @@ class WeightedSum(StepOp):
         count = len(layout.equation.inputs)
         if not isinstance(semiring, SelectiveSemiring | LogSumExp):
             raise self._wrong("semiring", "a selective semiring or log_sum_exp")
-        if not (isinstance(self.places, tuple) and all(isinstance(p, Place) for p in (*self.places, self.output))):
+        if not (
+            isinstance(self.places, tuple)
+            and all(isinstance(p, Place) for p in (*self.places, self.output))
+        ):
             raise self._wrong("places", "a tuple of members of Place, and a member as output")
         if count == 1 and Place.RHS in (*self.places, self.output):
             raise self._wrong("places", "no RHS where the step has one operand")
-        if not (isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")):
+        if not (
+            isinstance(self.partial, str) and set(self.partial) <= set("lr" if count == 2 else "")
+        ):
             raise self._wrong("partial", "letters l and r, where the step has two operands")
 
     def _wrong(self, field: str, needed: str) -> InvalidConfig:
-        return InvalidConfig(where=f"{self.family_id}, field {field}", given=repr(getattr(self, field)), needed=needed)
+        return InvalidConfig(
+            where=f"{self.family_id}, field {field}",
+            given=repr(getattr(self, field)),
+            needed=needed,
+        )
 
     @property
     def algebra(self) -> Semiring:
@@ -188,7 +207,11 @@ class WeightedSum(StepOp):
         """The inputs, with the value computed again from the operands."""
         operands, factors = inputs[: self.operand_count], inputs[self.operand_count + 1 :]
         best, *_ = search(self.algebra, self.layout.matrices(*operands))
-        return (*operands, self.layout.tensor(best, self._sizes([x.shape for x in inputs])), *factors)
+        return (
+            *operands,
+            self.layout.tensor(best, self._sizes([x.shape for x in inputs])),
+            *factors,
+        )
 
     def _summed(
         self,
@@ -198,18 +221,30 @@ class WeightedSum(StepOp):
         may_be_nan: bool = True,
     ) -> jax.Array:
         sizes = self._sizes([x.shape for x in inputs])
-        operands, value, factors = inputs[: self.operand_count], inputs[self.operand_count], inputs[self.operand_count + 1 :]
+        operands, value, factors = (
+            inputs[: self.operand_count],
+            inputs[self.operand_count],
+            inputs[self.operand_count + 1 :],
+        )
         known = {**dict(zip(Place, operands, strict=False)), Place.OUT: value}
-        given = {place: [x for p, x in zip(self.places, factors, strict=True) if p is place] for place in Place}
+        given = {
+            place: [x for p, x in zip(self.places, factors, strict=True) if p is place]
+            for place in Place
+        }
         products = {place: functools.reduce(xp.multiply, xs) for place, xs in given.items() if xs}
         after = products.pop(self.output, None)  # a constant of the sum
         *order, summed, first, second = _SUMS[self.output]
-        batch, summed, first, second = (getattr(self.layout, name) for name in ("batch", summed, first, second))
+        batch, summed, first, second = (
+            getattr(self.layout, name) for name in ("batch", summed, first, second)
+        )
 
         def matrices(place: Place, *groups: str) -> list[jax.Array]:
             arrays = [table[place] for table in (known, products) if place in table]
             axes = [self._labels(place).index(label) for label in "".join(groups) if arrays]
-            return [xp.transpose(x, axes).reshape([product(sizes, group) for group in groups]) for x in arrays]
+            return [
+                xp.transpose(x, axes).reshape([product(sizes, group) for group in groups])
+                for x in arrays
+            ]
 
         def term(*sides: Sequence[jax.Array]) -> jax.Array:
             at = dict(zip((*order, self.output), sides, strict=True))
@@ -217,8 +252,18 @@ class WeightedSum(StepOp):
             factors = [x for place, side in at.items() for x in side[place in known :]]
             return self._term(xp, entries[:-1], entries[-1], factors, may_be_nan)
 
-        sides = [matrices(p, batch, *own) for p, own in zip((*order, self.output), ((summed, first), (summed, second), (first, second)))]
-        total = kernel(term, *sides, [product(sizes, group) for group in (batch, summed, first, second)], value.dtype)
+        sides = [
+            matrices(p, batch, *own)
+            for p, own in zip(
+                (*order, self.output), ((summed, first), (summed, second), (first, second))
+            )
+        ]
+        total = kernel(
+            term,
+            *sides,
+            [product(sizes, group) for group in (batch, summed, first, second)],
+            value.dtype,
+        )
         labels = batch + first + second
         result = total.reshape([sizes[label] for label in labels])
         result = xp.transpose(result, [labels.index(label) for label in self._labels(self.output)])
@@ -235,12 +280,20 @@ class WeightedSum(StepOp):
         """One weighted candidate."""
         semiring = self.algebra
         candidate = operands[0] if len(operands) == 1 else semiring.times(*operands)
-        amount = functools.reduce(xp.multiply, factors, _derivative(semiring.times, self.partial)(*operands) if self.partial else 1)
+        amount = functools.reduce(
+            xp.multiply,
+            factors,
+            _derivative(semiring.times, self.partial)(*operands) if self.partial else 1,
+        )
         if isinstance(semiring, LogSumExp):
             counts = candidate != semiring.zero(value.dtype)
             amount = amount * xp.exp((candidate - value) / semiring.temperature)
         else:
-            counts = (candidate == value) | (candidate != candidate) if may_be_nan else candidate == value
+            counts = (
+                (candidate == value) | (candidate != candidate)
+                if may_be_nan
+                else candidate == value
+            )
         return xp.where(counts, xp.asarray(amount, value.dtype), xp.zeros((), value.dtype))
 
     def _labels(self, place: Place) -> str:
@@ -254,18 +307,26 @@ class WeightedSum(StepOp):
     ) -> Mapping[str, int]:
         operands = self.layout.equation
         terms = (*operands.inputs, *map(self._labels, (Place.OUT, *self.places)))
-        return Equation(self.equation, terms, operands.output).sizes(shapes, self.family_id, compare)
+        return Equation(self.equation, terms, operands.output).sizes(
+            shapes, self.family_id, compare
+        )
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no dtype rounds them."""
+        """Operands, their value, and factors, of 2, 3, 4, ... for the labels in their order; no
+        dtype rounds them.
+        """
         sizes = self.example_sizes
         rng = np.random.default_rng(0)
         terms = [*self.layout.equation.inputs, *map(self._labels, self.places)]
         shapes = [[sizes[label] for label in term] for term in terms]
         arrays: list[Any] = [rng.integers(1, 7, size=shape) / 4 for shape in shapes]
         lhs, *rhs = self.layout.matrices(*arrays[: self.operand_count])
-        candidates = self.algebra.times(lhs[..., None], rhs[0][:, :, None, :]) if rhs else lhs[..., None]
-        value = functools.reduce(self.algebra.plus, [candidates[:, k] for k in range(candidates.shape[1])])
+        candidates = (
+            self.algebra.times(lhs[..., None], rhs[0][:, :, None, :]) if rhs else lhs[..., None]
+        )
+        value = functools.reduce(
+            self.algebra.plus, [candidates[:, k] for k in range(candidates.shape[1])]
+        )
         arrays.insert(self.operand_count, np.asarray(self.layout.tensor(value, sizes)))
         return [arrays]
 
@@ -302,27 +363,35 @@ _SUMS = {
     Place.LHS: (Place.RHS, Place.OUT, "columns", "contracted", "rows"),
     Place.RHS: (Place.LHS, Place.OUT, "rows", "contracted", "columns"),
 }
-"""For each output: the two other places; the group of labels that is summed, which both places have and the output lacks; and the
-other group of each place, which together are the groups of the output."""
+"""For each output: the two other places; the group of labels that is summed, which both places have
+and the output lacks; and the other group of each place, which together are the groups of the
+output.
+"""
 
 
 def _derivative(times: Callable[..., jax.Array], word: str) -> Callable[..., jax.Array]:
-    """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r" in turn."""
+    """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r"
+    in turn.
+    """
     if not word:
         return times
     lower, at = _derivative(times, word[:-1]), "lr".index(word[-1])
 
     def along(*operands: jax.Array) -> jax.Array:
         x = operands[at]
-        return jax.jvp(lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),))[1]
+        return jax.jvp(
+            lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),)
+        )[1]
 
     return along
 
 
 def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
-    """(scale, partial) of the derivative of `op` in an operand or the value, whose tangent is one more factor.
+    """(scale, partial) of the derivative of `op` in an operand or the value, whose tangent is one
+    more factor.
 
-    The derivative of a weight exp((p - v) / T) is itself over T; a weight of 1 or 0 has none, but times has one.
+    The derivative of a weight exp((p - v) / T) is itself over T; a weight of 1 or 0 has none, but
+    times has one.
     """
     if isinstance(op.algebra, LogSumExp):
         return (-1.0 if place is Place.OUT else 1.0) / op.algebra.temperature, op.partial
@@ -334,6 +403,8 @@ def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
 
 @functools.lru_cache(maxsize=256)
 def _vanishes(semiring: Semiring, partial: str) -> bool:
-    """Whether a derivative of times is zero everywhere, as far as JAX sees: under max_plus every second one."""
+    """Whether a derivative of times is zero everywhere, as far as JAX sees: under max_plus every
+    second one.
+    """
     (out,) = jax.make_jaxpr(_derivative(semiring.times, partial))(1.0, 1.0).jaxpr.outvars
     return getattr(out, "val", None) == 0.0

@@ -16,23 +16,34 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_selective, as_semiring, highest, lowest
+from ..algebra.semiring import (
+    SelectiveSemiring,
+    Semiring,
+    as_selective,
+    as_semiring,
+    highest,
+    lowest,
+)
 from ..algebra.shipped import max_mul, max_plus, min_plus
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 
 _LIMITS = {max_plus: highest, min_plus: lowest, max_mul: highest}
-"""The limit, by dtype, of values of walks that get better without end; it is not known for other semirings."""
+"""The limit, by dtype, of values of walks that get better without end; it is not known for other
+semirings.
+"""
 
 
 def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -> jax.Array:
-    """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i to j.
+    """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i
+    to j.
 
     Under max_mul this holds for entries that are not negative.
 
     Args:
       a: (..., m, m); leading dimensions are batches.
-      n: a Python integer from 0; 0 gives the identity: the semiring's one on the diagonal, its zero elsewhere.
+      n: a Python integer from 0; 0 gives the identity: the semiring's one on the diagonal, its zero
+        elsewhere.
       semiring: a semiring or its name.
 
     Returns:
@@ -59,7 +70,12 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
     except TypeError:
         left = -1
     if left < 0:
-        raise InvalidConfig(where="matrix_power, n", given=repr(n), needed="a non-negative integer", fix="Pass the number of factors.")
+        raise InvalidConfig(
+            where="matrix_power, n",
+            given=repr(n),
+            needed="a non-negative integer",
+            fix="Pass the number of factors.",
+        )
     if left == 0:
         one, zero = algebra.one(a.dtype), algebra.zero(a.dtype)
         return jnp.broadcast_to(jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero), a.shape)
@@ -67,7 +83,11 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
     square = a
     while True:
         if left & 1:
-            power = square if power is None else tropical_einsum("...ij,...jk->...ik", power, square, semiring=algebra)
+            power = (
+                square
+                if power is None
+                else tropical_einsum("...ij,...jk->...ik", power, square, semiring=algebra)
+            )
         left >>= 1
         if not left:
             return power
@@ -98,12 +118,13 @@ class ClosureResult:
     """The best walks of any length between n nodes, as a pytree.
 
     Attributes:
-      value: (n, n); [i, j] is the best over walks from i to j, the empty walk from i to i included; the semiring's zero
-        if there is no walk.
-      converged: boolean (n, n); False where walks get better without end: some walk from i to j passes a cycle that is better
-        than the empty walk (under min_plus a cycle of negative weight). There the value is the limit, -inf under min_plus
-        and inf under max_plus and max_mul (for integers the type's extreme value); under another semiring it is the best
-        over some of the walks.
+      value: (n, n); [i, j] is the best over walks from i to j, the empty walk from i to i included;
+        the semiring's zero if there is no walk.
+      converged: boolean (n, n); False where walks get better without end: some walk from i to j
+        passes a cycle that is better than the empty walk (under min_plus a cycle of negative
+        weight). There the value is the limit, -inf under min_plus and inf under max_plus and
+        max_mul (for integers the type's extreme value); under another semiring it is the best over
+        some of the walks.
       winners: int32 (s, n, n); the middle nodes of the s squarings.
       semiring: the algebra.
     """
@@ -120,7 +141,8 @@ class ClosureResult:
 
     @property
     def on_cycle(self) -> jax.Array:
-        """Boolean (n,): whether a closed walk through the node is better than the empty one, as one of negative weight under min_plus.
+        """Boolean (n,): whether a closed walk through the node is better than the empty one, as one
+        of negative weight under min_plus.
 
         Example:
           >>> import jax.numpy as jnp
@@ -135,15 +157,17 @@ class ClosureResult:
         """The nodes of a best walk.
 
         Args:
-          source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many walks.
+          source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many
+            walks.
 
         Returns:
-          The nodes from source to target as an int32 NumPy array, empty if there is no walk. Inside a transform, where
-          lengths cannot depend on values, an int32 array (2**s + 1,): the nodes, then -1. If `converged` is False, the result
-          is a walk, but no walk is best.
+          The nodes from source to target as an int32 NumPy array, empty if there is no walk. Inside
+          a transform, where lengths cannot depend on values, an int32 array (2**s + 1,): the nodes,
+          then -1. If `converged` is False, the result is a walk, but no walk is best.
 
         Raises:
-          DTypeError, InvalidConfig: source or target is not an integer scalar, or not a node. (If traced, the result is only -1.)
+          DTypeError, InvalidConfig: source or target is not an integer scalar, or not a node. (If
+            traced, the result is only -1.)
 
         Example:
           >>> import jax.numpy as jnp
@@ -162,26 +186,30 @@ class ClosureResult:
         return known[known >= 0]
 
     def predecessors(self) -> jax.Array:
-        """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and if there is no walk.
+        """For every pair the last node but one on a best walk: int32 (n, n); -1 on the diagonal and
+        if there is no walk.
 
-        If every cycle makes a walk worse (under min_plus: has a positive weight), following row i back from j ends at i. If a
-        cycle leaves a walk equally good, use `walk`, which always ends.
+        If every cycle makes a walk worse (under min_plus: has a positive weight), following row i
+        back from j ends at i. If a cycle leaves a walk equally good, use `walk`, which always ends.
 
         Raises:
-          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for example, the beginning of a best
-            walk need not be best, and rows of predecessors may be cyclic.
+          Unsupported: another semiring than max_plus, min_plus and max_mul. Under min_max, for
+            example, the beginning of a best walk need not be best, and rows of predecessors may be
+            cyclic.
 
         Example:
           >>> import jax.numpy as jnp
           >>> inf = jnp.inf
-          >>> closure(jnp.array([[inf, 1.0, 9.0], [inf, inf, 2.0], [inf, inf, inf]])).predecessors().tolist()
+          >>> closure(jnp.array([[inf, 1.0, 9.0], [inf, inf, 2.0], [inf, inf,
+          ...     inf]])).predecessors().tolist()
           [[-1, 0, 1], [-1, -1, 1], [-1, -1, -1]]
         """
         if self.semiring not in (max_plus, min_plus, max_mul):
             raise Unsupported(
                 where="predecessors",
                 given=f"a closure under {self.semiring!r}",
-                needed="max_plus, min_plus or max_mul, under which the beginning of a best walk is a best walk",
+                needed="max_plus, min_plus or max_mul, under which the beginning of a best walk "
+                "is a best walk",
                 fix="Take walk(source, target).",
             )
         return _before_last(self.winners, self.feasible)
@@ -192,7 +220,11 @@ class ClosureResult:
             node = int(node)
         given = jnp.asarray(as_array(node, f"walk, {name}"))
         known = not isinstance(given, jax.core.Tracer)
-        if given.ndim or not jnp.issubdtype(given.dtype, jnp.integer) or (known and not 0 <= int(given) < count):
+        if (
+            given.ndim
+            or not jnp.issubdtype(given.dtype, jnp.integer)
+            or (known and not 0 <= int(given) < count)
+        ):
             raise InvalidConfig(
                 where=f"walk, {name}",
                 given=f"{node!r}" if known else f"{given.dtype.name}{list(given.shape)}",
@@ -203,20 +235,24 @@ class ClosureResult:
 
 
 def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> ClosureResult:
-    """The best walks of any length between all pairs: I + a + a (x) a + ..., by repeated squaring of I + a.
+    """The best walks of any length between all pairs: I + a + a (x) a + ..., by repeated squaring
+    of I + a.
 
-    Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a cycle of negative weight;
-    under max_plus of longest paths, inf through a cycle of positive weight; under or_and reachability, under min_max the
-    bottlenecks. Weights of a cycle are added in the operand's dtype: for floats a cycle of weight zero that rounds below
-    zero counts as negative. max_mul is for non-negative entries.
+    Under min_plus these are the lengths of shortest paths, -inf for pairs whose walks can pass a
+    cycle of negative weight; under max_plus of longest paths, inf through a cycle of positive
+    weight; under or_and reachability, under min_max the bottlenecks. Weights of a cycle are added
+    in the operand's dtype: for floats a cycle of weight zero that rounds below zero counts as
+    negative. max_mul is for non-negative entries.
 
     Args:
-      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero if there is no edge. The
-        infinity of the other sign is not a valid weight: together with a missing edge it gives NaN.
+      a: (n, n), the weight of the edge from the row's node to the column's; the semiring's zero if
+        there is no edge. The infinity of the other sign is not a valid weight: together with a
+        missing edge it gives NaN.
       semiring: a selective semiring, or its name.
 
     Returns:
-      A ClosureResult: value, converged, and from the winners `walk(source, target)` and `predecessors()`.
+      A ClosureResult: value, converged, and from the winners `walk(source, target)` and
+        `predecessors()`.
 
     Raises:
       ShapeError: a is not a square matrix.
@@ -224,8 +260,8 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
       InvalidConfig: not a selective semiring.
       Unsupported: a symbolic size.
 
-    Gradient: that of value[i, j] is one at each edge of walk(i, j) (under min_plus and max_plus); zero if the value is
-    infinite because walks get better without end.
+    Gradient: that of value[i, j] is one at each edge of walk(i, j) (under min_plus and max_plus);
+    zero if the value is infinite because walks get better without end.
 
     Cost: ceil(log2(n - 1)) products of n x n matrices; memory for as many matrices of winners.
 
@@ -264,13 +300,20 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
     def squared(best: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
         value = result.value
-        if limit is not None and jnp.issubdtype(a.dtype, jnp.floating):  # rounds of a cycle that overflow; NaN would follow
+        if limit is not None and jnp.issubdtype(
+            a.dtype, jnp.floating
+        ):  # rounds of a cycle that overflow; NaN would follow
             value = jnp.where((value == limit) & ~jnp.any(a == limit), jnp.nan_to_num(limit), value)
         return value, result.winner
 
     value, winners = lax.scan(squared, start, length=max(count - 2, 0).bit_length())
-    around = tropical_einsum("ij,ji->i", value, value, semiring=semiring)  # the best closed walks, of twice as many edges
-    some, improving = (x.astype(jnp.float32) for x in (value != semiring.zero(a.dtype), semiring.better(around, one)))
+    around = tropical_einsum(
+        "ij,ji->i", value, value, semiring=semiring
+    )  # the best closed walks, of twice as many edges
+    some, improving = (
+        x.astype(jnp.float32)
+        for x in (value != semiring.zero(a.dtype), semiring.better(around, one))
+    )
     endless = (some * improving[None]) @ some > 0
     return (value if limit is None else jnp.where(endless, limit, value)), ~endless, winners
 
@@ -282,15 +325,23 @@ def _walked(
     source: jax.Array,
     target: jax.Array,
 ) -> jax.Array:
-    """The nodes of a walk: between its ends the middle node of the last squaring, between these the nodes of the one before, and so on."""
+    """The nodes of a walk: between its ends the middle node of the last squaring, between these the
+    nodes of the one before, and so on.
+    """
     nodes = jnp.stack([source, target])
     for middle in winners[::-1]:
         between = middle[nodes[:-1], nodes[1:]]
         nodes = jnp.append(jnp.stack([nodes[:-1], between], axis=1).ravel(), target)
-    moves = jnp.append(True, nodes[1:] != nodes[:-1])  # the empty walk from a node to itself is no edge
+    moves = jnp.append(
+        True, nodes[1:] != nodes[:-1]
+    )  # the empty walk from a node to itself is no edge
     places = jnp.where(moves, jnp.cumsum(moves, dtype=jnp.int32) - 1, nodes.size)
     known = (source >= 0) & (target >= 0) & feasible[source, target]
-    return jnp.full(nodes.shape, -1, jnp.int32).at[places].set(jnp.where(known, nodes, -1), mode="drop")
+    return (
+        jnp.full(nodes.shape, -1, jnp.int32)
+        .at[places]
+        .set(jnp.where(known, nodes, -1), mode="drop")
+    )
 
 
 @jax.jit

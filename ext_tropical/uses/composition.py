@@ -1,9 +1,11 @@
-"""The tropical functions composed of plain JAX: broadcast, times, reduce. Definitions to read and to compare with.
+"""The tropical functions composed of plain JAX: broadcast, times, reduce. Definitions to read and
+to compare with.
 
-These functions hold the array of all candidates, so a matrix product takes O(m n k) memory, and at a tie JAX shares the
-gradient equally among the winners (like `ties="split"`). If an einsum is one contraction step, the values equal those of
-`ext_tropical`, except for NaN, which XLA CPU's own maximum loses for some shapes. An einsum of several steps reduces after
-each step, so infinities of both signs, or 16 bits, may give other values.
+These functions hold the array of all candidates, so a matrix product takes O(m n k) memory, and at
+a tie JAX shares the gradient equally among the winners (like `ties="split"`). If an einsum is one
+contraction step, the values equal those of `ext_tropical`, except for NaN, which XLA CPU's own
+maximum loses for some shapes. An einsum of several steps reduces after each step, so infinities of
+both signs, or 16 bits, may give other values.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from ..network.tropical_plan import MOST_ENTRIES, Operand
 from ..step.einsum_op import one_dtype, widened
 from .dot_general import DotDimensionNumbers, dot_general_equation, reduction_equation
 
-_REDUCE = {max_plus: jnp.max, min_plus: jnp.min, max_mul: jnp.max, min_max: jnp.min, or_and: jnp.any}
+_REDUCE = {
+    max_plus: jnp.max,
+    min_plus: jnp.min,
+    max_mul: jnp.max,
+    min_max: jnp.min,
+    or_and: jnp.any,
+}
 
 
 def tropical_einsum(
@@ -45,8 +53,8 @@ def tropical_einsum(
       An array with the output's labels, in the operands' dtype.
 
     Raises:
-      InvalidConfig, ShapeError, DTypeError: the equation cannot be read, the operands do not fit, or
-        there are more than 2**48 candidates.
+      InvalidConfig, ShapeError, DTypeError: the equation cannot be read, the operands do not fit,
+        or there are more than 2**48 candidates.
       Unsupported: another semiring, for which JAX has no reduction.
 
     Cost: time and memory of the product of all labels' sizes.
@@ -85,15 +93,22 @@ def tropical_einsum(
     shape = [sizes[label] for label in output]
     if 0 in (sizes[label] for label in contracted):
         return jnp.full(shape, semiring.zero(dtype))
-    spread = [_spread(widened(x), term, [*output, *contracted], sizes) for x, term in zip(arrays, plan.terms, strict=True)]
+    spread = [
+        _spread(widened(x), term, [*output, *contracted], sizes)
+        for x, term in zip(arrays, plan.terms, strict=True)
+    ]
     products = functools.reduce(semiring.times, spread)
     axes = tuple(range(len(output), products.ndim))
     return (_REDUCE[semiring](products, axis=axes) if axes else products).astype(dtype)
 
 
 def _spread(x: jax.Array, term: str, labels: Sequence[str], sizes: Mapping[str, int]) -> jax.Array:
-    """x with an axis for every label, of size 1 where its term has none; the diagonal where its term has a label twice."""
-    x = x.reshape([sizes[label] for label in term])  # without axes of size 1 that an ellipsis repeats
+    """x with an axis for every label, of size 1 where its term has none; the diagonal where its
+    term has a label twice.
+    """
+    x = x.reshape(
+        [sizes[label] for label in term]
+    )  # without axes of size 1 that an ellipsis repeats
     for label in labels:
         while term.count(label) > 1:
             first, second = term.index(label), term.rindex(label)
@@ -122,8 +137,15 @@ def tropical_dot_general(
       [[23. 43.]
        [24. 44.]]
     """
-    lhs, rhs = (as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
-    return tropical_einsum(dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers), lhs, rhs, semiring=semiring)
+    lhs, rhs = (
+        as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs))
+    )
+    return tropical_einsum(
+        dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers),
+        lhs,
+        rhs,
+        semiring=semiring,
+    )
 
 
 def min_plus_dot_general(

@@ -24,17 +24,21 @@ DotDimensionNumbers: TypeAlias = tuple[Axes, Axes]
 """((contracted axes of lhs, of rhs), (batch axes of lhs, of rhs)), as for `jax.lax.dot_general`."""
 
 
-def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None) -> str:
-    """The equation of a contraction; the output's labels are the batch, the rest of lhs, the rest of rhs.
+def dot_general_equation(
+    shapes: tuple[Sequence[Any], Sequence[Any]], dimension_numbers: Any = None
+) -> str:
+    """The equation of a contraction; the output's labels are the batch, the rest of lhs, the rest
+    of rhs.
 
     Args:
       shapes: of lhs and rhs.
-      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch axes)); None contracts the
-        last axis of lhs with the first of rhs.
+      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch
+        axes)); None contracts the last axis of lhs with the first of rhs.
 
     Raises:
       InvalidConfig: not of this form, axes that are not in pairs, or an axis twice.
-      ShapeError: an axis that an operand does not have, or one of size 1 paired with a longer one, which does not broadcast.
+      ShapeError: an axis that an operand does not have, or one of size 1 paired with a longer one,
+        which does not broadcast.
 
     Example:
       >>> dot_general_equation(((2, 3, 4), (2, 4, 5)), (((2,), (1,)), ((0,), (0,))))
@@ -68,7 +72,12 @@ def dot_general_equation(shapes: tuple[Sequence[Any], Sequence[Any]], dimension_
             )
     symbols = map(get_symbol, itertools.count())
     left = [next(symbols) for _ in range(lhs)]
-    paired = {right: left[axis] for axis, right in zip((*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True)}
+    paired = {
+        right: left[axis]
+        for axis, right in zip(
+            (*contracted[0], *batch[0]), (*contracted[1], *batch[1]), strict=True
+        )
+    }
     right = [paired.get(axis) or next(symbols) for axis in range(rhs)]
     kept = [left[axis] for axis in batch[0]]
     kept += [label for axis, label in enumerate(left) if axis not in (*contracted[0], *batch[0])]
@@ -88,11 +97,16 @@ def _matmul(ranks: tuple[int, int]) -> DotDimensionNumbers:
 
 
 def _pairs(numbers: DotDimensionNumbers) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    needed = "((lhs contracted, rhs contracted), (lhs batch, rhs batch)), each a sequence of integers, as for jax.lax.dot_general"
+    needed = (
+        "((lhs contracted, rhs contracted), (lhs batch, rhs batch)), each a sequence of "
+        "integers, as for jax.lax.dot_general"
+    )
     try:
         contracted, batch = ([tuple(map(_integer, axes)) for axes in pair] for pair in numbers)
         if any(len(left) != len(right) for left, right in (contracted, batch)):
-            raise _malformed(numbers, "as many axes of lhs as of rhs", "Pair each axis of lhs with one of rhs.")
+            raise _malformed(
+                numbers, "as many axes of lhs as of rhs", "Pair each axis of lhs with one of rhs."
+            )
     except (TypeError, ValueError) as error:
         if isinstance(error, InvalidConfig):
             raise
@@ -101,7 +115,9 @@ def _pairs(numbers: DotDimensionNumbers) -> tuple[list[tuple[int, ...]], list[tu
 
 
 def _malformed(numbers: object, needed: str, fix: str) -> InvalidConfig:
-    return InvalidConfig(where="tropical_dot_general, dimension_numbers", given=repr(numbers), needed=needed, fix=fix)
+    return InvalidConfig(
+        where="tropical_dot_general, dimension_numbers", given=repr(numbers), needed=needed, fix=fix
+    )
 
 
 def reduction_equation(
@@ -123,9 +139,15 @@ def reduction_equation(
       ('abc->ab', (2,))
     """
     try:
-        given = range(rank) if axis is None else tuple(map(_integer, axis if isinstance(axis, Sequence) else (axis,)))
+        given = (
+            range(rank)
+            if axis is None
+            else tuple(map(_integer, axis if isinstance(axis, Sequence) else (axis,)))
+        )
     except TypeError as error:
-        raise _bad_axis(axis, "an integer or a sequence of integers", "Pass the axis to reduce.") from error
+        raise _bad_axis(
+            axis, "an integer or a sequence of integers", "Pass the axis to reduce."
+        ) from error
     for each in given:
         if not -rank <= each < rank:
             raise ShapeError(
@@ -147,7 +169,9 @@ def _integer(value: Any) -> int:
 
 
 def _bad_axis(axis: object, needed: str, fix: str) -> InvalidConfig:
-    return InvalidConfig(where="tropical_reduce_sum, axis", given=repr(axis), needed=needed, fix=fix)
+    return InvalidConfig(
+        where="tropical_reduce_sum, axis", given=repr(axis), needed=needed, fix=fix
+    )
 
 
 def tropical_dot_general(
@@ -161,8 +185,8 @@ def tropical_dot_general(
 
     Args:
       lhs, rhs: arrays of one dtype, as for `tropical_einsum`.
-      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch axes)); by default the last
-        axis of lhs is contracted with the first of rhs.
+      dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch
+        axes)); by default the last axis of lhs is contracted with the first of rhs.
       semiring: a semiring or its name.
 
     Returns:
@@ -181,8 +205,15 @@ def tropical_dot_general(
       [[23. 43.]
        [24. 44.]]
     """
-    lhs, rhs = (as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs)))
-    return tropical_einsum(dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers), lhs, rhs, semiring=semiring)
+    lhs, rhs = (
+        as_array(x, f"tropical_dot_general, {name}") for name, x in (("lhs", lhs), ("rhs", rhs))
+    )
+    return tropical_einsum(
+        dot_general_equation((jnp.shape(lhs), jnp.shape(rhs)), dimension_numbers),
+        lhs,
+        rhs,
+        semiring=semiring,
+    )
 
 
 def min_plus_dot_general(
@@ -220,7 +251,8 @@ def tropical_reduce_sum(
       semiring: a semiring or its name.
 
     Returns:
-      An array of x's dtype. NaN where a reduced entry is NaN; the semiring's zero where a reduced size is 0.
+      An array of x's dtype. NaN where a reduced entry is NaN; the semiring's zero where a reduced
+      size is 0.
 
     Raises:
       InvalidConfig: axis is not an integer or a sequence of distinct integers.

@@ -1,4 +1,6 @@
-"""The best state sequence of a hidden Markov model: a chain of vector-matrix steps, whose winners are read backwards."""
+"""The best state sequence of a hidden Markov model: a chain of vector-matrix steps, whose winners
+are read backwards.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class ViterbiResult:
     """The best state sequence, as a pytree.
 
     Attributes:
-      score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is possible.
+      score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is
+        possible.
       states: int32 (T,), the states from first to last; -1 if no sequence is possible.
       feasible: a boolean scalar, whether any sequence is possible.
     """
@@ -43,25 +46,28 @@ def viterbi(
 ) -> ViterbiResult:
     """The best of all sequences of T states among S.
 
-    The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] + log_emission[1, s1] + ...,
-    with the semiring's times for +. Log probabilities under max_plus, costs under min_plus, probabilities under max_mul.
+    The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] +
+    log_emission[1, s1] + ..., with the semiring's times for +. Log probabilities under max_plus,
+    costs under min_plus, probabilities under max_mul.
 
     Args:
       log_initial: (S,), of the first state.
       log_transition: (S, S), from the row's state to the column's.
-      log_emission: (T, S), of the observation at each time, given each state. S and T are at least 1.
-        All have one dtype, which the semiring takes. Scores are added in this dtype: convert 16-bit floats for long sequences.
+      log_emission: (T, S), of the observation at each time, given each state. S and T are at least
+        1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
+        16-bit floats for long sequences.
       semiring: a selective semiring, or its name.
 
     Returns:
-      A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest is taken; then, going
-      back, the smallest of the equally good states before each state.
+      A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest
+      is taken; then, going back, the smallest of the equally good states before each state.
 
     Raises:
       ShapeError, DTypeError: the inputs do not fit.
       InvalidConfig: no selective semiring.
 
-    Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under max_plus and min_plus).
+    Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under
+    max_plus and min_plus).
 
     Cost: T S**2 time; memory for T S winners. Many sequences at once: jax.vmap.
 
@@ -77,10 +83,18 @@ def viterbi(
       ([0, 0, 1, 1], -3.7)
     """
     algebra = as_selective(semiring, "viterbi")
-    named = {"log_initial": log_initial, "log_transition": log_transition, "log_emission": log_emission}
-    initial, transition, emission = (jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items())
+    named = {
+        "log_initial": log_initial,
+        "log_transition": log_transition,
+        "log_emission": log_emission,
+    }
+    initial, transition, emission = (
+        jnp.asarray(as_array(x, f"viterbi, {name}")) for name, x in named.items()
+    )
     _require_shapes(initial.shape, transition.shape, emission.shape)
-    one_dtype("viterbi", algebra, [x.dtype for x in (initial, transition, emission)], [*named.values()])
+    one_dtype(
+        "viterbi", algebra, [x.dtype for x in (initial, transition, emission)], [*named.values()]
+    )
     return ViterbiResult(*_decode(initial, transition, emission, algebra))
 
 
@@ -104,7 +118,8 @@ def _decode(
         return before, before
 
     winners = winners.at[-1].set(last.winner)  # the additional last step has no next state
-    # Over descending times instead of reverse=True, because converters of jaxprs support only forward scans.
+    # Over descending times instead of reverse=True, because converters of jaxprs support only
+    # forward scans.
     _, backwards = lax.scan(back, last.winner, jnp.arange(emission.shape[0])[::-1])
     return last.value, jnp.where(last.feasible, backwards[::-1], -1), last.feasible
 
@@ -115,10 +130,18 @@ def _require_shapes(
     emission: tuple[int, ...],
 ) -> None:
     count = initial[0] if len(initial) == 1 else 0
-    if count == 0 or transition != (count, count) or len(emission) != 2 or emission[0] == 0 or emission[1] != count:
+    if (
+        count == 0
+        or transition != (count, count)
+        or len(emission) != 2
+        or emission[0] == 0
+        or emission[1] != count
+    ):
         raise ShapeError(
             where="viterbi",
-            given=f"log_initial of shape {initial}, log_transition of shape {transition}, log_emission of shape {emission}",
+            given=f"log_initial of shape {initial}, log_transition of shape {transition}, "
+            f"log_emission of shape {emission}",
             needed="shapes (S,), (S, S) and (T, S), S and T at least 1",
-            fix="One row of log_emission for each time, one column for each state; for many sequences use jax.vmap.",
+            fix="One row of log_emission for each time, one column for each state; for many "
+            "sequences use jax.vmap.",
         )

@@ -14,22 +14,30 @@ from .files import FAILED, OK, imported, named_op, random_array, show
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.description = "Check an extension op against the contract; exit code 0 if it conforms, 1 if it does not."
+    parser.description = (
+        "Check an extension op against the contract; exit code 0 if it conforms, 1 if it does not."
+    )
     parser.add_argument(
         "target",
         metavar="package.module:name",
-        help="an op, an op class, a factory, or a function without arguments that returns one of them",
+        help="an op, an op class, a factory, or a function without arguments that returns one of "
+        "them",
     )
     parser.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="float64[3,4]",
-        help="one example input, of random values; once for each input of the op. Default: the op's example_inputs()",
+        help="one example input, of random values; once for each input of the op. Default: the "
+        "op's example_inputs()",
     )
     parser.add_argument("--rules", metavar="package.module:name", help="an ExtensionRuleSet")
     parser.add_argument("--runtimes", metavar="package.module:name", help="an ExtensionRuntimeSet")
-    parser.add_argument("--oracle", metavar="package.module:name", help="a NumPy function of the inputs that returns a tuple of outputs")
+    parser.add_argument(
+        "--oracle",
+        metavar="package.module:name",
+        help="a NumPy function of the inputs that returns a tuple of outputs",
+    )
     parser.set_defaults(run=check)
 
 

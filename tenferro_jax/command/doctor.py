@@ -21,17 +21,34 @@ _OPTIONAL = {
 
 
 def doctor(chosen: argparse.Namespace) -> int:
-    """Print one line for each fact; packages of extensions add lines by the entry point group "tenferro_jax.doctor"."""
+    """Print one line for each fact; packages of extensions add lines by the entry point group
+    "tenferro_jax.doctor".
+    """
     show(f"Python {platform.python_version()}, tenferro_jax {__version__}, JAX {jax.__version__}")
     show(f"devices: {', '.join(str(device) for device in jax.devices())}")
-    show(f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy {importlib.metadata.version('numpy')}, {platform.platform()}")
+    show(
+        f"jaxlib {importlib.metadata.version('jaxlib')}, NumPy "
+        f"{importlib.metadata.version('numpy')}, {platform.platform()}"
+    )
     set_by = "JAX_ENABLE_X64" if "JAX_ENABLE_X64" in os.environ else "the default"
     # The default of a process, because this process has turned 64-bit types on.
-    starts_with_x64 = os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true", "yes", "on", "t", "y")
-    show(f"64-bit types: {'on' if starts_with_x64 else 'off'} by {set_by}; jax.config.update('jax_enable_x64', True) turns them on")
+    starts_with_x64 = os.environ.get("JAX_ENABLE_X64", "0").lower() in (
+        "1",
+        "true",
+        "yes",
+        "on",
+        "t",
+        "y",
+    )
+    show(
+        f"64-bit types: {'on' if starts_with_x64 else 'off'} by {set_by}; "
+        f"jax.config.update('jax_enable_x64', True) turns them on"
+    )
     for name, use in _OPTIONAL.items():
         show(f"{name}: {_version(name) or f'not installed, no {use}'}")
-    for point in sorted(importlib.metadata.entry_points(group="tenferro_jax.doctor"), key=lambda point: point.name):
+    for point in sorted(
+        importlib.metadata.entry_points(group="tenferro_jax.doctor"), key=lambda point: point.name
+    ):
         show(f"{point.name}: {_reported(point)}")
     return OK
 

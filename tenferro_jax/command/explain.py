@@ -20,7 +20,18 @@ from ..graph.graph import Graph
 from ..io.exported import ExportedProgram
 from ..jax_seam import PLATFORMS, is_symbolic_dim
 from ..shapes import PyTree, meta_of
-from .files import FAILED, OK, add_file, arguments, imported, inputs, named_op, random_array, read, show
+from .files import (
+    FAILED,
+    OK,
+    add_file,
+    arguments,
+    imported,
+    inputs,
+    named_op,
+    random_array,
+    read,
+    show,
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -139,14 +150,19 @@ def _explain_program(program: ExportedProgram, args: tuple[PyTree, ...]) -> int:
         show(f"  does not run here: it is for {devices} devices, and a command runs on 1")
         return FAILED
     if current_platform() not in program.platforms:
-        show(f"  does not run here: it is for {', '.join(program.platforms)}, and JAX runs on {jax.default_backend()}")
+        show(
+            f"  does not run here: it is for {', '.join(program.platforms)}, and JAX runs on "
+            f"{jax.default_backend()}"
+        )
         return FAILED
     compiled = jax.jit(program.call).lower(*args).compile()
     show(f"  runs here, on {jax.default_backend()}")
     cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
     if isinstance(cost, dict) and memory is not None:
         flops, traffic = (float(cost.get(key, 0.0)) for key in ("flops", "bytes accessed"))
-        sizes = [getattr(memory, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp")]
+        sizes = [
+            getattr(memory, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp")
+        ]
         _show_estimates(flops, traffic, *sizes)
     return OK
 

@@ -45,7 +45,9 @@ def imported(target: str) -> Any:
 
 
 def named_op(target: str) -> ExtensionOp:
-    """The op that a target names: itself, its class's or factory's default, or a function's result."""
+    """The op that a target names: itself, its class's or factory's default, or a
+    function's result.
+    """
     found = imported(target)
     if isinstance(found, type) and issubclass(found, ExtensionOp):
         factory = lookup_extension_factory(getattr(found, "family_id", ""))
@@ -65,7 +67,8 @@ def named_op(target: str) -> ExtensionOp:
 
 
 def register(target: str) -> None:
-    """Register families: that of an op class or a factory, or those of a function that registers them.
+    """Register families: that of an op class or a factory, or those of a function that registers
+    them.
 
     Raises:
       InvalidConfig: the target is another object, or fails.
@@ -81,7 +84,8 @@ def register(target: str) -> None:
         raise InvalidConfig(
             where="--register",
             given=f"{target!r}: {found!r}",
-            needed="an op class, a factory, or a function without arguments that registers families",
+            needed="an op class, a factory, or a function without arguments that registers "
+            "families",
         )
     if lookup_extension_factory(found.family_id) is None:
         register_extension(found)
@@ -127,13 +131,17 @@ OK, FAILED, USAGE = 0, 1, 2
 
 
 def show(text: str, stream: TextIO | None = None) -> None:
-    """Print text that the terminal can show, without control characters; quiet if the reader has closed the pipe."""
+    """Print text that the terminal can show, without control characters; quiet if the reader has
+    closed the pipe.
+    """
     stream, text = stream or sys.stdout, plain(text, kept="\n\t")
     encoding = stream.encoding or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
-        with open(os.devnull, "w") as nowhere:  # otherwise the interpreter reports an error when it ends
+        with open(
+            os.devnull, "w"
+        ) as nowhere:  # otherwise the interpreter reports an error when it ends
             os.dup2(nowhere.fileno(), stream.fileno())
 
 

@@ -73,7 +73,11 @@ def inspect(chosen: argparse.Namespace) -> int:
     }
     facts |= _of_graph(found, content) if isinstance(found, Graph) else _of_program(found)
     if chosen.graph:
-        drawn = found.svg() if isinstance(found, Graph) else program_svg(map(_box, main_ops(found.exported.mlir_module_serialized)))
+        drawn = (
+            found.svg()
+            if isinstance(found, Graph)
+            else program_svg(map(_box, main_ops(found.exported.mlir_module_serialized)))
+        )
         replace_file(chosen.graph, drawn.encode())
     show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
     return OK
@@ -122,7 +126,9 @@ def _of_program(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _families(own: list[tuple[str, str]], calls: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """For each family: the number of calls, whether it is registered, and the payloads of its own calls."""
+    """For each family: the number of calls, whether it is registered, and the payloads of its own
+    calls.
+    """
     counts = collections.Counter(family for family, _ in calls)
     return [
         {

@@ -1,7 +1,7 @@
 """python -m tenferro_jax run FILE --input x.npy -o out.npz
 
-NumPy writes a dtype that it does not know, such as bfloat16, without its name. In an .npz such an array `x` is written as
-untyped bytes, with the name of its dtype as text in `x.dtype`.
+NumPy writes a dtype that it does not know, such as bfloat16, without its name. In an .npz such an
+array `x` is written as untyped bytes, with the name of its dtype as text in `x.dtype`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ from ..io.container import replace_file
 from ..io.exported import ExportedProgram
 from ..payload_leaves import dtype_name, named_dtype
 from ..shapes import Shaped, as_operand, is_key, meta_of
-from .files import OK, add_file, arguments, inputs, named, outputs, read, require_writable, show, timed
+from .files import (
+    OK,
+    add_file,
+    arguments,
+    inputs,
+    named,
+    outputs,
+    read,
+    require_writable,
+    show,
+    timed,
+)
 
 
 def is_named_by_numpy(dtype: object) -> bool:
@@ -51,22 +62,37 @@ def load(path: str) -> np.ndarray | dict[str, np.ndarray]:
             where="--input",
             given=f"{path}: {error}",
             needed=".npy or .npz of numbers",
-            fix="Write the file with numpy.save; if NumPy does not know the dtype, save x.view(numpy.uint8).",
+            fix="Write the file with numpy.save; if NumPy does not know the dtype, save "
+            "x.view(numpy.uint8).",
         ) from error
     if isinstance(held, np.ndarray):
         return _restored(held, dtype if named else held.dtype, path)
     if named:
-        raise InvalidConfig(where="--input", given=f"a dtype for all of {path}", needed="a dtype only for a single .npy")
-    texts = {name: str(array) for name, array in held.items() if array.dtype.kind == "U" and name.removesuffix(".dtype") in held}
+        raise InvalidConfig(
+            where="--input",
+            given=f"a dtype for all of {path}",
+            needed="a dtype only for a single .npy",
+        )
+    texts = {
+        name: str(array)
+        for name, array in held.items()
+        if array.dtype.kind == "U" and name.removesuffix(".dtype") in held
+    }
     return {
-        name: _restored(array, _dtype(texts[f"{name}.dtype"], path) if f"{name}.dtype" in texts else array.dtype, f"{name} in {path}")
+        name: _restored(
+            array,
+            _dtype(texts[f"{name}.dtype"], path) if f"{name}.dtype" in texts else array.dtype,
+            f"{name} in {path}",
+        )
         for name, array in held.items()
         if name not in texts
     }
 
 
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays by name to an .npz, or one to an .npy; an existing file is replaced after everything is written."""
+    """Write arrays by name to an .npz, or one to an .npy; an existing file is replaced after
+    everything is written.
+    """
     content = io.BytesIO()
     if not path.endswith(".npz"):
         (array,) = arrays.values()
@@ -78,7 +104,10 @@ def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
         if is_named_by_numpy(array.dtype):
             written[name] = array
         else:
-            written[name], written[f"{name}.dtype"] = array.view(f"V{array.dtype.itemsize}"), np.array(dtype_name(array.dtype))
+            written[name], written[f"{name}.dtype"] = (
+                array.view(f"V{array.dtype.itemsize}"),
+                np.array(dtype_name(array.dtype)),
+            )
     np.savez(content, **written)
     replace_file(path, content.getbuffer())
 
@@ -96,7 +125,9 @@ def _dtype(name: str, path: str) -> Any:
     try:
         return named_dtype(name)
     except ValueError as error:
-        raise InvalidConfig(where="--input", given=f"{path}: {error}", needed="dtypes that JAX knows") from error
+        raise InvalidConfig(
+            where="--input", given=f"{path}: {error}", needed="dtypes that JAX knows"
+        ) from error
 
 
 def _restored(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
@@ -104,9 +135,12 @@ def _restored(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
     if array.dtype.kind == "V" and dtype == array.dtype:
         raise InvalidConfig(
             where="--input",
-            given=f"{where}: an array of {array.dtype.itemsize}-byte elements without the name of their dtype",
-            needed="the name of the dtype; an .npy does not keep it if NumPy does not know the dtype",
-            fix="For an .npy write bfloat16:x.npy; in an .npz store the name as text under x.dtype, beside the array x.",
+            given=f"{where}: an array of {array.dtype.itemsize}-byte elements without the name of "
+            f"their dtype",
+            needed="the name of the dtype; an .npy does not keep it if NumPy does not know the "
+            "dtype",
+            fix="For an .npy write bfloat16:x.npy; in an .npz store the name as text under "
+            "x.dtype, beside the array x.",
         )
     if array.dtype == dtype:
         return array
@@ -121,7 +155,10 @@ def _restored(array: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.description = "Run a file on arrays; stdout says what came out, stderr how long it took. Random keys come out as their data."
+    parser.description = (
+        "Run a file on arrays; stdout says what came out, stderr how long it "
+        "took. Random keys come out as their data."
+    )
     add_file(parser)
     parser.add_argument(
         "--input",
@@ -203,7 +240,9 @@ def _bound(texts: list[str], declared: Mapping[str, object]) -> dict[str, np.nda
 
 
 def _require_output(chosen: argparse.Namespace, results: Sequence[Shaped]) -> None:
-    """Check the output path before anything runs: .npz, or for a single result .npy if that keeps its dtype."""
+    """Check the output path before anything runs: .npz, or for a single result .npy if that keeps
+    its dtype.
+    """
     path = chosen.output
     given = [text.rpartition("=")[2] for text in chosen.input]
     read = [*given, *(text.partition(":")[2] for text in given)]

@@ -34,23 +34,49 @@ def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """Makes a plain call and compares it with the oracle, if there is one."""
     with breaking("X8.1", "a plain call", "See the error."):
         got = subject.call(*inputs)
-    subject.require_equal("a plain call" + (" against the oracle" if subject.oracle else ""), got, subject.expected(inputs), "X8.10", SAME)
+    subject.require_equal(
+        "a plain call" + (" against the oracle" if subject.oracle else ""),
+        got,
+        subject.expected(inputs),
+        "X8.10",
+        SAME,
+    )
     yield
 
 
 def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or else with the first route."""
-    elsewhere = [k.platform for k in subject.runtimes if k.family_id == subject.op.family_id and k.platform != current_platform()]
-    unchecked = f"the kernel for {' and '.join(sorted(elsewhere))} was not run: this is {current_platform()}" if elsewhere else ""
+    """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or
+    else with the first route.
+    """
+    elsewhere = [
+        k.platform
+        for k in subject.runtimes
+        if k.family_id == subject.op.family_id and k.platform != current_platform()
+    ]
+    unchecked = (
+        f"the kernel for {' and '.join(sorted(elsewhere))} was not run: this is "
+        f"{current_platform()}"
+        if elsewhere
+        else ""
+    )
     kinds = subject.routes(inputs)
     if len(kinds) < 2 and not subject.oracle:
         reason = f"one route, {kinds[0].value}, and no oracle" if kinds else "no route"
-        raise NotApplicable("; ".join(filter(None, (reason, unchecked))), "Pass oracle=, a NumPy function of the inputs.")
-    made = [inputs, *subject.accepted(itertools.chain(in_other_dtypes(inputs), of_other_sizes(inputs, (1,))))]
+        raise NotApplicable(
+            "; ".join(filter(None, (reason, unchecked))),
+            "Pass oracle=, a NumPy function of the inputs.",
+        )
+    made = [
+        inputs,
+        *subject.accepted(itertools.chain(in_other_dtypes(inputs), of_other_sizes(inputs, (1,)))),
+    ]
     made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
     places = [(kind, xs) for xs in made for kind in subject.routes(xs)]
     traced = [(kind, xs) for kind, xs in places if kind is not RouteKind.HOST]
-    claims = [Claim(_place(kind, xs), functools.partial(_by, subject, kind), xs, None) for kind, xs in traced]
+    claims = [
+        Claim(_place(kind, xs), functools.partial(_by, subject, kind), xs, None)
+        for kind, xs in traced
+    ]
     compiled = iter(subject.results(claims, "X8.3", "See the error."))
     wants = {id(xs): _answer(subject, xs) for xs in made}
     for kind, xs in places:
@@ -61,7 +87,8 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         if want is None:
             want = wants[id(xs)] = got
         elif any(is_half(x.dtype) for x in xs) and len(got) == len(want):
-            # An integer output that depends on rounded values, such as the index of the largest, may differ by the rounding.
+            # An integer output that depends on rounded values, such as the index of the largest,
+            # may differ by the rounding.
             judged = [is_inexact(y) for y in got]
             got, want = (list(itertools.compress(outs, judged)) for outs in (got, want))
         subject.require_equal(what, got, want, "X8.10", SAME)
@@ -69,7 +96,9 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 
 def _answer(subject: Subject, inputs: Inputs) -> Any:
-    """The oracle's outputs; None without an oracle, or if it does not take inputs made from the example."""
+    """The oracle's outputs; None without an oracle, or if it does not take inputs made from the
+    example.
+    """
     if not subject.oracle:
         return None
     try:
@@ -77,7 +106,12 @@ def _answer(subject: Subject, inputs: Inputs) -> Any:
     except Broken:
         raise
     except Exception as error:
-        subject.notes.update({f"no oracle there: it raises {type(error).__name__} for {', '.join(str(meta_of(x)) for x in inputs)}": None})
+        subject.notes.update(
+            {
+                f"no oracle there: it raises {type(error).__name__} for "
+                f"{', '.join(str(meta_of(x)) for x in inputs)}": None
+            }
+        )
         return None
 
 
@@ -90,7 +124,9 @@ def _place(kind: RouteKind, inputs: Inputs) -> str:
 
 
 def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Calls eager_execute directly: it returns NumPy arrays, does not change its inputs, and gives equal answers at every call."""
+    """Calls eager_execute directly: it returns NumPy arrays, does not change its inputs, and gives
+    equal answers at every call.
+    """
     op = subject.op
     if not has_host_form(op):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
@@ -107,7 +143,9 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
         where = "eager_execute on arrays in Fortran order"
         with breaking("X8.8", where, "See the error."):
             again = run_host_form(op, tuple(np.asfortranarray(x) for x in inputs))
-        subject.require_equal(where, again, first, "X8.10", "Read arrays by index: their memory may lie in any order.")
+        subject.require_equal(
+            where, again, first, "X8.10", "Read arrays by index: their memory may lie in any order."
+        )
         yield
 
 
@@ -116,17 +154,25 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
     private = tuple(x.copy() for x in inputs)
     first = subject.call(*private)
     subject.call(*subject.rows(private, 2)[1])
-    subject.require_equal("called again after other inputs", subject.call(*private), first, "X4.3", PURE)
+    subject.require_equal(
+        "called again after other inputs", subject.call(*private), first, "X4.3", PURE
+    )
     yield
-    subject.require_equal("compiled anew", jax.jit(lambda *xs: subject.call(*xs))(*private), first, "X13.3", SAME)
+    subject.require_equal(
+        "compiled anew", jax.jit(lambda *xs: subject.call(*xs))(*private), first, "X13.3", SAME
+    )
     yield
     if any(a.tobytes() != b.tobytes() for a, b in zip(private, inputs, strict=True)):
-        raise Broken("X8.7", "a call wrote into its inputs", "Do not write into an input; make a new array.")
+        raise Broken(
+            "X8.7", "a call wrote into its inputs", "Do not write into an input; make a new array."
+        )
     yield
 
 
 def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Compiles the graph in an Engine, with symbolic sizes bound to those of the example and to others."""
+    """Compiles the graph in an Engine, with symbolic sizes bound to those of the example and to
+    others.
+    """
     graph = symbolic_graph(subject, inputs)
     runner = Engine()
     for made in _two_sizes(subject, inputs):
@@ -142,16 +188,26 @@ def _two_sizes(subject: Subject, inputs: Inputs) -> list[Inputs]:
 
 
 def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Exports for several platforms, reloads the bytes, and runs them; the attribute names the family."""
+    """Exports for several platforms, reloads the bytes, and runs them; the attribute names the
+    family.
+    """
     _require_exportable(subject, inputs)
     only = subject.runtimes.only(RouteKind.LOWERING)
     fix = "Write the lowering without host code, kernels and callbacks, so that it can be exported."
     with breaking("X13.7", "export", fix):
-        program = load_exported(export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes())
+        program = load_exported(
+            export(lambda *xs: apply(subject.op, *xs, runtimes=only), *inputs).to_bytes()
+        )
     if list(program.extensions) != [subject.carrier.attributes()]:
-        raise Broken("X11.1", f"the exported program holds {program.extensions}", "Keep family_id and payload as the class states them.")
+        raise Broken(
+            "X11.1",
+            f"the exported program holds {program.extensions}",
+            "Keep family_id and payload as the class states them.",
+        )
     yield
-    subject.require_equal("exported and reloaded", program.call(*inputs), subject.expected(inputs), "X13.7", SAME)
+    subject.require_equal(
+        "exported and reloaded", program.call(*inputs), subject.expected(inputs), "X13.7", SAME
+    )
     yield
 
 
@@ -160,15 +216,22 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     _require_exportable(subject, inputs)
     graph = symbolic_graph(subject, inputs).with_runtimes(subject.runtimes.only(RouteKind.LOWERING))
     if not graph.is_symbolic:
-        raise NotApplicable("no input has a size that can change", "Give an example with sizes from 1.")
+        raise NotApplicable(
+            "no input has a size that can change", "Give an example with sizes from 1."
+        )
     fix = "Write the lowering in functions that accept symbolic sizes, or in scan and gather."
     try:
         with breaking("X13.7", "export with symbolic sizes", fix):
             program = load_exported(export(graph, platforms=("cpu",)).to_bytes())
     except Broken as broken:
         if isinstance(broken.__cause__, ShapeError) and broken.__cause__.clause == "X7.3":
-            reason = f"the op ties sizes in a way that a symbol for each axis does not state: {broken.__cause__.given}"
-            raise NotApplicable(reason, "Export it with constraints=(...) of jax.export.symbolic_shape.") from broken
+            reason = (
+                f"the op ties sizes in a way that a symbol for each axis does not state: "
+                f"{broken.__cause__.given}"
+            )
+            raise NotApplicable(
+                reason, "Export it with constraints=(...) of jax.export.symbolic_shape."
+            ) from broken
         _require_exported_by_jax(subject, graph)
         raise
     for made in _two_sizes(subject, inputs):
@@ -180,19 +243,27 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _require_exported_by_jax(subject: Subject, graph: Graph) -> None:
-    """Let a failure count only if JAX exports the lowering as a plain function, or if the author's code cannot even be traced."""
+    """Let a failure count only if JAX exports the lowering as a plain function, or if the author's
+    code cannot even be traced.
+    """
     structs = [struct(m) for m in graph.input_metas]
     try:
         jax.eval_shape(lambda *xs: lowered(subject.op, xs), *structs)
     except Exception:
         return
-    subject.require_plain("export this with symbolic sizes", lambda f: jax.export.export(jax.jit(f), platforms=("cpu",)), structs)
+    subject.require_plain(
+        "export this with symbolic sizes",
+        lambda f: jax.export.export(jax.jit(f), platforms=("cpu",)),
+        structs,
+    )
 
 
 def _require_exportable(subject: Subject, inputs: Inputs) -> None:
     if RouteKind.LOWERING not in subject.routes(inputs):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     if not subject.op.output_count:
-        raise NotApplicable("the op has no outputs, so no program holds it", "Nothing is to be done.")
+        raise NotApplicable(
+            "the op has no outputs, so no program holds it", "Nothing is to be done."
+        )
     if importlib.util.find_spec("flatbuffers") is None:
         raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")

@@ -1,4 +1,6 @@
-"""L3: derivatives agree with finite differences, are linear and have adjoints; differentiable forms."""
+"""L3: derivatives agree with finite differences, are linear and have adjoints; differentiable
+forms.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,32 @@ from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
 from .examples import FLOATS, Array, Inputs, cast, first_wrong
-from .smooth import DECLARED, Derivative, Mask, Smooth, at_two_sizes, directional, inner, names, smooth, values_of
+from .smooth import (
+    DECLARED,
+    Derivative,
+    Mask,
+    Smooth,
+    at_two_sizes,
+    directional,
+    inner,
+    names,
+    smooth,
+    values_of,
+)
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
 
 WITHIN = 1e-6
-"""The relative error that a derivative may have, in addition to 8 times the error of the finite difference."""
+"""The relative error that a derivative may have, in addition to 8 times the error of the finite
+difference.
+"""
 
 LINEARIZE = "Correct linearize."
 
 
 def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Traces derivatives in both modes, for every subset of inputs and every precision, and compares dtypes and shapes."""
+    """Traces derivatives in both modes, for every subset of inputs and every precision, and
+    compares dtypes and shapes.
+    """
     for dtype in FLOATS:
         try:
             view = smooth(subject, inputs, dtype, reverse=False)
@@ -43,7 +60,10 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             except Exception as error:
                 broken = as_broken(error, "X10.8", what, LINEARIZE)
                 if missing and not isinstance(error, ADRuleError):
-                    broken.clause, broken.fix = "X10.4", "Leave out inactive slots: a tangent of None means zero."
+                    broken.clause, broken.fix = (
+                        "X10.4",
+                        "Leave out inactive slots: a tangent of None means zero.",
+                    )
                 raise broken from error
             try:
                 jax.eval_shape(lambda *xs, f=f, w=w: jax.vjp(f, *xs)[1](w), *at)
@@ -56,12 +76,16 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 raise
             except Exception as error:
                 fix = "Make linearize linear in the tangents, or write transpose_rule."
-                raise as_broken(error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix) from error
+                raise as_broken(
+                    error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix
+                ) from error
             yield view.undeclared or None
 
 
 def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Compares with finite differences of the values along random directions; at other sizes for all inputs together."""
+    """Compares with finite differences of the values along random directions; at other sizes for
+    all inputs together.
+    """
     yield from at_two_sizes(subject, inputs, _jvp)
 
 
@@ -72,7 +96,11 @@ def _jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
     fns = [view.function(mask) for mask in masks]
     directions = [view.random(view.at(mask), rng) for mask in masks]
     with breaking("X10.6", f"jvp{place}", LINEARIZE):
-        tangents = jax.jit(lambda ds: [jax.jvp(f, view.at(m), d)[1] for f, m, d in zip(fns, masks, ds, strict=True)])(directions)
+        tangents = jax.jit(
+            lambda ds: [
+                jax.jvp(f, view.at(m), d)[1] for f, m, d in zip(fns, masks, ds, strict=True)
+            ]
+        )(directions)
     for mask, direction, got in zip(masks, directions, tangents, strict=True):
         want = directional(values_of(view, mask), view.at(mask), direction)
         for note in _agree(f"jvp by {names(mask)}{place}", got, want, "X10.6", LINEARIZE):
@@ -86,12 +114,15 @@ def _agree(
     clause: str,
     fix: str,
 ) -> Iterator[str]:
-    """One case for each output: agreement where there is a derivative, and a note on the entries without one."""
+    """One case for each output: agreement where there is a derivative, and a note on the entries
+    without one.
+    """
     for g, w in zip(map(np.asarray, got), want, strict=True):
         kinks = w.smooth.size - int(w.smooth.sum())
         if kinks and kinks == w.smooth.size:
             raise NotApplicable(
-                "no entry has a derivative at the example: kinks, or values that are not finite", "Give other example inputs."
+                "no entry has a derivative at the example: kinks, or values that are not finite",
+                "Give other example inputs.",
             )
         wrong = w.smooth & ~(abs(g - w.value) <= WITHIN * abs(w.value) + 8 * w.error)
         if text := first_wrong(wrong, g, w.value, "finite differences give {}"):
@@ -100,7 +131,9 @@ def _agree(
 
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, and that of zero is zero."""
+    """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, and that
+    of zero is zero.
+    """
     view = smooth(subject, inputs, reverse=False)
     at, rng = view.at(view.active), subject.rng
     u, v = view.random(at, rng), view.random(at, rng)
@@ -128,13 +161,19 @@ def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
     directions = dict(zip(view.active, view.random(view.at(view.active), rng), strict=True))
     whole, at = view.function(view.active), view.at(view.active)
     masks = list(view.masks())[1:]
-    padded = [tuple(d if i in mask else np.zeros_like(d) for i, d in directions.items()) for mask in masks]
+    padded = [
+        tuple(d if i in mask else np.zeros_like(d) for i, d in directions.items()) for mask in masks
+    ]
     wanted = jax.jit(lambda ds: [jax.jvp(whole, at, d)[1] for d in ds])(padded)
     claims = []
     for mask, want in zip(masks, wanted, strict=True):
         push = functools.partial(_pushed, view.function(mask), view.at(mask))
-        claims.append(Claim(f"jvp by {names(mask)}", push, tuple(directions[i] for i in mask), want))
-    yield from subject.hold(claims, "X10.3", "A tangent that is None is a zero: leave its term out.")
+        claims.append(
+            Claim(f"jvp by {names(mask)}", push, tuple(directions[i] for i in mask), want)
+        )
+    yield from subject.hold(
+        claims, "X10.3", "A tangent that is None is a zero: leave its term out."
+    )
 
 
 def _pushed(
@@ -146,7 +185,9 @@ def _pushed(
 
 
 def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Compares forward over reverse with finite differences of the first derivative, and with reverse over reverse."""
+    """Compares forward over reverse with finite differences of the first derivative, and with
+    reverse over reverse.
+    """
     if subject.order < 2:
         raise NotApplicable("order=1 was asked for", "Pass order=2.")
     view = smooth(subject, inputs)
@@ -162,7 +203,10 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         _, back = jax.vjp(pullback, *xs)
         return jax.jvp(pullback, xs, d)[1], back(d)
 
-    fix = "Use only differentiable functions in the rule, or pass order=1 and say so in the docstring."
+    fix = (
+        "Use only differentiable functions in the rule, or pass order=1 and say so in the "
+        "docstring."
+    )
     with breaking("X10.14", "second order", fix):
         forward, reverse = jax.jit(second)(at, direction)
     view.require_finite([forward, reverse])
@@ -173,12 +217,16 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         left, right = inner(reverse, direction), inner(forward, direction)
         size = inner([abs(np.asarray(r)) for r in reverse], map(abs, direction))
         if not abs(left - right) <= view.rounding() * size:
-            raise Broken("X10.14", f"reverse over reverse: <d, H u> = {left} and <H d, u> = {right}", fix)
+            raise Broken(
+                "X10.14", f"reverse over reverse: <d, H u> = {left} and <H d, u> = {right}", fix
+            )
         yield None
 
 
 def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Without a rule every derivative raises an error that names the family, also inside transforms."""
+    """Without a rule every derivative raises an error that names the family, also inside
+    transforms.
+    """
     floating = [i for i, x in enumerate(inputs) if is_inexact(x)]
     if not floating:
         raise NotApplicable("no input is floating or complex", "Nothing is to be done.")
@@ -191,21 +239,32 @@ def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
     def looped(*xs: jax.Array) -> tuple[jax.Array, ...]:
         return jax.lax.cond(True, bare, bare, *xs)
 
-    for name, fn in {"a call": bare, "jit": jax.jit(bare), "checkpoint": jax.checkpoint(bare), "cond": looped}.items():
+    for name, fn in {
+        "a call": bare,
+        "jit": jax.jit(bare),
+        "checkpoint": jax.checkpoint(bare),
+        "cond": looped,
+    }.items():
         try:
             jax.eval_shape(lambda *xs, fn=fn: jax.vjp(fn, *xs)[0], *inputs)
         except ADRuleError as error:
             if error.family_id == subject.op.family_id:
                 yield
                 continue
-        raise Broken("X10.2", f"inside {name} a derivative without a rule was not refused by name", "Leave the primitive to the library.")
+        raise Broken(
+            "X10.2",
+            f"inside {name} a derivative without a rule was not refused by name",
+            "Leave the primitive to the library.",
+        )
 
 
 TRANSPOSE = "Correct transpose_rule or linearize."
 
 
 def adjoint(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; at other sizes for all together."""
+    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; at other sizes
+    for all together.
+    """
     yield from at_two_sizes(subject, inputs, _adjoint)
 
 
@@ -218,11 +277,22 @@ def _adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
         v, w = view.random(view.at(mask), rng), view.cotangents(rng)
         for chosen in _choices(view)[: 1 if place else None]:
             f = view.function(mask)
-            cases.append((f"by {names(mask)}, output {', '.join(map(str, chosen))}{place}", v, [w[i] for i in chosen]))
-            runs.append((lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask)))
+            cases.append(
+                (
+                    f"by {names(mask)}, output {', '.join(map(str, chosen))}{place}",
+                    v,
+                    [w[i] for i in chosen],
+                )
+            )
+            runs.append(
+                (lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask))
+            )
 
     def both(all_v: Sequence[Sequence[jax.Array]], all_w: Sequence[Sequence[jax.Array]]) -> PyTree:
-        return [(jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)) for (f, at), v, w in zip(runs, all_v, all_w, strict=True)]
+        return [
+            (jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w))
+            for (f, at), v, w in zip(runs, all_v, all_w, strict=True)
+        ]
 
     with breaking("X10.7", f"vjp{place}", TRANSPOSE):
         found = jax.jit(both)([c[1] for c in cases], [c[2] for c in cases])
@@ -245,7 +315,9 @@ def _size(a: Iterable[Array], b: Iterable[Array]) -> float:
 
 
 def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """jax.linear_transpose in every subset of inputs that the op is linear in, with the others unchanged or zero, in every precision."""
+    """jax.linear_transpose in every subset of inputs that the op is linear in, with the others
+    unchanged or zero, in every precision.
+    """
     rule = subject.rules.rule_of(subject.op)
     if rule is None or not is_stated(rule, subject.op, "transpose_rule"):
         raise NotApplicable("no transpose_rule was given", "Override it where the op is linear.")
@@ -258,12 +330,16 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
             there = smooth(subject, inputs, dtype, linearized=False)
         except NotApplicable:
             continue
-        if dtype == "float64" or any(a.dtype != b.dtype for a, b in zip(there.inputs, view.inputs, strict=True)):
+        if dtype == "float64" or any(
+            a.dtype != b.dtype for a, b in zip(there.inputs, view.inputs, strict=True)
+        ):
             yield from _transposes(there, held, dtype)
 
 
 def _linear(view: Smooth, mask: Mask) -> bool | None:
-    """Whether the op is linear in these inputs with the others unchanged (False), only with zeros for the others (True), or not at all."""
+    """Whether the op is linear in these inputs with the others unchanged (False), only with zeros
+    for the others (True), or not at all.
+    """
     for zero in (False, True) if len(mask) < len(view.active) else (False,):
         values, x = values_of(view, mask, _others(view, mask, zero)), view.at(mask)
         u = view.random(x, view.subject.rng)
@@ -279,7 +355,10 @@ def _linear(view: Smooth, mask: Mask) -> bool | None:
 
 
 def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
-    return [np.zeros_like(x) if zero and i not in mask and is_inexact(x) else x for i, x in enumerate(view.inputs)]
+    return [
+        np.zeros_like(x) if zero and i not in mask and is_inexact(x) else x
+        for i, x in enumerate(view.inputs)
+    ]
 
 
 def _transposes(view: Smooth, held: Sequence[tuple[Mask, bool]], dtype: str) -> Iterator[None]:
@@ -288,22 +367,34 @@ def _transposes(view: Smooth, held: Sequence[tuple[Mask, bool]], dtype: str) -> 
         f, x = view.function(mask, _others(view, mask, zero)), view.at(mask)
         y, weights = f(*x), view.cotangents(rng)
         for chosen in _choices(view):
-            what = f"{dtype} transpose by {names(mask)}{', the others zero' if zero else ''}, output {', '.join(map(str, chosen))}"
+            what = (
+                f"{dtype} transpose by {names(mask)}{', the others zero' if zero else ''}, "
+                f"output {', '.join(map(str, chosen))}"
+            )
             w = [weights[i] for i in chosen]
             with breaking("X10.11", what, TRANSPOSE):
                 try:
-                    back = jax.linear_transpose(lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], *x)(w)
+                    back = jax.linear_transpose(
+                        lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], *x
+                    )(w)
                 except ADRuleError as error:
                     if error.clause != DECLARED:
                         raise
                     continue
             left, right = inner(w, [y[i] for i in chosen]), inner(back, x)
-            if not abs(left - right) <= view.rounding() * max(_size(w, [y[i] for i in chosen]), _size(back, x)):
-                raise Broken("X10.11", f"{what}: <w, A x> = {left} and <A' w, x> = {right}", TRANSPOSE)
+            if not abs(left - right) <= view.rounding() * max(
+                _size(w, [y[i] for i in chosen]), _size(back, x)
+            ):
+                raise Broken(
+                    "X10.11", f"{what}: <w, A x> = {left} and <A' w, x> = {right}", TRANSPOSE
+                )
             yield
 
 
-FORM = "Let differentiable_form give an op of the same family and inputs, whose first outputs are those of the op."
+FORM = (
+    "Let differentiable_form give an op of the same family and inputs, whose first outputs are "
+    "those of the op."
+)
 
 
 def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -316,11 +407,20 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable("the rule differentiates the op itself", "Nothing is to be done.")
     if form.family_id != subject.op.family_id:
         raise Broken("X10.12", f"differentiable_form gives an op of family {form.family_id}", FORM)
-    casts = {tuple(map(meta_of, made)): made for made in (inputs, *(cast(inputs, dtype) for dtype in FLOATS))}
+    casts = {
+        tuple(map(meta_of, made)): made
+        for made in (inputs, *(cast(inputs, dtype) for dtype in FLOATS))
+    }
     taken = [made for made in casts.values() if subject.metas(made) is not None]
 
     def both(examples: Sequence[Inputs]) -> PyTree:
-        return [(apply(form, *made, runtimes=subject.runtimes)[: subject.op.output_count], subject.call(*made)) for made in examples]
+        return [
+            (
+                apply(form, *made, runtimes=subject.runtimes)[: subject.op.output_count],
+                subject.call(*made),
+            )
+            for made in examples
+        ]
 
     with breaking("X10.12", f"{form!r}", FORM):
         found = jax.block_until_ready(jax.jit(both)(taken))

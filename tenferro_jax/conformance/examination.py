@@ -1,4 +1,6 @@
-"""The list of checks; how a check is run and its failing example made smaller; check_extension and conformance_tests."""
+"""The list of checks; how a check is run and its failing example made smaller; check_extension and
+conformance_tests.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Check(NamedTuple):
 
     Attributes:
       law: the law of the check.
-      run: a generator over (subject, example) that yields once for each case; it yields a note if it left something out.
+      run: a generator over (subject, example) that yields once for each case; it yields a note if
+        it left something out.
       clauses: the clauses that it checks, the main one first.
       after: names of checks that must pass first, because otherwise this one adds nothing.
     """
@@ -81,7 +84,9 @@ CHECKS = (
     Check("L5", transforms.checked_derivative, ("X4.1",), DIFFERENTIATES),
     Check("L5", transforms.single_precision, ("X7.1", "X7.7"), RUNS),
     Check("L5", devices.shard_map, ("X13.4",), (*RUNS, "vmap")),
-    Check("L5", devices.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")),
+    Check(
+        "L5", devices.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")
+    ),
     Check("L5", devices.named_sharding, ("X13.3",), (*RUNS, "vmap")),
     Check("L5", devices.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
     Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
@@ -105,11 +110,23 @@ class Examination:
         if name not in self._findings:
             check = next(c for c in CHECKS if c.name == name)
             before = check.after if name in FIRST else (*FIRST, *check.after)
-            failed = [earlier for earlier in before if self.finding(earlier).verdict is Verdict.FAILED]
+            failed = [
+                earlier for earlier in before if self.finding(earlier).verdict is Verdict.FAILED
+            ]
             if failed:
                 fix = f"Correct {failed[0]} first."
                 reason = f"{failed[0]} failed"
-                found = Finding(check.law, name, check.clauses, Verdict.NOT_APPLICABLE, 0, 0.0, reason, fix=fix, waits_for=failed[0])
+                found = Finding(
+                    check.law,
+                    name,
+                    check.clauses,
+                    Verdict.NOT_APPLICABLE,
+                    0,
+                    0.0,
+                    reason,
+                    fix=fix,
+                    waits_for=failed[0],
+                )
             else:
                 with jax.enable_x64(True):
                     found = _found(check, self.subject)
@@ -133,23 +150,59 @@ def _found(check: Check, subject: Subject) -> Finding:
             broken, example = _smallest(check, subject, _broken(check, error), inputs)
             seconds = time.perf_counter() - start
             return Finding(
-                check.law, check.name, check.clauses, Verdict.FAILED, cases, seconds, broken.problem, broken.clause, example, broken.fix
+                check.law,
+                check.name,
+                check.clauses,
+                Verdict.FAILED,
+                cases,
+                seconds,
+                broken.problem,
+                broken.clause,
+                example,
+                broken.fix,
             )
     seconds = time.perf_counter() - start
     if not cases:
         reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
-        return Finding(check.law, check.name, check.clauses, Verdict.NOT_APPLICABLE, 0, seconds, reason.reason, fix=reason.instead)
-    return Finding(check.law, check.name, check.clauses, Verdict.PASSED, cases, seconds, "; ".join([*notes, *(r.reason for r in reasons)]))
+        return Finding(
+            check.law,
+            check.name,
+            check.clauses,
+            Verdict.NOT_APPLICABLE,
+            0,
+            seconds,
+            reason.reason,
+            fix=reason.instead,
+        )
+    return Finding(
+        check.law,
+        check.name,
+        check.clauses,
+        Verdict.PASSED,
+        cases,
+        seconds,
+        "; ".join([*notes, *(r.reason for r in reasons)]),
+    )
 
 
 def _broken(check: Check, error: Exception) -> Broken:
-    return error if isinstance(error, Broken) else as_broken(error, check.clauses[0], check.name, "See the error.")
+    return (
+        error
+        if isinstance(error, Broken)
+        else as_broken(error, check.clauses[0], check.name, "See the error.")
+    )
 
 
-def _smallest(check: Check, subject: Subject, broken: Broken, inputs: Inputs) -> tuple[Broken, Inputs]:
+def _smallest(
+    check: Check, subject: Subject, broken: Broken, inputs: Inputs
+) -> tuple[Broken, Inputs]:
     """The failure at the smallest inputs that break the same clause."""
     deadline = time.perf_counter() + SECONDS_TO_SHRINK
-    pending, taken, runs = smaller(inputs), subject.metas(inputs) is not None, not subject.host_error(inputs)
+    pending, taken, runs = (
+        smaller(inputs),
+        subject.metas(inputs) is not None,
+        not subject.host_error(inputs),
+    )
     while time.perf_counter() < deadline and (candidate := next(pending, None)) is not None:
         if (taken and subject.metas(candidate) is None) or (runs and subject.host_error(candidate)):
             continue
@@ -176,22 +229,25 @@ def check_extension(
     order: int = 2,
     seed: int = 0,
 ) -> ConformanceReport:
-    """Check an extension op against the contract: inference, identity, derivatives, vmap, every route and transform, bytes.
+    """Check an extension op against the contract: inference, identity, derivatives, vmap, every
+    route and transform, bytes.
 
-    The checks run with 64-bit types on; one check runs with 64-bit types off. Small examples are best: a few
-    elements, sizes that differ from each other, floating values away from ties and kinks.
+    The checks run with 64-bit types on; one check runs with 64-bit types off. Small examples are
+    best: a few elements, sizes that differ from each other, floating values away from ties and
+    kinks.
 
     Args:
       op: the op.
-      *examples: inputs for the op; each is a tuple with one array for each input, or a bare array if the op has one input.
-        By default those of `op.example_inputs()`.
+      *examples: inputs for the op; each is a tuple with one array for each input, or a bare array
+        if the op has one input. By default those of `op.example_inputs()`.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
       runtimes: kernels; each is compared with the other routes.
-      oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent answer. By default the
-        routes are only compared with each other.
-      tolerance: relative difference between entries that counts as equal, finite; 0 for equality to the last bit. By default
-        eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An entry may also differ by 64 eps of the largest
-        entry, or by that tolerance of it if this is less.
+      oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent
+        answer. By default the routes are only compared with each other.
+      tolerance: relative difference between entries that counts as equal, finite; 0 for equality to
+        the last bit. By default eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An
+        entry may also differ by 64 eps of the largest entry, or by that tolerance of it if this is
+        less.
       others: further ops of the family, which must not be equal to this one.
       order: 1 if the rule has no second derivative by intention.
       seed: of the random directions.
@@ -216,7 +272,9 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
-    examination = Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed))
+    examination = Examination(
+        Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)
+    )
     findings = tuple(examination.finding(check.name) for check in CHECKS)
     return ConformanceReport(op.family_id, repr(op), findings)
 
@@ -237,7 +295,8 @@ def conformance_tests(
     A check that does not apply is skipped with its reason. No check runs while tests are collected.
 
     Args:
-      op, *examples, rules, runtimes, oracle, tolerance, others, order, seed: as for `check_extension`.
+      op, *examples, rules, runtimes, oracle, tolerance, others, order, seed: as for
+      `check_extension`.
 
     Raises:
       ImportError: pytest is not installed.
@@ -254,10 +313,16 @@ def conformance_tests(
 
     made: list[Examination] = []
 
-    @pytest.mark.parametrize("check", [c.name for c in CHECKS], ids=[f"{c.law}-{c.name}" for c in CHECKS])
+    @pytest.mark.parametrize(
+        "check", [c.name for c in CHECKS], ids=[f"{c.law}-{c.name}" for c in CHECKS]
+    )
     def test(check: str) -> None:
         if not made:
-            made.append(Examination(Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)))
+            made.append(
+                Examination(
+                    Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)
+                )
+            )
         finding = made[0].finding(check)
         if finding.verdict is Verdict.NOT_APPLICABLE:
             pytest.skip(finding.problem)

@@ -35,7 +35,8 @@ def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...
             where=where,
             given="no example inputs",
             needed="at least one array for each input",
-            fix="Pass them after the op, or override example_inputs; choose sizes that differ, and values away from ties and kinks.",
+            fix="Pass them after the op, or override example_inputs; choose sizes that differ, "
+            "and values away from ties and kinks.",
         )
     return tuple(_example(op, example, where) for example in found)
 
@@ -43,7 +44,10 @@ def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...
 def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
     """The op's example_inputs, checked."""
     try:
-        return tuple(tuple(example) if isinstance(example, list) else example for example in op.example_inputs())
+        return tuple(
+            tuple(example) if isinstance(example, list) else example
+            for example in op.example_inputs()
+        )
     except Exception as error:
         raise InvalidConfig(
             where=where,
@@ -62,7 +66,10 @@ def _example(op: ExtensionOp, example: object, where: str) -> Inputs:
             needed=f"{op.input_count}, one for each input",
             fix="Pass each example as a tuple: check_extension(op, (x, y), (x2, y2)).",
         )
-    return tuple(_own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}") for i, a in enumerate(arrays))
+    return tuple(
+        _own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}")
+        for i, a in enumerate(arrays)
+    )
 
 
 def _own(array: np.ndarray | jax.Array, where: str) -> np.ndarray:
@@ -72,7 +79,8 @@ def _own(array: np.ndarray | jax.Array, where: str) -> np.ndarray:
             where=where,
             given=f"an array of {array.dtype}",
             needed="numbers or booleans",
-            fix="Pass numbers; for a random key its jax.random.key_data, and wrap_key_data in the op.",
+            fix="Pass numbers; for a random key its jax.random.key_data, and wrap_key_data in the "
+            "op.",
         )
     copy = np.array(array)
     copy.setflags(write=False)
@@ -86,12 +94,16 @@ def replaced(full: Sequence[object], numbers: Sequence[int], values: Sequence[ob
 
 
 def first_wrong(wrong: np.ndarray, got: np.ndarray, want: np.ndarray, said: str) -> str:
-    """The first wrong entry as text, and the number of wrong entries; "" if there is none. `said` names the expected values."""
+    """The first wrong entry as text, and the number of wrong entries; "" if there is none. `said`
+    names the expected values.
+    """
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     place = f" at {list(at)}" if at else ""
-    return f"{got[at]!s} where {said.format(want[at])}{place}, {wrong.sum()} of {wrong.size} entries"
+    return (
+        f"{got[at]!s} where {said.format(want[at])}{place}, {wrong.sum()} of {wrong.size} entries"
+    )
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -118,7 +130,9 @@ def sizes_of(inputs: Inputs) -> list[int]:
 
 
 def resized(inputs: Inputs, old: int, new: int) -> Inputs:
-    """Every axis of size `old` cut, or repeated, to `new`: sizes that must agree still agree, and indices stay in range."""
+    """Every axis of size `old` cut, or repeated, to `new`: sizes that must agree still agree, and
+    indices stay in range.
+    """
     made = []
     indices = any(map(is_inexact, inputs)) and 0 < new < old
     for x in inputs:
@@ -174,5 +188,12 @@ def smaller(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def rows(inputs: Inputs, count: int) -> list[Inputs]:
-    """`count` different examples near this one: floats scaled a little, which keeps signs, order and definiteness; others rolled."""
-    return [tuple((x * (1 + k / 16)).astype(x.dtype) if is_inexact(x) else np.roll(x, k) for x in inputs) for k in range(count)]
+    """`count` different examples near this one: floats scaled a little, which keeps signs, order
+    and definiteness; others rolled.
+    """
+    return [
+        tuple(
+            (x * (1 + k / 16)).astype(x.dtype) if is_inexact(x) else np.roll(x, k) for x in inputs
+        )
+        for k in range(count)
+    ]

@@ -1,4 +1,6 @@
-"""L1: every route returns the dtypes and shapes of infer_output_meta, for concrete and for symbolic sizes."""
+"""L1: every route returns the dtypes and shapes of infer_output_meta, for concrete and for symbolic
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension.contract import ExtensionOp, checked_sequence, has_host_form, has_lowering, require_arrays
+from ..extension.contract import (
+    ExtensionOp,
+    checked_sequence,
+    has_host_form,
+    has_lowering,
+    require_arrays,
+)
 from ..extension.execution import read_only
 from ..extension.routes import current_platform, extensions_in, lowering_body
 from ..extension.runtimes import RouteKind
@@ -25,17 +33,26 @@ AGREE = "Make infer_output_meta and the implementation agree."
 
 
 def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Compares the dtypes and shapes of every route with inference, in every precision and size that inference takes."""
+    """Compares the dtypes and shapes of every route with inference, in every precision and size
+    that inference takes.
+    """
     with breaking("X7.6", "inference", "Let it take the example, or give another example."):
         subject.carrier.infer(*map(meta_of, inputs))
     for made in variants(inputs):
         metas = subject.metas(made)
         if metas is None:
             continue
-        # The host form may refuse values only in the dtypes of the example, not a dtype that inference takes.
-        refused = made is not inputs and subject.refuses(tuple(x.astype(like.dtype) for x, like in zip(made, inputs, strict=True)))
+        # The host form may refuse values only in the dtypes of the example, not a dtype that
+        # inference takes.
+        refused = made is not inputs and subject.refuses(
+            tuple(x.astype(like.dtype) for x, like in zip(made, inputs, strict=True))
+        )
         if metas != subject.metas(made):
-            raise Broken("X4.3", "infer_output_meta says something else at the second look", "Compute it from payload and inputs alone.")
+            raise Broken(
+                "X4.3",
+                "infer_output_meta says something else at the second look",
+                "Compute it from payload and inputs alone.",
+            )
         for kind in RouteKind:
             if refused and kind is RouteKind.HOST:
                 continue
@@ -46,7 +63,11 @@ def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 continue
             have = tuple(map(meta_of, outs))
             if have != metas:
-                raise Broken("X7.1", f"{what}: returns {_text(have)} where infer_output_meta says {_text(metas)}", AGREE)
+                raise Broken(
+                    "X7.1",
+                    f"{what}: returns {_text(have)} where infer_output_meta says {_text(metas)}",
+                    AGREE,
+                )
             yield
 
 
@@ -60,20 +81,35 @@ def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
     if kind is RouteKind.HOST:
         return None if not has_host_form(op) else run_host_form(op, inputs)
     if kind is RouteKind.LOWERING:
-        return jax.eval_shape(lambda *xs: lowering_body(subject.carrier, xs), *structs) if has_lowering(op) else None
+        return (
+            jax.eval_shape(lambda *xs: lowering_body(subject.carrier, xs), *structs)
+            if has_lowering(op)
+            else None
+        )
     kernel = subject.runtimes.lookup_kernel(op.family_id, current_platform())
-    if kernel is None or (kernel.declines is not None and kernel.declines(op, *map(meta_of, inputs))):
+    if kernel is None or (
+        kernel.declines is not None and kernel.declines(op, *map(meta_of, inputs))
+    ):
         return None
-    return jax.eval_shape(lambda *xs: checked_sequence(kernel.run(op, *xs), op, f"{kernel.platform} kernel", op.output_count), *structs)
+    return jax.eval_shape(
+        lambda *xs: checked_sequence(
+            kernel.run(op, *xs), op, f"{kernel.platform} kernel", op.output_count
+        ),
+        *structs,
+    )
 
 
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
-    """The outputs of eager_execute for read-only arrays; checks that they are NumPy arrays and that the inputs did not change."""
+    """The outputs of eager_execute for read-only arrays; checks that they are NumPy arrays and that
+    the inputs did not change.
+    """
     private = [x.copy("K") for x in inputs]
     fix = "Do not write into an input; make a new array."
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # NumPy on values such as the mean of nothing
             returned = op.eager_execute(*map(read_only, private))
     except ValueError as error:
         if "read-only" in str(error):
@@ -82,11 +118,17 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     for i, (after, before) in enumerate(zip(private, inputs, strict=True)):
         if after.tobytes() != before.tobytes():
             raise Broken("X8.7", f"eager_execute wrote into input {i}", fix)
-    outs = require_arrays(checked_sequence(returned, op, "eager_execute", op.output_count), op, "eager_execute")
+    outs = require_arrays(
+        checked_sequence(returned, op, "eager_execute", op.output_count), op, "eager_execute"
+    )
     for i, out in enumerate(outs):
         if not isinstance(out, np.ndarray | np.generic):
             kind = f"{type(out).__module__}.{type(out).__qualname__}"
-            raise Broken("X8.7", f"eager_execute returns a {kind} for output {i}", "Compute with NumPy, or return numpy.asarray(value).")
+            raise Broken(
+                "X8.7",
+                f"eager_execute returns a {kind} for output {i}",
+                "Compute with NumPy, or return numpy.asarray(value).",
+            )
     return outs
 
 
@@ -100,21 +142,32 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
     for _ in range(2):
         # A new function each time, because JAX would take the second result from its cache.
         with breaking("X8.6", "the lowering", "Return None to decline, or correct it."):
-            looks.append(jax.make_jaxpr(lambda *xs: lowering_body(subject.carrier, xs) or ())(*structs))
+            looks.append(
+                jax.make_jaxpr(lambda *xs: lowering_body(subject.carrier, xs) or ())(*structs)
+            )
     inner = [carrier.family_id for carrier, _ in extensions_in(looks[0])]
     if inner:
         raise Broken("X8.5", f"the lowering holds the extensions {', '.join(inner)}", fix)
     yield
     if str(looks[0]) != str(looks[1]):
-        raise Broken("X4.3", "the lowering is another program at the second look", "Compute it from payload and inputs alone.")
+        raise Broken(
+            "X4.3",
+            "the lowering is another program at the second look",
+            "Compute it from payload and inputs alone.",
+        )
     yield
 
 
 def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes are those of concrete inference."""
+    """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes
+    are those of concrete inference.
+    """
     graph = symbolic_graph(subject, inputs)
     # Sizes that all differ come first: an error there does not come from a comparison of sizes.
-    for made in sorted([inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)], key=_has_equal_sizes):
+    for made in sorted(
+        [inputs, *of_other_sizes(inputs, (1, 2, 3, 5)), *_one_axis_changed(inputs)],
+        key=_has_equal_sizes,
+    ):
         metas = subject.metas(made)
         if metas is None:
             continue
@@ -122,18 +175,30 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             bound = graph.bound_metas([meta_of(x) for x in made]).output_metas
         except TenferroError as error:
             if made is inputs:
-                raise as_broken(error, "X7.4", "guards at the sizes of the example", "Assume no more than the op needs.") from error
+                raise as_broken(
+                    error,
+                    "X7.4",
+                    "guards at the sizes of the example",
+                    "Assume no more than the op needs.",
+                ) from error
             continue
         if bound != metas:
             clause, fix = _why(subject, made)
             given = ", ".join(str(meta_of(x)) for x in made)
-            raise Broken(clause, f"{given}: {_text(metas)}, but symbolic sizes bound to these give {_text(bound)}", fix)
+            raise Broken(
+                clause,
+                f"{given}: {_text(metas)}, but symbolic sizes bound to these give {_text(bound)}",
+                fix,
+            )
         yield None
 
 
 def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
     if _has_equal_sizes(inputs):
-        return "X7.3", "Compare sizes with require_equal: == is False for symbols that may be equal."
+        return (
+            "X7.3",
+            "Compare sizes with require_equal: == is False for symbols that may be equal.",
+        )
     return "X7.2", "Compute sizes from input shapes, without constants in their place."
 
 
@@ -149,13 +214,18 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
 
 
 def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
-    """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share a symbol."""
+    """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share
+    a symbol.
+    """
     derived = type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta
     try:
         return _graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
         if derived and _has_equal_sizes(inputs):
-            fix = "Write infer_output_meta: inference from the lowering works only for sizes that its JAX functions accept."
+            fix = (
+                "Write infer_output_meta: inference from the lowering works only for sizes that "
+                "its JAX functions accept."
+            )
             with breaking("X7.2", "symbolic sizes", fix):
                 return _graph_of(subject, _symbolic_metas(inputs, shared=True))
         raise _symbolic_failure(error, derived) from error
@@ -163,7 +233,9 @@ def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
 
 def _symbolic_failure(error: Exception, derived: bool) -> Broken:
     if derived or any(
-        isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError) and not isinstance(e, TenferroError) for e in _causes(error)
+        isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError)
+        and not isinstance(e, TenferroError)
+        for e in _causes(error)
     ):
         fix = "Use arithmetic of dimensions and require_equal, not int(), < or range() of a size."
         return as_broken(error, "X7.2", "different symbols that may be equal", fix)
@@ -179,13 +251,21 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     """Metas with a symbol for each axis, or for each size; axes of size 0 stay."""
-    names = {(i, axis): f"s{size}" if shared else f"d{i}_{axis}" for i, x in enumerate(inputs) for axis, size in enumerate(x.shape) if size}
+    names = {
+        (i, axis): f"s{size}" if shared else f"d{i}_{axis}"
+        for i, x in enumerate(inputs)
+        for axis, size in enumerate(x.shape)
+        if size
+    }
     different = sorted(set(names.values()))
     if not different:
         return [meta_of(x) for x in inputs]
     symbols = dict(zip(different, jax.export.symbolic_shape(", ".join(different)), strict=True))
     return [
-        TensorMeta(x.dtype, tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)))
+        TensorMeta(
+            x.dtype,
+            tuple(symbols[names[i, axis]] if size else 0 for axis, size in enumerate(x.shape)),
+        )
         for i, x in enumerate(inputs)
     ]
 

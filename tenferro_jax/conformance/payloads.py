@@ -1,4 +1,6 @@
-"""L2: identity and equality of ops. L6: payloads as text, and refusals by typed errors that name the family."""
+"""L2: identity and equality of ops. L6: payloads as text, and refusals by typed errors that name
+the family.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The family_id is well-formed and belongs to the class."""
     op = subject.op
     of_class = getattr(type(op), "family_id", None)
-    fix = "Write family_id as a class attribute, or use @extension_op; make another family for an op with another id."
+    fix = (
+        "Write family_id as a class attribute, or use @extension_op; make another family for an "
+        "op with another id."
+    )
     if not isinstance(of_class, str) or of_class != op.family_id:
         raise Broken("X5.3", f"the class says {of_class!r}, the op {op.family_id!r}", fix)
     yield
@@ -45,9 +50,15 @@ def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
     op = subject.op
     first = op.input_count, op.output_count
     for _ in range(3):
-        for name, count, was in zip(("input_count", "output_count"), (op.input_count, op.output_count), first, strict=True):
+        for name, count, was in zip(
+            ("input_count", "output_count"), (op.input_count, op.output_count), first, strict=True
+        ):
             if type(count) is not int or count < 0 or count != was:
-                raise Broken("X6.1", f"{name} is {count!r}, at the first look {was!r}", "Compute it from the payload alone.")
+                raise Broken(
+                    "X6.1",
+                    f"{name} is {count!r}, at the first look {was!r}",
+                    "Compute it from the payload alone.",
+                )
             yield
         try:
             subject.carrier.infer(*map(meta_of, inputs))
@@ -56,26 +67,42 @@ def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make unequal carriers."""
+    """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make
+    unequal carriers.
+    """
     op = subject.op
     with breaking("X4.1", "a copy of the op", "Let __post_init__ accept its own fields."):
         same = rebuilt(op)
     if Extension.of(same) != Extension.of(op) or hash(Extension.of(same)) != hash(Extension.of(op)):
-        raise Broken("X5.8", f"{op!r} made twice gives two different ops", "Leave typed_key, equality and hash to the base class.")
+        raise Broken(
+            "X5.8",
+            f"{op!r} made twice gives two different ops",
+            "Leave typed_key, equality and hash to the base class.",
+        )
     yield
     for near in neighbours(op):
         if Extension.of(near) == Extension.of(op):
-            raise Broken("X5.6", f"{near!r} counts as equal to {op!r}", "Leave typed_key, equality and hash to the base class.")
+            raise Broken(
+                "X5.6",
+                f"{near!r} counts as equal to {op!r}",
+                "Leave typed_key, equality and hash to the base class.",
+            )
         yield
 
 
 def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The ops of `others` are not equal to the op."""
     if not subject.others:
-        raise NotApplicable("no other ops were given", "Pass others=(op, ...), ops with other payloads.")
+        raise NotApplicable(
+            "no other ops were given", "Pass others=(op, ...), ops with other payloads."
+        )
     for other in subject.others:
         if Extension.of(other) == Extension.of(subject.op):
-            raise Broken("X5.8", f"{other!r} counts as equal to {subject.op!r}", "Make every difference a field of the dataclass.")
+            raise Broken(
+                "X5.8",
+                f"{other!r} counts as equal to {subject.op!r}",
+                "Make every difference a field of the dataclass.",
+            )
         yield
 
 
@@ -85,7 +112,11 @@ def interning(subject: Subject, inputs: Inputs) -> Iterator[None]:
     values = [builder.input(meta_of(x)) for x in inputs]
     first, second = (builder.add(op, *values) for op in (subject.op, rebuilt(subject.op)))
     if [v.index for v in first] != [v.index for v in second]:
-        raise Broken("X4.4", "equal ops on equal inputs are two nodes", "Leave typed_key, equality and hash to the base class.")
+        raise Broken(
+            "X4.4",
+            "equal ops on equal inputs are two nodes",
+            "Leave typed_key, equality and hash to the base class.",
+        )
     yield
 
 
@@ -96,7 +127,11 @@ def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
     before = payload_json(op)
     for _ in range(2):
         subject.call(*inputs)
-        state = {name for name in vars(op) if name not in fields and not name.startswith(("_key", "_hash", "_carrier"))}
+        state = {
+            name
+            for name in vars(op)
+            if name not in fields and not name.startswith(("_key", "_hash", "_carrier"))
+        }
         if state:
             raise Broken(
                 "X4.1",
@@ -104,7 +139,11 @@ def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 "Keep no state on an op; compute anew, or cache by payload.",
             )
         if payload_json(op) != before:
-            raise Broken("X4.1", f"the payload was {before} and is {payload_json(op)}", "Never change an op; make another.")
+            raise Broken(
+                "X4.1",
+                f"the payload was {before} and is {payload_json(op)}",
+                "Never change an op; make another.",
+            )
         yield
 
 
@@ -115,7 +154,9 @@ def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
     fix = "Let decode and __post_init__ accept what payload_json writes."
     if not dataclasses.is_dataclass(op) and type(factory).decode is ExtensionFactory.decode:
         if Extension.of(type(op)()) != Extension.of(op):
-            raise Broken("X5.9", f"{type(op).__name__}() is another op", "Make the class a frozen dataclass.")
+            raise Broken(
+                "X5.9", f"{type(op).__name__}() is another op", "Make the class a frozen dataclass."
+            )
         yield
         return
     for each in (op, *neighbours(op)):
@@ -168,7 +209,14 @@ def _near(value: Any) -> list[Any]:
     if kind is str:
         return [value + " ", value.encode()]
     if kind is tuple:
-        return [(*value, 0), *((*value[:i], near, *value[i + 1 :]) for i, item in enumerate(value) for near in _near(item)[:2])]
+        return [
+            (*value, 0),
+            *(
+                (*value[:i], near, *value[i + 1 :])
+                for i, item in enumerate(value)
+                for near in _near(item)[:2]
+            ),
+        ]
     return []
 
 
@@ -186,26 +234,41 @@ def wrong_arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 yield
                 continue
         raise Broken(
-            "X6.2", f"{len(given)} inputs were not refused by an InvalidConfig that names the family", "Leave input_count a plain number."
+            "X6.2",
+            f"{len(given)} inputs were not refused by an InvalidConfig that names the family",
+            "Leave input_count a plain number.",
         )
 
 
 def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a typed error names the family."""
-    for made in ((*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)):
+    """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a
+    typed error names the family.
+    """
+    for made in (
+        (*inputs[:i], other, *inputs[i + 1 :]) for i, x in enumerate(inputs) for other in _unlike(x)
+    ):
         what = ", ".join(str(meta_of(x)) for x in made)
         try:
             _run_as_far(subject, made)
         except TenferroError as error:
             if subject.op.family_id not in str(error):
-                raise Broken("X7.6", f"{what}: refused without naming the family: {error}", _REFUSE) from error
+                raise Broken(
+                    "X7.6", f"{what}: refused without naming the family: {error}", _REFUSE
+                ) from error
         except Exception as error:
-            raise as_broken(error, "X7.1", f"{what}: inference takes these, and the implementation fails", _REFUSE) from error
+            raise as_broken(
+                error,
+                "X7.1",
+                f"{what}: inference takes these, and the implementation fails",
+                _REFUSE,
+            ) from error
         yield
 
 
 def _run_as_far(subject: Subject, inputs: Inputs) -> Any:
-    """Use an op far enough to see mistakes: run host code, or trace the lowering unless inference has done so."""
+    """Use an op far enough to see mistakes: run host code, or trace the lowering unless inference
+    has done so.
+    """
     subject.carrier.infer(*map(meta_of, inputs))
     if type(subject.op).infer_output_meta is ExtensionOp.infer_output_meta:
         return None

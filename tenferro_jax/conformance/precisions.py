@@ -1,4 +1,6 @@
-"""L3: rules in each precision of the op, compared with the same rules in double precision, which are compared with finite differences."""
+"""L3: rules in each precision of the op, compared with the same rules in double precision, which
+are compared with finite differences.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
 NEARBY = 8
-"""Number of points near the example at which derivatives are computed, to see how much rounding may change them."""
+"""Number of points near the example at which derivatives are computed, to see how much rounding may
+change them.
+"""
 
 
 def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64.
 
-    They may differ by the rounding of the narrower dtype, and by the change of the derivative near the example:
-    if rounding makes a tie, either side of a kink is correct.
+    They may differ by the rounding of the narrower dtype, and by the change of the derivative near
+    the example: if rounding makes a tie, either side of a kink is correct.
     """
     reverse = True
     try:
@@ -34,7 +38,10 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     found = False
     for dtype in FLOATS[1:]:
         narrow = view._replace(inputs=cast(inputs, dtype))
-        if any(a.dtype != b.dtype for a, b in zip(narrow.inputs, view.inputs, strict=True)) and subject.metas(narrow.inputs) is not None:
+        if (
+            any(a.dtype != b.dtype for a, b in zip(narrow.inputs, view.inputs, strict=True))
+            and subject.metas(narrow.inputs) is not None
+        ):
             found = True
             yield from _compared(view, narrow, program)
     if not found:
@@ -59,7 +66,10 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
     at = cast(narrow.inputs, "float64")
     if wide.subject.refuses(narrow.inputs) or wide.subject.refuses(at):
         return
-    least = min((x.dtype for x in narrow.inputs if is_inexact(x)), key=lambda dtype: float(jnp.finfo(dtype).bits))
+    least = min(
+        (x.dtype for x in narrow.inputs if is_inexact(x)),
+        key=lambda dtype: float(jnp.finfo(dtype).bits),
+    )
     info = jnp.finfo(least)
     v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
@@ -73,20 +83,39 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
         return
     size = 4 * float(info.eps)
     points = [
-        tuple((x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_inexact(x) else x for x in at) for _ in range(NEARBY)
+        tuple(
+            (x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_inexact(x) else x
+            for x in at
+        )
+        for _ in range(NEARBY)
     ]
-    near = [program(point, *directions)[1:] for point in (at, *points) if not wide.subject.refuses(point)]
+    near = [
+        program(point, *directions)[1:]
+        for point in (at, *points)
+        if not wide.subject.refuses(point)
+    ]
     allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)
-    for k, (clause, kind, rule) in enumerate((("X10.6", "jvp", "linearize"), ("X10.7", "vjp", "transpose_rule, or what linearize emits,"))):
+    for k, (clause, kind, rule) in enumerate(
+        (
+            ("X10.6", "jvp", "linearize"),
+            ("X10.7", "vjp", "transpose_rule, or what linearize emits,"),
+        )
+    ):
         for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):
-            off = _difference(np.asarray(g), np.asarray(wanted), [n[k][j] for n in near], allowed, info)
+            off = _difference(
+                np.asarray(g), np.asarray(wanted), [n[k][j] for n in near], allowed, info
+            )
             if off:
-                raise Broken(clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}.")
+                raise Broken(
+                    clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}."
+                )
             yield
 
 
 def _overflows(narrow: Sequence[Array], wide: Sequence[Array]) -> bool:
-    return any(not np.array_equal(_finite(a), _finite(b)) for a, b in zip(narrow, wide, strict=True))
+    return any(
+        not np.array_equal(_finite(a), _finite(b)) for a, b in zip(narrow, wide, strict=True)
+    )
 
 
 def _finite(x: Array) -> np.ndarray:

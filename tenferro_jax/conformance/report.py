@@ -17,7 +17,9 @@ WIDTH = 100
 
 
 class Verdict(enum.Enum):
-    """The result of a check. A check that does not apply was not run, and never counts as passed."""
+    """The result of a check. A check that does not apply was not run, and never counts as
+    passed.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
@@ -29,13 +31,15 @@ class Finding:
     """The finding of one check.
 
     Attributes:
-      law: "L1" inference, "L2" identity, "L3" derivatives, "L4" vmap, "L5" one value everywhere, "L6" bytes and refusals.
+      law: "L1" inference, "L2" identity, "L3" derivatives, "L4" vmap, "L5" one value everywhere,
+        "L6" bytes and refusals.
       check: name of the check.
       clauses: the clauses of the contract that it checks.
       verdict: passed, failed, or not applicable.
       cases: how many cases held.
       seconds: wall time.
-      problem: what is wrong; or why the check does not apply; or what a passed check left out; or "".
+      problem: what is wrong; or why the check does not apply; or what a passed check left out; or
+        "".
       clause: the clause that is broken, or "".
       example: the smallest inputs found at which the check fails.
       fix: advice.
@@ -100,7 +104,19 @@ class ConformanceReport:
         cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
         total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
         head = _line("law", "check", "clauses", "cases", "verdict")
-        return "\n".join([title, "", head, rule, *rows, rule, total, *_waiting(self.findings), *_failures(self.failures)])
+        return "\n".join(
+            [
+                title,
+                "",
+                head,
+                rule,
+                *rows,
+                rule,
+                total,
+                *_waiting(self.findings),
+                *_failures(self.failures),
+            ]
+        )
 
 
 def _waiting(findings: Sequence[Finding]) -> list[str]:
@@ -108,7 +124,9 @@ def _waiting(findings: Sequence[Finding]) -> list[str]:
     lines = []
     for name in dict.fromkeys(f.waits_for for f in findings if f.waits_for):
         waiting = ", ".join(f.check for f in findings if f.waits_for == name)
-        lines += textwrap.wrap(f"Not run, since {name} failed: {waiting}", WIDTH, subsequent_indent="  ")
+        lines += textwrap.wrap(
+            f"Not run, since {name} failed: {waiting}", WIDTH, subsequent_indent="  "
+        )
     return lines
 
 
@@ -117,12 +135,18 @@ def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
 
 
 def _row(finding: Finding) -> str:
-    verdict = finding.verdict.value.upper() if finding.verdict is Verdict.FAILED else finding.verdict.value
+    verdict = (
+        finding.verdict.value.upper()
+        if finding.verdict is Verdict.FAILED
+        else finding.verdict.value
+    )
     if finding.verdict is not Verdict.FAILED and finding.problem:
         verdict += f": {finding.problem}"
     cases = str(finding.cases) if finding.cases else "-"
     line = _line(finding.law, finding.check, " ".join(finding.clauses), cases, "")
-    return "\n".join(textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=" " * (len(line) + 2)))
+    return "\n".join(
+        textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=" " * (len(line) + 2))
+    )
 
 
 def _failures(failures: Sequence[Finding]) -> list[str]:
@@ -139,7 +163,9 @@ def _failures(failures: Sequence[Finding]) -> list[str]:
         given = "; ".join(f"input {i}: {_array(x)}" for i, x in enumerate(finding.example))
         for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
             if text:
-                lines += textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8)
+                lines += textwrap.wrap(
+                    text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
+                )
     return lines
 
 

@@ -30,24 +30,32 @@ class Traced(NamedTuple):
 
 
 def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """An output that no given tangent reaches gets None, and the rule computes no term from zeros that it made for an inactive input."""
+    """An output that no given tangent reaches gets None, and the rule computes no term from zeros
+    that it made for an inactive input.
+    """
     view = smooth(subject, inputs, reverse=False)
     _, _, most = _emitted(view, view.active)
     for mask in view.masks():
         outputs, made_from, terms = _emitted(view, mask)
         for i, traced in zip(outputs, made_from, strict=True):
             if not traced.tangent:
-                text = f"derivative by {names(mask)}: the tangent of output {i} is made from no tangent that was given"
+                text = (
+                    f"derivative by {names(mask)}: the tangent of output {i} is made from no "
+                    f"tangent that was given"
+                )
                 raise Broken("X10.4", text, "Return None for it.")
         if terms > most:
-            text = f"derivative by {names(mask)}: zeros are made for an inactive input, and multiplied or added"
+            text = (
+                f"derivative by {names(mask)}: zeros are made for an inactive input, and "
+                f"multiplied or added"
+            )
             raise Broken("X10.4", text, "Leave out the term of an input whose tangent is None.")
         yield
 
 
 def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
-    """The traced rule for some active inputs: the outputs that get a tangent, the inputs of each, and the number of sums with a term,
-    and of products with a factor, of zeros that the rule made.
+    """The traced rule for some active inputs: the outputs that get a tangent, the inputs of each,
+    and the number of sums with a term, and of products with a factor, of zeros that the rule made.
     """
     subject = view.subject
     rule = subject.rule()
@@ -66,9 +74,15 @@ def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
         numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
         return present(results)
 
-    primals, outs, given = [struct(m) for m in metas], [struct(m) for m in form.infer(*metas)], [struct(metas[i]) for i in mask]
+    primals, outs, given = (
+        [struct(m) for m in metas],
+        [struct(m) for m in form.infer(*metas)],
+        [struct(metas[i]) for i in mask],
+    )
     closed = jax.make_jaxpr(run)(primals, outs, given)
-    arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(given)
+    arguments = [Traced(primal=True)] * (len(primals) + len(outs)) + [Traced(tangent=True)] * len(
+        given
+    )
     return numbers, *_walk(closed, arguments)
 
 
@@ -84,14 +98,24 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
     for eqn in jaxpr.eqns:
         given = [look(atom) for atom in eqn.invars]
         inner = inner_jaxprs(eqn)
-        if len(inner) == 1 and len(open_jaxpr(inner[0])[0].invars) == len(given) and _same_outputs(eqn, inner[0]):
+        if (
+            len(inner) == 1
+            and len(open_jaxpr(inner[0])[0].invars) == len(given)
+            and _same_outputs(eqn, inner[0])
+        ):
             outs, more = _walk(inner[0], given)
             terms += more
         else:
             tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
-            has_zero = any(t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True))  # a number is not a tensor
-            multiplies = eqn.primitive.name in MULTIPLIES or isinstance(eqn.params.get("op"), Extension)
-            terms += has_zero and (eqn.primitive.name in ADDS or (multiplies and primal and not tangent))
+            has_zero = any(
+                t.zero and atom.aval.shape for t, atom in zip(given, eqn.invars, strict=True)
+            )  # a number is not a tensor
+            multiplies = eqn.primitive.name in MULTIPLIES or isinstance(
+                eqn.params.get("op"), Extension
+            )
+            terms += has_zero and (
+                eqn.primitive.name in ADDS or (multiplies and primal and not tangent)
+            )
             zero = bool(given) and all(t.zero for t in given) and len(given) == 1
             outs = [Traced(zero, tangent, primal)] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outs, strict=True))
@@ -100,9 +124,14 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
 
 def _same_outputs(eqn: Eqn, inner: ClosedJaxpr) -> bool:
     """Whether the equation calls its inner jaxpr once: not a loop, not a branch."""
-    return eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint") and len(eqn.outvars) == len(
-        open_jaxpr(inner)[0].outvars
-    )
+    return eqn.primitive.name in (
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat",
+        "checkpoint",
+    ) and len(eqn.outvars) == len(open_jaxpr(inner)[0].outvars)
 
 
 def _is_zero(value: Array) -> bool:

@@ -1,9 +1,11 @@
-"""Shared by the derivative checks: the op as a function of its differentiable inputs, and finite differences of it.
+"""Shared by the derivative checks: the op as a function of its differentiable inputs, and finite
+differences of it.
 
-Central differences at h, h/2, h/4 are extrapolated to an error of order h^6, one-sided ones to h^3. If the one-sided
-derivatives of both sides differ at every h, there is a kink (or noise) and no derivative. Otherwise the error is estimated
-from the differences of the three estimates and the last step of the extrapolation, and from the rounding of the values; the
-h with the smallest error counts. For functions that are smooth on the scale of 1 the error is 1e-9 or better.
+Central differences at h, h/2, h/4 are extrapolated to an error of order h^6, one-sided ones to h^3.
+If the one-sided derivatives of both sides differ at every h, there is a kink (or noise) and no
+derivative. Otherwise the error is estimated from the differences of the three estimates and the
+last step of the extrapolation, and from the rounding of the values; the h with the smallest error
+counts. For functions that are smooth on the scale of 1 the error is 1e-9 or better.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def directional(
     """The derivatives of all outputs of `fn`, floating or complex arrays, along a direction.
 
     Example:
-      >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])], [np.array([1.0, 1.0])])
+      >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])],
+      ...     [np.array([1.0, 1.0])])
       >>> found.value.round(6).tolist(), found.smooth.tolist()
       ([0.75, 1.0], [False, True])
     """
@@ -62,11 +65,14 @@ def directional(
         return [np.asarray(y) for y in fn(*(x + t * v for x, v in zip(at, direction, strict=True)))]
 
     centre = values(0.0)
-    found = [Derivative(np.zeros_like(y), np.zeros(y.shape), np.zeros(y.shape, bool)) for y in centre]
+    found = [
+        Derivative(np.zeros_like(y), np.zeros(y.shape), np.zeros(y.shape, bool)) for y in centre
+    ]
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
         found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h)) for i, (old, y) in enumerate(zip(found, centre, strict=True))
+            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h))
+            for i, (old, y) in enumerate(zip(found, centre, strict=True))
         ]
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
             break
@@ -83,7 +89,9 @@ def _at_step(samples: Sequence[Any], h: float) -> Derivative:
         noise = 64 * np.finfo(centre.dtype).eps * np.maximum(abs(ends[h]), abs(ends[-h])) / h
         gap = abs(ahead - behind)
         smooth = gap <= SMOOTH * abs(central) + 4 * noise
-        error = np.maximum.reduce([noise, abs(central - before), abs(central - ahead), abs(central - behind)])
+        error = np.maximum.reduce(
+            [noise, abs(central - before), abs(central - ahead), abs(central - behind)]
+        )
     smooth &= np.isfinite(central) & np.isfinite(gap)
     return Derivative(central, error, smooth)
 
@@ -99,7 +107,9 @@ def _extrapolated(estimates: Sequence[np.ndarray], factors: Sequence[int]) -> np
 def _merged(old: Derivative, new: Derivative) -> Derivative:
     """For each entry the step with the smaller error, among the steps at which it is smooth."""
     keep = old.smooth & ~(new.smooth & (new.error < old.error))
-    value, error = (np.where(keep, a, b) for a, b in ((old.value, new.value), (old.error, new.error)))
+    value, error = (
+        np.where(keep, a, b) for a, b in ((old.value, new.value), (old.error, new.error))
+    )
     return Derivative(value, error, old.smooth | new.smooth)
 
 
@@ -134,7 +144,9 @@ class Smooth(NamedTuple):
         """A function of the inputs in `mask`, with the others fixed (to those in `others`)."""
 
         def run(*moving: Array) -> tuple[jax.Array, ...]:
-            outs = self.subject.call(*replaced(self.inputs if others is None else others, mask, moving))
+            outs = self.subject.call(
+                *replaced(self.inputs if others is None else others, mask, moving)
+            )
             return tuple(outs[i] for i in self.outputs)
 
         return run
@@ -149,9 +161,14 @@ class Smooth(NamedTuple):
             yield from itertools.combinations(self.active, count)
 
     def rounding(self) -> float:
-        """Relative error of a sum of products of derivatives: of the narrowest dtype among inputs and outputs."""
+        """Relative error of a sum of products of derivatives: of the narrowest dtype among inputs
+        and outputs.
+        """
         metas = self.subject.metas(self.inputs) or ()
-        met = [*(self.inputs[i].dtype for i in self.active), *(metas[i].dtype for i in self.outputs)]
+        met = [
+            *(self.inputs[i].dtype for i in self.active),
+            *(metas[i].dtype for i in self.outputs),
+        ]
         return max(1e-9, *(float(jnp.finfo(dtype).eps) ** 0.75 for dtype in met))
 
     def require_finite(self, derivatives: PyTree) -> None:
@@ -159,7 +176,10 @@ class Smooth(NamedTuple):
         if all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
             return
         if not all(np.isfinite(y).all() for y in self.function(())()):
-            raise NotApplicable("an output is NaN or infinite at the example", "Choose another example, with finite outputs.")
+            raise NotApplicable(
+                "an output is NaN or infinite at the example",
+                "Choose another example, with finite outputs.",
+            )
 
     def random(
         self,
@@ -182,23 +202,43 @@ def _random(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(made, x.dtype)
 
 
-def smooth(subject: Subject, inputs: Inputs, dtype: str = "float64", *, reverse: bool = True, linearized: bool = True) -> Smooth:
-    """The derivative view of an example, for the inputs with derivatives in that mode; NotApplicable if there are none."""
+def smooth(
+    subject: Subject,
+    inputs: Inputs,
+    dtype: str = "float64",
+    *,
+    reverse: bool = True,
+    linearized: bool = True,
+) -> Smooth:
+    """The derivative view of an example, for the inputs with derivatives in that mode;
+    NotApplicable if there are none.
+    """
     rule = subject.rule()
     if linearized and not is_stated(rule, subject.op, "linearize"):
-        raise NotApplicable("the rule has transpose_rule alone", "Override linearize, if the op is to be differentiated.")
+        raise NotApplicable(
+            "the rule has transpose_rule alone",
+            "Override linearize, if the op is to be differentiated.",
+        )
     wide = cast(inputs, dtype)
     metas = subject.metas(wide)
     if metas is None:
-        raise NotApplicable(f"the op takes no {dtype} inputs", "Accept them, if the op is to be differentiated.")
+        raise NotApplicable(
+            f"the op takes no {dtype} inputs", "Accept them, if the op is to be differentiated."
+        )
     outputs = tuple(i for i, m in enumerate(metas) if is_inexact(m))
     floating = tuple(i for i, x in enumerate(wide) if is_inexact(x))
     if not outputs or not floating:
-        raise NotApplicable(f"no {'output' if floating else 'input'} is floating or complex", "Nothing is to be done.")
+        raise NotApplicable(
+            f"no {'output' if floating else 'input'} is floating or complex",
+            "Nothing is to be done.",
+        )
     whole = Smooth(subject, wide, floating, outputs, "")
     declared = [i for i in floating if _is_declared(whole, i, reverse)]
     if len(declared) == len(floating):
-        raise NotApplicable("the rule declares NOT_DIFFERENTIABLE", "Nothing is to be done, if there is no derivative.")
+        raise NotApplicable(
+            "the rule declares NOT_DIFFERENTIABLE",
+            "Nothing is to be done, if there is no derivative.",
+        )
     note = f"declared NOT_DIFFERENTIABLE: {names(declared)}" if declared else ""
     return whole._replace(active=tuple(i for i in floating if i not in declared), undeclared=note)
 
@@ -218,7 +258,9 @@ def values_of(
     mask: Mask,
     others: Sequence[Array] | None = None,
 ) -> Callable[..., list[np.ndarray]]:
-    """The floating outputs in NumPy, those of the oracle if there is one, as a function of the inputs in `mask`."""
+    """The floating outputs in NumPy, those of the oracle if there is one, as a function of the
+    inputs in `mask`.
+    """
 
     def run(*moving: Array) -> list[np.ndarray]:
         answer = view.subject.oracle or view.subject.call
@@ -226,7 +268,11 @@ def values_of(
             outs = answer(*replaced(view.inputs if others is None else others, mask, moving))
         except BackendFailure as error:
             text = f"the op refuses values near the example ({error.__cause__})"
-            raise NotApplicable(text, "Compare its derivative with one that you know: finite differences need values around it.") from error
+            raise NotApplicable(
+                text,
+                "Compare its derivative with one that you know: finite differences need values "
+                "around it.",
+            ) from error
         return [np.asarray(outs[i]) for i in view.outputs]
 
     return run
@@ -237,8 +283,12 @@ def names(mask: Sequence[int]) -> str:
     return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))
 
 
-def at_two_sizes(subject: Subject, inputs: Inputs, check: Callable[[Subject, Inputs, str], Iterator[str | None]]) -> Iterator[str | None]:
-    """A check at the example, and at other sizes if the op takes any; the third argument names these sizes."""
+def at_two_sizes(
+    subject: Subject, inputs: Inputs, check: Callable[[Subject, Inputs, str], Iterator[str | None]]
+) -> Iterator[str | None]:
+    """A check at the example, and at other sizes if the op takes any; the third argument names
+    these sizes.
+    """
     yield from check(subject, inputs, "")
     other = _of_another_size(subject, inputs)
     if other is not None:
@@ -247,18 +297,23 @@ def at_two_sizes(subject: Subject, inputs: Inputs, check: Callable[[Subject, Inp
 
 
 def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
-    """The inputs cut by one along every axis, or along those of one size; only inputs at which the op has finite values.
+    """The inputs cut by one along every axis, or along those of one size; only inputs at which the
+    op has finite values.
 
-    They are cut, because repeated values are ties and repeated rows are singular matrices; if all sizes are 1, they grow.
+    They are cut, because repeated values are ties and repeated rows are singular matrices; if all
+    sizes are 1, they grow.
     """
     sizes = [size for size in sizes_of(inputs) if size > 1]
     everywhere = inputs
     for size in reversed(sizes):
         everywhere = resized(everywhere, size, size - 1)
     grown = tuple(
-        (x * (1 + np.arange(x.size).reshape(x.shape) / 16)).astype(x.dtype) if is_inexact(x) else x for x in resized(inputs, 1, 2)
+        (x * (1 + np.arange(x.size).reshape(x.shape) / 16)).astype(x.dtype) if is_inexact(x) else x
+        for x in resized(inputs, 1, 2)
     )
-    for made in [everywhere, *(resized(inputs, size, size - 1) for size in sizes)] if sizes else [grown]:
+    for made in (
+        [everywhere, *(resized(inputs, size, size - 1) for size in sizes)] if sizes else [grown]
+    ):
         if [x.shape for x in made] != [x.shape for x in inputs] and subject.metas(made) is not None:
             try:
                 outs = subject.expected(made)
@@ -270,8 +325,8 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
 
 
 def inner(a: Iterable[Array], b: Iterable[Array]) -> float:
-    """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the real part, because the derivative
-    of abs(z)**2 is linear only over the reals."""
+    """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the
+    real part, because the derivative of abs(z)**2 is linear only over the reals."""
     return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
 
 

@@ -58,7 +58,9 @@ Oracle = Callable[..., Sequence[Any]]
 
 @dataclasses.dataclass(eq=False)
 class Subject:
-    """An op with all that its checks need; the attributes are the arguments of `check_extension`."""
+    """An op with all that its checks need; the attributes are the arguments of
+    `check_extension`.
+    """
 
     op: ExtensionOp
     given: Sequence[Any]
@@ -75,13 +77,23 @@ class Subject:
             ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
             ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
             ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
-            ("oracle", self.oracle is None or callable(self.oracle), "a NumPy function of the inputs"),
+            (
+                "oracle",
+                self.oracle is None or callable(self.oracle),
+                "a NumPy function of the inputs",
+            ),
             (
                 "tolerance",
-                self.tolerance is None or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
+                self.tolerance is None
+                or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
                 "a finite number from 0",
             ),
-            ("others", isinstance(self.others, Sequence) and all(isinstance(o, ExtensionOp) for o in self.others), "a sequence of ops"),
+            (
+                "others",
+                isinstance(self.others, Sequence)
+                and all(isinstance(o, ExtensionOp) for o in self.others),
+                "a sequence of ops",
+            ),
             ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
             ("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int"),
         ):
@@ -105,14 +117,19 @@ class Subject:
 
     @property
     def rng(self) -> np.random.Generator:
-        """A new generator at each access, so that each check draws the same numbers, whichever checks ran before."""
+        """A new generator at each access, so that each check draws the same numbers, whichever
+        checks ran before.
+        """
         return np.random.default_rng(self.seed)
 
     def rule(self) -> ExtensionAdRule:
         """The AD rule of the op's family; NotApplicable if there is none."""
         rule = self.rules.rule_of(self.op)
         if rule is None:
-            raise NotApplicable("no AD rule for the family", "Override linearize, or pass rules=ExtensionRuleSet(...).")
+            raise NotApplicable(
+                "no AD rule for the family",
+                "Override linearize, or pass rules=ExtensionRuleSet(...).",
+            )
         return rule
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
@@ -128,13 +145,24 @@ class Subject:
 
     def accepted(self, candidates: Iterable[Inputs]) -> list[Inputs]:
         """Those of the generated inputs that inference and the host form accept."""
-        return [inputs for inputs in candidates if self.metas(inputs) is not None and not self.refuses(inputs)]
+        return [
+            inputs
+            for inputs in candidates
+            if self.metas(inputs) is not None and not self.refuses(inputs)
+        ]
 
     def refuses(self, inputs: Inputs) -> bool:
-        """Whether the host form raises for the values of generated inputs, which it may do; the report notes it."""
+        """Whether the host form raises for the values of generated inputs, which it may do; the
+        report notes it.
+        """
         error = self.host_error(inputs)
         if error:
-            self.notes.update({f"not applicable there: the op refuses values made from the example ({error})": None})
+            self.notes.update(
+                {
+                    f"not applicable there: the op refuses values made from the example "
+                    f"({error})": None
+                }
+            )
         return bool(error)
 
     def host_error(self, inputs: Inputs) -> str:
@@ -143,43 +171,74 @@ class Subject:
             return ""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # NumPy on values such as the mean of nothing
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # NumPy on values such as the mean of nothing
                 self.op.eager_execute(*[x.copy() for x in inputs])
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return ""
 
     def rows(self, inputs: Inputs, count: int) -> list[Inputs]:
-        """`count` examples like this one: generated from it, or else the author's examples of the same metas, in turn."""
+        """`count` examples like this one: generated from it, or else the author's examples of the
+        same metas, in turn.
+        """
         made = rows(inputs, count)
         if not any(self.refuses(each) for each in made[1:]):
             return made
         metas = [meta_of(x) for x in inputs]
-        own = [inputs, *(e for e in self.examples if e is not inputs and [meta_of(x) for x in e] == metas)]
+        own = [
+            inputs,
+            *(e for e in self.examples if e is not inputs and [meta_of(x) for x in e] == metas),
+        ]
         return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
         """The expected outputs: those of the oracle, or else of a plain call."""
         key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
         if key not in self._expected:
-            outs = tuple(map(np.asarray, self.call(*inputs) if self.oracle is None else self._of_oracle(self.oracle, inputs)))
+            outs = tuple(
+                map(
+                    np.asarray,
+                    self.call(*inputs)
+                    if self.oracle is None
+                    else self._of_oracle(self.oracle, inputs),
+                )
+            )
             self._expected[key] = outs
         return self._expected[key]
 
     def _of_oracle(self, oracle: Oracle, inputs: Inputs) -> Sequence[Any]:
-        """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it computes 16-bit floats in float32."""
-        outs = [np.asarray(y) for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))]
+        """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
+        computes 16-bit floats in float32.
+        """
+        outs = [
+            np.asarray(y)
+            for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
+        ]
         metas = self.metas(inputs)
         if metas is None or len(metas) != len(outs):
             return outs
         with np.errstate(all="ignore"):
-            made = [y if np.iscomplexobj(y) else y.astype(m.dtype) for y, m in zip(outs, metas, strict=True)]
+            made = [
+                y if np.iscomplexobj(y) else y.astype(m.dtype)
+                for y, m in zip(outs, metas, strict=True)
+            ]
         for i, (y, new, m) in enumerate(zip(outs, made, metas, strict=True)):
             if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
                 made[i] = y.astype(m.dtype)
-            elif np.iscomplexobj(y) or (not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()):
-                problem = f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose values {m.dtype} does not hold"
-                raise Broken("X8.10", problem, "Let the oracle and infer_output_meta agree on the kind of number.")
+            elif np.iscomplexobj(y) or (
+                not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()
+            ):
+                problem = (
+                    f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose "
+                    f"values {m.dtype} does not hold"
+                )
+                raise Broken(
+                    "X8.10",
+                    problem,
+                    "Let the oracle and infer_output_meta agree on the kind of number.",
+                )
         return made
 
     def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
@@ -192,7 +251,8 @@ class Subject:
     def _has_route(self, kind: RouteKind, metas: tuple[TensorMeta, ...]) -> bool:
         try:
             route_of(self.carrier.with_runtimes(self.runtimes.only(kind)), metas, here())
-        except Exception:  # Unsupported, or an exception of the author's lowering; the checks of inference report it
+        # Unsupported, or an exception of the author's lowering; the checks of inference report it
+        except Exception:
             return False
         return True
 
@@ -214,9 +274,13 @@ class Subject:
             yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
-        """The results of the functions, compiled as one program; if that fails, one by one, to find the failing one."""
+        """The results of the functions, compiled as one program; if that fails, one by one, to find
+        the failing one.
+        """
         try:
-            got = jax.jit(lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)])([c.args for c in claims])
+            got = jax.jit(
+                lambda all_args: [c.fn(*args) for c, args in zip(claims, all_args, strict=True)]
+            )([c.args for c in claims])
             jax.block_until_ready(got)
         except Exception:
             got = []
@@ -231,12 +295,17 @@ class Subject:
         transform: Callable[[Any], Any],
         args: Sequence[object],
     ) -> None:
-        """Let a failure count only if JAX can do it: the lowering as a plain function in the same transform, without extensions."""
+        """Let a failure count only if JAX can do it: the lowering as a plain function in the same
+        transform, without extensions.
+        """
         try:
             transform(lambda *xs: lowered(self.op, xs) or ())(*args)
         except Exception as error:
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise NotApplicable(f"JAX itself cannot {what} ({text})", "Use other functions in the lowering, if you need it.") from error
+            raise NotApplicable(
+                f"JAX itself cannot {what} ({text})",
+                "Use other functions in the lowering, if you need it.",
+            ) from error
 
     def require_equal(self, what: str, got: PyTree, want: PyTree, clause: str, fix: str) -> None:
         """Refuse a value that is not the expected one."""
@@ -246,12 +315,19 @@ class Subject:
 
 
 def _is_tolerance(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
 
 
 @contextlib.contextmanager
 def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
-    """An exception inside is a breach of this clause, or of the clause to which the exception belongs."""
+    """An exception inside is a breach of this clause, or of the clause to which the exception
+    belongs.
+    """
     try:
         with host_errors():
             yield
@@ -271,7 +347,9 @@ def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
 
 
 def _clause_of(error: Exception) -> str:
-    """The clause to which one of our own errors belongs, or ""; the checks themselves judge a missing derivative."""
+    """The clause to which one of our own errors belongs, or ""; the checks themselves judge a
+    missing derivative.
+    """
     if not isinstance(error, TenferroError) or isinstance(error, ADRuleError):
         return ""
     return "X8.8" if isinstance(error, BackendFailure) else error.clause
@@ -279,7 +357,10 @@ def _clause_of(error: Exception) -> str:
 
 def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> str:
     if (got.dtype, got.shape) != (want.dtype, want.shape):
-        return f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} was expected"
+        return (
+            f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} "
+            f"was expected"
+        )
     if not got.size:
         return ""
     equal = (got == want) | ((got != got) & (want != want))
@@ -288,13 +369,20 @@ def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> s
     else:
         eps = float(jax.numpy.finfo(got.dtype).eps)
         rounding = eps**0.75
-        allowed = rounding if tolerance is None else max(tolerance, rounding) if want.dtype.itemsize < 8 else tolerance
+        allowed = (
+            rounding
+            if tolerance is None
+            else max(tolerance, rounding)
+            if want.dtype.itemsize < 8
+            else tolerance
+        )
         wide = np.complex128 if np.iscomplexobj(want) else np.float64
         a, b = got.astype(wide), want.astype(wide)
         with np.errstate(all="ignore"):
             size: Any = abs(b)
             scale = np.max(size, where=np.isfinite(size), initial=0.0)
-            # After cancellation the rounding of the terms stays: some units in the last place of the largest entry are allowed.
+            # After cancellation the rounding of the terms stays: some units in the last place of
+            # the largest entry are allowed.
             wrong = ~equal & ~(abs(a - b) <= allowed * size + min(allowed, ROUNDINGS * eps) * scale)
     limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
     text = first_wrong(wrong, got, want, "{} was expected")

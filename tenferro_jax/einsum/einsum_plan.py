@@ -26,7 +26,9 @@ NOMINAL_SIZE = 64
 """The size that planning assumes for a symbolic dimension."""
 
 Optimize: TypeAlias = str | bool | Sequence[Any]
-"""An algorithm of opt_einsum by name, "cotengra", an explicit path of its form, True for "auto", or False for the order as written."""
+"""An algorithm of opt_einsum by name, "cotengra", an explicit path of its form, True for "auto", or
+False for the order as written.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Step:
     """One contraction of one or two terms.
 
     Attributes:
-      operands: the numbers of the values that it reads: first the operands of the equation, then the results of the steps in order.
+      operands: the numbers of the values that it reads: first the operands of the equation, then
+        the results of the steps in order.
       terms: their labels.
       result: the labels of its result, each once.
       cost: scalar multiplications (for one operand additions), with NOMINAL_SIZE for symbols.
@@ -89,26 +92,36 @@ class Plan:
     def __str__(self) -> str:
         first = len(self.terms)
         head = ("step", "operands", "equation", "multiplications", "entries")
-        rows = [(str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size)) for i, s in enumerate(self.steps)]
+        rows = [
+            (str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size))
+            for i, s in enumerate(self.steps)
+        ]
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         align = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust)
-        table = ["  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True)) for row in (head, *rows)]
+        table = [
+            "  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True))
+            for row in (head, *rows)
+        ]
         order = shortened(self.equation.explicit)
-        end = f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, order {order}"
+        end = (
+            f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, "
+            f"order {order}"
+        )
         return "\n".join([*table, end])
 
 
 def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimize = "auto") -> Plan:
     """Order the contractions of an einsum.
 
-    First each operand is reduced: repeated labels become diagonals, and labels that only it has are summed. Then two
-    terms at a time are contracted along the path.
+    First each operand is reduced: repeated labels become diagonals, and labels that only it has are
+    summed. Then two terms at a time are contracted along the path.
 
     Args:
       text: the equation.
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
-      optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or an explicit path such
-        as [(1, 2), (0, 1)]: positions to contract, whose result is appended. True means "auto"; False contracts from left to right.
+      optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
+        an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
+        True means "auto"; False contracts from left to right.
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
@@ -122,11 +135,15 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     equation = equation_for(text, tuple(map(len, shapes)))
     terms, shapes = _without_repeated(equation, shapes)
     sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
-    nominal = {label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()}
+    nominal = {
+        label: NOMINAL_SIZE if is_symbolic_dim(size) else int(size) for label, size in sizes.items()
+    }
     steps: list[Step] = []
     live: list[tuple[int, str]] = []  # (value number, labels) of terms that are not yet contracted
 
-    uses = collections.Counter(equation.output)  # how many of the live terms and the output have a label
+    uses = collections.Counter(
+        equation.output
+    )  # how many of the live terms and the output have a label
     for term in terms:
         uses.update(set(term))
 
@@ -135,13 +152,20 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
             uses.subtract(set(term))
         everything = set().union(*(term for _, term in chosen))
         wanted = {label for label in everything if uses[label]}
-        orders = [_result([term for _, term in order], wanted, equation.output) for order in (chosen, chosen[::-1])]
+        orders = [
+            _result([term for _, term in order], wanted, equation.output)
+            for order in (chosen, chosen[::-1])
+        ]
         if orders[1] == equation.output:  # no transpose at the end
             chosen = chosen[::-1]
         labels = orders[orders[1] == equation.output]
         uses.update(labels)
-        cost, size = (math.prod(nominal[label] for label in group) for group in (everything, labels))
-        steps.append(Step(tuple(i for i, _ in chosen), tuple(term for _, term in chosen), labels, cost, size))
+        cost, size = (
+            math.prod(nominal[label] for label in group) for group in (everything, labels)
+        )
+        steps.append(
+            Step(tuple(i for i, _ in chosen), tuple(term for _, term in chosen), labels, cost, size)
+        )
         return len(terms) + len(steps) - 1, labels
 
     for i, term in enumerate(terms):
@@ -161,30 +185,49 @@ def _without_repeated(
     equation: Equation,
     shapes: Sequence[Sequence[SymDim]],
 ) -> tuple[tuple[str, ...], list[tuple[SymDim, ...]]]:
-    """Terms and shapes without labels of size 1 that are longer in another operand, along which NumPy repeats the entries."""
+    """Terms and shapes without labels of size 1 that are longer in another operand, along which
+    NumPy repeats the entries.
+    """
     terms = equation.inputs
     if not any(1 in shape for shape in shapes) or list(map(len, terms)) != list(map(len, shapes)):
         return terms, [tuple(shape) for shape in shapes]
-    long = [{label for label, size in zip(term, shape, strict=True) if size != 1} for term, shape in zip(terms, shapes, strict=True)]
+    long = [
+        {label for label, size in zip(term, shape, strict=True) if size != 1}
+        for term, shape in zip(terms, shapes, strict=True)
+    ]
     gone = [set().union(*long) - own for own in long]
     kept = [
         [(label, size) for label, size in zip(term, shape, strict=True) if label not in repeated]
         for term, shape, repeated in zip(terms, shapes, gone, strict=True)
     ]
-    return tuple("".join(label for label, _ in pairs) for pairs in kept), [tuple(size for _, size in pairs) for pairs in kept]
+    return tuple("".join(label for label, _ in pairs) for pairs in kept), [
+        tuple(size for _, size in pairs) for pairs in kept
+    ]
 
 
 def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
-    """Labels of a step's result in the order that a dot product gives: shared, then the first term's, then the second's."""
+    """Labels of a step's result in the order that a dot product gives: shared, then the first
+    term's, then the second's.
+    """
     shared = [label for label in terms[0] if all(label in term for term in terms)]
-    labels = "".join(dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted))
-    free = len(terms) == 1 or all(label in wanted for label in shared)  # no dot product, so any order will do
+    labels = "".join(
+        dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted)
+    )
+    free = len(terms) == 1 or all(
+        label in wanted for label in shared
+    )  # no dot product, so any order will do
     return output if free and len(output) == len(labels) and set(output) == set(labels) else labels
 
 
-def _path(terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize) -> list[tuple[int, ...]]:
+def _path(
+    terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize
+) -> list[tuple[int, ...]]:
     if optimize is False:
-        return [(0, 1), *((0, last) for last in range(len(terms) - 2, 0, -1))] if len(terms) > 1 else []
+        return (
+            [(0, 1), *((0, last) for last in range(len(terms) - 2, 0, -1))]
+            if len(terms) > 1
+            else []
+        )
     optimize = "auto" if optimize is True else optimize
     if not isinstance(optimize, str):
         return _checked(optimize, len(terms))
@@ -202,12 +245,18 @@ def _algorithm(name: str) -> Any:
         raise InvalidConfig(
             where="einsum, optimize",
             given=repr(name),
-            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), 'cotengra', an explicit path, True or False",
+            needed="an algorithm of opt_einsum ('auto', 'optimal', 'dp', 'greedy', ...), "
+            "'cotengra', an explicit path, True or False",
             fix=f"opt_einsum says: {error.args[0]}",
         ) from error
 
 
-def _cotengra(inputs: Sequence[frozenset[str]], output: frozenset[str], sizes: dict[str, int], memory_limit: None) -> Any:
+def _cotengra(
+    inputs: Sequence[frozenset[str]],
+    output: frozenset[str],
+    sizes: dict[str, int],
+    memory_limit: None,
+) -> Any:
     try:
         import cotengra  # noqa: PLC0415
     except ImportError as error:
@@ -222,10 +271,16 @@ def _cotengra(inputs: Sequence[frozenset[str]], output: frozenset[str], sizes: d
 
 def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
     try:
-        steps = [tuple(positions) for positions in path if positions != "einsum_path"]  # NumPy's paths begin with this word
+        steps = [
+            tuple(positions) for positions in path if positions != "einsum_path"
+        ]  # NumPy's paths begin with this word
         left = count
         for positions in steps:
-            if not positions or len(set(positions)) < len(positions) or not all(type(i) is int and 0 <= i < left for i in positions):
+            if (
+                not positions
+                or len(set(positions)) < len(positions)
+                or not all(type(i) is int and 0 <= i < left for i in positions)
+            ):
                 raise ValueError(f"{positions} of {left} terms")
             left -= len(positions) - 1
         if left != 1:
@@ -234,7 +289,8 @@ def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
         raise InvalidConfig(
             where="einsum, optimize",
             given=f"{path!r}: {error}",
-            needed=f"tuples of positions that contract {count} terms to one, the name of an algorithm, True or False",
+            needed=f"tuples of positions that contract {count} terms to one, the name of an "
+            f"algorithm, True or False",
             fix="Each result is appended to the terms; see opt_einsum's paths.",
         ) from error
     return steps
@@ -243,7 +299,12 @@ def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
 Sizes = Mapping[str, SymDim]
 
 
-def run_plan(plan: Plan, operands: Sequence[jax.Array], precision: Precision = None, sums: np.dtype | None = None) -> jax.Array:
+def run_plan(
+    plan: Plan,
+    operands: Sequence[jax.Array],
+    precision: Precision = None,
+    sums: np.dtype | None = None,
+) -> jax.Array:
     """The einsum of arrays by a plan.
 
     Args:
@@ -257,7 +318,8 @@ def run_plan(plan: Plan, operands: Sequence[jax.Array], precision: Precision = N
     """
     sizes = dict(plan.sizes)
     values = [
-        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x for x, term in zip(operands, plan.terms, strict=True)
+        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
+        for x, term in zip(operands, plan.terms, strict=True)
     ]
     labels = list(plan.terms)
     for step in plan.steps:
@@ -278,7 +340,9 @@ def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
     return x if dtype is None else x.astype(dtype)
 
 
-def _reduced(x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype | None) -> jax.Array:
+def _reduced(
+    x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype | None
+) -> jax.Array:
     """Diagonals of repeated labels, sums over labels that the result lacks."""
     for label in dict.fromkeys(term):
         if term.count(label) > 1:
@@ -291,7 +355,9 @@ def _reduced(x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype 
 
 
 def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Array, str]:
-    """The entries whose indices on all axes of a label agree, along a new first axis: one gather of these entries."""
+    """The entries whose indices on all axes of a label agree, along a new first axis: one gather of
+    these entries.
+    """
     axes = tuple(i for i, other in enumerate(term) if other == label)
     rest = tuple(i for i in range(len(term)) if i not in axes)
     indices = lax.broadcasted_iota(jnp.int32, (sizes[label], len(axes)), 0)
@@ -300,7 +366,13 @@ def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Ar
     return gather.apply(x, indices), label + "".join(term[i] for i in rest)
 
 
-def _contracted(operands: Sequence[jax.Array], step: Step, sizes: Sizes, precision: Precision, sums: np.dtype | None) -> jax.Array:
+def _contracted(
+    operands: Sequence[jax.Array],
+    step: Step,
+    sizes: Sizes,
+    precision: Precision,
+    sums: np.dtype | None,
+) -> jax.Array:
     left, right = step.terms
     shared = [label for label in left if label in right]
     contracted = [label for label in shared if label not in step.result]
@@ -308,14 +380,19 @@ def _contracted(operands: Sequence[jax.Array], step: Step, sizes: Sizes, precisi
     operands = [_converted(x, sums if mixed or not contracted else None) for x in operands]
     dtype = operands[0].dtype
     if not contracted:
-        x, y = (_spread(x, term, step.result, sizes) for x, term in zip(operands, step.terms, strict=True))
+        x, y = (
+            _spread(x, term, step.result, sizes)
+            for x, term in zip(operands, step.terms, strict=True)
+        )
         return x & y if jnp.issubdtype(dtype, jnp.bool_) else x * y
     batch = [label for label in shared if label in step.result]
     (lhs_contracting, lhs_batch), (rhs_contracting, rhs_batch) = (
         [tuple(map(term.index, group)) for group in (contracted, batch)] for term in step.terms
     )
     accumulation = None if sums == dtype else sums
-    dot = DotGeneral(lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation)
+    dot = DotGeneral(
+        lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation
+    )
     return dot.apply(*operands)
 
 
@@ -323,4 +400,6 @@ def _spread(x: jax.Array, term: str, result: str, sizes: Sizes) -> jax.Array:
     """A factor with all axes of the product."""
     ordered = "".join(label for label in result if label in term)
     shape = tuple(sizes[label] for label in result)
-    return lax.broadcast_in_dim(_transposed(x, term, ordered), shape, tuple(map(result.index, ordered)))
+    return lax.broadcast_in_dim(
+        _transposed(x, term, ordered), shape, tuple(map(result.index, ordered))
+    )

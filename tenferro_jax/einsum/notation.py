@@ -23,7 +23,8 @@ class Equation:
     Attributes:
       text: as it was written.
       inputs: the labels of each operand.
-      output: the labels of the output; without "->" those that appear once, in the order of their code points, as in NumPy.
+      output: the labels of the output; without "->" those that appear once, in the order of their
+        code points, as in NumPy.
     """
 
     text: str
@@ -46,7 +47,8 @@ class Equation:
         Args:
           shapes: the shape of each operand.
           where: the text before the equation in errors.
-          compare: raises if two sizes of a label differ, such as the `require_equal` of extensions, which may keep a guard.
+          compare: raises if two sizes of a label differ, such as the `require_equal` of extensions,
+            which may keep a guard.
 
         Raises:
           InvalidConfig: a wrong number of operands.
@@ -71,12 +73,15 @@ class Equation:
                         else:
                             compare(sizes[label], size)
                     except ShapeError:
-                        if are_equal(sizes[label], size) is None:  # undecided: the text has the constraint to add
+                        if (
+                            are_equal(sizes[label], size) is None
+                        ):  # undecided: the text has the constraint to add
                             raise
                         first = next(j for j, term in enumerate(self.inputs) if label in term)
                         raise ShapeError(
                             where=f"{where} {shortened(self.text)!r}, operand {i}, axis {axis}",
-                            given=f"label {label!r} of size {size}, and of size {sizes[label]} before, in operand {first}",
+                            given=f"label {label!r} of size {size}, and of size {sizes[label]} "
+                            f"before, in operand {first}",
                             needed="one size for each label",
                         ) from None
                 sizes[label] = size
@@ -91,7 +96,8 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
     raise InvalidConfig(
         where=f"einsum equation, character {column}",
         given=f"{problem}\n  {shown}\n  {' ' * place}^\n",
-        needed="terms of letters separated by commas, and optionally '->' with the output labels, as in 'bij,bjk->bik'",
+        needed="terms of letters separated by commas, and optionally '->' with the output labels, "
+        "as in 'bij,bjk->bik'",
         fix=fix,
     )
 
@@ -99,7 +105,8 @@ def _wrong(text: str, column: int, problem: str, fix: str) -> NoReturn:
 def parse_equation(text: str) -> Equation:
     """Read an equation without an ellipsis; spaces are ignored.
 
-    A label is one character: a letter of any alphabet, or any character of `opt_einsum.get_symbol`, from U+00C0.
+    A label is one character: a letter of any alphabet, or any character of `opt_einsum.get_symbol`,
+    from U+00C0.
 
     Raises:
       InvalidConfig: pointing at the first wrong character.
@@ -112,14 +119,16 @@ def parse_equation(text: str) -> Equation:
 
 
 def equation_for(text: str, ranks: tuple[int, ...]) -> Equation:
-    """Read an equation for operands of these ranks: each ellipsis becomes labels, with `axis_label(0)` for the last axis.
+    """Read an equation for operands of these ranks: each ellipsis becomes labels, with
+    `axis_label(0)` for the last axis.
 
     Without "->" the axes of the ellipsis come first in the output, as in NumPy.
 
     Raises:
       InvalidConfig: pointing at the first wrong character; or the numbers of terms and ranks
         differ, and a term has an ellipsis.
-      ShapeError: the rank of an operand is smaller than the number of labels beside the ellipsis of its term.
+      ShapeError: the rank of an operand is smaller than the number of labels beside the ellipsis of
+        its term.
 
     Example:
       >>> equation_for("...ij,...jk", (4, 3)).explicit
@@ -132,12 +141,14 @@ def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]
     """The equation and the operands of einsum's interleaved form.
 
     Args:
-      arguments: operand, labels, operand, labels, ..., and optionally the labels of the output. Labels are a sequence of
-        integers >= 0, possibly with an Ellipsis. Without output labels the output has the axes of the ellipsis, then the labels
-        that appear once in ascending order, as in NumPy.
+      arguments: operand, labels, operand, labels, ..., and optionally the labels of the output.
+        Labels are a sequence of integers >= 0, possibly with an Ellipsis. Without output labels the
+        output has the axes of the ellipsis, then the labels that appear once in ascending order, as
+        in NumPy.
 
     Returns:
-      The equation, in which the n-th smallest integer is the n-th symbol of opt_einsum, and the operands unchanged.
+      The equation, in which the n-th smallest integer is the n-th symbol of opt_einsum, and the
+      operands unchanged.
 
     Raises:
       InvalidConfig: no operand, or invalid labels.
@@ -154,7 +165,8 @@ def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]
         raise InvalidConfig(
             where="einsum",
             given=f"{len(arguments)} arguments; the first is not text",
-            needed="an equation first, or operands with their labels: einsum(a, [0, 1], b, [1, 2], [0, 2])",
+            needed="an equation first, or operands with their labels: einsum(a, [0, 1], b, [1, "
+            "2], [0, 2])",
             fix="Pass the equation first.",
         )
     terms = [_integers(labels, f"operand {i}") for i, labels in enumerate(pairs[1::2])]
@@ -164,8 +176,16 @@ def parse_interleaved(arguments: Sequence[object]) -> tuple[str, tuple[Any, ...]
         result = (*dots, *sorted(label for label, times in count.items() if times == 1))
     else:
         result = _integers(output, "the output")
-    symbols = {label: get_symbol(i) for i, label in enumerate(sorted({*count, *(label for label in result if label is not ...)}))}
-    written = ["".join("..." if label is ... else symbols[label] for label in term) for term in (*terms, result)]
+    symbols = {
+        label: get_symbol(i)
+        for i, label in enumerate(
+            sorted({*count, *(label for label in result if label is not ...)})
+        )
+    }
+    written = [
+        "".join("..." if label is ... else symbols[label] for label in term)
+        for term in (*terms, result)
+    ]
     return f"{','.join(written[:-1])}->{written[-1]}", operands
 
 
@@ -178,14 +198,17 @@ def _integers(labels: Any, whose: str) -> tuple[Any, ...]:
         raise InvalidConfig(
             where=f"einsum, labels of {whose}",
             given=f"{type(labels).__name__}: {error}",
-            needed="an equation as text first, or after each operand a sequence of non-negative integers, possibly with an Ellipsis",
-            fix="Pass the equation first, or alternate operands and labels: einsum(a, [0, 1], b, [1, 2], [0, 2]).",
+            needed="an equation as text first, or after each operand a sequence of non-negative "
+            "integers, possibly with an Ellipsis",
+            fix="Pass the equation first, or alternate operands and labels: einsum(a, [0, 1], b, "
+            "[1, 2], [0, 2]).",
         ) from error
     return term
 
 
 def axis_label(axis: int) -> str:
-    """The label of an ellipsis axis, counted from the last one; never a character that a user can write.
+    """The label of an ellipsis axis, counted from the last one; never a character that a user can
+    write.
 
     Example:
       >>> axis_label(0), axis_label(9), axis_label(10).isascii()
@@ -199,8 +222,14 @@ _FIRST_PRIVATE = "\U00100000"
 
 
 def _is_label(character: str) -> bool:
-    """A letter, or from U+00C0 on, as in `get_symbol`, any character that is not private and not a surrogate."""
-    return character.isalpha() or "\u00c0" <= character < "\ud800" or "\ue000" <= character < _FIRST_PRIVATE
+    """A letter, or from U+00C0 on, as in `get_symbol`, any character that is not private and not a
+    surrogate.
+    """
+    return (
+        character.isalpha()
+        or "\u00c0" <= character < "\ud800"
+        or "\ue000" <= character < _FIRST_PRIVATE
+    )
 
 
 def _require_text(text: object) -> str:
@@ -220,7 +249,12 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
     for column, character in enumerate(text):
         if character == ".":
             if ranks is None:
-                _wrong(text, column, "an ellipsis", "Name the batch axes with letters; the ellipsis is not supported.")
+                _wrong(
+                    text,
+                    column,
+                    "an ellipsis",
+                    "Name the batch axes with letters; the ellipsis is not supported.",
+                )
             if not any(start <= column < start + 3 for start in dots):
                 _wrong(text, column, "a dot that is not part of '...'", "Write three dots.")
         elif not _is_label(character) and character not in " ,->":
@@ -251,15 +285,32 @@ def _parse(text: str, ranks: tuple[int, ...] | None) -> Equation:
         if label in " .":
             continue
         if label not in letters:
-            _wrong(text, start + offset, f"output label {label!r} that no operand has", "Use a label of an operand.")
+            _wrong(
+                text,
+                start + offset,
+                f"output label {label!r} that no operand has",
+                "Use a label of an operand.",
+            )
         if label in right[:offset]:
-            _wrong(text, start + offset, f"output label {label!r} twice", "Name each output label once.")
+            _wrong(
+                text,
+                start + offset,
+                f"output label {label!r} twice",
+                "Name each output label once.",
+            )
     if axes and "..." not in output:
-        _wrong(text, dots[0], "an ellipsis in the operands but not in the output", "Write '...' in the output, or name the axes to sum.")
+        _wrong(
+            text,
+            dots[0],
+            "an ellipsis in the operands but not in the output",
+            "Write '...' in the output, or name the axes to sum.",
+        )
     return Equation(text, inputs, output.replace("...", axes))
 
 
-def _expanded(text: str, terms: Sequence[str], ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
+def _expanded(
+    text: str, terms: Sequence[str], ranks: tuple[int, ...]
+) -> tuple[tuple[str, ...], str]:
     """The terms with labels for their ellipsis, and the labels of the longest one."""
     if len(terms) != len(ranks):
         raise _other_count(f"einsum {shortened(text)!r}", len(ranks), len(terms))

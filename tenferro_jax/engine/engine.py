@@ -1,9 +1,10 @@
 """Compile a graph once for each set of sizes, run it many times.
 
-Graph -> ExecProgram: order the nodes into few segments, find last uses, compile. A host-only node needs the values of its
-inputs, so it stands between segments. The level of a node is the number of host calls on the longest path to it. The nodes
-of one level are one segment, in whatever order the graph has them, and the host nodes of that level follow the segment.
-Values that depend on no input (constants) are made again in each segment that needs them.
+Graph -> ExecProgram: order the nodes into few segments, find last uses, compile. A host-only node
+needs the values of its inputs, so it stands between segments. The level of a node is the number of
+host calls on the longest path to it. The nodes of one level are one segment, in whatever order the
+graph has them, and the host nodes of that level follow the segment. Values that depend on no input
+(constants) are made again in each segment that needs them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
 
     Args:
       graph: a Graph.
-      progress: called after each segment is lowered and compiled, and by the program after each of several steps.
+      progress: called after each segment is lowered and compiled, and by the program after each of
+        several steps.
 
     Raises:
       InvalidConfig: not a graph, or an input with a symbolic dimension.
@@ -57,7 +59,8 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import trace
-      >>> program = compile_std_to_exec(trace(lambda x: x + 1, jax.ShapeDtypeStruct((2,), jnp.float32)))
+      >>> program = compile_std_to_exec(trace(lambda x: x + 1, jax.ShapeDtypeStruct((2,),
+      ...     jnp.float32)))
       >>> [type(i.op).__name__ for i in program.instructions], program.instructions[-1].last_use
       (['Constant', 'BroadcastInDim', 'Add'], (True, True))
     """
@@ -74,7 +77,9 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     chosen: dict[Any, Route] = {}
     routes = list(_routes(graph, site, chosen))
     on_host = [
-        chosen[_application(node, graph)].kind is RouteKind.HOST if isinstance(node.op, Extension) else hasattr(node.op, "check_on_host")
+        chosen[_application(node, graph)].kind is RouteKind.HOST
+        if isinstance(node.op, Extension)
+        else hasattr(node.op, "check_on_host")
         for node in graph.nodes
     ]
     steps = _steps(graph, on_host)
@@ -91,14 +96,18 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
     return ExecProgram(graph, steps, routes, progress)
 
 
-copyreg.pickle(ExecProgram, lambda program: (compile_std_to_exec, (program.graph,)))  # compiled again when the pickle is read
+copyreg.pickle(
+    ExecProgram, lambda program: (compile_std_to_exec, (program.graph,))
+)  # compiled again when the pickle is read
 
 
 # --- routes --------------------------------------------------------------------------------------
 
 
 def _routes(graph: Graph, site: Site, chosen: Applications) -> Iterator[Route]:
-    """The route of every extension, control-flow bodies included; equal extensions on equal metas are looked up once."""
+    """The route of every extension, control-flow bodies included; equal extensions on equal metas
+    are looked up once.
+    """
     for node in graph.nodes:
         if isinstance(node.op, Extension):
             key = _application(node, graph)
@@ -113,12 +122,15 @@ def _application(node: Node, graph: Graph) -> tuple[StdTensorOp, tuple[TensorMet
     return node.op, tuple(graph.metas[i] for i in node.inputs)
 
 
-# --- schedule ------------------------------------------------------------------------------------------------------
+# --- schedule -------------------------------------------------------------------------------------
 
 
 def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
     # Their last uses are not known yet.
-    nodes = [Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ()) for node, outs in graph.steps()]
+    nodes = [
+        Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ())
+        for node, outs in graph.steps()
+    ]
     groups = _groups(graph, nodes, on_host)
     live, backwards = set(graph.outputs), []
     for group, host in reversed(groups):
@@ -136,16 +148,28 @@ def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
             steps.append(HostStep(instructions[0]))
             continue
         alone = len(groups) == 1
-        inputs = range(graph.input_count) if alone else sorted({i for n in instructions for i in n.inputs} - written)
-        through = [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
+        inputs = (
+            range(graph.input_count)
+            if alone
+            else sorted({i for n in instructions for i in n.inputs} - written)
+        )
+        through = (
+            [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
+        )
         outputs = graph.outputs if alone else [*through, *sorted(written & after)]
-        steps.append(Segment(f"segment_{len(steps)}", instructions, sorted({*inputs, *through}), outputs))
+        steps.append(
+            Segment(f"segment_{len(steps)}", instructions, sorted({*inputs, *through}), outputs)
+        )
     return steps
 
 
-def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]) -> list[tuple[list[Instruction], bool]]:
+def _groups(
+    graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]
+) -> list[tuple[list[Instruction], bool]]:
     """The nodes of each step, and whether it is a host call."""
-    level: dict[int, int | None] = dict.fromkeys(range(graph.input_count), 0)  # None: depends on no input
+    level: dict[int, int | None] = dict.fromkeys(
+        range(graph.input_count), 0
+    )  # None: depends on no input
     maker: dict[int, int] = {}
     device: dict[int, set[int]] = collections.defaultdict(set)
     hosts: dict[int, list[int]] = collections.defaultdict(list)
@@ -171,7 +195,9 @@ def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool])
         level.update(dict.fromkeys(node.outputs, at + host))
     need(max(device, default=0), graph.outputs)
     if not hosts or any(i < graph.input_count for i in graph.outputs):
-        device.setdefault(0, set())  # an input that is an output passes through a segment, and becomes a jax array there
+        device.setdefault(
+            0, set()
+        )  # an input that is an output passes through a segment, and becomes a jax array there
     groups: list[tuple[list[Instruction], bool]] = []
     for at in sorted({*device, *hosts}):
         if at in device:
@@ -181,16 +207,20 @@ def _groups(graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool])
 
 
 class Engine:
-    """Compiles graphs and keeps the programs in a bounded cache. Equal graphs share a program; one symbolic graph serves many sizes.
+    """Compiles graphs and keeps the programs in a bounded cache. Equal graphs share a program; one
+    symbolic graph serves many sizes.
 
-    Threads may share an engine; if two of them ask for the same program, it is compiled once. A copy, or an engine from a
-    pickle, has the settings but no programs.
+    Threads may share an engine; if two of them ask for the same program, it is compiled once. A
+    copy, or an engine from a pickle, has the settings but no programs.
 
     Args:
       capacity: how many programs are kept; the least recently used one is dropped first.
-      rules: AD rules for `eval` under a JAX transform, instead of those of each graph. They are not part of the cache key.
-      runtimes: kernels and selected routes for the extensions of every graph, instead of those of each call.
-      progress: called with a Progress after each step of a compilation, and of a run that has several.
+      rules: AD rules for `eval` under a JAX transform, instead of those of each graph. They are not
+        part of the cache key.
+      runtimes: kernels and selected routes for the extensions of every graph, instead of those of
+        each call.
+      progress: called with a Progress after each step of a compilation, and of a run that has
+        several.
 
     Raises:
       InvalidConfig: capacity is not a positive integer.
@@ -216,8 +246,15 @@ class Engine:
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        require_kind(progress, Callable | None, "Engine", "a function that takes a Progress", name="progress")
-        self._cache, self._rules, self._runtimes, self._progress = BoundedCache(capacity, "Engine"), rules, runtimes, progress
+        require_kind(
+            progress, Callable | None, "Engine", "a function that takes a Progress", name="progress"
+        )
+        self._cache, self._rules, self._runtimes, self._progress = (
+            BoundedCache(capacity, "Engine"),
+            rules,
+            runtimes,
+            progress,
+        )
 
     @property
     def capacity(self) -> int:
@@ -242,12 +279,17 @@ class Engine:
         """Run a graph, compiled if necessary; symbolic dimensions take the sizes of the arguments.
 
         Raises:
-          InvalidConfig, ShapeError, DTypeError: the arguments do not fit the graph; nothing was run.
+          InvalidConfig, ShapeError, DTypeError: the arguments do not fit the graph; nothing was
+            run.
           BackendFailure: a host step failed.
         """
-        arrays, metas, traced = operands(require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval"))
+        arrays, metas, traced = operands(
+            require_graph(graph, "Engine.eval").leaves(args, kwargs, "Engine.eval")
+        )
         if traced:
-            graph = self._under_runtimes(graph if self._rules is None else graph.with_rules(self._rules))
+            graph = self._under_runtimes(
+                graph if self._rules is None else graph.with_rules(self._rules)
+            )
             return jax.tree.unflatten(graph.out_tree, graph(*arrays))
         return self._program(graph, metas).run(arrays)
 
@@ -271,9 +313,18 @@ class Engine:
         self._cache.clear()
 
     def __reduce__(self) -> Any:
-        made = functools.partial(type(self), capacity=self.capacity, rules=self._rules, runtimes=self._runtimes, progress=self._progress)
+        made = functools.partial(
+            type(self),
+            capacity=self.capacity,
+            rules=self._rules,
+            runtimes=self._runtimes,
+            progress=self._progress,
+        )
         return made, ()
 
     def __repr__(self) -> str:
         stats = self.stats()
-        return f"Engine({stats.size} of {self.capacity} programs, {stats.hits} hits, {stats.misses} misses)"
+        return (
+            f"Engine({stats.size} of {self.capacity} programs, {stats.hits} hits, "
+            f"{stats.misses} misses)"
+        )

@@ -25,7 +25,8 @@ class Progress(NamedTuple):
       phase: "lower" or "compile" of a segment, "run" of a step of a program that has several.
       number: its number, from 0.
       total: the number of steps.
-      seconds: wall time it took; for a segment that runs on an accelerator, the time to dispatch it.
+      seconds: wall time it took; for a segment that runs on an accelerator, the time to dispatch
+        it.
     """
 
     phase: str
@@ -42,7 +43,8 @@ Step: TypeAlias = Segment | HostStep
 
 
 class Cost(NamedTuple):
-    """XLA's estimate for one run, summed over the segments; host steps do not count, a loop body counts once.
+    """XLA's estimate for one run, summed over the segments; host steps do not count, a loop body
+    counts once.
 
     Attributes:
       flops: floating-point operations.
@@ -60,7 +62,8 @@ class Memory(NamedTuple):
       argument: the inputs.
       output: the outputs.
       temp: the largest scratch memory of a segment.
-      peak: the most memory at one time: the arguments, the values between steps, one segment's outputs and scratch.
+      peak: the most memory at one time: the arguments, the values between steps, one segment's
+        outputs and scratch.
     """
 
     argument: int
@@ -70,24 +73,28 @@ class Memory(NamedTuple):
 
 
 class ExecProgram:
-    """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a host call.
+    """A compiled graph of concrete shapes: flat instructions in steps, each an XLA segment or a
+    host call.
 
-    A graph without host-only ops is one segment. Intermediate values are freed as soon as no step needs them. Under a
-    JAX transform (an argument is a tracer) the graph runs instead, so that programs can be differentiated and mapped. A
-    program is pickled as its graph, which is compiled again when the pickle is read, as `compile_std_to_exec` does by default.
+    A graph without host-only ops is one segment. Intermediate values are freed as soon as no step
+    needs them. Under a JAX transform (an argument is a tracer) the graph runs instead, so that
+    programs can be differentiated and mapped. A program is pickled as its graph, which is compiled
+    again when the pickle is read, as `compile_std_to_exec` does by default.
 
     Attributes:
       graph: the compiled graph.
       steps: segments and host steps in order.
       instructions: all instructions in order; inputs are slots 0, 1, ...
       slots: TensorMeta of every slot.
-      routes: the route of each extension on one device, control-flow bodies included. If the arguments are spread over
-        devices, XLA partitions the program, and the lowering replaces a kernel.
+      routes: the route of each extension on one device, control-flow bodies included. If the
+        arguments are spread over devices, XLA partitions the program, and the lowering replaces a
+        kernel.
 
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import compile_std_to_exec, trace
-      >>> program = compile_std_to_exec(trace(lambda x: jnp.tanh(x) @ x, jax.ShapeDtypeStruct((2, 2), jnp.float32)))
+      >>> program = compile_std_to_exec(trace(lambda x: jnp.tanh(x) @ x, jax.ShapeDtypeStruct((2,
+      ...     2), jnp.float32)))
       >>> program(jnp.eye(2))[0, 0].item() == jnp.tanh(1).item()
       True
       >>> print(program.explain())
@@ -102,7 +109,12 @@ class ExecProgram:
         routes: Sequence[Route],
         progress: ProgressCallback | None,
     ):
-        self.graph, self.steps, self.slots, self.routes = graph, tuple(steps), graph.metas, tuple(routes)
+        self.graph, self.steps, self.slots, self.routes = (
+            graph,
+            tuple(steps),
+            graph.metas,
+            tuple(routes),
+        )
         self._progress = progress
         self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
         self._x64, self._inputs = x64_enabled(), graph.input_metas
@@ -122,7 +134,8 @@ class ExecProgram:
         """Run on arguments of exactly the compiled shapes and dtypes, nested as traced.
 
         Raises:
-          InvalidConfig, ShapeError, DTypeError: the arguments do not fit; nothing was run or uploaded.
+          InvalidConfig, ShapeError, DTypeError: the arguments do not fit; nothing was run or
+            uploaded.
           BackendFailure: a host step failed.
         """
         arrays, metas, traced = operands(self.graph.leaves(args, kwargs, "ExecProgram"))
@@ -146,7 +159,9 @@ class ExecProgram:
                 del slots[i]
             slots.update(zip(step.outputs, outs, strict=True))
             if self._progress is not None:
-                self._progress(Progress("run", number, len(self.steps), time.perf_counter() - start))
+                self._progress(
+                    Progress("run", number, len(self.steps), time.perf_counter() - start)
+                )
         return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
     def cost(self) -> Cost:
@@ -158,7 +173,9 @@ class ExecProgram:
         analyses = [s.compiled.cost_analysis() for s in self.segments]
         if not all(isinstance(a, dict) for a in analyses):
             raise _no_analysis("cost")
-        return Cost(*(sum(float(a.get(key, 0.0)) for a in analyses) for key in ("flops", "bytes accessed")))
+        return Cost(
+            *(sum(float(a.get(key, 0.0)) for a in analyses) for key in ("flops", "bytes accessed"))
+        )
 
     def memory(self) -> Memory:
         """XLA's plan of memory.
@@ -185,33 +202,50 @@ class ExecProgram:
 
     def as_text(self) -> str:
         """The optimised HLO of each segment."""
-        return "\n\n".join(f"// step {n}\n{s.compiled.as_text()}" for n, s in enumerate(self.steps) if isinstance(s, Segment))
+        return "\n\n".join(
+            f"// step {n}\n{s.compiled.as_text()}"
+            for n, s in enumerate(self.steps)
+            if isinstance(s, Segment)
+        )
 
     def explain(self) -> str:
         """A table of the steps with their ops, then the route of each extension and its reason."""
         lines = [repr(self)]
         for number, step in enumerate(self.steps):
             kind = "segment" if isinstance(step, Segment) else "host"
-            lines.append(f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out: {step.kinds()}")
+            lines.append(
+                f"  {number} {kind:<7}  {len(step.inputs)} in, {len(step.outputs)} out: "
+                f"{step.kinds()}"
+            )
         return "\n".join([*lines, *(f"  {route}" for route in self.routes)])
 
     def __repr__(self) -> str:
         hosts = len(self.steps) - len(self.segments)
-        parts = [_counted(len(self.instructions), "instruction"), _counted(len(self.segments), "segment")]
+        parts = [
+            _counted(len(self.instructions), "instruction"),
+            _counted(len(self.segments), "segment"),
+        ]
         if hosts:
             parts.append(_counted(hosts, "host step"))
-        ins, outs = (", ".join(map(str, metas)) for metas in (self.graph.input_metas, self.graph.output_metas))
+        ins, outs = (
+            ", ".join(map(str, metas))
+            for metas in (self.graph.input_metas, self.graph.output_metas)
+        )
         return f"ExecProgram({', '.join(parts)}): ({ins}) -> ({outs})"
 
 
 Metas: TypeAlias = tuple[tuple[Any, tuple[SymDim, ...]], ...]
 _TAKEN: dict[tuple[object, ...], Metas] = {}
-"""Arguments that need no conversion: type, dtype and shape of all leaves and the width of types -> dtype and shape of each."""
+"""Arguments that need no conversion: type, dtype and shape of all leaves and the width of types ->
+dtype and shape of each.
+"""
 _MOST_TAKEN = 1024
 
 
 def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
-    """The leaves as arrays that JAX takes; dtype and shape of each; whether a JAX transform traces one of them."""
+    """The leaves as arrays that JAX takes; dtype and shape of each; whether a JAX transform traces
+    one of them.
+    """
     kinds = [(type(x), getattr(x, "dtype", None), getattr(x, "shape", None)) for x in leaves]
     call = x64_enabled(), *kinds
     known = _TAKEN.get(call)
@@ -236,7 +270,12 @@ def require_x64_values(graph: Graph) -> None:
 
 def _dies(step: Step, slot: int) -> bool:
     """Whether no later step needs a slot."""
-    return any(last for i in step.instructions for s, last in zip(i.inputs, i.last_use, strict=True) if s == slot)
+    return any(
+        last
+        for i in step.instructions
+        for s, last in zip(i.inputs, i.last_use, strict=True)
+        if s == slot
+    )
 
 
 def _bytes(meta: TensorMeta) -> int:

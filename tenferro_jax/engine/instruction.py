@@ -1,4 +1,6 @@
-"""The instructions of a compiled program, and the two kinds of step that run them: XLA segments and host calls."""
+"""The instructions of a compiled program, and the two kinds of step that run them: XLA segments and
+host calls.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Instruction(NamedTuple):
       inputs: slots read.
       outputs: slots written.
       metas: dtype and shape of each output.
-      last_use: for each input, whether no later instruction reads this slot and it is not an output.
+      last_use: for each input, whether no later instruction reads this slot and it is not an
+        output.
     """
 
     op: StdTensorOp
@@ -48,8 +51,18 @@ class Segment:
 
     compiled: Any
 
-    def __init__(self, name: str, instructions: Sequence[Instruction], inputs: Sequence[int], outputs: Sequence[int]):
-        self.instructions, self.inputs, self.outputs = tuple(instructions), tuple(inputs), tuple(outputs)
+    def __init__(
+        self,
+        name: str,
+        instructions: Sequence[Instruction],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+    ):
+        self.instructions, self.inputs, self.outputs = (
+            tuple(instructions),
+            tuple(inputs),
+            tuple(outputs),
+        )
         self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs))
         self._call: Callable[..., Any] = self._jitted
 
@@ -70,14 +83,21 @@ class Segment:
         except ValueError:
             if self._call is self._jitted:
                 raise
-        # The arrays are on another device or mesh than the executable was compiled for: jit compiles for that one.
+        # The arrays are on another device or mesh than the executable was compiled for: jit
+        # compiles for that one.
         self._call = self._jitted
         return self._call(*arrays)
 
     def kinds(self) -> str:
         """The number of instructions of each kind, most frequent first."""
         count = collections.Counter(op_name(i.op) for i in self.instructions)
-        return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))) or "nothing but copies"
+        return (
+            ", ".join(
+                f"{n} {kind}"
+                for kind, n in sorted(count.items(), key=lambda pair: (-pair[1], pair[0]))
+            )
+            or "nothing but copies"
+        )
 
 
 def _traced(
@@ -92,7 +112,13 @@ def _traced(
         slots = dict(zip(inputs, arrays, strict=True))
         for op, read, written, _, _ in instructions:
             values = [slots[i] for i in read]
-            slots.update(zip(written, apply(op, *values) if isinstance(op, Extension) else call(op, values), strict=True))
+            slots.update(
+                zip(
+                    written,
+                    apply(op, *values) if isinstance(op, Extension) else call(op, values),
+                    strict=True,
+                )
+            )
         return [slots[i] for i in outputs]
 
     run.__name__ = run.__qualname__ = name
@@ -100,7 +126,9 @@ def _traced(
 
 
 class HostStep:
-    """One instruction that runs on the host: a host-only extension, or a standard op that checks its inputs there."""
+    """One instruction that runs on the host: a host-only extension, or a standard op that checks
+    its inputs there.
+    """
 
     def __init__(self, instruction: Instruction):
         self.instructions = (instruction,)

@@ -1,6 +1,8 @@
-"""The carrier of an extension op in graphs and JAX programs, with its levels of vmap; and the placeholder of an unknown op.
+"""The carrier of an extension op in graphs and JAX programs, with its levels of vmap; and the
+placeholder of an unknown op.
 
-vmap of an extension op is the same op with one more batch level: its identity and its AD rule stay the same.
+vmap of an extension op is the same op with one more batch level: its identity and its AD rule stay
+the same.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from .scope import LOWERING, Assume, Method, running
 
 @dataclasses.dataclass(frozen=True)
 class BatchLevel:
-    """One vmap around an op. Outputs carry the batch axis first; its size is read from the input shapes.
+    """One vmap around an op. Outputs carry the batch axis first; its size is read from the input
+    shapes.
 
     Attributes:
       in_axes: for each input the mapped axis, or None.
@@ -44,7 +47,11 @@ class BatchLevel:
 
     def size(self, shapes: Sequence[Sequence[SymDim]]) -> SymDim:
         """The batch size, from the shapes of the mapped inputs."""
-        return next(shape[axis] for shape, axis in zip(shapes, self.in_axes, strict=True) if axis is not None)
+        return next(
+            shape[axis]
+            for shape, axis in zip(shapes, self.in_axes, strict=True)
+            if axis is not None
+        )
 
     def inner(self, metas: Sequence[TensorMeta]) -> list[TensorMeta]:
         """Metas of one element of the batch."""
@@ -58,7 +65,9 @@ class BatchLevel:
         fn: Callable[..., object],
         in_axes: tuple[object, ...] | None = None,
     ) -> Callable[..., Any]:
-        """jax.vmap of fn over this level; `in_axes` if fn takes other arguments than the op's inputs."""
+        """jax.vmap of fn over this level; `in_axes` if fn takes other arguments than the op's
+        inputs.
+        """
         names = {} if self.axis_name is None else {"axis_name": self.axis_name}
         if self.spmd_axis_name is not None:
             names["spmd_axis_name"] = self.spmd_axis_name
@@ -91,7 +100,10 @@ def host_over_levels(
     def mapped(*arrays: np.ndarray) -> list[np.ndarray]:
         outs = [np.empty(m.shape, m.dtype) for m in out_metas]
         for i in range(level.size([a.shape for a in arrays])):
-            element = [a if axis is None else np.take(a, i, axis=axis) for a, axis in zip(arrays, level.in_axes, strict=True)]
+            element = [
+                a if axis is None else np.take(a, i, axis=axis)
+                for a, axis in zip(arrays, level.in_axes, strict=True)
+            ]
             for out, value in zip(outs, inner(*element), strict=True):
                 out[i] = value
         return outs
@@ -117,7 +129,8 @@ def _meta_pair(
         raise InvalidConfig(
             where=f"{where}, output {i}",
             given=f"{pair!r}: {error}",
-            needed="a TensorMeta or a (dtype, shape) pair, with sizes that are non-negative integers or symbolic",
+            needed="a TensorMeta or a (dtype, shape) pair, with sizes that are non-negative "
+            "integers or symbolic",
         ) from error
     return meta
 
@@ -126,12 +139,16 @@ _require_own_family = functools.lru_cache(maxsize=1024)(require_own_family)
 
 
 def _require_constants(op: ExtensionOp) -> None:
-    """Refuse a family_id that does not belong to the class, and counts that are not non-negative integers."""
+    """Refuse a family_id that does not belong to the class, and counts that are not non-negative
+    integers.
+    """
     cls: Any = type(op)
     family_id = family_of(cls)
     _require_own_family(cls)
     if op.family_id != family_id:
-        raise MalformedFamilyId(op.family_id, problem=f"its class {cls.__name__} says {family_id!r}")
+        raise MalformedFamilyId(
+            op.family_id, problem=f"its class {cls.__name__} says {family_id!r}"
+        )
     for name in ("input_count", "output_count"):
         count = getattr(op, name)
         if type(count) is not int or count < 0:
@@ -143,10 +160,12 @@ def _require_constants(op: ExtensionOp) -> None:
 
 
 class Extension(StdTensorOp):
-    """The carrier: an extension op with its batch levels and runtimes, in the form of a standard op.
+    """The carrier: an extension op with its batch levels and runtimes, in the form of a standard
+    op.
 
-    Graphs and JAX equations hold carriers. Two carriers are equal if the ops have the same class, family_id and typed
-    payload, and the carriers have the same levels and runtimes. An `__eq__` of the op is never called.
+    Graphs and JAX equations hold carriers. Two carriers are equal if the ops have the same class,
+    family_id and typed payload, and the carriers have the same levels and runtimes. An `__eq__` of
+    the op is never called.
 
     Args:
       op: the extension op.
@@ -156,7 +175,8 @@ class Extension(StdTensorOp):
     Example:
       >>> from ext_tropical import max_plus
       >>> from ext_tropical import TropicalEinsum
-      >>> Extension.of(TropicalEinsum(max_plus, "ij,jk->ik")) == Extension.of(TropicalEinsum(max_plus, "ij,jk->ik"))
+      >>> Extension.of(TropicalEinsum(max_plus,
+      ...     "ij,jk->ik")) == Extension.of(TropicalEinsum(max_plus, "ij,jk->ik"))
       True
     """
 
@@ -164,13 +184,16 @@ class Extension(StdTensorOp):
     batching: Levels
     runtimes: ExtensionRuntimeSet
 
-    def __init__(self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet = NO_RUNTIMES):
+    def __init__(
+        self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet = NO_RUNTIMES
+    ):
         if not isinstance(op, ExtensionOp):
             raise InvalidConfig(
                 where="apply",
                 given=f"{op!r} of type {type(op).__name__}",
                 needed="an instance of an ExtensionOp subclass",
-                fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an instance.",
+                fix="Derive the op's class from tenferro_jax.extension.ExtensionOp and pass an "
+                "instance.",
             )
         _require_constants(op)
         object.__setattr__(self, "op", op)
@@ -179,12 +202,16 @@ class Extension(StdTensorOp):
         self._seal()
 
     def _seal(self) -> None:
-        levels = tuple((level.in_axes, level.axis_name, level.spmd_axis_name) for level in self.batching)
+        levels = tuple(
+            (level.in_axes, level.axis_name, level.spmd_axis_name) for level in self.batching
+        )
         self._set_key((Extension, self.op.family_id, self.op.typed_key, levels, self.runtimes))
 
     @staticmethod
     def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:
-        """The carrier of an op without batch levels; the last one made is kept with the op object."""
+        """The carrier of an op without batch levels; the last one made is kept with the
+        op object.
+        """
         if isinstance(op, Extension):
             return op if runtimes is NO_RUNTIMES else op.with_runtimes(runtimes)
         carrier: Extension | None = getattr(op, "_carrier", None)
@@ -218,21 +245,31 @@ class Extension(StdTensorOp):
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
-        # A call that is traced for a graph is inferred again when the graph reads it; equalities are noted then.
-        return self.infer_assuming(metas, None if graph_assumptions.value is None else lambda *_: None)
+        # A call that is traced for a graph is inferred again when the graph reads it; equalities
+        # are noted then.
+        return self.infer_assuming(
+            metas, None if graph_assumptions.value is None else lambda *_: None
+        )
 
-    def infer_assuming(self, metas: Sequence[TensorMeta], assume: Assume | None) -> tuple[TensorMeta, ...]:
-        """As `infer`; equalities of dimensions that JAX cannot decide are passed to `assume` if it is given."""
+    def infer_assuming(
+        self, metas: Sequence[TensorMeta], assume: Assume | None
+    ) -> tuple[TensorMeta, ...]:
+        """As `infer`; equalities of dimensions that JAX cannot decide are passed to `assume` if it
+        is given.
+        """
         if len(metas) != self.input_count:
             raise InvalidConfig(
                 where=f"extension, family_id={self.family_id}",
-                given=f"a call that does not fit: expected {self.input_count} inputs, got {len(metas)}",
+                given=f"a call that does not fit: expected {self.input_count} inputs, got "
+                f"{len(metas)}",
                 needed=f"{self.input_count} inputs",
                 clause="X6.2",
             )
         return tuple(self._infer(self.batching, list(metas), assume))
 
-    def _infer(self, levels: Levels, metas: list[TensorMeta], assume: Assume | None) -> list[TensorMeta]:
+    def _infer(
+        self, levels: Levels, metas: list[TensorMeta], assume: Assume | None
+    ) -> list[TensorMeta]:
         if levels:
             for meta, axis in zip(metas, levels[0].in_axes, strict=True):
                 if axis is not None and axis >= len(meta.shape):
@@ -242,9 +279,16 @@ class Extension(StdTensorOp):
                         needed="an axis of the input",
                     )
             size = levels[0].size([m.shape for m in metas])
-            return [TensorMeta(m.dtype, (size, *m.shape)) for m in self._infer(levels[1:], levels[0].inner(metas), assume)]
+            return [
+                TensorMeta(m.dtype, (size, *m.shape))
+                for m in self._infer(levels[1:], levels[0].inner(metas), assume)
+            ]
         derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
-        method = Method(self.family_id, f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta", assume)
+        method = Method(
+            self.family_id,
+            f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta",
+            assume,
+        )
         where = str(method)
         token = running.set(method)
         try:
@@ -260,7 +304,9 @@ class Extension(StdTensorOp):
             ) from error
         finally:
             running.reset(token)
-        if isinstance(outs, TensorMeta) or (type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)):
+        if isinstance(outs, TensorMeta) or (
+            type(outs) is tuple and len(outs) == 2 and isinstance(outs[0], np.dtype | type | str)
+        ):
             raise InvalidConfig(
                 where=where,
                 given=f"{TensorMeta(*outs)}, one output that is not in a list",
@@ -281,7 +327,11 @@ class Extension(StdTensorOp):
     def attributes(self) -> dict[str, str]:
         """Identity as text, for exported programs: family_id, payload, batching."""
         levels = [[list(v.in_axes), v.axis_name, v.spmd_axis_name] for v in self.batching]
-        return {"family_id": self.family_id, "payload": payload_json(self.op), "batching": json.dumps(levels, default=str)}
+        return {
+            "family_id": self.family_id,
+            "payload": payload_json(self.op),
+            "batching": json.dumps(levels, default=str),
+        }
 
     def __repr__(self) -> str:
         levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
@@ -290,7 +340,8 @@ class Extension(StdTensorOp):
 
 @op
 class MissingExtension(StdTensorOp):
-    """A placeholder, read with `skip_missing_extensions=True`: it only keeps the record of an unregistered extension.
+    """A placeholder, read with `skip_missing_extensions=True`: it only keeps the record of an
+    unregistered extension.
 
     Attributes:
       family_id: the family that is not registered.
@@ -302,8 +353,9 @@ class MissingExtension(StdTensorOp):
       >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
       Traceback (most recent call last):
       ...
-      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; needed a registered factory of the family \
-in this process. Import the package of the extension, register the family, and read the graph again.
+      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; \
+needed a registered factory of the family in this process. \
+Import the package of the extension, register the family, and read the graph again.
     """
 
     input_count = None
@@ -338,5 +390,6 @@ in this process. Import the package of the extension, register the family, and r
             where="extension",
             given=f"{self.family_id}: not registered",
             needed="a registered factory of the family in this process",
-            fix="Import the package of the extension, register the family, and read the graph again.",
+            fix="Import the package of the extension, register the family, and read the graph "
+            "again.",
         )

@@ -1,4 +1,6 @@
-"""The contract of extension ops: the methods that an author writes, and the checks of their results."""
+"""The contract of extension ops: the methods that an author writes, and the checks of their
+results.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,10 @@ Slot: TypeAlias = jax.Array | _NotDifferentiable | None
 class ExtensionOp(Sealed):
     """Base class of extension ops: operations that are published outside this project.
 
-    A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It has `family_id`, `input_count` and
-    `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or both; for derivatives also `linearize`, and
-    `transpose_rule` if the op is linear. Ops are pure: JAX may run, merge, repeat or drop a call.
+    A subclass is a `@dataclass(frozen=True)`; its fields are the payload. It has `family_id`,
+    `input_count` and `output_count`, and overrides `lower_to_standard_ops` or `eager_execute` or
+    both; for derivatives also `linearize`, and `transpose_rule` if the op is linear. Ops are pure:
+    JAX may run, merge, repeat or drop a call.
 
     Example:
       >>> from dataclasses import dataclass
@@ -78,13 +81,16 @@ class ExtensionOp(Sealed):
 
     def _seal(self) -> None:
         super()._seal()
-        if isinstance(getattr(type(self), "family_id", None), str):  # its payload is written as text
+        if isinstance(
+            getattr(type(self), "family_id", None), str
+        ):  # its payload is written as text
             require_annotated(self)
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """dtype and shape of every output, for concrete and symbolic shapes.
 
-        An op with a lowering may leave this method out: the result is then derived from the lowering.
+        An op with a lowering may leave this method out: the result is then derived from the
+        lowering.
 
         Args:
           inputs: a TensorMeta for each input; `require_equal(a, b)` compares their sizes.
@@ -96,14 +102,18 @@ class ExtensionOp(Sealed):
         if outs is None:
             raise InvalidConfig(
                 where=f"extension {self.family_id}",
-                given=f"no infer_output_meta and no lowering for inputs {', '.join(map(str, inputs))}",
+                given=f"no infer_output_meta and no lowering for inputs "
+                f"{', '.join(map(str, inputs))}",
                 needed="one of the two",
-                fix="Write infer_output_meta, or write lower_to_standard_ops, from which it is derived.",
+                fix="Write infer_output_meta, or write lower_to_standard_ops, from which it is "
+                "derived.",
             )
         return [meta_of(out) for out in outs]
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
-        """Compute on the host: takes read-only NumPy arrays, returns a sequence of NumPy arrays with the inferred dtypes and shapes."""
+        """Compute on the host: takes read-only NumPy arrays, returns a sequence of NumPy arrays
+        with the inferred dtypes and shapes.
+        """
         raise NotImplementedError
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
@@ -113,12 +123,14 @@ class ExtensionOp(Sealed):
           A sequence of arrays, one for each output; None if there is no lowering for these inputs.
 
         Raises:
-          ExtensionLoweringError: raised by the author if the payload, a dtype or a shape cannot be lowered.
+          ExtensionLoweringError: raised by the author if the payload, a dtype or a shape cannot be
+            lowered.
         """
         return None
 
     def differentiable_form(self) -> ExtensionOp:
-        """The op of the same family that runs instead of this one when it is differentiated: by default this op.
+        """The op of the same family that runs instead of this one when it is differentiated: by
+        default this op.
 
         Its first outputs are those of this op; the others are residuals for its `linearize`.
         """
@@ -130,7 +142,9 @@ class ExtensionOp(Sealed):
         outputs: Sequence[jax.Array],
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[Slot]:
-        """The tangents of the outputs, linear in the tangents of the inputs: see `ExtensionAdRule.linearize`."""
+        """The tangents of the outputs, linear in the tangents of the inputs: see
+        `ExtensionAdRule.linearize`.
+        """
         raise ADRuleError(self.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
     def transpose_rule(
@@ -138,13 +152,21 @@ class ExtensionOp(Sealed):
         cotangents: Sequence[jax.Array | None],
         inputs: Sequence[jax.Array | LinearInput],
     ) -> Sequence[Slot]:
-        """The cotangents of the inputs that this op is linear in: see `ExtensionAdRule.transpose_rule`."""
-        raise ADRuleError(self.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
+        """The cotangents of the inputs that this op is linear in: see
+        `ExtensionAdRule.transpose_rule`.
+        """
+        raise ADRuleError(
+            self.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule."
+        )
 
-    def batched(self, in_axes: tuple[int | None, ...]) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        """An op of the same family that computes the vmap of this one, and the batch axis of each output; or None.
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        """An op of the same family that computes the vmap of this one, and the batch axis of each
+        output; or None.
 
-        By default vmap wraps the op in a batch level and maps its lowering. Override this method for a better form.
+        By default vmap wraps the op in a batch level and maps its lowering. Override this method
+        for a better form.
         """
         return None
 
@@ -152,7 +174,8 @@ class ExtensionOp(Sealed):
         self,
         inputs: Sequence[jax.ShapeDtypeStruct],
     ) -> Sequence[jax.P | jax.NamedSharding] | None:
-        """The shardings of the outputs on a mesh with explicit axes, from ShapeDtypeStructs with shardings.
+        """The shardings of the outputs on a mesh with explicit axes, from ShapeDtypeStructs with
+        shardings.
 
         Returns:
           For each output a jax.P or a NamedSharding; None to use the shardings of the lowering.
@@ -163,24 +186,34 @@ class ExtensionOp(Sealed):
         return f"{type(self).__name__}()"
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Example inputs, each a sequence of arrays; `check_extension` uses them if the caller gives none."""
+        """Example inputs, each a sequence of arrays; `check_extension` uses them if the caller
+        gives none.
+        """
         return ()
 
 
 DECLARING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Decorators `@extension_op(...)` whose class is not made yet; they set its family_id afterwards."""
+"""Decorators `@extension_op(...)` whose class is not made yet; they set its family_id
+afterwards.
+"""
 
 
 def require_own_family(cls: type[ExtensionOp]) -> None:
-    """Refuse an op class that has the family_id of a base but is another op: it overrides part of the base or has other fields.
+    """Refuse an op class that has the family_id of a base but is another op: it overrides part of
+    the base or has other fields.
 
-    Python's special methods count only if they change the value or the reading of a field; @dataclass writes none of them.
+    Python's special methods count only if they change the value or the reading of a field;
+    @dataclass writes none of them.
 
     Raises:
       InvalidConfig: the text names both classes.
     """
     family_id = getattr(cls, "family_id", None)
-    bases = [base for base in cls.__mro__[1:] if issubclass(base, ExtensionOp) and getattr(base, "family_id", None) == family_id]
+    bases = [
+        base
+        for base in cls.__mro__[1:]
+        if issubclass(base, ExtensionOp) and getattr(base, "family_id", None) == family_id
+    ]
     if family_id is None or not bases:
         return
     owner = bases[-1]
@@ -188,12 +221,16 @@ def require_own_family(cls: type[ExtensionOp]) -> None:
     own = {name for base in cls.__mro__ if not issubclass(owner, base) for name in vars(base)}
     free = known | {"family_id", "example_inputs", "_abc_impl"}
     overridden = {name for name in own & set(dir(owner)) - free if not name.startswith("__")}
-    changed = sorted(overridden | own & {"__post_init__", "__getattr__", "__getattribute__"} | fields ^ known)
+    changed = sorted(
+        overridden | own & {"__post_init__", "__getattr__", "__getattribute__"} | fields ^ known
+    )
     if changed:
         raise InvalidConfig(
             where=f"class {cls.__qualname__}",
-            given=f"family_id {family_id}, which is that of its base {owner.__qualname__}, with another {', '.join(changed)}",
-            needed="a family_id of its own, because AD rules, kernels and files identify an op by it",
+            given=f"family_id {family_id}, which is that of its base {owner.__qualname__}, with "
+            f"another {', '.join(changed)}",
+            needed="a family_id of its own, because AD rules, kernels and files identify an op by "
+            "it",
             fix=f"Write family_id in {cls.__name__}, or use @extension_op.",
         )
 
@@ -207,12 +244,14 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
     Args:
       package: the name of the distribution that publishes the op, without a dot.
       name: the op's name in that package.
-      version: the major version, from 0. Raise it on any change of payload, inference, rule or numerics.
+      version: the major version, from 0. Raise it on any change of payload, inference, rule or
+        numerics.
 
     Raises:
-      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other parts.
-      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is not frozen, or has the
-        family_id of a base class and overrides part of it.
+      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other
+        parts.
+      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is
+        not frozen, or has the family_id of a base class and overrides part of it.
 
     Example:
       >>> @extension_op(package="docs-example", name="shift", version=1)
@@ -225,21 +264,37 @@ def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]
     """
     family_id = f"{package}.{name}.v{version}"
     if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
-        raise MalformedFamilyId(family_id, problem=f"it does not read back as package={package!r}, name={name!r}, version={version!r}")
+        raise MalformedFamilyId(
+            family_id,
+            problem=f"it does not read back as package={package!r}, name={name!r}, "
+            f"version={version!r}",
+        )
 
     def declare(cls: type[Op]) -> type[Op]:
         DECLARING.discard(declare)
         if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
-            raise _refusal(family_id, repr(cls), "a subclass of ExtensionOp", "Derive it from tenferro_jax.extension.ExtensionOp.")
+            raise _refusal(
+                family_id,
+                repr(cls),
+                "a subclass of ExtensionOp",
+                "Derive it from tenferro_jax.extension.ExtensionOp.",
+            )
         stated = vars(cls).get("family_id", family_id)
         if stated != family_id:
-            raise _refusal(family_id, f"family_id = {stated!r} in the class", "one family_id", "Leave the line out.")
+            raise _refusal(
+                family_id,
+                f"family_id = {stated!r} in the class",
+                "one family_id",
+                "Leave the line out.",
+            )
         cls.family_id = family_id
         require_own_family(cls)
         if "__dataclass_params__" not in vars(cls):
             return dataclasses.dataclass(frozen=True)(cls)
         if not vars(cls)["__dataclass_params__"].frozen:
-            raise _refusal(family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out.")
+            raise _refusal(
+                family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
+            )
         return cls
 
     DECLARING.add(declare)
@@ -263,7 +318,10 @@ def has_lowering(op: ExtensionOp) -> bool:
 def has_own_rule(op: ExtensionOp) -> bool:
     """Whether the author wrote linearize or transpose_rule in the op's class."""
     cls = type(op)
-    return cls.linearize is not ExtensionOp.linearize or cls.transpose_rule is not ExtensionOp.transpose_rule
+    return (
+        cls.linearize is not ExtensionOp.linearize
+        or cls.transpose_rule is not ExtensionOp.transpose_rule
+    )
 
 
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
@@ -291,7 +349,9 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
             given=f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
             fix=f"Correct what {method} returns, or the count.",
-            clause={"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}.get(method, "X6.4"),
+            clause={"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}.get(
+                method, "X6.4"
+            ),
         )
     return tuple(outs)
 

@@ -1,4 +1,5 @@
-"""Run an extension: its body where JAX lowers it, or its host form on concrete arrays. Results are checked against infer_output_meta.
+"""Run an extension: its body where JAX lowers it, or its host form on concrete arrays. Results are
+checked against infer_output_meta.
 
 On a mesh with explicit axes the output shardings come from the op, or else from its lowering.
 """
@@ -63,7 +64,9 @@ def _checked(
     return tuple(outs)
 
 
-def _mismatch(carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]) -> InvalidConfig:
+def _mismatch(
+    carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]
+) -> InvalidConfig:
     return InvalidConfig(
         where=f"{what} of extension, family_id={carrier.family_id}",
         given=f"outputs {', '.join(map(str, have)) or 'none'}",
@@ -77,9 +80,15 @@ def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]
     metas = carrier.infer(*map(meta_of, arrays))
     outs = _host_outputs(carrier, metas, arrays)
     # Beside the first committed, replicated input; without one on the default device.
-    placed = (a.sharding for a in arrays if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated)
+    placed = (
+        a.sharding
+        for a in arrays
+        if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated
+    )
     placement = next(placed, None)
-    return [jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs]
+    return [
+        jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs
+    ]
 
 
 def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
@@ -91,19 +100,23 @@ def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Arra
         return tuple(_host_outputs(carrier, metas, xs))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")
-    # If XLA partitions, JAX gives the result a sharding that its next jit refuses; behind a barrier it does not.
+    # If XLA partitions, JAX gives the result a sharding that its next jit refuses; behind a barrier
+    # it does not.
     return tuple(jax.lax.optimization_barrier(outs))
 
 
 def _on_host(out: object, carrier: Extension, i: int) -> np.ndarray:
-    """An output of eager_execute. Refuses arrays on a device, masked arrays and other byte orders, which would be moved or changed."""
+    """An output of eager_execute. Refuses arrays on a device, masked arrays and other byte orders,
+    which would be moved or changed.
+    """
     where = f"eager_execute of extension {carrier.family_id}, output {i}"
     if isinstance(out, jax.Array):
         raise BackendFailure(
             where=where,
             given=f"a jax.Array {TensorMeta(out.dtype, out.shape)}, a tensor on a device",
             needed="a NumPy array on the host",
-            fix="Compute with NumPy, or write lower_to_standard_ops; JAX code in a host callback can deadlock.",
+            fix="Compute with NumPy, or write lower_to_standard_ops; JAX code in a host callback "
+            "can deadlock.",
         )
     if isinstance(out, np.ma.MaskedArray):
         raise BackendFailure(
@@ -116,7 +129,8 @@ def _on_host(out: object, carrier: Extension, i: int) -> np.ndarray:
     if not out.dtype.isnative:
         raise InvalidConfig(
             where=where,
-            given=f"{TensorMeta(out.dtype, out.shape)} of the dtype {out.dtype.str!r}, in the other byte order",
+            given=f"{TensorMeta(out.dtype, out.shape)} of the dtype {out.dtype.str!r}, in the "
+            f"other byte order",
             needed="this machine's byte order",
             fix='Return out.astype(out.dtype.newbyteorder("=")).',
             clause="X7.1",
@@ -125,7 +139,9 @@ def _on_host(out: object, carrier: Extension, i: int) -> np.ndarray:
 
 
 def read_only(array: jax.typing.ArrayLike) -> np.ndarray:
-    """A read-only NumPy view of an array for the author, so that the caller's array cannot change."""
+    """A read-only NumPy view of an array for the author, so that the caller's array
+    cannot change.
+    """
     view = np.asarray(array).view()
     view.setflags(write=False)
     return view
@@ -181,10 +197,12 @@ def _failure(carrier: Extension, error: Exception) -> BackendFailure:
 def host_errors() -> Iterator[None]:
     """Turn the JaxRuntimeError of a failed host op inside a jitted function into BackendFailure.
 
-    Wait for the results inside the block (`jax.block_until_ready`), because JAX runs asynchronously.
+    Wait for the results inside the block (`jax.block_until_ready`), because JAX runs
+    asynchronously.
 
     Raises:
-      BackendFailure: with the family_id and the author's error text; the JaxRuntimeError is the cause.
+      BackendFailure: with the family_id and the author's error text; the JaxRuntimeError is the
+        cause.
 
     Example:
       >>> with host_errors():
@@ -214,12 +232,19 @@ def _own_shardings(
     if given is None:
         return None
     mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
-    places = [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in given] if isinstance(given, tuple | list) else []
-    if len(places) != op.output_count or not all(isinstance(place, jax.NamedSharding) for place in places):
+    places = (
+        [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in given]
+        if isinstance(given, tuple | list)
+        else []
+    )
+    if len(places) != op.output_count or not all(
+        isinstance(place, jax.NamedSharding) for place in places
+    ):
         raise InvalidConfig(
             where=f"infer_output_sharding of extension {op.family_id}",
             given=repr(given),
-            needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} outputs, or None",
+            needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} "
+            f"outputs, or None",
             fix="Return [jax.P(...)] with one entry for each output.",
         )
     return places
@@ -235,7 +260,9 @@ def output_shardings(
       InvalidConfig: neither the op nor its lowering determines it.
     """
     with authored(carrier.family_id, "infer_output_sharding"):
-        given = _shardings_over_levels(carrier.batching, functools.partial(_own_shardings, carrier.op), inputs)
+        given = _shardings_over_levels(
+            carrier.batching, functools.partial(_own_shardings, carrier.op), inputs
+        )
     if given is not None:
         return given
     problem, cause = "an op without lowering", None
@@ -262,7 +289,8 @@ def output_shardings(
         where=f"extension {carrier.family_id} on an explicit mesh",
         given=f"{problem}, and no infer_output_sharding",
         needed="known output shardings",
-        fix="Override infer_output_sharding, or call inside jax.shard_map or jax.sharding.auto_axes.",
+        fix="Override infer_output_sharding, or call inside jax.shard_map or "
+        "jax.sharding.auto_axes.",
     ) from cause
 
 
@@ -271,7 +299,9 @@ def _shardings_over_levels(
     fn: Callable[..., list[jax.NamedSharding] | None],
     structs: Sequence[jax.ShapeDtypeStruct],
 ) -> list[jax.NamedSharding] | None:
-    """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs; or None."""
+    """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs;
+    or None.
+    """
     if not levels:
         given = fn(structs)
         return None if given is None else list(given)
@@ -288,9 +318,20 @@ def _shardings_over_levels(
         for struct, axis in zip(structs, axes, strict=True)
     ]
     inner = _shardings_over_levels(levels[1:], fn, element)
-    place = next((p for s, axis in zip(structs, axes, strict=True) if axis is not None and (p := s.sharding.spec[axis])), None)
-    return None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
+    place = next(
+        (
+            p
+            for s, axis in zip(structs, axes, strict=True)
+            if axis is not None and (p := s.sharding.spec[axis])
+        ),
+        None,
+    )
+    return (
+        None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
+    )
 
 
 def _without(sharding: jax.NamedSharding, axis: int) -> jax.NamedSharding:
-    return jax.NamedSharding(sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :]))
+    return jax.NamedSharding(
+        sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :])
+    )

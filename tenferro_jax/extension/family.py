@@ -1,4 +1,6 @@
-"""The family_id: `<package>.<op>.v<major>`, the name of an extension's payload schema and semantics."""
+"""The family_id: `<package>.<op>.v<major>`, the name of an extension's payload schema and
+semantics.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class FamilyId(NamedTuple):
 
 
 def parse_family_id(family_id: object) -> FamilyId:
-    """Read a family_id: split at the last dot, then at the first; the op part may itself contain dots.
+    """Read a family_id: split at the last dot, then at the first; the op part may itself contain
+    dots.
 
     Raises:
       MalformedFamilyId: the text points at the first wrong character.
@@ -48,12 +51,20 @@ def family_of(cls: type) -> str:
 def _parse(family_id: str) -> FamilyId:
     for column, character in enumerate(family_id):
         if not "!" <= character <= "~":
-            problem = "a space" if character.isspace() else "not printable" if character.isascii() else "not ASCII"
+            problem = (
+                "a space"
+                if character.isspace()
+                else "not printable"
+                if character.isascii()
+                else "not ASCII"
+            )
             raise MalformedFamilyId(family_id, column=column, problem=problem)
     prefix, dot, version = family_id.rpartition(".")
     digits = version[1:]
     if not dot or not version.startswith("v") or not digits.isdigit() or len(digits) > 4000:
-        raise MalformedFamilyId(family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits")
+        raise MalformedFamilyId(
+            family_id, column=len(prefix) + len(dot), problem="the last part is not 'v' and digits"
+        )
     if digits != "0" and digits.startswith("0"):
         problem = "the version begins with 0"
         raise MalformedFamilyId(family_id, column=len(prefix) + len(dot) + 1, problem=problem)

@@ -1,4 +1,6 @@
-"""An extension family as a JAX primitive: family_id -> Primitive, made once, with its rules in one fixed order."""
+"""An extension family as a JAX primitive: family_id -> Primitive, made once, with its rules in one
+fixed order.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ from .rules import (
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
 from .scope import LOWERING, authored, inherited, nested_extension, running
 
-# --- the entry point -----------------------------------------------------------------------------------------------
+# --- the entry point ------------------------------------------------------------------------------
 
 
 def apply(
@@ -53,11 +55,14 @@ def apply(
 
     Args:
       op: the op.
-      *arrays: one array for each input: jax or NumPy arrays, tracers; Python numbers and lists are converted.
-      rules: AD rules to use if this call is differentiated, for families whose class has none; they are captured now.
+      *arrays: one array for each input: jax or NumPy arrays, tracers; Python numbers and lists are
+        converted.
+      rules: AD rules to use if this call is differentiated, for families whose class has none; they
+        are captured now.
       runtimes: the kernels and routes that may be used.
 
-    If a call in an AD rule leaves out `rules` or `runtimes`, it uses those of the call that is differentiated.
+    If a call in an AD rule leaves out `rules` or `runtimes`, it uses those of the call that is
+    differentiated.
 
     Returns:
       A tuple with one array for each output.
@@ -66,11 +71,14 @@ def apply(
       InvalidConfig: a wrong number of arrays; a route returned another dtype or shape than
         infer_output_meta; or a call in the lowering of an extension.
       DTypeError: a 64-bit NumPy array while 64-bit types are off.
-      ADRuleError: later, if the call is differentiated and neither the op's class nor `rules` has a rule.
+      ADRuleError: later, if the call is differentiated and neither the op's class nor `rules` has a
+        rule.
       DuplicateRule: later, if the call is differentiated and both have a rule.
-      BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see `host_errors`.
+      BackendFailure: eager_execute raised; inside a user's jit this is a JaxRuntimeError, see
+        `host_errors`.
 
-    Cost: on concrete arrays about 2 us more than a call of an equal jitted function, and 5 us to make a new op object;
+    Cost: on concrete arrays about 2 us more than a call of an equal jitted function, and 5 us to
+    make a new op object;
       nothing at run time inside jit.
 
     Example:
@@ -88,7 +96,9 @@ def apply(
         if inherited.value is not None:
             outer_rules, outer_runtimes = inherited.value
             rules = outer_rules if rules is None else rules
-            runtimes = outer_runtimes if runtimes is None and isinstance(op, ExtensionOp) else runtimes
+            runtimes = (
+                outer_runtimes if runtimes is None and isinstance(op, ExtensionOp) else runtimes
+            )
             with inherited(None):
                 return apply(op, *arrays, rules=rules, runtimes=runtimes)
     if rules is not None and type(rules) is not ExtensionRuleSet:
@@ -98,9 +108,13 @@ def apply(
     carrier = Extension.of(op, NO_RUNTIMES if runtimes is None else runtimes)
     if all(map(_is_plain, arrays)):
         return _eager(carrier)(*arrays)
-    operands = [as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)]
+    operands = [
+        as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
+    ]
     if any(isinstance(a, jax.core.Tracer) for a in operands):
-        return tuple(_bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands)))
+        return tuple(
+            _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
+        )
     _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
     return _eager(carrier)(*operands)
 
@@ -125,9 +139,11 @@ def _bind(
 
 
 def save_families(*family_ids: str) -> Any:
-    """A policy for jax.checkpoint: keep the outputs of these extension families, recompute the rest.
+    """A policy for jax.checkpoint: keep the outputs of these extension families, recompute the
+    rest.
 
-    It affects only calls that are differentiated, because outputs get their names when an AD rule is applied.
+    It affects only calls that are differentiated, because outputs get their names when an AD rule
+    is applied.
 
     Example:
       >>> policy = save_families("tenferro-ext-tropical.einsum.v1")
@@ -140,13 +156,19 @@ def save_families(*family_ids: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _eager(carrier: Extension) -> Callable[..., tuple[jax.Array, ...]]:
-    """The function that runs a carrier on concrete arrays. Rules are not part of the key, because they do not change the result."""
+    """The function that runs a carrier on concrete arrays. Rules are not part of the key, because
+    they do not change the result.
+    """
     op = carrier.op
-    if has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES:  # no other route
+    if (
+        has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES
+    ):  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...] | None:
-        """The outputs; None if the host computes them, so that the author's exception arrives unchanged."""
+        """The outputs; None if the host computes them, so that the author's exception arrives
+        unchanged.
+        """
         return None if _runs_on_host(carrier, arrays) else tuple(_bind(carrier, NO_RULES, arrays))
 
     run.__name__ = run.__qualname__ = carrier.family_id
@@ -169,7 +191,7 @@ def _runs_on_host(carrier: Extension, arrays: Sequence[jax.Array]) -> bool:
     return route_of(carrier, metas, here()).kind is RouteKind.HOST
 
 
-# --- the primitive -------------------------------------------------------------------------------------------------
+# --- the primitive --------------------------------------------------------------------------------
 
 _primitives: dict[str, Any] = {}
 _lock = threading.Lock()
@@ -203,24 +225,38 @@ def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[ja
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:
     site = jax_seam.site_of(ctx)
-    return jax_seam.lower_as_call(ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes)
+    return jax_seam.lower_as_call(
+        ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes
+    )
 
 
-# --- JVP -----------------------------------------------------------------------------------------------------------
+# --- JVP ------------------------------------------------------------------------------------------
 
 
 def _inheriting(rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet) -> Any:
-    """The scope of an AD rule; if there is nothing to inherit, it shares jit's caches with the code around it."""
+    """The scope of an AD rule; if there is nothing to inherit, it shares jit's caches with the code
+    around it.
+    """
     return inherited((rules, runtimes) if len(rules) or runtimes != NO_RUNTIMES else None)
 
 
 def _jax_value(value: object) -> Any:
-    """A value for a rule: NumPy arrays and Python numbers become JAX arrays, so that all of jax.numpy works on them."""
-    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | complex) else value
+    """A value for a rule: NumPy arrays and Python numbers become JAX arrays, so that all of
+    jax.numpy works on them.
+    """
+    return (
+        jnp.asarray(value)
+        if isinstance(value, np.ndarray | np.generic | int | float | complex)
+        else value
+    )
 
 
-def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[TensorMeta]) -> Extension:
-    """The carrier of the rule's differentiable form, whose first outputs have the metas of the op's own."""
+def _differentiable_form(
+    rule: ExtensionAdRule, op: Extension, metas: Sequence[TensorMeta]
+) -> Extension:
+    """The carrier of the rule's differentiable form, whose first outputs have the metas of the op's
+    own.
+    """
     where = f"differentiable_form of extension {op.family_id}"
     with authored(op.family_id, "differentiable_form"):
         form = rule.differentiable_form(op.op)
@@ -239,7 +275,8 @@ def _differentiable_form(rule: ExtensionAdRule, op: Extension, metas: Sequence[T
         raise InvalidConfig(
             where=where,
             given=f"an op with outputs {', '.join(map(str, have)) or 'none'}",
-            needed=f"one whose first outputs are {', '.join(map(str, want))}, the outputs of the op itself",
+            needed=f"one whose first outputs are {', '.join(map(str, want))}, the outputs of the "
+            f"op itself",
             clause="X10.12",
         )
     return carrier
@@ -257,7 +294,8 @@ def _jvp(
         raise ADRuleError(op.family_id, "jvp")
     primals = list(map(_jax_value, primals))
     form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
-    # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot transpose a name.
+    # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot
+    # transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
     with _inheriting(rules, op.runtimes):
@@ -268,12 +306,16 @@ def _jvp(
         )
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
-    require_metas(results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}")
+    require_metas(
+        results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}"
+    )
     kept = list(zip(outs, results, strict=True))[: op.output_count]
-    return [out for out, _ in kept], [jax_seam.zero_tangent(out) if t is None else t for out, t in kept]
+    return [out for out, _ in kept], [
+        jax_seam.zero_tangent(out) if t is None else t for out, t in kept
+    ]
 
 
-# --- transpose -----------------------------------------------------------------------------------------------------
+# --- transpose ------------------------------------------------------------------------------------
 
 
 def _transpose(
@@ -287,7 +329,10 @@ def _transpose(
         raise ADRuleError(op.family_id, "transpose")
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
     given = [_jax_value(jax_seam.none_if_zero(c)) for c in cotangents]
-    inputs = [LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else _jax_value(a) for a, m in zip(args, mask, strict=True)]
+    inputs = [
+        LinearInput(TensorMeta(a.aval.dtype, tuple(a.aval.shape))) if m else _jax_value(a)
+        for a, m in zip(args, mask, strict=True)
+    ]
     results: list[Any] = [None] * len(args)
     if present(given):
         with _inheriting(rules, op.runtimes):
@@ -300,10 +345,13 @@ def _transpose(
         raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
     require_metas(results, wanted, f"transpose_rule of extension {op.family_id}")
-    return [None if not m else jax_seam.zero_cotangent(a) if r is None else r for a, m, r in zip(args, mask, results, strict=True)]
+    return [
+        None if not m else jax_seam.zero_cotangent(a) if r is None else r
+        for a, m, r in zip(args, mask, results, strict=True)
+    ]
 
 
-# --- batching ------------------------------------------------------------------------------------------------------
+# --- batching -------------------------------------------------------------------------------------
 
 
 def _batch(
@@ -334,19 +382,33 @@ def _checked_form(
     mapped: Extension,
     metas: list[TensorMeta],
 ) -> tuple[Extension, Sequence[int]]:
-    """The result of the op's `batched`, which must be of the same family and have the dtypes and shapes of the vmap."""
+    """The result of the op's `batched`, which must be of the same family and have the dtypes and
+    shapes of the vmap.
+    """
     where = f"batched() of extension {op.family_id}"
     needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"
     try:
         form, out_axes = own
         out_axes = [int(axis) for axis in out_axes]
-        if form.family_id != op.family_id or len(out_axes) != op.output_count or any(axis < 0 for axis in out_axes):
+        if (
+            form.family_id != op.family_id
+            or len(out_axes) != op.output_count
+            or any(axis < 0 for axis in out_axes)
+        ):
             raise ValueError("another family, count or axis")
         carrier = Extension.of(form, op.runtimes)
         have = carrier.infer(*metas)
-        moved = tuple(TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :])) for m, i in zip(have, out_axes, strict=True))
+        moved = tuple(
+            TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :]))
+            for m, i in zip(have, out_axes, strict=True)
+        )
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InvalidConfig(where=where, given=f"{own!r}: {error}", needed=needed, fix="Return None to use the vmap of the op.") from error
+        raise InvalidConfig(
+            where=where,
+            given=f"{own!r}: {error}",
+            needed=needed,
+            fix="Return None to use the vmap of the op.",
+        ) from error
     want = mapped.infer(*metas)
     if moved != want:
         raise InvalidConfig(

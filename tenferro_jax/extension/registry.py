@@ -1,6 +1,8 @@
-"""Factories by family_id, and the entry points of installed packages; both are needed only to rebuild ops from bytes.
+"""Factories by family_id, and the entry points of installed packages; both are needed only to
+rebuild ops from bytes.
 
-Running and differentiating use no registry. Packages publish families by entry points in the group "tenferro_jax.extensions".
+Running and differentiating use no registry. Packages publish families by entry points in the group
+"tenferro_jax.extensions".
 """
 
 from __future__ import annotations
@@ -34,11 +36,15 @@ class ExtensionFactory:
 
     def __post_init__(self) -> None:
         if not isinstance(self.op_class, type) or not issubclass(self.op_class, ExtensionOp):
-            raise InvalidConfig(where="registration", given=repr(self.op_class), needed="an ExtensionOp subclass")
+            raise InvalidConfig(
+                where="registration", given=repr(self.op_class), needed="an ExtensionOp subclass"
+            )
 
     @property
     def family_id(self) -> str:
-        """The family of the ops; MalformedFamilyId if the class has none, InvalidConfig if it belongs to another op."""
+        """The family of the ops; MalformedFamilyId if the class has none, InvalidConfig if it
+        belongs to another op.
+        """
         family_id = family_of(self.op_class)
         require_own_family(self.op_class)
         return family_id
@@ -49,11 +55,17 @@ class ExtensionFactory:
         return parse_family_id(self.family_id).version
 
     def instantiate_default(self) -> ExtensionOp | None:
-        """An op for diagnostics, or None if neither the factory nor the fields of the class have defaults."""
+        """An op for diagnostics, or None if neither the factory nor the fields of the class have
+        defaults.
+        """
         fields: dict[str, dataclasses.Field[Any]]
         fields = getattr(self.op_class, "__dataclass_fields__", {})
         missing = dataclasses.MISSING
-        needed = [name for name, f in fields.items() if f.init and f.default is missing and f.default_factory is missing]
+        needed = [
+            name
+            for name, f in fields.items()
+            if f.init and f.default is missing and f.default_factory is missing
+        ]
         return self.op_class() if self.default is None and not needed else self.default
 
     def decode(self, payload: str) -> Any:
@@ -66,7 +78,8 @@ _lock = threading.Lock()
 
 
 def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
-    """Register a family in this process. Only reading files needs it, not running and differentiating.
+    """Register a family in this process. Only reading files needs it, not running and
+    differentiating.
 
     Args:
       family: the class of its ops, or a factory that decodes by hand or has a default.
@@ -122,7 +135,8 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
             where="extension",
             given=f"{family_id}: not registered",
             needed="a registered factory of the family in this process",
-            fix="Have its package register it, as ext_tropical.register() does, at a shell --register ext_tropical:register; "
+            fix="Have its package register it, as ext_tropical.register() does, at a shell "
+            "--register ext_tropical:register; "
             "load_graph(..., trusted=True) finds packages that are installed.",
         )
     return factory
@@ -160,9 +174,9 @@ def is_installed(family_id: str) -> bool:
 def register_installed(family_id: str) -> ExtensionRuleSet:
     """Import the installed package that publishes a family, and let it register.
 
-    An entry point has the name that the family_ids begin with. It refers to a function without arguments that registers
-    the families of the package, may be called more than once, and returns their AD rules or None. No other package is
-    imported.
+    An entry point has the name that the family_ids begin with. It refers to a function without
+    arguments that registers the families of the package, may be called more than once, and returns
+    their AD rules or None. No other package is imported.
 
     Returns:
       The AD rules of the package; an empty set if no installed package publishes the family.
@@ -185,11 +199,14 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
         raise Unsupported(
             where=f"entry point {point.name} = {point.value} in {GROUP}",
             given=given,
-            needed=f"a function that registers the families of {point.name} and returns an ExtensionRuleSet or None",
+            needed=f"a function that registers the families of {point.name} and returns an "
+            f"ExtensionRuleSet or None",
             fix=f"Install another release of {point.name}.",
         ) from cause
     return rules
 
 
 def _points(family_id: str) -> list[importlib.metadata.EntryPoint]:
-    return list(importlib.metadata.entry_points(group=GROUP, name=parse_family_id(family_id).package))
+    return list(
+        importlib.metadata.entry_points(group=GROUP, name=parse_family_id(family_id).package)
+    )

@@ -27,7 +27,9 @@ from .scope import authored
 
 __all__ = ["Route", "RouteKind", "routes"]
 
-ANY_PLATFORM = "any"  # the platform of a function that is written out in standard ops and does not run
+ANY_PLATFORM = (
+    "any"  # the platform of a function that is written out in standard ops and does not run
+)
 
 
 class Route(NamedTuple):
@@ -49,8 +51,11 @@ class Route(NamedTuple):
         return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
 
 
-def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *, lowering_declined: bool = False) -> Route:
-    """The first route that exists and is selected: a kernel for the platform that accepts the call, the lowering, the host form.
+def choose_route(
+    carrier: Extension, site: Site, metas: Sequence[TensorMeta], *, lowering_declined: bool = False
+) -> Route:
+    """The first route that exists and is selected: a kernel for the platform that accepts the call,
+    the lowering, the host form.
 
     Args:
       carrier: the extension, with its runtimes.
@@ -85,7 +90,11 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
     if lowering_declined:
         passed_over += "; its lower_to_standard_ops returned None for these inputs"
-    elsewhere = sorted(known.platform for known in carrier.runtimes if known.family_id == op.family_id and known.platform != site.platform)
+    elsewhere = sorted(
+        known.platform
+        for known in carrier.runtimes
+        if known.family_id == op.family_id and known.platform != site.platform
+    )
     if elsewhere:
         passed_over += f"; its kernels are for {', '.join(elsewhere)}"
     lower = "Lower these inputs too" if lowering_declined else "Override lower_to_standard_ops"
@@ -94,14 +103,18 @@ def choose_route(carrier: Extension, site: Site, metas: Sequence[TensorMeta], *,
     elif site.platform == ANY_PLATFORM:
         needed, fix = "a lowering to standard ops, not kernels or host code", f"{lower}."
     elif site.exporting:
-        needed, fix = "a lowering to standard ops, because kernels and host code cannot be exported", f"{lower}."
+        needed, fix = (
+            "a lowering to standard ops, because kernels and host code cannot be exported",
+            f"{lower}.",
+        )
     else:
         needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
         fix = f"{lower}, or override eager_execute."
     place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
     raise Unsupported(
         where=f"extension {op.family_id}",
-        given=("no lowering to write out" if site.platform == ANY_PLATFORM else place) + passed_over,
+        given=("no lowering to write out" if site.platform == ANY_PLATFORM else place)
+        + passed_over,
         needed=needed,
         fix=fix,
     )
@@ -149,8 +162,12 @@ def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Rou
 
 
 def here() -> Site:
-    """The site of a call outside any program: JAX's current platform, on one device or on the mesh of jax.set_mesh."""
-    return Site(current_platform(), exporting=False, partitioned=spreads(jax.sharding.get_abstract_mesh()))
+    """The site of a call outside any program: JAX's current platform, on one device or on the mesh
+    of jax.set_mesh.
+    """
+    return Site(
+        current_platform(), exporting=False, partitioned=spreads(jax.sharding.get_abstract_mesh())
+    )
 
 
 def current_platform() -> str:
@@ -168,7 +185,8 @@ def routes(
     """The route of every extension that `fn(*args)` calls, in program order, without running it.
 
     Args:
-      fn: a JAX-traceable function; wrap it in jax.grad and the like to see the routes of the derivative.
+      fn: a JAX-traceable function; wrap it in jax.grad and the like to see the routes of the
+        derivative.
       *args: arrays or ShapeDtypeStructs as arguments of fn; their shardings count.
       platform: "cpu", "cuda", "rocm" or "tpu"; by default JAX's current platform.
       exporting: whether to show the routes in an exported program.
@@ -181,18 +199,32 @@ def routes(
       >>> import jax, jax.numpy as jnp
       >>> from ext_tropical import tropical_einsum
       >>> x = jnp.zeros((2, 2))
-      >>> for route in routes(lambda a, b: tropical_einsum("ij,jk->ik", a, b), x, x, platform="cpu"):
+      >>> for route in routes(lambda a, b: tropical_einsum("ij,jk->ik", a, b), x, x,
+      ...     platform="cpu"):
       ...     print(route)
-      tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)
+      tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel \
+declines: one reduction does it)
     """
     if platform is not None:
         require_platforms((platform,), "routes")
     closed = jax.make_jaxpr(fn)(*args)
     jaxpr, _ = open_jaxpr(closed)
-    used = {v for v in (*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)) if not is_literal(v)}  # jit drops the others
-    spread = any(spreads(leaf) for leaf, var in zip(jax.tree.leaves(args), jaxpr.invars, strict=True) if var in used)
+    used = {
+        v
+        for v in (*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars))
+        if not is_literal(v)
+    }  # jit drops the others
+    spread = any(
+        spreads(leaf)
+        for leaf, var in zip(jax.tree.leaves(args), jaxpr.invars, strict=True)
+        if var in used
+    )
     at = here()
-    site = Site(platform or at.platform, exporting, at.partitioned or spread or any(map(spreads, _equations(closed))))
+    site = Site(
+        platform or at.platform,
+        exporting,
+        at.partitioned or spread or any(map(spreads, _equations(closed))),
+    )
     return [
         route_of(carrier, metas, site._replace(partitioned=site.partitioned and not manual))
         for carrier, metas, manual in _calls(closed, manual=False)
@@ -200,7 +232,9 @@ def routes(
 
 
 def extensions_in(closed: ClosedJaxpr) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:
-    """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program order."""
+    """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program
+    order.
+    """
     return ((carrier, metas) for carrier, metas, _ in _calls(closed, manual=False))
 
 
@@ -208,11 +242,17 @@ def _calls(
     closed: ClosedJaxpr,
     manual: bool,
 ) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
-    """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual there."""
+    """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual
+    there.
+    """
     for eqn in open_jaxpr(closed)[0].eqns:
         carrier = eqn.params.get("op")
         if isinstance(carrier, Extension):
-            yield carrier, tuple(TensorMeta(v.aval.dtype, tuple(v.aval.shape)) for v in eqn.invars), manual
+            yield (
+                carrier,
+                tuple(TensorMeta(v.aval.dtype, tuple(v.aval.shape)) for v in eqn.invars),
+                manual,
+            )
         inside = manual_inside(eqn)
         for inner in inner_jaxprs(eqn):
             yield from _calls(inner, manual if inside is None else inside)

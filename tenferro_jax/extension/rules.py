@@ -1,4 +1,5 @@
-"""AD rules of extensions: frozen values in explicit rule sets that travel with each call, and how a rule is run.
+"""AD rules of extensions: frozen values in explicit rule sets that travel with each call, and how a
+rule is run.
 
 The results of a rule are checked. The rule of a mapped op is the mapped rule.
 """
@@ -31,19 +32,22 @@ from .scope import authored
 
 
 class ExtensionAdRule(Sealed):
-    """The AD rule of one family, for an op of another author. It is a frozen value: a `@dataclass(frozen=True)`, or without state.
+    """The AD rule of one family, for an op of another author. It is a frozen value: a
+    `@dataclass(frozen=True)`, or without state.
 
-    Its methods are plain JAX. If they call an extension, `apply(op, ...)` uses the rules and kernels of the call that is
-    differentiated. `require_equal(a, b)` compares sizes, symbolic ones too.
+    Its methods are plain JAX. If they call an extension, `apply(op, ...)` uses the rules and
+    kernels of the call that is differentiated. `require_equal(a, b)` compares sizes, symbolic ones
+    too.
     """
 
     family_id: ClassVar[str]
 
     def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
-        """The op of the same family that runs instead of `op` when it is differentiated: by default `op` itself.
+        """The op of the same family that runs instead of `op` when it is differentiated: by default
+        `op` itself.
 
-        Its first outputs are those of `op`; the others are residuals for `linearize`, which then receives this
-        op and all its outputs.
+        Its first outputs are those of `op`; the others are residuals for `linearize`, which then
+        receives this op and all its outputs.
         """
         return op
 
@@ -63,7 +67,8 @@ class ExtensionAdRule(Sealed):
           tangents: for each input its tangent, or None if it has none (do not make a zero for it).
 
         Returns:
-          For each output of the differentiable form a tangent, None for zero, or NOT_DIFFERENTIABLE.
+          For each output of the differentiable form a tangent, None for zero, or
+          NOT_DIFFERENTIABLE.
         """
         raise ADRuleError(op.family_id, "jvp", fix=f"Override {type(self).__name__}.linearize.")
 
@@ -81,9 +86,12 @@ class ExtensionAdRule(Sealed):
           inputs: for each input its value, or a LinearInput if its cotangent is wanted.
 
         Returns:
-          For each input a cotangent, NOT_DIFFERENTIABLE, or None for zero and for inputs with a value.
+          For each input a cotangent, NOT_DIFFERENTIABLE, or None for zero and for inputs with a
+          value.
         """
-        raise ADRuleError(op.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule.")
+        raise ADRuleError(
+            op.family_id, "transpose", fix=f"Override {type(self).__name__}.transpose_rule."
+        )
 
 
 class _OwnRule(ExtensionAdRule):
@@ -135,7 +143,13 @@ class ExtensionRuleSet(Sealed):
         by_family: dict[str, ExtensionAdRule] = {}
         for rule in rules:
             fix = "Pass instances, ExtensionRuleSet(YourRule())."
-            require_kind(rule, ExtensionAdRule, "ExtensionRuleSet", "instances of ExtensionAdRule subclasses", fix)
+            require_kind(
+                rule,
+                ExtensionAdRule,
+                "ExtensionRuleSet",
+                "instances of ExtensionAdRule subclasses",
+                fix,
+            )
             family_of(type(rule))
             if rule.family_id in by_family:
                 raise DuplicateRule(
@@ -150,7 +164,9 @@ class ExtensionRuleSet(Sealed):
     _by_family: dict[str, ExtensionAdRule]
 
     def _seal(self) -> None:
-        self._set_key((ExtensionRuleSet, frozenset((f, r.typed_key) for f, r in self._by_family.items())))
+        self._set_key(
+            (ExtensionRuleSet, frozenset((f, r.typed_key) for f, r in self._by_family.items()))
+        )
 
     def lookup_rule(self, family_id: str) -> ExtensionAdRule | None:
         """The rule of a family, or None."""
@@ -168,7 +184,8 @@ class ExtensionRuleSet(Sealed):
         if rule is not None:
             raise DuplicateRule(
                 where=f"derivative of extension {op.family_id}",
-                given=f"{type(rule).__name__} in the rule set, and a rule in the class {type(op).__name__}",
+                given=f"{type(rule).__name__} in the rule set, and a rule in the class "
+                f"{type(op).__name__}",
                 needed="one rule for each family",
                 fix="Leave the family out of the rule set.",
             )
@@ -183,12 +200,16 @@ class ExtensionRuleSet(Sealed):
         return ExtensionRuleSet(*self, rule)
 
     def merge(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
-        """A new set with the rules of both; DuplicateRule, and nothing changed, if they share a family."""
+        """A new set with the rules of both; DuplicateRule, and nothing changed, if they share a
+        family.
+        """
         require_rules(other, "ExtensionRuleSet.merge", ExtensionRuleSet)
         return ExtensionRuleSet(*self, *other)
 
     def united(self, other: ExtensionRuleSet) -> ExtensionRuleSet:
-        """Like merge, but equal rules on both sides are no conflict: for graphs with many calls that carry the same rule."""
+        """Like merge, but equal rules on both sides are no conflict: for graphs with many calls
+        that carry the same rule.
+        """
         return ExtensionRuleSet(*self, *(r for r in other if self._by_family.get(r.family_id) != r))
 
     def __iter__(self) -> Iterator[ExtensionAdRule]:
@@ -207,7 +228,14 @@ NO_RULES: Final = ExtensionRuleSet()
 
 def require_rules(rules: object, where: str, kind: Any = ExtensionRuleSet | None) -> None:
     """Refuse a value that is neither None nor an ExtensionRuleSet."""
-    require_kind(rules, kind, where, "an ExtensionRuleSet", "Wrap the rules: ExtensionRuleSet(rule, ...).", "rules")
+    require_kind(
+        rules,
+        kind,
+        where,
+        "an ExtensionRuleSet",
+        "Wrap the rules: ExtensionRuleSet(rule, ...).",
+        "rules",
+    )
 
 
 def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> ADRuleError:
@@ -218,7 +246,8 @@ def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[A
         kind,
         given=f"family_id {family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {index}",
         needed="a slot that has a derivative",
-        fix="Differentiate with respect to other inputs, or stop the gradient of its inputs with jax.lax.stop_gradient.",
+        fix="Differentiate with respect to other inputs, or stop the gradient of its inputs with "
+        "jax.lax.stop_gradient.",
         clause="X10.5",
     )
 
@@ -234,7 +263,9 @@ def present(slots: Sequence[object]) -> tuple[Any, ...]:
 
 
 def _pattern(slots: Sequence[object]) -> list[Any]:
-    """Which slots hold a value, without the values, because the values of a mapped rule must not outlive its trace."""
+    """Which slots hold a value, without the values, because the values of a mapped rule must not
+    outlive its trace.
+    """
     return [slot if absent(slot) else ... for slot in slots]
 
 
@@ -249,23 +280,37 @@ def require_metas(
     wanted: Sequence[tuple[object, tuple[SymDim, ...]] | None],
     where: str,
 ) -> None:
-    """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal; None means that no value is allowed."""
+    """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal; None
+    means that no value is allowed.
+    """
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
         if not absent(result) and not hasattr(result, "dtype"):
-            raise InvalidConfig(where=f"{where}, entry {i}", given=f"{result!r}", needed="an array, None or NOT_DIFFERENTIABLE")
-        if not absent(result) and (want is None or (result.dtype, tuple(result.shape)) != tuple(want)):
+            raise InvalidConfig(
+                where=f"{where}, entry {i}",
+                given=f"{result!r}",
+                needed="an array, None or NOT_DIFFERENTIABLE",
+            )
+        if not absent(result) and (
+            want is None or (result.dtype, tuple(result.shape)) != tuple(want)
+        ):
             raise InvalidConfig(
                 where=f"{where}, entry {i}",
                 given=str(TensorMeta(result.dtype, tuple(result.shape))),
-                needed="None, because its primal has no tangents" if want is None else f"{TensorMeta(*want)}, as its primal",
+                needed="None, because its primal has no tangents"
+                if want is None
+                else f"{TensorMeta(*want)}, as its primal",
                 clause="X10.8",
             )
 
 
 def _rule(family_id: str, name: str) -> AbstractContextManager[None]:
-    """Runs a method of an AD rule; a graph that is recorded keeps the equalities that the rule requires."""
+    """Runs a method of an AD rule; a graph that is recorded keeps the equalities that the rule
+    requires.
+    """
     graph = graph_assumptions.value
-    return authored(family_id, name, None if graph is None else lambda *assumed: graph.append(assumed))
+    return authored(
+        family_id, name, None if graph is None else lambda *assumed: graph.append(assumed)
+    )
 
 
 def linearize(
@@ -294,7 +339,9 @@ def linearize(
         return present(results)
 
     axes = tuple(axis for axis, t in zip(level.in_axes, tangents, strict=True) if t is not None)
-    mapped = level.vmap(one, in_axes=(level.in_axes, 0, axes))(tuple(primals), tuple(outs), present(tangents))
+    mapped = level.vmap(one, in_axes=(level.in_axes, 0, axes))(
+        tuple(primals), tuple(outs), present(tangents)
+    )
     return _restored(pattern, mapped)
 
 
@@ -305,7 +352,9 @@ def transposed(
     cotangents: Sequence[jax.Array | None],
     inputs: Sequence[jax.Array | LinearInput],
 ) -> list[Any]:
-    """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums over it."""
+    """The rule's cotangents, mapped over the batch levels; an input that a level does not map sums
+    over it.
+    """
     mask = tuple(isinstance(x, LinearInput) for x in inputs)
     if not levels:
         with _rule(op.family_id, "transpose_rule"):
@@ -318,13 +367,17 @@ def transposed(
 
     def one(given: tuple[jax.Array, ...], known: tuple[jax.Array, ...]) -> tuple[Any, ...]:
         values = iter(known)
-        element = [LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)]
+        element = [
+            LinearInput(meta) if m else next(values) for meta, m in zip(metas, mask, strict=True)
+        ]
         results = transposed(rule, op, rest, _restored(cotangents, given), element)
         pattern[:] = _pattern(results)
         return present(results)
 
     known = [(x, axis) for x, axis, m in zip(inputs, level.in_axes, mask, strict=True) if not m]
-    mapped = level.vmap(one, in_axes=(0, tuple(axis for _, axis in known)))(present(cotangents), tuple(x for x, _ in known))
+    mapped = level.vmap(one, in_axes=(0, tuple(axis for _, axis in known)))(
+        present(cotangents), tuple(x for x, _ in known)
+    )
     return [
         r if absent(r) else r.sum(0) if axis is None else jnp.moveaxis(r, 0, axis)
         for r, axis in zip(_restored(pattern, mapped), level.in_axes, strict=True)

@@ -26,10 +26,10 @@ class Kernel(NamedTuple):
     Attributes:
       family_id: the family.
       platform: "cpu", "cuda", "rocm" or "tpu".
-      run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain JAX. Kernels are compared
-        by the identity of this function, so make it only once.
-      declines: function(op, *metas) -> why the kernel declines this call, or "" if it does not. If the op is mapped, the
-        metas are those of one element. None: the kernel accepts every call.
+      run: function(op, *arrays) -> a sequence of outputs, JAX-traceable: jax.ffi, Pallas, or plain
+        JAX. Kernels are compared by the identity of this function, so make it only once.
+      declines: function(op, *metas) -> why the kernel declines this call, or "" if it does not. If
+        the op is mapped, the metas are those of one element. None: the kernel accepts every call.
     """
 
     family_id: str
@@ -42,20 +42,24 @@ class Kernel(NamedTuple):
 
 
 class ExtensionRuntimeSet(Sealed):
-    """An immutable set of kernels, at most one for a family and platform, with the routes that may be taken.
+    """An immutable set of kernels, at most one for a family and platform, with the routes that may
+    be taken.
 
-    It is passed with a call, `apply(op, *arrays, runtimes=...)`, and is part of the key of an executable.
+    It is passed with a call, `apply(op, *arrays, runtimes=...)`, and is part of the key of an
+    executable.
 
     Args:
       *kernels: `Kernel` values.
 
     Raises:
       ExtensionRegistryError: two kernels for one family and platform.
-      MalformedFamilyId, InvalidConfig: a malformed family_id, an unknown platform, a kernel that cannot be called.
+      MalformedFamilyId, InvalidConfig: a malformed family_id, an unknown platform, a kernel that
+        cannot be called.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> runtimes = ExtensionRuntimeSet(Kernel("docs-example.sine.v1", "cpu", lambda op, x: (jnp.sin(x),)))
+      >>> runtimes = ExtensionRuntimeSet(Kernel("docs-example.sine.v1", "cpu", lambda op,
+      ...     x: (jnp.sin(x),)))
       >>> runtimes.lookup_kernel("docs-example.sine.v1", "cuda") is None
       True
       >>> runtimes.only(RouteKind.LOWERING)
@@ -85,7 +89,14 @@ class ExtensionRuntimeSet(Sealed):
 
     def _seal(self) -> None:
         places = tuple(sorted(self._by_place))
-        self._set_key((ExtensionRuntimeSet, places, tuple(self._by_place[place][2:] for place in places), self.routes))
+        self._set_key(
+            (
+                ExtensionRuntimeSet,
+                places,
+                tuple(self._by_place[place][2:] for place in places),
+                self.routes,
+            )
+        )
 
     def _with(self, kernels: Iterator[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
         made = object.__new__(ExtensionRuntimeSet)
@@ -97,7 +108,9 @@ class ExtensionRuntimeSet(Sealed):
         return self._by_place.get((family_id, platform))
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
-        """A new set with the kernels of both and the routes selected in both; it is an error if they share a family and platform."""
+        """A new set with the kernels of both and the routes selected in both; it is an error if
+        they share a family and platform.
+        """
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
         return self._with(iter((*self, *other)), self.routes & other.routes)
 
@@ -122,14 +135,21 @@ class ExtensionRuntimeSet(Sealed):
         return len(self._by_place)
 
     def __repr__(self) -> str:
-        kernels = ", ".join(f"{family_id} on {platform}" for family_id, platform in sorted(self._by_place))
+        kernels = ", ".join(
+            f"{family_id} on {platform}" for family_id, platform in sorted(self._by_place)
+        )
         chosen = [route.value for route in RouteKind if route in self.routes]
-        return f"ExtensionRuntimeSet({kernels}{'' if len(chosen) == len(RouteKind) else '; only ' + ', '.join(chosen)})"
+        only = "" if len(chosen) == len(RouteKind) else f"; only {', '.join(chosen)}"
+        return f"ExtensionRuntimeSet({kernels}{only})"
 
 
 def _place(kernel: Kernel) -> tuple[str, str]:
     """(family_id, platform) of a kernel, checked."""
-    functions = () if not isinstance(kernel, Kernel) else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
+    functions = (
+        ()
+        if not isinstance(kernel, Kernel)
+        else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
+    )
     if not functions or not all(callable(f) and isinstance(f, Hashable) for f in functions):
         raise InvalidConfig(
             where="ExtensionRuntimeSet",

@@ -1,4 +1,6 @@
-"""The method of an author that runs now: its name for errors, its compared sizes for guards, and what its calls inherit."""
+"""The method of an author that runs now: its name for errors, its compared sizes for guards, and
+what its calls inherit.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,21 @@ class Method(NamedTuple):
         return f"{self.name} of extension {self.family_id}"
 
 
-running: contextvars.ContextVar[Method | None] = contextvars.ContextVar("method of an author", default=None)
+running: contextvars.ContextVar[Method | None] = contextvars.ContextVar(
+    "method of an author", default=None
+)
 
 inherited = jax.make_user_context(None)
-"""In an AD rule, the rules and runtimes of the call that it differentiates, as a pair. They are part of the key of jit's
-caches, so that a function traced in one rule is not reused in another."""
+"""In an AD rule, the rules and runtimes of the call that it differentiates, as a pair. They are
+part of the key of jit's caches, so that a function traced in one rule is not reused in another."""
 
 
 def require_equal(a: SymDim, b: SymDim) -> None:
-    """Require that two dimensions are equal, in `infer_output_meta` and in AD rules; they may be symbolic.
+    """Require that two dimensions are equal, in `infer_output_meta` and in AD rules; they may be
+    symbolic.
 
-    If JAX cannot decide whether they are equal, a graph that is being recorded keeps the equality as a guard, which is
-    checked when the graph is bound to sizes.
+    If JAX cannot decide whether they are equal, a graph that is being recorded keeps the equality
+    as a guard, which is checked when the graph is bound to sizes.
 
     Args:
       a: a size, an int or a symbolic dimension.
@@ -62,7 +67,8 @@ def require_equal(a: SymDim, b: SymDim) -> None:
       >>> require_equal(3, 4)
       Traceback (most recent call last):
       ...
-      tenferro_jax.errors.ShapeError: require_equal: given dimensions 3 and 4; needed equal dimensions.
+      tenferro_jax.errors.ShapeError: require_equal: given dimensions 3 and 4; needed equal \
+dimensions.
     """
     method = running.get()
     where = "require_equal" if method is None else str(method)
@@ -74,7 +80,9 @@ def require_equal(a: SymDim, b: SymDim) -> None:
 
 @contextlib.contextmanager
 def authored(family_id: str, name: str, assume: Assume | None = None) -> Iterator[None]:
-    """Runs the author's code: an exception passes as it is, with a note that names the method and the family."""
+    """Runs the author's code: an exception passes as it is, with a note that names the method and
+    the family.
+    """
     method = Method(family_id, name, assume)
     token = running.set(method)
     try:

@@ -86,7 +86,11 @@ class GraphBuilder:
           ShapeError: a size that is neither symbolic nor a non-negative integer.
           DTypeError: a 64-bit array or spec while 64-bit types are off.
         """
-        if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or getattr(spec.dtype, "hasobject", False):
+        if (
+            not hasattr(spec, "dtype")
+            or not hasattr(spec, "shape")
+            or getattr(spec.dtype, "hasobject", False)
+        ):
             raise InvalidConfig(
                 where="GraphBuilder.input",
                 given=repr(spec),
@@ -96,7 +100,10 @@ class GraphBuilder:
         require_x64(spec, f"graph input {len(self._inputs)}")
         meta = meta_of(spec)
         for size in meta.shape:
-            if not (jax_seam.is_symbolic_dim(size) or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)):
+            if not (
+                jax_seam.is_symbolic_dim(size)
+                or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)
+            ):
                 raise ShapeError(
                     where=f"graph input {len(self._inputs)}",
                     given=str(meta),
@@ -107,10 +114,15 @@ class GraphBuilder:
         return value
 
     def constant(self, array: object) -> Value:
-        """A concrete array as a value; equal arrays become one value. Random keys are kept as their data and wrapped at use."""
+        """A concrete array as a value; equal arrays become one value. Random keys are kept as their
+        data and wrapped at use.
+        """
         operand = as_operand(array, "graph constant")
         if is_key(operand.dtype):
-            return self.add(RandomWrap(str(jax.random.key_impl(operand))), np.asarray(jax.random.key_data(operand)))[0]
+            return self.add(
+                RandomWrap(str(jax.random.key_impl(operand))),
+                np.asarray(jax.random.key_data(operand)),
+            )[0]
         array = np.asarray(operand)
         return self.add(Constant(array), metas=[TensorMeta(array.dtype, array.shape)])[0]
 
@@ -127,8 +139,9 @@ class GraphBuilder:
           op: a standard op, an extension op or its carrier.
           *values: Values of this builder, or concrete arrays.
           rules: AD rules for an extension.
-          metas: dtype and shape of each output, if the caller knows them; None: they are inferred. An
-            extension or an op with graphs in its payload is inferred in any case, because it may assume equal sizes.
+          metas: dtype and shape of each output, if the caller knows them; None: they are inferred.
+            An extension or an op with graphs in its payload is inferred in any case, because it may
+            assume equal sizes.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses, or a value of another builder.
@@ -186,14 +199,19 @@ class GraphBuilder:
         """Record a JAX function of arrays.
 
         Raises:
-          Unsupported: the function uses a primitive that no standard op covers; the text names the primitive and its source line.
+          Unsupported: the function uses a primitive that no standard op covers; the text names the
+            primitive and its source line.
         """
-        require_kind(fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass the function first.")
+        require_kind(
+            fn, Callable, "GraphBuilder.inline", "a function of arrays", "Pass the function first."
+        )
         inputs = [v if isinstance(v, Value) else self.constant(v) for v in values]
         symbolic = any(jax_seam.is_symbolic_dim(d) for v in inputs for d in v.meta.shape)
         assumed = jax_seam.Assumptions()
         with jax_seam.graph_assumptions(assumed) if symbolic else contextlib.nullcontext():
-            closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(*(struct(v.meta) for v in inputs))
+            closed, out_shape = jax.make_jaxpr(fn, return_shape=True)(
+                *(struct(v.meta) for v in inputs)
+            )
         self._assumed.extend(itertools.starmap(Guard, assumed))
         return jax.tree.unflatten(jax.tree.structure(out_shape), Reader(self).read(closed, inputs))
 
@@ -220,7 +238,9 @@ class GraphBuilder:
         in_tree: jax.tree_util.PyTreeDef | None = None,
         out_tree: jax.tree_util.PyTreeDef | None = None,
     ) -> Graph:
-        """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left out."""
+        """The graph that computes `outputs` from the inputs, in canonical form; dead nodes are left
+        out.
+        """
         if isinstance(outputs, Value):
             raise InvalidConfig(
                 where="GraphBuilder.build",
@@ -229,7 +249,10 @@ class GraphBuilder:
                 fix="Write build([value]).",
             )
         self._require_own(outputs, "GraphBuilder.build")
-        for name, tree, count in (("in_tree", in_tree, len(self._inputs)), ("out_tree", out_tree, len(outputs))):
+        for name, tree, count in (
+            ("in_tree", in_tree, len(self._inputs)),
+            ("out_tree", out_tree, len(outputs)),
+        ):
             if tree is not None and getattr(tree, "num_leaves", None) != count:
                 raise InvalidConfig(
                     where=f"GraphBuilder.build, {name}",
@@ -252,7 +275,18 @@ class GraphBuilder:
                 number[first] = len(metas)
                 metas.append(self._metas[first])
                 first += 1
-        guards = [*self._assumed, *(guard for index in sorted(order) for guard in self._guards.get(index, ()))]
+        guards = [
+            *self._assumed,
+            *(guard for index in sorted(order) for guard in self._guards.get(index, ())),
+        ]
         return Graph(
-            metas, len(self._inputs), nodes, [number[v.index] for v in outputs], in_tree, out_tree, self.rules, self.lost_rules, guards
+            metas,
+            len(self._inputs),
+            nodes,
+            [number[v.index] for v in outputs],
+            in_tree,
+            out_tree,
+            self.rules,
+            self.lost_rules,
+            guards,
         )

@@ -1,4 +1,6 @@
-"""A graph as an SVG picture, made without other packages; readable on light and dark backgrounds."""
+"""A graph as an SVG picture, made without other packages; readable on light and dark
+backgrounds.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,13 @@ _KINDS = {
     "Control flow": "control",
 }
 _KIND_OF = {op: _KINDS.get(title, "elementwise") for title, ops in ROOMS.items() for op in ops}
-_SEEN = ("shape", "dtype", "value", "accumulation_dtype", "index_dtype")  # fields that the output's type or the chip shows
+_SEEN = (
+    "shape",
+    "dtype",
+    "value",
+    "accumulation_dtype",
+    "index_dtype",
+)  # fields that the output's type or the chip shows
 _LINE, _TITLE_SIZE, _DETAIL_SIZE, _CHIP_SIZE = "#7c8796", 13.0, 11.0, 10.5
 _MARGIN, _PADDING = 12.0, 10.0
 
@@ -67,7 +75,8 @@ class Box(NamedTuple):
     """The box of an input, an op or an output.
 
     Attributes:
-      kind: "input", "output", "constant", "extension", or another kind of op; it decides the colours.
+      kind: "input", "output", "constant", "extension", or another kind of op; it decides the
+        colours.
       texts: the lines, the name first.
       tooltip: the full text.
       reads: the numbers of the earlier boxes whose arrows lead here.
@@ -90,7 +99,9 @@ class Box(NamedTuple):
     def size(self) -> Point:
         """Width and height."""
         width = max(_text_width(*line) for line in self.lines) + 2 * _PADDING
-        return width, sum(size * 1.35 for _, size, _ in self.lines) + (6.0 if self.kind == "constant" else 12.0)
+        return width, sum(size * 1.35 for _, size, _ in self.lines) + (
+            6.0 if self.kind == "constant" else 12.0
+        )
 
 
 def graph_svg(graph: Graph) -> str:
@@ -164,7 +175,11 @@ def _boxes(graph: Graph) -> list[Box]:
 
 def kind_of(op: StdTensorOp) -> str:
     """The kind of box for an op."""
-    return "extension" if isinstance(op, Extension | MissingExtension) else _KIND_OF.get(type(op), "other")
+    return (
+        "extension"
+        if isinstance(op, Extension | MissingExtension)
+        else _KIND_OF.get(type(op), "other")
+    )
 
 
 def title_of(op: StdTensorOp) -> str:
@@ -176,27 +191,49 @@ def _box(node: Node, metas: Sequence[TensorMeta], outs: Sequence[int]) -> Box:
     types = [str(metas[i]) for i in outs]
     left, right = (", ".join(f"%{i}" for i in values) for values in (outs, node.inputs))
     tooltip = f"{left} = {op_text(node.op)}({right}) : {', '.join(types)}"
-    payload = "not registered" if isinstance(node.op, MissingExtension) else _payload(getattr(node.op, "op", node.op))
+    payload = (
+        "not registered"
+        if isinstance(node.op, MissingExtension)
+        else _payload(getattr(node.op, "op", node.op))
+    )
     sizes = [f"{name}: {len(body.nodes):,} nodes" for name, body in named_bodies(node.op)]
     shown = ", ".join(types if len(types) <= 3 else [*types[:2], f"... ({len(types)})"])
-    return Box(kind_of(node.op), [title_of(node.op), *filter(None, [payload]), *sizes, shown], tooltip)
+    return Box(
+        kind_of(node.op), [title_of(node.op), *filter(None, [payload]), *sizes, shown], tooltip
+    )
 
 
 def _payload(op: StdTensorOp) -> str:
-    """The fields that distinguish this op from others of its class: not the default, and not visible in the output's type."""
+    """The fields that distinguish this op from others of its class: not the default, and not
+    visible in the output's type.
+    """
     if isinstance(op, DotGeneral):
-        batch = f", batch {_axes(op.lhs_batch)} \u00b7 {_axes(op.rhs_batch)}" if op.lhs_batch else ""
+        batch = (
+            f", batch {_axes(op.lhs_batch)} \u00b7 {_axes(op.rhs_batch)}" if op.lhs_batch else ""
+        )
         return f"contract {_axes(op.lhs_contracting)} \u00b7 {_axes(op.rhs_contracting)}{batch}"
     if not dataclasses.is_dataclass(op):
         return ""
     shown = []
-    fields = [field for field in dataclasses.fields(op) if type(op) not in ROOMS["Indexing"] or field.name in ("sizes", "slice_sizes")]
+    fields = [
+        field
+        for field in dataclasses.fields(op)
+        if type(op) not in ROOMS["Indexing"] or field.name in ("sizes", "slice_sizes")
+    ]
     for field in fields:
         value = getattr(op, field.name)
-        plain = field.name not in _SEEN and not hasattr(value, "input_metas") and not (type(value) is tuple and not value)
+        plain = (
+            field.name not in _SEEN
+            and not hasattr(value, "input_metas")
+            and not (type(value) is tuple and not value)
+        )
         if plain and value is not field.default:
             text = value_text(value)
-            shown.append(text if isinstance(value, enum.Enum | str) or len(fields) == 1 else f"{field.name} {text}")
+            shown.append(
+                text
+                if isinstance(value, enum.Enum | str) or len(fields) == 1
+                else f"{field.name} {text}"
+            )
     return _short(", ".join(shown), 40)
 
 
@@ -231,20 +268,25 @@ def _document(boxes: Sequence[Box], count: int) -> str:
     width = max(wide, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
     height = tall + 2 * _MARGIN + 22
     arrows = []
-    for (source, target), (*points, (x, y)) in routes.items():  # an arrow for each argument, in their order
+    for (source, target), (
+        *points,
+        (x, y),
+    ) in routes.items():  # an arrow for each argument, in their order
         sources = boxes[target].reads
         port = ((sources.index(source) + 0.5) / len(sources) - 0.5) * boxes[target].size[0] * 0.8
         arrows.append([*points, (x + port, y)])
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     note = f'x="{width / 2:.1f}" y="{height - 10:.1f}" font-size="{_DETAIL_SIZE}" fill="{_LINE}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="Inter, Helvetica Neue, Helvetica, Arial, sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="Inter, Helvetica '
+        f'Neue, Helvetica, Arial, sans-serif">',
         f"<title>graph of {caption}</title>",
         f'<g transform="translate({(width - wide) / 2:.1f} {_MARGIN:.1f})">',
         f'<g fill="none" stroke="{_LINE}" stroke-width="1.3">',
         *(f'<path d="{_curve(arrow)}"/>' for arrow in arrows),
         "</g>",
-        f'<path fill="{_LINE}" d="{"".join(f"M{x:.1f} {y - 0.5:.1f}l-3.6 -7h7.2z" for *_, (x, y) in arrows)}"/>',
+        f'<path fill="{_LINE}" '
+        f'd="{"".join(f"M{x:.1f} {y - 0.5:.1f}l-3.6 -7h7.2z" for *_, (x, y) in arrows)}"/>',
         *(part for box, at in zip(boxes, places, strict=True) for part in _drawn(box, *at)),
         "</g>",
         f'<text {note} text-anchor="middle">{caption}</text>',
@@ -257,21 +299,30 @@ def _text_width(text: str, size: float, weight: str) -> float:
     """A little more than the width of the text in the requested fonts."""
     narrow = sum(c in "ijltf.,:;'|()[]! " for c in text)
     wide = sum(c.isupper() or c in "mwMW%@" for c in text)
-    return size * (0.6 * (len(text) - narrow - wide) + 0.36 * narrow + 0.78 * wide) * (1.06 if weight == "600" else 1.0)
+    return (
+        size
+        * (0.6 * (len(text) - narrow - wide) + 0.36 * narrow + 0.78 * wide)
+        * (1.06 if weight == "600" else 1.0)
+    )
 
 
 def _drawn(box: Box, x: float, y: float) -> list[str]:
     (fill, border, colour), (width, height) = LOOKS[box.kind], box.size
     stroke = 2.2 if box.kind == "extension" else 1.2
     radius = height / 2 if box.kind in ("input", "output") and height < 30 else 7
-    rect = f'x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:.0f}"'
+    rect = (
+        f'x="{x - width / 2:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+        f'rx="{radius:.0f}"'
+    )
     colours = f'fill="{fill}" stroke="{border}" stroke-width="{stroke}"'
     parts = ["<g>", f"<title>{_escaped(box.tooltip)}</title>", f"<rect {rect} {colours}/>"]
     baseline = y + (2.0 if box.kind == "constant" else 5.0)
     for line, size, weight in box.lines:
         baseline += size * 1.35
         style = f'font-size="{size}" font-weight="{weight}" fill="{colour}" text-anchor="middle"'
-        parts.append(f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{_escaped(line)}</text>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{baseline - size * 0.25:.1f}" {style}>{_escaped(line)}</text>'
+        )
     return [*parts, "</g>"]
 
 

@@ -1,8 +1,8 @@
 """The graph: flat, immutable, in canonical order, and independent of how it runs.
 
-Values are numbered: first the inputs, then the outputs of each node in turn. Nodes are in depth-first order from the
-outputs, and every node is reachable, so that equality, hash and text depend on the computation and not on how the
-graph was made.
+Values are numbered: first the inputs, then the outputs of each node in turn. Nodes are in
+depth-first order from the outputs, and every node is reachable, so that equality, hash and text
+depend on the computation and not on how the graph was made.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Graph(Sealed):
       in_tree, out_tree: the nesting of inputs and outputs; the input tree is a tuple of
         arguments, the last of which is the dict of the keyword arguments, if there are any.
       rules: AD rules of the extensions in the graph. Not part of equality, hash or text.
-      lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the graph is refused.
-        Not part of equality, hash or text.
-      guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and before anything runs.
-        Part of equality and hash, except for the text about their origin.
+      lost_rules: names of functions whose custom_jvp or custom_vjp was inlined: differentiating the
+        graph is refused. Not part of equality, hash or text.
+      guards: equalities of symbolic sizes that inference assumed, checked when sizes are known and
+        before anything runs. Part of equality and hash, except for the text about their origin.
     """
 
     metas: tuple[TensorMeta, ...]
@@ -80,7 +80,9 @@ class Graph(Sealed):
     rules: ExtensionRuleSet
     lost_rules: tuple[str, ...]
     guards: tuple[Guard, ...]
-    lowered: Callable[[Graph], Graph]  # a method that trace/lowered.py adds, because tracing is a higher layer
+    lowered: Callable[
+        [Graph], Graph
+    ]  # a method that trace/lowered.py adds, because tracing is a higher layer
 
     def __init__(
         self,
@@ -111,7 +113,18 @@ class Graph(Sealed):
     def _seal(self) -> None:
         static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))
         guarded = tuple(map(str, self.guards))
-        self._set_key((Graph, self.input_metas, self.nodes, self.outputs, self.in_tree, self.out_tree, guarded, *static))
+        self._set_key(
+            (
+                Graph,
+                self.input_metas,
+                self.nodes,
+                self.outputs,
+                self.in_tree,
+                self.out_tree,
+                guarded,
+                *static,
+            )
+        )
 
     @property
     def input_metas(self) -> tuple[TensorMeta, ...]:
@@ -120,7 +133,9 @@ class Graph(Sealed):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The name of each input in errors and pictures: its path in the arguments, such as "args[0]['w']"."""
+        """The name of each input in errors and pictures: its path in the arguments, such as
+        "args[0]['w']".
+        """
         return tuple(leaf_names(self.in_tree, "args"))
 
     @property
@@ -146,7 +161,10 @@ class Graph(Sealed):
     def steps(self) -> Iterator[tuple[Node, range]]:
         """Every node with the numbers of its outputs."""
         ends = (*(n.first_output for n in self.nodes), len(self.metas))
-        return ((node, range(node.first_output, end)) for node, end in zip(self.nodes, ends[1:], strict=False))
+        return (
+            (node, range(node.first_output, end))
+            for node, end in zip(self.nodes, ends[1:], strict=False)
+        )
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
@@ -160,10 +178,25 @@ class Graph(Sealed):
                     found.extend(body.extensions)
         return tuple(found)
 
-    def map_ops(self, change: Callable[[StdTensorOp], StdTensorOp], metas: Sequence[TensorMeta], rules: ExtensionRuleSet) -> Graph:
+    def map_ops(
+        self,
+        change: Callable[[StdTensorOp], StdTensorOp],
+        metas: Sequence[TensorMeta],
+        rules: ExtensionRuleSet,
+    ) -> Graph:
         """The same wiring with other ops, metas and rules."""
         nodes = [Node(change(n.op), n.inputs, n.first_output) for n in self.nodes]
-        return Graph(metas, self.input_count, nodes, self.outputs, self.in_tree, self.out_tree, rules, self.lost_rules, self.guards)
+        return Graph(
+            metas,
+            self.input_count,
+            nodes,
+            self.outputs,
+            self.in_tree,
+            self.out_tree,
+            rules,
+            self.lost_rules,
+            self.guards,
+        )
 
     def map_leaves(self, change: Callable[[object], object]) -> Graph:
         """The graph with every payload leaf and every dimension replaced through `change`."""
@@ -173,30 +206,50 @@ class Graph(Sealed):
 
     def with_rules(self, rules: ExtensionRuleSet) -> Graph:
         """The same graph with other AD rules, control-flow bodies included."""
-        return self.map_ops(lambda op: map_bodies(op, lambda body: body.with_rules(rules)), self.metas, rules)
+        return self.map_ops(
+            lambda op: map_bodies(op, lambda body: body.with_rules(rules)), self.metas, rules
+        )
 
     def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Graph:
         """The same graph with other runtimes for its extensions, control-flow bodies included."""
 
         def changed(op: StdTensorOp) -> StdTensorOp:
-            return op.with_runtimes(runtimes) if isinstance(op, Extension) else map_bodies(op, lambda body: body.with_runtimes(runtimes))
+            return (
+                op.with_runtimes(runtimes)
+                if isinstance(op, Extension)
+                else map_bodies(op, lambda body: body.with_runtimes(runtimes))
+            )
 
         return self.map_ops(changed, self.metas, self.rules)
 
     def with_guards(self, guards: Iterable[Guard]) -> Graph:
         """The same graph with other guards."""
         return Graph(
-            self.metas, self.input_count, self.nodes, self.outputs, self.in_tree, self.out_tree, self.rules, self.lost_rules, guards
+            self.metas,
+            self.input_count,
+            self.nodes,
+            self.outputs,
+            self.in_tree,
+            self.out_tree,
+            self.rules,
+            self.lost_rules,
+            guards,
         )
 
     def unified(self) -> Graph:
-        """The graph with its guards made true: if one side of a guard is a symbol, the other side replaces it.
+        """The graph with its guards made true: if one side of a guard is a symbol, the other side
+        replaces it.
 
         Other undecided equalities, such as of two products of symbols, stay guards.
         """
         graph = self
         while True:
-            symbols = {str(d): d for m in graph.input_metas for d in m.shape if is_symbolic_dim(d) and str(d).isidentifier()}
+            symbols = {
+                str(d): d
+                for m in graph.input_metas
+                for d in m.shape
+                if is_symbolic_dim(d) and str(d).isidentifier()
+            }
             found = next(filter(None, (_solved(guard, symbols) for guard in graph.guards)), None)
             if found is None:
                 return graph
@@ -205,7 +258,9 @@ class Graph(Sealed):
     # --- what it looks like, and what it is ---
 
     def text(self, *, expand: bool = False) -> str:
-        """One line for each node; `expand` also writes the bodies of control flow, below their op."""
+        """One line for each node; `expand` also writes the bodies of control flow, below
+        their op.
+        """
         return graph_text(self, expand=expand)
 
     def __str__(self) -> str:
@@ -215,7 +270,8 @@ class Graph(Sealed):
         return graph_text(self, abbreviate=True)
 
     def svg(self) -> str:
-        """A picture of a small graph: boxes are coloured by kind and have the full text as tooltip. Notebooks show it automatically.
+        """A picture of a small graph: boxes are coloured by kind and have the full text as tooltip.
+        Notebooks show it automatically.
 
         Raises:
           InvalidConfig: the graph has more than 60 nodes.
@@ -230,14 +286,18 @@ class Graph(Sealed):
         return graph_dot(self)
 
     def model_explorer(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph, of any size, into a JSON file for Google's Model Explorer: `model-explorer graph.json`."""
+        """Write the graph, of any size, into a JSON file for Google's Model Explorer:
+        `model-explorer graph.json`.
+        """
         pathlib.Path(path).write_text(json.dumps(model_explorer_collection(self)))
 
     def canonical_bytes(self) -> bytes:
-        """The content that equality compares, as bytes that are the same in every process and on every machine.
+        """The content that equality compares, as bytes that are the same in every process and on
+        every machine.
 
-        Graphs are equal if and only if their bytes are, with two exceptions: symbols of two calls of
-        `jax.export.symbolic_shape` are never equal, though their text is; kernels are written by name but compared as objects.
+        Graphs are equal if and only if their bytes are, with two exceptions: symbols of two calls
+        of `jax.export.symbolic_shape` are never equal, though their text is; kernels are written by
+        name but compared as objects.
         """
         return canonical_bytes(self)
 
@@ -257,7 +317,8 @@ class Graph(Sealed):
           ShapeError: a guard does not hold at these sizes; or the sizes are symbolic and a guard
             cannot be decided.
           DTypeError: the graph has 64-bit values while 64-bit types are off.
-          Unsupported: later, if an input has a tangent and a custom derivative was inlined (`lost_rules`).
+          Unsupported: later, if an input has a tangent and a custom derivative was inlined
+            (`lost_rules`).
         """
         if len(arrays) != self.input_count:
             raise InvalidConfig(
@@ -276,25 +337,36 @@ class Graph(Sealed):
             values = list(map(_not_to_be_differentiated(self.lost_rules), values))
         for node in graph.nodes:
             inputs = [values[i] for i in node.inputs]
-            values.extend(apply(node.op, *inputs, rules=self.rules) if isinstance(node.op, Extension) else call(node.op, inputs))
+            values.extend(
+                apply(node.op, *inputs, rules=self.rules)
+                if isinstance(node.op, Extension)
+                else call(node.op, inputs)
+            )
         return tuple(values[i] for i in self.outputs)
 
     def bound_metas(self, given: Sequence[TensorMeta]) -> Graph:
-        """The graph with its symbols replaced by the sizes in `given`, which are checked against the declared inputs."""
+        """The graph with its symbols replaced by the sizes in `given`, which are checked against
+        the declared inputs.
+        """
         if self.input_metas == tuple(given):
             return self
-        sizes = solve_sizes(self.input_metas, given, [f"graph input {name}" for name in self.input_names])
+        sizes = solve_sizes(
+            self.input_metas, given, [f"graph input {name}" for name in self.input_names]
+        )
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
 
     def _restate_guards(self) -> None:
-        """Add undecided guards to the graph that is being recorded; refuse them if there is none."""
+        """Add undecided guards to the graph that is being recorded; refuse them if there
+        is none.
+        """
         for guard in self.guards:
             if graph_assumptions.value is None:
                 raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
             graph_assumptions.value.append(guard)
 
     def bound_to(self, *args: PyTree, **kwargs: PyTree) -> Graph:
-        """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as traced).
+        """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as
+        traced).
 
         Raises:
           InvalidConfig: the arguments have another nesting.
@@ -304,7 +376,12 @@ class Graph(Sealed):
         """
         leaves = self.leaves(args, kwargs, "Graph.bound_to()")
         require_x64_leaves(leaves, "Graph.bound_to()")
-        return self.bound_metas([meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input")) for leaf in leaves])
+        return self.bound_metas(
+            [
+                meta_of(leaf if hasattr(leaf, "dtype") else as_operand(leaf, "graph input"))
+                for leaf in leaves
+            ]
+        )
 
     def leaves(self, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], where: str) -> list[Any]:
         """The arguments of a call, flat.
@@ -321,7 +398,13 @@ class Graph(Sealed):
         declared, given = self.input_names, leaf_names(tree, "args")
         missing = [name for name in declared if name not in given]
         extra = [name for name in given if name not in declared]
-        found = f"nothing for {', '.join(missing)}" if missing else f"an array too many, {', '.join(extra)}" if extra else "another nesting"
+        found = (
+            f"nothing for {', '.join(missing)}"
+            if missing
+            else f"an array too many, {', '.join(extra)}"
+            if extra
+            else "another nesting"
+        )
         return InvalidConfig(
             where=where,
             given=f"{found}: {tree}",
@@ -330,10 +413,14 @@ class Graph(Sealed):
         )
 
     def to_jax(self) -> Callable[..., Any]:
-        """The graph as a plain JAX function with the arguments and pytrees of the traced function."""
+        """The graph as a plain JAX function with the arguments and pytrees of the traced
+        function.
+        """
 
         def run(*args: PyTree, **kwargs: PyTree) -> Any:
-            return jax.tree.unflatten(self.out_tree, self(*self.leaves(args, kwargs, "Graph.to_jax()")))
+            return jax.tree.unflatten(
+                self.out_tree, self(*self.leaves(args, kwargs, "Graph.to_jax()"))
+            )
 
         return run
 
@@ -352,17 +439,25 @@ def _solved(guard: Guard, symbols: Mapping[str, SymDim]) -> dict[str, SymDim] | 
 
 
 def arguments(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> tuple[PyTree, ...]:
-    """The arguments of a call in the nesting of a graph: keyword arguments are one dict, the last argument."""
+    """The arguments of a call in the nesting of a graph: keyword arguments are one dict, the last
+    argument.
+    """
     return (*args, kwargs) if kwargs else args
 
 
 def require_graph(value: object, where: str) -> Graph:
-    """Refuse a value that is not a graph; most often it is the function that should have been traced."""
-    return require_kind(value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs).")
+    """Refuse a value that is not a graph; most often it is the function that should have been
+    traced.
+    """
+    return require_kind(
+        value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs)."
+    )
 
 
 def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:
-    """The identity, which refuses to be differentiated: no derivative is better than another one than the author's."""
+    """The identity, which refuses to be differentiated: no derivative is better than another one
+    than the author's.
+    """
 
     @jax.custom_jvp
     def identity(x: jax.Array) -> jax.Array:
@@ -381,7 +476,9 @@ def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], j
 
 
 def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp:
-    """A control-flow op with every body graph replaced through `change`; other ops stay as they are."""
+    """A control-flow op with every body graph replaced through `change`; other ops stay as they
+    are.
+    """
     if not isinstance(op, WITH_BODIES):
         return op
 
@@ -391,7 +488,9 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
         return change(value) if isinstance(value, Graph) else value
 
     control: Any = op  # a dataclass, though the base class is not
-    return dataclasses.replace(control, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(control)})
+    return dataclasses.replace(
+        control, **{f.name: changed(getattr(op, f.name)) for f in dataclasses.fields(control)}
+    )
 
 
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:

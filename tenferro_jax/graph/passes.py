@@ -1,4 +1,6 @@
-"""Rewrites of graphs that XLA does not make itself. A rewrite stays only as long as a benchmark shows that it helps."""
+"""Rewrites of graphs that XLA does not make itself. A rewrite stays only as long as a benchmark
+shows that it helps.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from .graph import Graph, map_bodies, require_graph
 def sort_dot_dimensions(graph: Graph) -> Graph:
     """Sort the contracted axes of every DotGeneral, if one order suits both operands.
 
-    XLA for CPU takes the axes in the given order and copies operands whose axes descend; operands with ascending axes are
-    read in place. The order of the sums changes, so float results may differ in the last bits; call this explicitly.
+    XLA for CPU takes the axes in the given order and copies operands whose axes descend; operands
+    with ascending axes are read in place. The order of the sums changes, so float results may
+    differ in the last bits; call this explicitly.
 
     Args:
       graph: a Graph; control-flow bodies are rewritten too.
@@ -23,7 +26,8 @@ def sort_dot_dimensions(graph: Graph) -> Graph:
       >>> import jax, jax.numpy as jnp
       >>> from tenferro_jax import trace
       >>> spec = jax.ShapeDtypeStruct((4, 4, 4), jnp.float32)
-      >>> graph = trace(lambda a, b: jax.lax.dot_general(a, b, (((2, 1), (1, 0)), ((), ()))), spec, spec)
+      >>> graph = trace(lambda a, b: jax.lax.dot_general(a, b, (((2, 1), (1, 0)), ((), ()))), spec,
+      ...     spec)
       >>> op = sort_dot_dimensions(graph).nodes[0].op
       >>> op.lhs_contracting, op.rhs_contracting
       ((1, 2), (0, 1))
@@ -35,7 +39,9 @@ def sort_dot_dimensions(graph: Graph) -> Graph:
     for node, outs in graph.steps():
         metas = [graph.metas[i] for i in outs]
         values.extend(builder.add(_sorted(node.op), *(values[i] for i in node.inputs), metas=metas))
-    return builder.build([values[i] for i in graph.outputs], graph.in_tree, graph.out_tree).with_guards(graph.guards)
+    return builder.build(
+        [values[i] for i in graph.outputs], graph.in_tree, graph.out_tree
+    ).with_guards(graph.guards)
 
 
 def _sorted(op: StdTensorOp) -> StdTensorOp:
@@ -43,4 +49,8 @@ def _sorted(op: StdTensorOp) -> StdTensorOp:
         return map_bodies(op, sort_dot_dimensions)
     pairs = sorted(zip(op.lhs_contracting, op.rhs_contracting, strict=True))
     lhs, rhs = (tuple(axes) for axes in zip(*pairs, strict=True)) if pairs else ((), ())
-    return dataclasses.replace(op, lhs_contracting=lhs, rhs_contracting=rhs) if rhs == tuple(sorted(rhs)) else op
+    return (
+        dataclasses.replace(op, lhs_contracting=lhs, rhs_contracting=rhs)
+        if rhs == tuple(sorted(rhs))
+        else op
+    )

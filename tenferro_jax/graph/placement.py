@@ -11,12 +11,15 @@ SWEEPS = 24
 Point = tuple[float, float]
 
 
-def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[Point], dict[tuple[int, int], list[Point]], float, float]:
-    """Place boxes of these (width, height); `reads` gives for each box the earlier boxes whose arrows lead to it.
+def place(
+    sizes: Sequence[Point], reads: Sequence[Sequence[int]]
+) -> tuple[list[Point], dict[tuple[int, int], list[Point]], float, float]:
+    """Place boxes of these (width, height); `reads` gives for each box the earlier boxes whose
+    arrows lead to it.
 
     Returns:
-      For each box the x of its centre and the y of its top; the points of each arrow, by the numbers of the boxes that it joins;
-      width and height of the whole.
+      For each box the x of its centre and the y of its top; the points of each arrow, by the
+      numbers of the boxes that it joins; width and height of the whole.
 
     Example:
       >>> place([(10, 10), (10, 10)], [[], [0]])[0]
@@ -26,9 +29,15 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[
     widths = [width for width, _ in sizes]
     paths: dict[tuple[int, int], list[int]] = {}
     for target, sources in enumerate(reads):
-        for source in dict.fromkeys(sources):  # a long arrow has a lane in each layer between its ends
+        for source in dict.fromkeys(
+            sources
+        ):  # a long arrow has a lane in each layer between its ends
             crossed = range(rank[source] + 1, rank[target])
-            paths[source, target] = [source, *range(len(widths), len(widths) + len(crossed)), target]
+            paths[source, target] = [
+                source,
+                *range(len(widths), len(widths) + len(crossed)),
+                target,
+            ]
             widths += [LANE] * len(crossed)
             rank += crossed
     x = _columns(rank, widths, paths, len(sizes))
@@ -38,7 +47,9 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[
     for (_, height), layer in zip(sizes, rank, strict=False):
         heights[layer] = max(heights[layer], height)
     tops = list(itertools.accumulate((height + LAYER_GAP for height in heights), initial=0.0))
-    boxes = [(x[i], tops[rank[i]] + (heights[rank[i]] - sizes[i][1]) / 2) for i in range(len(sizes))]
+    boxes = [
+        (x[i], tops[rank[i]] + (heights[rank[i]] - sizes[i][1]) / 2) for i in range(len(sizes))
+    ]
     routes = {}
     for (source, target), (_, *passed, _) in paths.items():
         lanes = [(x[i], tops[rank[i]] + part) for i in passed for part in (0.0, heights[rank[i]])]
@@ -49,7 +60,9 @@ def place(sizes: Sequence[Point], reads: Sequence[Sequence[int]]) -> tuple[list[
 
 
 def _ranks(reads: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of each box: below all boxes that it reads; a box that reads nothing is just above its first reader."""
+    """The layer of each box: below all boxes that it reads; a box that reads nothing is just above
+    its first reader.
+    """
     rank = [0] * len(reads)
     first = [len(reads)] * len(reads)
     for box, sources in enumerate(reads):
@@ -82,7 +95,9 @@ def _columns(
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for items in layers if down else layers[::-1]:
-            for item in items:  # first by one side, which orders the layers; then by both sides, which straightens arrows
+            # first by one side, which orders the layers; then by both sides, which straightens
+            # arrows
+            for item in items:
                 one = above[item] if down else below[item]
                 near = one if sweep < SWEEPS // 2 else above[item] + below[item]
                 if item >= boxes:  # lanes follow one another: a long arrow is straight
@@ -95,7 +110,9 @@ def _columns(
 
 
 def _settle(items: Sequence[int], widths: Sequence[float], x: list[float]) -> None:
-    """Move the items of a layer apart, in their order: halfway between all to the right and all to the left."""
+    """Move the items of a layer apart, in their order: halfway between all to the right and all to
+    the left.
+    """
     right, left = [x[item] for item in items], [x[item] for item in items]
     for i in range(1, len(items)):
         apart = (widths[items[i - 1]] + widths[items[i]]) / 2 + GAP

@@ -1,4 +1,6 @@
-"""The text form of a graph: one line for each node, bodies of control flow as their size or written out."""
+"""The text form of a graph: one line for each node, bodies of control flow as their size or written
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 HEAD, TAIL = 20, 10
-"""The number of nodes that an abbreviated text shows at the start and at the end of a large graph."""
+"""The number of nodes that an abbreviated text shows at the start and at the end of a
+large graph.
+"""
 
 
 def graph_text(graph: Graph, *, expand: bool = False, abbreviate: bool = False) -> str:
@@ -38,8 +42,13 @@ def graph_text(graph: Graph, *, expand: bool = False, abbreviate: bool = False) 
             if i == HEAD:
                 lines.append(f"  ... {len(hidden)} more nodes ...")
             continue
-        names, types = ", ".join(f"%{i}" for i in outs), ", ".join(str(graph.metas[i]) for i in outs)
-        lines.append(f"  {names} = {op_text(node.op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}")
+        names, types = (
+            ", ".join(f"%{i}" for i in outs),
+            ", ".join(str(graph.metas[i]) for i in outs),
+        )
+        lines.append(
+            f"  {names} = {op_text(node.op)}({', '.join(f'%{i}' for i in node.inputs)}) : {types}"
+        )
         if expand:
             for name, body in named_bodies(node.op):
                 text = f"{name}: {graph_text(body, expand=True)}"
@@ -49,8 +58,12 @@ def graph_text(graph: Graph, *, expand: bool = False, abbreviate: bool = False) 
 
 
 def leaf_names(tree: Any, root: str = "") -> list[str]:
-    """The names of the leaves of a tree in errors, pictures and commands: their paths, such as "args[0]['w']"."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, range(tree.num_leaves)))
+    """The names of the leaves of a tree in errors, pictures and commands: their paths, such as
+    "args[0]['w']".
+    """
+    paths, _ = jax.tree_util.tree_flatten_with_path(
+        jax.tree.unflatten(tree, range(tree.num_leaves))
+    )
     return [root + jax.tree_util.keystr(path) for path, _ in paths]
 
 
@@ -75,19 +88,31 @@ def op_name(op: StdTensorOp) -> str:
 def op_text(op: StdTensorOp) -> str:
     """An op with its payload in one line."""
     if isinstance(op, Extension):
-        return f"Extension[{op.family_id}]{_fields(op.op)}" + "".join(f".vmap{list(v.in_axes)}" for v in op.batching)
+        return f"Extension[{op.family_id}]{_fields(op.op)}" + "".join(
+            f".vmap{list(v.in_axes)}" for v in op.batching
+        )
     return type(op).__name__ + _fields(op)
 
 
 def _fields(op: object) -> str:
     """The payload without fields that have their default."""
-    told = [f for f in dataclasses.fields(op) if not _has_default(op, f)] if dataclasses.is_dataclass(op) else []
-    return "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]" if told else ""
+    told = (
+        [f for f in dataclasses.fields(op) if not _has_default(op, f)]
+        if dataclasses.is_dataclass(op)
+        else []
+    )
+    return (
+        "[" + ", ".join(f"{f.name}={value_text(getattr(op, f.name))}" for f in told) + "]"
+        if told
+        else ""
+    )
 
 
 def _has_default(op: object, field: dataclasses.Field[object]) -> bool:
     value = getattr(op, field.name)
-    return value is field.default or (field.default is not dataclasses.MISSING and typed_key(value) == typed_key(field.default))
+    return value is field.default or (
+        field.default is not dataclasses.MISSING and typed_key(value) == typed_key(field.default)
+    )
 
 
 def value_text(value: Any) -> str:
@@ -106,5 +131,9 @@ def value_text(value: Any) -> str:
 
 
 def plain(text: str, kept: str = "") -> str:
-    """Text of unknown origin on one line: control characters, line breaks and changes of direction are escaped."""
-    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+    """Text of unknown origin on one line: control characters, line breaks and changes of direction
+    are escaped.
+    """
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )

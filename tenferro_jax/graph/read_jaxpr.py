@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from .builder import GraphBuilder, Value
 
 RULE_DEPTH = 3
-"""How many orders of custom derivatives are read: calls of functions with rules inside rules, and so on."""
+"""How many orders of custom derivatives are read: calls of functions with rules inside rules, and
+so on.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Reader:
     Attributes:
       builder: a GraphBuilder.
       rule_depth: how many more orders of custom derivatives are read.
-      is_derivative_free: whether this is the body of a function with a custom derivative, which replaces those inside.
+      is_derivative_free: whether this is the body of a function with a custom derivative, which
+        replaces those inside.
       made: the results of `once`, shared with the readers of bodies.
       callers: the equations whose bodies are being read, outermost first; also shared.
     """
@@ -45,10 +48,15 @@ class Reader:
     callers: list[Eqn | None] = dataclasses.field(default_factory=list)
 
     def once(self, key: tuple[object, ...], make: Callable[[], object]) -> Any:
-        """The result of `make`, made once for each key; its first entry is a jaxpr, and JAX keeps one for each jitted function."""
+        """The result of `make`, made once for each key; its first entry is a jaxpr, and JAX keeps
+        one for each jitted function.
+        """
         number = (id(key[0]), *key[1:], self.rule_depth)
         if number not in self.made:
-            self.made[number] = key[0], make()  # keeps the jaxpr alive, so that no other object gets its id
+            self.made[number] = (
+                key[0],
+                make(),
+            )  # keeps the jaxpr alive, so that no other object gets its id
         return self.made[number][1]
 
     def read(
@@ -62,7 +70,8 @@ class Reader:
         Args:
           closed: the jaxpr with its constants.
           inputs: a value for each of its inputs.
-          caller: the equation that calls this jaxpr; errors name its source line if an inner equation has none.
+          caller: the equation that calls this jaxpr; errors name its source line if an inner
+            equation has none.
         """
         self.callers.append(caller)
         try:
@@ -104,12 +113,20 @@ class Reader:
         """The graph of a function that belongs to a custom derivative, one order deeper."""
         sub = self.builder.fresh()
         closed = jax.make_jaxpr(fn)(*map(struct, metas))
-        graph = sub.build(self.within(sub, rule_depth=self.rule_depth - 1).read(closed, [sub.input(m) for m in metas]))
-        self.builder.absorb_rules(graph)  # a rule that is lost here is refused only when this order is differentiated
+        graph = sub.build(
+            self.within(sub, rule_depth=self.rule_depth - 1).read(
+                closed, [sub.input(m) for m in metas]
+            )
+        )
+        self.builder.absorb_rules(
+            graph
+        )  # a rule that is lost here is refused only when this order is differentiated
         return graph
 
     def recorded_line(self, *eqns: Eqn | None) -> str:
-        """The user's source line of the first equation, or of the first calling equation, that has one."""
+        """The user's source line of the first equation, or of the first calling equation, that has
+        one.
+        """
         for eqn in (*eqns, *reversed(self.callers)):
             traceback = None if eqn is None else eqn.source_info.traceback
             for frame in [] if traceback is None else traceback.frames:
@@ -118,11 +135,20 @@ class Reader:
         return _UNKNOWN
 
     def source(self, *eqns: Eqn | None) -> str:
-        """The recorded source line, or else the user's line that traces, because JAX records no line for its own functions."""
+        """The recorded source line, or else the user's line that traces, because JAX records no
+        line for its own functions.
+        """
         line = self.recorded_line(*eqns)
         outside = traceback_module.walk_stack(None) if line == _UNKNOWN else ()
         found = ((frame.f_code.co_filename, number) for frame, number in outside)
-        return next((f"{name}:{number}" for name, number in found if not name.startswith((*_LIBRARIES, "<frozen "))), line)
+        return next(
+            (
+                f"{name}:{number}"
+                for name, number in found
+                if not name.startswith((*_LIBRARIES, "<frozen "))
+            ),
+            line,
+        )
 
     def _row(self, eqn: Eqn) -> Row:
         if isinstance(eqn.params.get("op"), Extension):
@@ -133,7 +159,8 @@ class Reader:
             raise Unsupported(
                 where=f"reading JAX primitive {name!r} into a graph",
                 given=f"{name} at {self.source(eqn)}",
-                needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists them",
+                needed="a primitive that one of the standard ops covers; docs/spec/ops.md lists "
+                "them",
                 fix="Write this part with standard ops, or keep it outside the graph.",
             )
         for param, plain in PLAIN_PARAMS.items():
@@ -141,7 +168,12 @@ class Reader:
             is_plain = value == plain or (isinstance(value, jax.NamedSharding) and value.mesh.empty)
             if not is_plain and not (name == "rng_bit_generator" and param == "algorithm"):
                 given = f"{param}={eqn.params[param]} at {self.source(eqn)}"
-                raise refuse(name, given, f"{param}={plain}", "Leave this parameter out, or keep this part outside the graph.")
+                raise refuse(
+                    name,
+                    given,
+                    f"{param}={plain}",
+                    "Leave this parameter out, or keep this part outside the graph.",
+                )
         return row
 
 

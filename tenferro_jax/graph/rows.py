@@ -1,4 +1,6 @@
-"""The table of JAX primitives: name -> the ops that record the primitive. docs/spec/ops.md defines the ops."""
+"""The table of JAX primitives: name -> the ops that record the primitive. docs/spec/ops.md defines
+the ops.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,12 @@ PLAIN_PARAMS: dict[str, Any] = {
     "update_consts": (),
     "_split_transpose": False,
 }
-"""Params that no standard op has a field for, each with the value that needs no field; other values are refused."""
+"""Params that no standard op has a field for, each with the value that needs no field; other values
+are refused.
+"""
 
 
-# --- kinds of rows -------------------------------------------------------------------------------------------------
+# --- kinds of rows --------------------------------------------------------------------------------
 
 
 def _op(make: Callable[[Params], StdTensorOp]) -> Row:
@@ -96,7 +100,9 @@ def _fields(cls: Any, **names: str) -> Row:
 
 
 def payload(value: object) -> Any:
-    """A param as a payload leaf: sequences as tuples, NumPy integers as int, scalar types as dtypes."""
+    """A param as a payload leaf: sequences as tuples, NumPy integers as int, scalar types as
+    dtypes.
+    """
     if isinstance(value, list | tuple):
         return tuple(map(payload, value))
     if isinstance(value, np.integer):
@@ -113,7 +119,9 @@ def _broadcast(builder: GraphBuilder, value: Value, shape: Sequence[SymDim]) -> 
 
 
 def _elementwise(op: StdTensorOp) -> Row:
-    """A primitive of several operands; operands that lax broadcasts itself (rank 0, axes of size 1) are broadcast explicitly."""
+    """A primitive of several operands; operands that lax broadcasts itself (rank 0, axes of size 1)
+    are broadcast explicitly.
+    """
 
     def row(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
         shape = eqn.outvars[0].aval.shape
@@ -123,16 +131,25 @@ def _elementwise(op: StdTensorOp) -> Row:
 
 
 def _expanded(fn: Callable[..., PyTree]) -> Row:
-    """A primitive that becomes several ops: a lax function of (params, *arrays) that is read instead."""
-    return lambda reader, eqn, inputs: reader.builder.inline(lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs)
+    """A primitive that becomes several ops: a lax function of (params, *arrays) that is read
+    instead.
+    """
+    return lambda reader, eqn, inputs: reader.builder.inline(
+        lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs
+    )
 
 
 def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
     """The error for an equation."""
-    return Unsupported(where=f"reading JAX primitive {primitive!r} into a graph", given=given, needed=needed, fix=fix)
+    return Unsupported(
+        where=f"reading JAX primitive {primitive!r} into a graph",
+        given=given,
+        needed=needed,
+        fix=fix,
+    )
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def _same(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -145,8 +162,8 @@ def _inlined(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Valu
 
 
 def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass; otherwise its nodes would be merged
-    with those of the forward pass.
+    """A part under jax.checkpoint. As in JAX, the recomputation waits for the backward pass;
+    otherwise its nodes would be merged with those of the forward pass.
     """
     if eqn.params["differentiated"] and eqn.params["prevent_cse"]:
         inputs = reader.builder.add(source.OptimizationBarrier(), *inputs)
@@ -154,14 +171,18 @@ def _recomputed(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[V
 
 
 def _expanded_primitive(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of this derivative is noted."""
+    """A hijax primitive, read as its expansion. If it can have a derivative of its own, the loss of
+    this derivative is noted.
+    """
     if any(is_inexact(v.aval) for v in eqn.outvars) and not reader.is_derivative_free:
         reader.builder.lose_rules([f"{eqn.params['_prim']} at {reader.source(eqn)}"])
     return reader.builder.inline(lambda *xs: jax.tree.leaves(jax_seam.expansion(eqn)(*xs)), *inputs)
 
 
 def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTensorOp]) -> Row:
-    """A function with a custom derivative. If its rule cannot be read, the function is inlined and the loss is noted."""
+    """A function with a custom derivative. If its rule cannot be read, the function is inlined and
+    the loss is noted.
+    """
 
     def make(
         reader: Reader,
@@ -173,7 +194,10 @@ def _custom(extract: Callable[..., tuple[Graph, ...]], cls: Callable[..., StdTen
         try:
             if reader.rule_depth == 0:
                 raise refuse(
-                    eqn.primitive.name, "a higher derivative", "the first to the third order", "Trace the derivative of the function."
+                    eqn.primitive.name,
+                    "a higher derivative",
+                    "the first to the third order",
+                    "Trace the derivative of the function.",
                 )
             rules = extract(reader, jax_seam.as_function(eqn), inputs)
         except Exception as error:  # any exception of an author's rule when it is traced separately
@@ -211,7 +235,9 @@ def of_moving(
     moving: Sequence[int],
 ) -> Callable[..., T]:
     """The function of those of its inputs that have tangents."""
-    return lambda *parts: fn(*(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs)))
+    return lambda *parts: fn(
+        *(dict(zip(moving, parts, strict=True)).get(i, x) for i, x in enumerate(xs))
+    )
 
 
 def _jvp_rule(
@@ -219,13 +245,17 @@ def _jvp_rule(
     fn: Callable[..., Sequence[jax.Array]],
     inputs: Sequence[Value],
 ) -> tuple[Graph]:
-    """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp function."""
+    """(the graph of primals and tangents -> outputs and output tangents,) of a custom_jvp
+    function.
+    """
     metas = [v.meta for v in inputs]
     moving = [i for i, m in enumerate(metas) if is_inexact(m)]
 
     def run(*both: jax.Array) -> list[jax.Array]:
         primals, given = both[: len(metas)], both[len(metas) :]
-        outs, tangents = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
+        outs, tangents = jax.jvp(
+            of_moving(fn, primals, moving), [primals[i] for i in moving], list(given)
+        )
         return [*outs, *(t for out, t in zip(outs, tangents, strict=True) if is_inexact(out))]
 
     return (reader.rule_graph(run, [*metas, *(metas[i] for i in moving)]),)
@@ -236,7 +266,9 @@ def _vjp_rule(
     fn: Callable[..., Sequence[jax.Array]],
     inputs: Sequence[Value],
 ) -> tuple[Graph, Graph]:
-    """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents -> cotangents)."""
+    """(the graph of arguments -> outputs and residuals, the graph of residuals and cotangents ->
+    cotangents).
+    """
     metas = [v.meta for v in inputs]
     moving = [i for i, m in enumerate(metas) if is_inexact(m)]
     found: dict[str, Any] = {}
@@ -253,20 +285,30 @@ def _vjp_rule(
 
     def backward(*both: jax.Array) -> list[jax.Array]:
         cotangents = iter(both[len(residuals) :])
-        given = [next(cotangents) if is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0) for o in outs]
+        given = [
+            next(cotangents) if is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
+            for o in outs
+        ]
         return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
 
     taken = [m for m in forward_graph.output_metas[: len(outs)] if is_inexact(m)]
     return forward_graph, reader.rule_graph(backward, [*residuals, *taken])
 
 
-# --- control flow --------------------------------------------------------------------------------------------------
+# --- control flow ---------------------------------------------------------------------------------
 
 
 def _scan(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     p = eqn.params
     constants, carried, _ = jax_seam.scan_counts(eqn)
-    op = control.Scan(reader.sub_graph(p["jaxpr"]), payload(p["length"]), constants, carried, p["reverse"], p["unroll"])
+    op = control.Scan(
+        reader.sub_graph(p["jaxpr"]),
+        payload(p["length"]),
+        constants,
+        carried,
+        p["reverse"],
+        p["unroll"],
+    )
     return reader.builder.add(op, *inputs)
 
 
@@ -275,9 +317,12 @@ def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
     tested, used = p["cond_nconsts"], p["body_nconsts"]
     predicate = jax_seam.open_jaxpr(p["cond_jaxpr"])[0].outvars[0].aval
     if predicate.shape == ():
-        op = control.While(reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used)
+        op = control.While(
+            reader.sub_graph(p["cond_jaxpr"]), reader.sub_graph(p["body_jaxpr"]), tested, used
+        )
         return builder.add(op, *inputs)
-    # Under vmap each element has its own predicate: continue while any of them holds, and change only these elements.
+    # Under vmap each element has its own predicate: continue while any of them holds, and change
+    # only these elements.
     condition, body = reader.builder.fresh(), reader.builder.fresh()
     metas = [v.meta for v in inputs]
     carried = metas[tested + used :]
@@ -300,10 +345,14 @@ def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
 
 
 def _platform_index(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels JAX's own ones have only one branch."""
+    """The index of a `cond` that chooses by platform. It is not needed: outside Pallas kernels
+    JAX's own ones have only one branch.
+    """
     named = [name for names in eqn.params["platforms"] for name in names or () if name != "mosaic"]
     if named:
-        given = f"lax.platform_dependent with a branch for {', '.join(named)} at {reader.source(eqn)}"
+        given = (
+            f"lax.platform_dependent with a branch for {', '.join(named)} at {reader.source(eqn)}"
+        )
         fix = "Keep it outside the graph, or call it in the lowering of an extension op."
         raise refuse("platform_index", given, "the same computation on every platform", fix)
     return (reader.builder.constant(np.int32(0)),)
@@ -314,11 +363,15 @@ def _cond(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     if platforms is not None:
         return reader.read(eqn.params["branches"][platforms.index(None)], inputs[1:], eqn)
     branches = tuple(reader.sub_graph(branch) for branch in eqn.params["branches"])
-    return reader.builder.add(control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:])
+    return reader.builder.add(
+        control.Cond(branches), _plain_index(reader.builder, inputs[0], len(branches)), *inputs[1:]
+    )
 
 
 def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
-    """The index of a cond before lax.cond converted it from a boolean or lax.switch clamped it, because the op does this itself."""
+    """The index of a cond before lax.cond converted it from a boolean or lax.switch clamped it,
+    because the op does this itself.
+    """
     op, made_from = builder.maker(index)
     if isinstance(op, conversion.Convert) and made_from[0].dtype == np.dtype(bool) and count == 2:
         return made_from[0]
@@ -331,13 +384,26 @@ def _plain_index(builder: GraphBuilder, index: Value, count: int) -> Value:
 
 def _linear_solve(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
     counts, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    first, second, third, fourth = counts.matvec, counts.vecmat, counts.solve, counts.transpose_solve
+    first, second, third, fourth = (
+        counts.matvec,
+        counts.vecmat,
+        counts.solve,
+        counts.transpose_solve,
+    )
     matvec, solve = reader.sub_graph(jaxprs.matvec), reader.sub_graph(jaxprs.solve)
-    transpose_solve = None if jaxprs.transpose_solve is None else reader.sub_graph(jaxprs.transpose_solve)
+    transpose_solve = (
+        None if jaxprs.transpose_solve is None else reader.sub_graph(jaxprs.transpose_solve)
+    )
     start = first + second
-    parts = [inputs[:first], inputs[start : start + third], inputs[start + third : start + third + fourth]]
+    parts = [
+        inputs[:first],
+        inputs[start : start + third],
+        inputs[start + third : start + third + fourth],
+    ]
     op = control.LinearSolve(matvec, solve, transpose_solve, (first, third, fourth))
-    return reader.builder.add(op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :])
+    return reader.builder.add(
+        op, *parts[0], *parts[1], *parts[2], *inputs[first + second + third + fourth :]
+    )
 
 
 def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -350,13 +416,17 @@ def _select_n(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Val
             (chosen,) = _recorded(reader, eqn, logic.Select(), [predicate, case, chosen])
         return (chosen,)
     for i in reversed(range(len(cases) - 1)):  # int32: a switch under vmap
-        (number,) = builder.add(structural.BroadcastInDim(which.shape, ()), builder.constant(np.asarray(i, which.dtype)))
+        (number,) = builder.add(
+            structural.BroadcastInDim(which.shape, ()), builder.constant(np.asarray(i, which.dtype))
+        )
         (here,) = builder.add(logic.Compare(logic.Direction.Le), which, number)
-        (chosen,) = builder.add(logic.Select(), _broadcast(builder, here, chosen.shape), cases[i], chosen)
+        (chosen,) = builder.add(
+            logic.Select(), _broadcast(builder, here, chosen.shape), cases[i], chosen
+        )
     return (chosen,)
 
 
-# --- structural and elementwise ------------------------------------------------------------------------------------
+# --- structural and elementwise -------------------------------------------------------------------
 
 
 def _clamp(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
@@ -378,7 +448,9 @@ def _split(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
 
 def _slice(p: Params) -> StdTensorOp:
     starts = payload(p["start_indices"])
-    return structural.Slice(starts, payload(p["limit_indices"]), payload(p["strides"]) or (1,) * len(starts))
+    return structural.Slice(
+        starts, payload(p["limit_indices"]), payload(p["strides"]) or (1,) * len(starts)
+    )
 
 
 def _pad(p: Params) -> StdTensorOp:
@@ -411,7 +483,9 @@ def _dimension(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Va
 
 
 def _empty(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    """Memory that the other branch of a differentiated cond never reads; here zeros, because a graph has no undefined values."""
+    """Memory that the other branch of a differentiated cond never reads; here zeros, because a
+    graph has no undefined values.
+    """
     aval = eqn.outvars[0].aval
     zero = reader.builder.constant(np.zeros((), aval.dtype))
     return (_broadcast(reader.builder, zero, aval.shape),)
@@ -421,7 +495,12 @@ def _accurate(cls: Any) -> Row:
     def make(p: Params) -> StdTensorOp:
         accuracy = p.get("accuracy")
         if accuracy is not None and not isinstance(accuracy, enum.Enum):
-            raise refuse(cls.__name__.lower(), f"accuracy {accuracy}", "None or a jax.lax.AccuracyMode", "Leave the tolerance out.")
+            raise refuse(
+                cls.__name__.lower(),
+                f"accuracy {accuracy}",
+                "None or a jax.lax.AccuracyMode",
+                "Leave the tolerance out.",
+            )
         return cls(accuracy)
 
     return _op(make)
@@ -430,7 +509,9 @@ def _accurate(cls: Any) -> Row:
 def _tile(p: Params, x: jax.Array) -> jax.Array:
     sizes = [part for size, times in zip(x.shape, p["reps"], strict=True) for part in (times, size)]
     wide = jax.lax.broadcast_in_dim(x, sizes, [2 * axis + 1 for axis in range(x.ndim)])
-    return jax.lax.reshape(wide, [size * times for size, times in zip(x.shape, p["reps"], strict=True)])
+    return jax.lax.reshape(
+        wide, [size * times for size, times in zip(x.shape, p["reps"], strict=True)]
+    )
 
 
 def _stack(p: Params, *xs: jax.Array) -> jax.Array:
@@ -453,12 +534,17 @@ def _counter(p: Params) -> tuple[jax.Array, jax.Array]:
     """Two uint32 arrays: the high and the low half of the row-major position."""
     size = int(np.prod(p["shape"], dtype=np.uint64))
     if size > 2**32:
-        raise refuse("iota_2x32_shape", f"shape {p['shape']}", "at most 2**32 elements", "Draw several smaller arrays.")
+        raise refuse(
+            "iota_2x32_shape",
+            f"shape {p['shape']}",
+            "at most 2**32 elements",
+            "Draw several smaller arrays.",
+        )
     low = jax.lax.reshape(jax.lax.iota(np.uint32, size), p["shape"])
     return jax.lax.full_like(low, 0), low
 
 
-# --- contraction, windows, indexing, linear algebra, random --------------------------------------------------------
+# --- contraction, windows, indexing, linear algebra, random ---------------------------------------
 
 
 def _precision(p: object) -> str | tuple[str, ...] | None:
@@ -468,7 +554,12 @@ def _precision(p: object) -> str | tuple[str, ...] | None:
         return p.name
     if isinstance(p, tuple) and all(isinstance(x, jax.lax.Precision) for x in p):
         return tuple(x.name for x in p)
-    raise refuse("dot_general", f"precision {p}", "jax.lax.Precision values or a DotAlgorithmPreset", "Name a preset.")
+    raise refuse(
+        "dot_general",
+        f"precision {p}",
+        "jax.lax.Precision values or a DotAlgorithmPreset",
+        "Name a preset.",
+    )
 
 
 def _accumulation(p: Params) -> np.dtype | None:
@@ -478,7 +569,14 @@ def _accumulation(p: Params) -> np.dtype | None:
 
 def _dot_general(p: Params) -> StdTensorOp:
     (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = payload(p["dimension_numbers"])
-    return contraction.DotGeneral(lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, _precision(p["precision"]), _accumulation(p))
+    return contraction.DotGeneral(
+        lhs_contracting,
+        rhs_contracting,
+        lhs_batch,
+        rhs_batch,
+        _precision(p["precision"]),
+        _accumulation(p),
+    )
 
 
 def _convolution(p: Params) -> StdTensorOp:
@@ -521,7 +619,12 @@ def _scatter(cls: Callable[..., StdTensorOp]) -> Row:
     def make(p: Params) -> StdTensorOp:
         n = p["dimension_numbers"]
         if cls is indexing.ScatterUpdate and p["update_jaxpr"] is not None:
-            raise refuse("scatter", "a scatter with another function", "one of add, subtract, multiply, min, max, set", "Use those.")
+            raise refuse(
+                "scatter",
+                "a scatter with another function",
+                "one of add, subtract, multiply, min, max, set",
+                "Use those.",
+            )
         return cls(
             payload(n.update_window_dims),
             payload(n.inserted_window_dims),
@@ -541,7 +644,11 @@ def _windowed(cls: Any, **extra: Callable[[Params], object]) -> Row:
     names |= {"base_dilation": "base_dilation", "window_dilation": "window_dilation"}
 
     def make(p: Params) -> StdTensorOp:
-        fields = {name: payload(p[param]) for name, param in names.items() if name in cls.__dataclass_fields__}
+        fields = {
+            name: payload(p[param])
+            for name, param in names.items()
+            if name in cls.__dataclass_fields__
+        }
         return cls(**fields, **{name: get(p) for name, get in extra.items()})
 
     return _op(make)
@@ -557,7 +664,10 @@ def _reduce_window(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequenc
 
 
 def _reduce(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    return reader.builder.add(reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])), *inputs)
+    return reader.builder.add(
+        reduction.Reduce(reader.sub_graph(eqn.params["jaxpr"]), payload(eqn.params["dimensions"])),
+        *inputs,
+    )
 
 
 def _top_k(p: Params) -> StdTensorOp:
@@ -580,7 +690,9 @@ def _approx_top_k(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence
 
 
 def _svd(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]:
-    outs = reader.builder.add(linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs)
+    outs = reader.builder.add(
+        linalg.Svd(eqn.params["full_matrices"], eqn.params["compute_uv"]), *inputs
+    )
     return (outs[1], outs[0], outs[2]) if len(outs) == 3 else outs  # the primitive puts s first
 
 
@@ -603,7 +715,9 @@ ROWS: dict[str, Row] = {
     "sign": _plain(arithmetic.Sign()),
     "floor": _plain(arithmetic.Floor()),
     "ceil": _plain(arithmetic.Ceil()),
-    "round": _op(lambda p: arithmetic.Round(p["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN)),
+    "round": _op(
+        lambda p: arithmetic.Round(p["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN)
+    ),
     "nextafter": _elementwise(arithmetic.NextAfter()),
     "and": _elementwise(logic.And()),
     "or": _elementwise(logic.Or()),
@@ -616,7 +730,10 @@ ROWS: dict[str, Row] = {
     "clz": _plain(logic.CountLeadingZeros()),
     "is_finite": _plain(logic.IsFinite()),
     **{d.value: _elementwise(logic.Compare(d)) for d in logic.Direction},
-    **{f"{name}_to": _elementwise(logic.Compare(logic.Direction(f"{name}_to"))) for name in ("eq", "lt", "le")},
+    **{
+        f"{name}_to": _elementwise(logic.Compare(logic.Direction(f"{name}_to")))
+        for name in ("eq", "lt", "le")
+    },
     "select_n": _select_n,
     "clamp": _clamp,
     **{
@@ -649,7 +766,9 @@ ROWS: dict[str, Row] = {
     "atanh": _plain(analytic.Atanh()),
     "pow": _elementwise(analytic.Pow()),
     "integer_pow": _fields(analytic.IntegerPow, exponent="y"),
-    "square": lambda reader, eqn, inputs: _recorded(reader, eqn, arithmetic.Mul(), [*inputs, *inputs]),
+    "square": lambda reader, eqn, inputs: _recorded(
+        reader, eqn, arithmetic.Mul(), [*inputs, *inputs]
+    ),
     "one_minus_square": _plain(analytic.OneMinusSquare()),
     "polynomial": _expanded(_polynomial),
     "erf": _plain(special.Erf()),
@@ -697,7 +816,9 @@ ROWS: dict[str, Row] = {
     # contraction
     "dot_general": _op(_dot_general),
     "conv_general_dilated": _op(_convolution),
-    "fft": _op(lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))),
+    "fft": _op(
+        lambda p: contraction.Fft(jax.lax.FftType(p["fft_type"]).name, payload(p["fft_lengths"]))
+    ),
     # reduction
     "reduce_sum": _fields(reduction.ReduceSum),
     "reduce_prod": _fields(reduction.ReduceProd),
@@ -741,7 +862,9 @@ ROWS: dict[str, Row] = {
     "householder_product": _plain(linalg.HouseholderProduct()),
     "svd": _svd,
     "eigh": _fields(linalg.Eigh),
-    "eig": _fields(linalg.Eig, left="compute_left_eigenvectors", right="compute_right_eigenvectors"),
+    "eig": _fields(
+        linalg.Eig, left="compute_left_eigenvectors", right="compute_right_eigenvectors"
+    ),
     "triangular_solve": _fields(linalg.TriangularSolve),
     "tridiagonal_solve": _plain(linalg.TridiagonalSolve()),
     # random bits
@@ -754,7 +877,9 @@ ROWS: dict[str, Row] = {
     "random_clone": _same,
     "random_gamma": _fields(random.RandomGamma),
     "rng_bit_generator": _op(
-        lambda p: random.RngBitGenerator(payload(p["shape"]), np.dtype(p["dtype"]), jax.lax.RandomAlgorithm(p["algorithm"]).name)
+        lambda p: random.RngBitGenerator(
+            payload(p["shape"]), np.dtype(p["dtype"]), jax.lax.RandomAlgorithm(p["algorithm"]).name
+        )
     ),
     # control flow, calls, and primitives that do nothing to values
     "scan": _scan,

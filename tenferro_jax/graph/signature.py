@@ -26,12 +26,14 @@ Metas = Sequence[TensorMeta]
 
 
 def control_outputs(op: StdTensorOp, inputs: Metas) -> tuple[TensorMeta, ...] | None:
-    """dtype and shape of each output of an op with bodies, after a check that the bodies fit; None for other ops.
+    """dtype and shape of each output of an op with bodies, after a check that the bodies fit; None
+    for other ops.
 
     Raises:
       InvalidConfig: an invalid payload, or a body that is not a graph; or a body has another
         number of inputs or outputs.
-      ShapeError, DTypeError: an input or output of a body has another shape or dtype; the text names it.
+      ShapeError, DTypeError: an input or output of a body has another shape or dtype; the text
+        names it.
     """
     check = _SIGNATURES.get(type(op))
     return None if check is None else check(op, inputs)
@@ -53,11 +55,15 @@ def infer(
     """
     if isinstance(op, Extension):
         guards: list[Guard] = []
-        return op.infer_assuming(metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))), tuple(guards)
+        return op.infer_assuming(
+            metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))
+        ), tuple(guards)
     if isinstance(op, WITH_BODIES):
         outputs = control_outputs(op, metas)
         require_fields(op)
-        return op.infer(*metas) if outputs is None else outputs, tuple(guard for body in bodies(op) for guard in body.guards)
+        return op.infer(*metas) if outputs is None else outputs, tuple(
+            guard for body in bodies(op) for guard in body.guards
+        )
     if known is None:
         return op.infer(*metas), ()
     require_inputs(op, metas)
@@ -67,9 +73,15 @@ def infer(
 def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
     for name, least in (("length", 0), ("unroll", 1)):
         value = getattr(op, name)
-        if not (name == "length" and is_symbolic_dim(value)) and (type(value) is not int or value < least):
-            raise _payload("Scan", f"{name}={value!r}", f"an integer, {least} or more, or a symbolic length")
-    constants, carry, scanned = _split("Scan", inputs, constant_count=op.constant_count, carry_count=op.carry_count)
+        if not (name == "length" and is_symbolic_dim(value)) and (
+            type(value) is not int or value < least
+        ):
+            raise _payload(
+                "Scan", f"{name}={value!r}", f"an integer, {least} or more, or a symbolic length"
+            )
+    constants, carry, scanned = _split(
+        "Scan", inputs, constant_count=op.constant_count, carry_count=op.carry_count
+    )
     for i, meta in enumerate(scanned):
         if not meta.shape or meta.shape[0] != op.length:
             raise ShapeError(
@@ -81,15 +93,23 @@ def _scan(op: Scan, inputs: Metas) -> tuple[TensorMeta, ...]:
     slices = [TensorMeta(meta.dtype, meta.shape[1:]) for meta in scanned]
     outs = _outputs("Scan, body", op.body, (*constants, *carry, *slices))
     _carries(outs[: len(carry)], carry, "Scan, body")
-    return (*carry, *(TensorMeta(meta.dtype, (op.length, *meta.shape)) for meta in outs[len(carry) :]))
+    return (
+        *carry,
+        *(TensorMeta(meta.dtype, (op.length, *meta.shape)) for meta in outs[len(carry) :]),
+    )
 
 
 def _while(op: While, inputs: Metas) -> tuple[TensorMeta, ...]:
     tested, used, carry = _split(
-        "While", inputs, condition_constant_count=op.condition_constant_count, body_constant_count=op.body_constant_count
+        "While",
+        inputs,
+        condition_constant_count=op.condition_constant_count,
+        body_constant_count=op.body_constant_count,
     )
     predicate = _outputs("While, condition", op.condition, (*tested, *carry))
-    _agree(predicate, [TensorMeta(np.dtype(bool), ())], "While, condition", "output", "the predicate")
+    _agree(
+        predicate, [TensorMeta(np.dtype(bool), ())], "While, condition", "output", "the predicate"
+    )
     _carries(_outputs("While, body", op.body, (*used, *carry)), carry, "While, body")
     return carry
 
@@ -98,8 +118,16 @@ def _cond(op: Cond, inputs: Metas) -> tuple[TensorMeta, ...]:
     if type(op.branches) is not tuple or not op.branches:
         raise _payload("Cond", f"branches={op.branches!r}", "a tuple of one graph or more")
     if tuple(inputs[:1]) != (TensorMeta(np.dtype(bool), ()),) or len(op.branches) != 2:
-        _agree(inputs[:1], [TensorMeta(np.dtype("int32"), ())], "Cond", "index", "the choice of a branch")
-    outputs = [_outputs(f"Cond, branch {i}", branch, inputs[1:]) for i, branch in enumerate(op.branches)]
+        _agree(
+            inputs[:1],
+            [TensorMeta(np.dtype("int32"), ())],
+            "Cond",
+            "index",
+            "the choice of a branch",
+        )
+    outputs = [
+        _outputs(f"Cond, branch {i}", branch, inputs[1:]) for i, branch in enumerate(op.branches)
+    ]
     for i, outs in enumerate(outputs):
         _agree(outs, outputs[0], f"Cond, branch {i}", "output", "as branch 0 gives")
     return outputs[0]
@@ -109,34 +137,72 @@ def _reduce(op: Reduce | ReduceWindow, inputs: Metas) -> None:
     scalars = [TensorMeta(meta.dtype, ()) for meta in inputs[: len(inputs) // 2]]
     where = type(op).__name__
     _agree(inputs[len(scalars) :], scalars, where, "initial value", "a scalar for each input")
-    _agree(_outputs(f"{where}, body", op.body, (*scalars, *scalars)), scalars, f"{where}, body", "output", "as it goes in")
+    _agree(
+        _outputs(f"{where}, body", op.body, (*scalars, *scalars)),
+        scalars,
+        f"{where}, body",
+        "output",
+        "as it goes in",
+    )
 
 
 def _linear_solve(op: LinearSolve, inputs: Metas) -> tuple[TensorMeta, ...]:
     names = ("matvec", "solve", "transpose_solve")
-    if type(op.constant_counts) is not tuple or len(op.constant_counts) != 3 or (op.transpose_solve is None and op.constant_counts[2]):
-        raise _payload("LinearSolve", f"constant_counts={op.constant_counts!r}", "three counts, the last 0 without transpose_solve")
-    *constants, b = _split("LinearSolve", inputs, **dict(zip(names, op.constant_counts, strict=True)))
+    if (
+        type(op.constant_counts) is not tuple
+        or len(op.constant_counts) != 3
+        or (op.transpose_solve is None and op.constant_counts[2])
+    ):
+        raise _payload(
+            "LinearSolve",
+            f"constant_counts={op.constant_counts!r}",
+            "three counts, the last 0 without transpose_solve",
+        )
+    *constants, b = _split(
+        "LinearSolve", inputs, **dict(zip(names, op.constant_counts, strict=True))
+    )
     for name, given in zip(names, constants, strict=True):
         graph = getattr(op, name)
         if graph is not None or name != "transpose_solve":
-            _carries(_outputs(f"LinearSolve, {name}", graph, (*given, *b)), b, f"LinearSolve, {name}")
+            _carries(
+                _outputs(f"LinearSolve, {name}", graph, (*given, *b)), b, f"LinearSolve, {name}"
+            )
     return b
 
 
 def _custom_jvp(op: CustomJvp, inputs: Metas) -> tuple[TensorMeta, ...]:
     outs = _outputs("CustomJvp, body", op.body, inputs)
     results = _outputs("CustomJvp, jvp", op.jvp, (*inputs, *_moving(inputs)))
-    _agree(results, (*outs, *_moving(outs)), "CustomJvp, jvp", "output", "the body's outputs and their tangents")
+    _agree(
+        results,
+        (*outs, *_moving(outs)),
+        "CustomJvp, jvp",
+        "output",
+        "the body's outputs and their tangents",
+    )
     return outs
 
 
 def _custom_vjp(op: CustomVjp, inputs: Metas) -> tuple[TensorMeta, ...]:
     outs = _outputs("CustomVjp, body", op.body, inputs)
     results = _outputs("CustomVjp, forward", op.forward, inputs)
-    _agree(results[: len(outs)], outs, "CustomVjp, forward", "output", "as the body gives, then residuals")
-    cotangents = _outputs("CustomVjp, backward", op.backward, (*results[len(outs) :], *_moving(outs)))
-    _agree(cotangents, _moving(inputs), "CustomVjp, backward", "output", "a cotangent for each floating input")
+    _agree(
+        results[: len(outs)],
+        outs,
+        "CustomVjp, forward",
+        "output",
+        "as the body gives, then residuals",
+    )
+    cotangents = _outputs(
+        "CustomVjp, backward", op.backward, (*results[len(outs) :], *_moving(outs))
+    )
+    _agree(
+        cotangents,
+        _moving(inputs),
+        "CustomVjp, backward",
+        "output",
+        "a cotangent for each floating input",
+    )
     return outs
 
 
@@ -161,7 +227,11 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
     groups, start = [], 0
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count <= len(inputs) - start:
-            raise _payload(where, f"{name}={count!r} with {len(inputs)} inputs", f"a number from 0 to {len(inputs) - start}")
+            raise _payload(
+                where,
+                f"{name}={count!r} with {len(inputs)} inputs",
+                f"a number from 0 to {len(inputs) - start}",
+            )
         groups.append(tuple(inputs[start : start + count]))
         start += count
     return (*groups, tuple(inputs[start:]))

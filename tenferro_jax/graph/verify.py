@@ -1,6 +1,7 @@
 """Well-formedness of graphs, as a table of rules.
 
-Graphs of a builder obey the rules by construction; `verify` checks graphs that are made by hand or read from bytes.
+Graphs of a builder obey the rules by construction; `verify` checks graphs that are made by hand or
+read from bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Rule(NamedTuple):
     Attributes:
       name: its name in errors.
       says: its text.
-      broken: finds the breaches in a graph, one text for each. A rule may rely on the rules before it.
+      broken: finds the breaches in a graph, one text for each. A rule may rely on the rules before
+        it.
     """
 
     name: str
@@ -67,7 +69,9 @@ def verify(graph: Graph) -> Graph:
                     fix="Build the graph with GraphBuilder, which keeps the rules.",
                 )
         for i, node in enumerate(current.nodes):
-            pending.extend((body, f"{where}, node {i}, body {k}") for k, body in enumerate(bodies(node.op)))
+            pending.extend(
+                (body, f"{where}, node {i}, body {k}") for k, body in enumerate(bodies(node.op))
+            )
     return graph
 
 
@@ -99,7 +103,9 @@ def _dense(graph: Graph) -> Iterator[str]:
             yield f"{_name(i, node)}: its first output is %{node.first_output}, not %{expected}"
             return
         count = node.op.output_count
-        expected += len(node.inputs) if count is None else count  # Sort, OptimizationBarrier: an output for each input
+        expected += (
+            len(node.inputs) if count is None else count
+        )  # Sort, OptimizationBarrier: an output for each input
     if expected != len(graph.metas):
         yield f"{len(graph.metas)} values, of which {expected} are inputs or outputs of nodes"
 
@@ -114,7 +120,9 @@ def _precede(graph: Graph) -> Iterator[str]:
 def _arity(graph: Graph) -> Iterator[str]:
     for i, node in enumerate(graph.nodes):
         if node.op.input_count is not None and len(node.inputs) != node.op.input_count:
-            yield f"{_name(i, node)} with {len(node.inputs)} inputs instead of {node.op.input_count}"
+            yield (
+                f"{_name(i, node)} with {len(node.inputs)} inputs instead of {node.op.input_count}"
+            )
 
 
 def _outputs(graph: Graph) -> Iterator[str]:
@@ -124,7 +132,10 @@ def _outputs(graph: Graph) -> Iterator[str]:
 
 
 def _trees(graph: Graph) -> Iterator[str]:
-    for name, tree, count in [("in_tree", graph.in_tree, graph.input_count), ("out_tree", graph.out_tree, len(graph.outputs))]:
+    for name, tree, count in [
+        ("in_tree", graph.in_tree, graph.input_count),
+        ("out_tree", graph.out_tree, len(graph.outputs)),
+    ]:
         if tree.num_leaves != count:
             yield f"{name} {tree} for {count} values"
     if not isinstance(jax.tree.unflatten(graph.in_tree, range(graph.in_tree.num_leaves)), tuple):
@@ -147,8 +158,11 @@ def _order(graph: Graph) -> list[int]:
     return depth_first(graph.nodes, producer, graph.outputs)
 
 
-def depth_first(nodes: Sequence[Node], producer: Sequence[int | None], outputs: Iterable[int]) -> list[int]:
-    """The numbers of the nodes that the outputs need, each after those that it needs: the canonical order.
+def depth_first(
+    nodes: Sequence[Node], producer: Sequence[int | None], outputs: Iterable[int]
+) -> list[int]:
+    """The numbers of the nodes that the outputs need, each after those that it needs: the canonical
+    order.
 
     Args:
       nodes: all of them.
@@ -198,7 +212,9 @@ def _inference(graph: Graph) -> Iterator[str]:
     applications = [(node.op, tuple(graph.metas[i] for i in node.inputs)) for node in graph.nodes]
     known = _inferred_together(applications)
     for i, (node, outs) in enumerate(graph.steps()):
-        if isinstance(node.op, MissingExtension):  # its dtypes and shapes cannot be checked, and it cannot run
+        if isinstance(
+            node.op, MissingExtension
+        ):  # its dtypes and shapes cannot be checked, and it cannot run
             continue
         application = applications[i]
         try:
@@ -210,14 +226,22 @@ def _inference(graph: Graph) -> Iterator[str]:
             continue
         stored = graph.metas[outs.start : outs.stop]
         if stored != tuple(inferred):
-            yield f"{_name(i, node)} with outputs {', '.join(map(str, stored))}; inference says {', '.join(map(str, inferred))}"
-        yield from (f"{_name(i, node)} assumes {guard}" for guard in canonical_guards(assumed) if str(guard) not in guards)
+            yield (
+                f"{_name(i, node)} with outputs {', '.join(map(str, stored))}; inference says "
+                f"{', '.join(map(str, inferred))}"
+            )
+        yield from (
+            f"{_name(i, node)} assumes {guard}"
+            for guard in canonical_guards(assumed)
+            if str(guard) not in guards
+        )
 
 
 def _inferred_together(applications: Iterable[Application]) -> dict[Application, Inferred]:
     """JAX's inference for all standard ops in one trace, three times as fast as one by one.
 
-    Empty if JAX refuses one of them: the caller then infers them one by one and names the wrong one.
+    Empty if JAX refuses one of them: the caller then infers them one by one and names the wrong
+    one.
     """
     others = (Extension, MissingExtension, *WITH_BODIES)
     asked = [(op, metas) for op, metas in dict.fromkeys(applications) if not isinstance(op, others)]
@@ -242,23 +266,41 @@ def _wide(graph: Graph) -> Iterator[str]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "ops",
-        "every node holds a standard op or an extension, fields have their declared types, and the bodies of control flow are graphs",
+        "every node holds a standard op or an extension, fields have their declared types, and "
+        "the bodies of control flow are graphs",
         _ops,
     ),
     Rule("inputs first", "the inputs are the first values", _counts),
-    Rule("dense numbering", "values are numbered without gaps: inputs, then the outputs of each node in turn", _dense),
-    Rule("use after definition", "a node reads values that are inputs or outputs of earlier nodes", _precede),
+    Rule(
+        "dense numbering",
+        "values are numbered without gaps: inputs, then the outputs of each node in turn",
+        _dense,
+    ),
+    Rule(
+        "use after definition",
+        "a node reads values that are inputs or outputs of earlier nodes",
+        _precede,
+    ),
     Rule("arity", "a node has as many inputs as its op", _arity),
     Rule("outputs in range", "an output is a value of the graph", _outputs),
-    Rule("trees", "the input tree is a tuple of arguments, and both trees have a leaf for each value", _trees),
+    Rule(
+        "trees",
+        "the input tree is a tuple of arguments, and both trees have a leaf for each value",
+        _trees,
+    ),
     Rule("interned", "no two nodes apply equal ops to equal inputs", _interned),
     Rule("reachable", "every node is needed by an output", _reachable),
     Rule("canonical order", "nodes are in depth-first order from the outputs", _canonical),
     Rule("64-bit types", "64-bit values exist only while 64-bit types are on", _wide),
-    Rule("signatures", "the bodies of control flow have the inputs and outputs that their op needs", _signatures),
+    Rule(
+        "signatures",
+        "the bodies of control flow have the inputs and outputs that their op needs",
+        _signatures,
+    ),
     Rule(
         "inference",
-        "dtype and shape of every value agree with inference, and every assumption on symbolic sizes is a guard",
+        "dtype and shape of every value agree with inference, and every assumption on symbolic "
+        "sizes is a guard",
         _inference,
     ),
 )

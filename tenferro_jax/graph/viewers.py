@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class _Item(NamedTuple):
-    """An input, a node or an output: its name, the values that it reads and the values that it makes."""
+    """An input, a node or an output: its name, the values that it reads and the values that it
+    makes.
+    """
 
     kind: str
     label: str
@@ -67,7 +69,8 @@ def _quoted(text: str) -> str:
 
 
 def model_explorer_collection(graph: Graph) -> dict[str, Any]:
-    """The graph as a GraphCollection of Model Explorer; each body of control flow is a separate graph.
+    """The graph as a GraphCollection of Model Explorer; each body of control flow is a separate
+    graph.
 
     Its schema is that of `model_explorer.graph_builder`, in the package ai-edge-model-explorer.
     """

@@ -1,7 +1,9 @@
-"""The container of graph bytes: a header that is checked before parsing, text, tensors; and the limits of a reader.
+"""The container of graph bytes: a header that is checked before parsing, text, tensors; and the
+limits of a reader.
 
-magic (16 bytes), version and length of the text (two uint32), total length (uint64), SHA-256 of everything else (32
-bytes); then the text; then the tensors, each at a multiple of 64 bytes. Numbers are little-endian.
+magic (16 bytes), version and length of the text (two uint32), total length (uint64), SHA-256 of
+everything else (32 bytes); then the text; then the tensors, each at a multiple of 64 bytes. Numbers
+are little-endian.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from ..errors import ArtifactError, InvalidConfig, Unsupported
 class Limits:
     """The limits of a reader; each is checked before the memory that it bounds is taken.
 
-    For an exported program `load_exported` checks `file_bytes`, and in its manifest `record_bytes` (all of it), `nodes` (extension
-    calls), `payload_bytes` and `text_bytes`; for graph bytes all limits are checked.
+    For an exported program `load_exported` checks `file_bytes`, and in its manifest `record_bytes`
+    (all of it), `nodes` (extension calls), `payload_bytes` and `text_bytes`; for graph bytes all
+    limits are checked.
 
     Attributes:
       file_bytes: the whole file.
@@ -134,7 +137,10 @@ def declared(head: bytes, where: str) -> tuple[int, int]:
         raise damaged(where, f"{len(head)} bytes")
     magic, version, _, length = _HEADER.unpack_from(head)
     if magic != MAGIC:
-        fix = "Read an exported program with load_exported; else write the graph again, or copy the file again."
+        fix = (
+            "Read an exported program with load_exported; else write the graph again, or copy "
+            "the file again."
+        )
         raise damaged(where, f"bytes that begin with {magic!r}", fix)
     return version, length
 
@@ -168,7 +174,9 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
     return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes), version)
 
 
-def damaged(where: str, given: str, fix: str = "Write the graph again, or copy the file again.") -> ArtifactError:
+def damaged(
+    where: str, given: str, fix: str = "Write the graph again, or copy the file again."
+) -> ArtifactError:
     """The error for damaged bytes."""
     return ArtifactError(
         where=where,

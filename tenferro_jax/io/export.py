@@ -27,24 +27,31 @@ def export(
 ) -> ExportedProgram:
     """Lower a function or a graph to a portable program.
 
-    Extensions are lowered to standard ops; each stays one named call that carries its family_id and payload.
+    Extensions are lowered to standard ops; each stays one named call that carries its family_id and
+    payload.
 
     Args:
-      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, of which the graph is exported. Sizes that are
-        equal by a guard of the graph are one symbol in the program, which refuses arguments where they differ.
-      *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be symbolic; none for a graph.
+      fn: a JAX-traceable function, a Graph, or the ExecProgram of an Engine, of which the graph is
+        exported. Sizes that are equal by a guard of the graph are one symbol in the program, which
+        refuses arguments where they differ.
+      *specs: the arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be
+        symbolic; none for a graph.
       platforms: platforms of the program; none of them needs to be present.
       vjp_order: how many times the program can be differentiated in reverse mode: 0 never, 1 for
         gradients, 2 for gradients of gradients. Each order adds a program.
-      compatibility: the StableHLO requirement ("WEEK_4", "WEEK_12") for which the program is rewritten, so that an older JAX
-        can read it; source locations, which name files of this machine, are then dropped. None keeps the level of this JAX.
-      custom_calls: targets of custom calls to allow although JAX does not keep them stable; the reader must have them.
+      compatibility: the StableHLO requirement ("WEEK_4", "WEEK_12") for which the program is
+        rewritten, so that an older JAX can read it; source locations, which name files of this
+        machine, are then dropped. None keeps the level of this JAX.
+      custom_calls: targets of custom calls to allow although JAX does not keep them stable; the
+        reader must have them.
 
     Raises:
-      Unsupported: an extension has no lowering (kernels and host code are not portable); JAX does not keep a custom call
-        stable, the text names the op; the function has no derivative of this order.
+      Unsupported: an extension has no lowering (kernels and host code are not portable); JAX does
+        not keep a custom call stable, the text names the op; the function has no derivative of this
+        order.
       ADRuleError: an extension has no rule for the derivative.
-      ShapeError: an extension needs two symbolic dimensions to be equal; the text names the constraint to add.
+      ShapeError: an extension needs two symbolic dimensions to be equal; the text names the
+        constraint to add.
       DTypeError: a 64-bit spec while 64-bit types are off; or a spec that is not an array.
 
     Example:
@@ -61,7 +68,11 @@ def export(
         fn = fn.graph
     if isinstance(fn, Graph):
         if specs:
-            raise InvalidConfig(where="export", given="a graph and specs", needed="only a graph, because a graph has its specs")
+            raise InvalidConfig(
+                where="export",
+                given="a graph and specs",
+                needed="only a graph, because a graph has its specs",
+            )
         graph, guards = fn.unified(), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)
@@ -74,18 +85,25 @@ def export(
 
     def rewritten(portable: bytes) -> bytes:
         try:
-            return portable if compatibility is None else jax_seam.rewrite_portable(portable, compatibility)
+            return (
+                portable
+                if compatibility is None
+                else jax_seam.rewrite_portable(portable, compatibility)
+            )
         except Exception as error:  # any exception of JAX's serialiser
             raise Unsupported(
                 where=f"export with compatibility={compatibility!r}",
-                given=f"a program that this JAX cannot write for readers that old: {first_line(error)}",
+                given=f"a program that this JAX cannot write for readers that old: "
+                f"{first_line(error)}",
                 needed="operations that these readers know",
                 fix="Pass a later level, or compatibility=None for the newest level of this JAX.",
             ) from error
 
     lowered, jitted = None, jax.jit(fn)
     try:
-        lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(*specs)
+        lowered = jax.export.export(jitted, platforms=tuple(platforms), disabled_checks=allowed)(
+            *specs
+        )
         require_lasting(lowered.out_tree, "export, results")
         exported = with_derivatives(lowered, vjp_order, rewritten)
     except TenferroError:
@@ -107,15 +125,28 @@ def export(
         if not guards:
             raise
         # JAX: a symbol that a guard replaced is still in a constraint
-        raise undecided(guards[0].lhs, guards[0].rhs, f"export, of symbols with guards {', '.join(map(str, guards))}") from error
+        raise undecided(
+            guards[0].lhs,
+            guards[0].rhs,
+            f"export, of symbols with guards {', '.join(map(str, guards))}",
+        ) from error
     modules = [jax_seam.read_module(program.mlir_module_serialized) for program in orders(exported)]
-    return ExportedProgram(exported, described(exported, modules, jax.__version__), modules[0].constraints)
+    return ExportedProgram(
+        exported, described(exported, modules, jax.__version__), modules[0].constraints
+    )
 
 
-def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: str | None, custom_calls: Sequence[str]) -> None:
+def _require_options(
+    platforms: Sequence[str], vjp_order: int, compatibility: str | None, custom_calls: Sequence[str]
+) -> None:
     jax_seam.require_platforms(platforms, "export")
     if type(vjp_order) is not int or vjp_order < 0:
-        raise InvalidConfig(where="export", given=f"vjp_order={vjp_order!r}", needed="a non-negative int", fix="Pass 1 for gradients.")
+        raise InvalidConfig(
+            where="export",
+            given=f"vjp_order={vjp_order!r}",
+            needed="a non-negative int",
+            fix="Pass 1 for gradients.",
+        )
     if compatibility not in (None, *jax_seam.COMPATIBILITY):
         raise InvalidConfig(
             where="export",
@@ -123,8 +154,12 @@ def _require_options(platforms: Sequence[str], vjp_order: int, compatibility: st
             needed=f"None or one of {', '.join(jax_seam.COMPATIBILITY)}",
             fix="The default is WEEK_12.",
         )
-    if isinstance(custom_calls, str) or not all(isinstance(target, str) and target for target in custom_calls):
-        raise InvalidConfig(where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names")
+    if isinstance(custom_calls, str) or not all(
+        isinstance(target, str) and target for target in custom_calls
+    ):
+        raise InvalidConfig(
+            where="export", given=f"custom_calls={custom_calls!r}", needed="a tuple of names"
+        )
 
 
 def _unwritable(error: Exception, given: str) -> Unsupported:
@@ -133,7 +168,9 @@ def _unwritable(error: Exception, given: str) -> Unsupported:
         where="export",
         given=given,
         needed="operations that JAX can write into a file for these platforms",
-        fix="Export only for platforms that have this operation." if lacking else "Remove host callbacks and jax.debug.print.",
+        fix="Export only for platforms that have this operation."
+        if lacking
+        else "Remove host callbacks and jax.debug.print.",
     )
 
 
@@ -148,7 +185,9 @@ def _effects(jitted: jax.stages.Wrapped, specs: Sequence[PyTree]) -> str:
 def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:
     """The error of custom calls (target, op) that JAX does not keep stable."""
     targets = tuple(sorted({target for target, _ in found}))
-    ops = ", ".join(dict.fromkeys(f"{target!r}" + (f" of {op}" if op else "") for target, op in found))
+    ops = ", ".join(
+        dict.fromkeys(f"{target!r}" + (f" of {op}" if op else "") for target, op in found)
+    )
     return Unsupported(
         where="export",
         given=f"custom calls that JAX does not keep stable: {ops}",

@@ -30,9 +30,11 @@ from .footer import Manifest, damaged, read_footer, with_footer
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ExportedProgram:
-    """A lowered program for one or more platforms, its derivatives, and the extensions that they came from.
+    """A lowered program for one or more platforms, its derivatives, and the extensions that they
+    came from.
 
-    It is immutable: a copy is the object itself. It is pickled as its bytes, which `load_exported` reads.
+    It is immutable: a copy is the object itself. It is pickled as its bytes, which `load_exported`
+    reads.
 
     Attributes:
       exported: the jax.export.Exported, derivatives included.
@@ -46,13 +48,17 @@ class ExportedProgram:
 
     @property
     def extensions(self) -> tuple[dict[str, str], ...]:
-        """For each extension call of the program, in order: its family_id, payload and batching as text."""
+        """For each extension call of the program, in order: its family_id, payload and batching as
+        text.
+        """
         return self.manifest.extensions[0]
 
     @property
     def families(self) -> tuple[str, ...]:
         """The extension families in the program and its derivatives, sorted, each once."""
-        return tuple(sorted({call["family_id"] for call in itertools.chain(*self.manifest.extensions)}))
+        return tuple(
+            sorted({call["family_id"] for call in itertools.chain(*self.manifest.extensions)})
+        )
 
     @property
     def vjp_order(self) -> int:
@@ -65,7 +71,8 @@ class ExportedProgram:
         return tuple(self.exported.platforms)
 
     def ops(self) -> tuple[ExtensionOp, ...]:
-        """The extension ops that the program was lowered from, in order, read back by their registered factories.
+        """The extension ops that the program was lowered from, in order, read back by their
+        registered factories.
 
         Raises:
           Unsupported: a family is not registered in this process, or under another major version.
@@ -77,7 +84,9 @@ class ExportedProgram:
           >>> export(jnp.sin, jnp.zeros(2)).ops()
           ()
         """
-        return tuple(require_extension_factory(e["family_id"]).decode(e["payload"]) for e in self.extensions)
+        return tuple(
+            require_extension_factory(e["family_id"]).decode(e["payload"]) for e in self.extensions
+        )
 
     def stablehlo(self) -> str:
         """The StableHLO module as text."""
@@ -86,20 +95,23 @@ class ExportedProgram:
     def call(self, *args: PyTree) -> Any:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.
 
-        Under jit it becomes a part of the caller's program; under grad its exported derivative is used, up to `vjp_order` times.
+        Under jit it becomes a part of the caller's program; under grad its exported derivative is
+        used, up to `vjp_order` times.
 
         Raises:
           DTypeError: a 64-bit array while 64-bit types are off.
           InvalidConfig: the arguments have another nesting.
           ShapeError, DTypeError: an argument does not fit its input.
           ShapeError: a constraint of the symbols does not hold.
-          Unsupported: differentiated more than `vjp_order` times, or called on another platform or number of devices than exported for.
+          Unsupported: differentiated more than `vjp_order` times, or called on another platform or
+            number of devices than exported for.
 
         Example:
           >>> import jax, jax.numpy as jnp
           >>> from tenferro_jax import export
           >>> program = export(lambda x: {"sum": x.sum()}, jnp.zeros(2), vjp_order=1)
-          >>> program.call(jnp.ones(2))["sum"].item(), jax.grad(lambda x: program.call(x)["sum"])(jnp.ones(2)).tolist()
+          >>> total = lambda x: program.call(x)["sum"]
+          >>> total(jnp.ones(2)).item(), jax.grad(total)(jnp.ones(2)).tolist()
           (2.0, [1.0, 1.0])
         """
         require_x64_leaves(args, "exported program")
@@ -112,9 +124,14 @@ class ExportedProgram:
                 needed=str(expected),
                 fix="Nest the arguments as in the export.",
             )
-        declared, given = (list(map(meta_of, xs)) for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves)))
+        declared, given = (
+            list(map(meta_of, xs))
+            for xs in (self.exported.in_avals, (as_operand(x, "exported program") for x in leaves))
+        )
         if declared != given:
-            sizes = solve_sizes(declared, given, [f"exported program, input {i}" for i in range(len(leaves))])
+            sizes = solve_sizes(
+                declared, given, [f"exported program, input {i}" for i in range(len(leaves))]
+            )
             require_constraints(self.constraints, sizes)
         try:
             return self.exported.call(*args)
@@ -124,15 +141,18 @@ class ExportedProgram:
                 raise ShapeError(
                     where="exported program",
                     given=", ".join(map(str, given)),
-                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or more{''.join(f', {text}' for text in self.constraints)}",
+                    needed=f"{', '.join(map(str, declared))}, each symbol 1 or "
+                    f"more{''.join(f', {text}' for text in self.constraints)}",
                     fix="Pass arrays of such sizes, or export again for others.",
                 ) from error
             if why == "devices":
                 raise Unsupported(
                     where="exported program",
                     given=f"a call on {_devices(devices)}",
-                    needed=f"{_devices(self.exported.nr_devices)}, the number that it was exported for",
-                    fix="Put the arguments on a mesh of that many devices, with jax.device_put(x, jax.NamedSharding(mesh, spec)).",
+                    needed=f"{_devices(self.exported.nr_devices)}, the number that it was "
+                    f"exported for",
+                    fix="Put the arguments on a mesh of that many devices, with jax.device_put(x, "
+                    "jax.NamedSharding(mesh, spec)).",
                 ) from error
             if why != "platforms":
                 raise
@@ -140,7 +160,8 @@ class ExportedProgram:
                 where="exported program",
                 given=first_line(error),
                 needed="one of its platforms",
-                fix="Move the arguments to a device of such a platform, or export with platforms=(...).",
+                fix="Move the arguments to a device of such a platform, or export with "
+                "platforms=(...).",
             ) from error
 
     def __repr__(self) -> str:
@@ -149,7 +170,10 @@ class ExportedProgram:
         families = ", ".join(self.families) or "none"
         gradients = f"; gradients of order {self.vjp_order}" if self.vjp_order else ""
         devices = f"; {_devices(self.exported.nr_devices)}" if self.exported.nr_devices > 1 else ""
-        return f"ExportedProgram(({inputs}) -> ({outs}); platforms {', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
+        return (
+            f"ExportedProgram(({inputs}) -> ({outs}); platforms "
+            f"{', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
+        )
 
     def __copy__(self) -> ExportedProgram:
         return self
@@ -161,8 +185,8 @@ class ExportedProgram:
         """The file content.
 
         Raises:
-          Unsupported: JAX cannot write an input or output, such as a pytree class that is not registered; or flatbuffers, which
-            JAX needs to write, is not installed.
+          Unsupported: JAX cannot write an input or output, such as a pytree class that is not
+            registered; or flatbuffers, which JAX needs to write, is not installed.
         """
         try:
             body = self.exported.serialize(vjp_order=self.vjp_order)
@@ -173,12 +197,15 @@ class ExportedProgram:
                 needed="inputs and outputs that jax.export writes",
                 fix="Install tenferro-jax[export]."
                 if isinstance(error, ImportError)
-                else "Use dicts, lists, tuples and arrays, or call register_pytree_name(cls, name).",
+                else "Use dicts, lists, tuples and arrays, or call register_pytree_name(cls, "
+                "name).",
             ) from error
         return with_footer(body, self.manifest)
 
     def save(self, path: str | pathlib.Path) -> int:
-        """Write the file; returns its size in bytes. An existing file is replaced after everything is written."""
+        """Write the file; returns its size in bytes. An existing file is replaced after everything
+        is written.
+        """
         return replace_file(path, self.to_bytes())
 
 
@@ -208,7 +235,9 @@ class DerivedExported(jax.export.Exported):
         return self.derivative
 
 
-def with_derivatives(exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]) -> DerivedExported:
+def with_derivatives(
+    exported: jax.export.Exported, order: int, change: Callable[[bytes], bytes]
+) -> DerivedExported:
     """An Exported with `order` derivatives made now, the module of each passed through `change`."""
     derivative = with_derivatives(exported.vjp(), order - 1, change) if order else None
     fields = {field.name: getattr(exported, field.name) for field in dataclasses.fields(exported)}
@@ -224,7 +253,9 @@ def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
     return found
 
 
-def described(exported: jax.export.Exported, modules: Sequence[Module], jax_version: str) -> Manifest:
+def described(
+    exported: jax.export.Exported, modules: Sequence[Module], jax_version: str
+) -> Manifest:
     """The manifest of a program whose modules, the derivatives' after its own, were read."""
     allowed = (check.is_custom_call() for check in exported.disabled_safety_checks)
     inside = sorted({target for module in modules for target in module.custom_calls})
@@ -246,21 +277,26 @@ def load_exported(
 ) -> ExportedProgram:
     """Read an exported program from a file or its bytes.
 
-    Size and digest are checked before anything is parsed. A digest detects damage, but does not prove who wrote the file.
+    Size and digest are checked before anything is parsed. A digest detects damage, but does not
+    prove who wrote the file.
 
     Args:
       source: a path, or the content.
-      check_extensions: whether every extension family in the program must be registered in this process and read its payloads.
-        By default a family may be unregistered, because the program holds its lowering.
-      trusted: also read content without a footer or with a damaged one, such as plain `jax.export.Exported.serialize()`.
-        JAX's parsers trust their input: damaged bytes can give wrong numbers or end the process.
-      limits: `file_bytes`; for the manifest `record_bytes`, `nodes` (extension calls), `payload_bytes`, `text_bytes`.
+      check_extensions: whether every extension family in the program must be registered in this
+        process and read its payloads. By default a family may be unregistered, because the program
+        holds its lowering.
+      trusted: also read content without a footer or with a damaged one, such as plain
+        `jax.export.Exported.serialize()`. JAX's parsers trust their input: damaged bytes can give
+        wrong numbers or end the process.
+      limits: `file_bytes`; for the manifest `record_bytes`, `nodes` (extension calls),
+        `payload_bytes`, `text_bytes`.
 
     Raises:
       ArtifactError: the content is truncated, changed, or was not written by
         `ExportedProgram.save`; or the content exceeds the limits.
-      Unsupported: this JAX cannot read a program of another JAX, both are named; an extension is registered in this process
-        under another major version, or, with `check_extensions`, not at all.
+      Unsupported: this JAX cannot read a program of another JAX, both are named; an extension is
+        registered in this process under another major version, or, with `check_extensions`, not at
+        all.
       MalformedFamilyId: a family_id in the program cannot be read.
       InvalidConfig: with `check_extensions`, a payload does not belong to its family.
       OSError: the file cannot be read.
@@ -271,7 +307,12 @@ def load_exported(
       >>> load_exported(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    where, content = _content(source, require_kind(limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits"))
+    where, content = _content(
+        source,
+        require_kind(
+            limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits"
+        ),
+    )
     if content.startswith(GRAPH_MAGIC):
         raise damaged(where, "a graph", "Read it with load_graph or from_wire.")
     try:
@@ -280,7 +321,9 @@ def load_exported(
         if not trusted:
             raise
         manifest = None  # the program itself is inspected instead
-    for call in () if manifest is None else (call for calls in manifest.extensions for call in calls):
+    for call in (
+        () if manifest is None else (call for calls in manifest.extensions for call in calls)
+    ):
         require_known_version(call["family_id"])
     program = _program(content, where, manifest)
     if check_extensions:
@@ -289,13 +332,21 @@ def load_exported(
     return program
 
 
-def _content(source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: Limits) -> tuple[str, bytearray]:
+def _content(
+    source: bytes | bytearray | memoryview | str | os.PathLike[str], limits: Limits
+) -> tuple[str, bytearray]:
     """The name of the source in errors, and its bytes, after a check of their number."""
     if isinstance(source, bytes | bytearray | memoryview):
         size = source.nbytes if isinstance(source, memoryview) else len(source)
         limits.require("file_bytes", size, "exported program")
         return "exported program", source if isinstance(source, bytearray) else bytearray(source)
-    require_kind(source, str | os.PathLike, "load_exported", "a path or bytes", "Pass what ExportedProgram.save wrote.")
+    require_kind(
+        source,
+        str | os.PathLike,
+        "load_exported",
+        "a path or bytes",
+        "Pass what ExportedProgram.save wrote.",
+    )
     where = f"exported program {os.fspath(source)}"
     with pathlib.Path(source).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -309,16 +360,26 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
     try:
         exported = jax.export.deserialize(content)  # reads from the front, without the footer
         found = orders(exported)
-        low, high = jax.export.minimum_supported_calling_convention_version, jax.export.maximum_supported_calling_convention_version
+        low, high = (
+            jax.export.minimum_supported_calling_convention_version,
+            jax.export.maximum_supported_calling_convention_version,
+        )
         for program in found:
             if not low <= program.calling_convention_version <= high:
-                raise ValueError(f"calling convention {program.calling_convention_version}, of which this JAX reads {low} to {high}")
+                raise ValueError(
+                    f"calling convention {program.calling_convention_version}, of which this JAX "
+                    f"reads {low} to {high}"
+                )
         modules = [jax_seam.read_module(program.mlir_module_serialized) for program in found]
     except TenferroError:  # of a pytree class
         raise
     except Exception as error:  # JAX's readers raise many types
         if manifest is None:
-            raise damaged(where, f"what JAX {jax.__version__} cannot read ({type(error).__name__}: {first_line(error)})") from error
+            raise damaged(
+                where,
+                f"what JAX {jax.__version__} cannot read ({type(error).__name__}: "
+                f"{first_line(error)})",
+            ) from error
         if jax_seam.refused_for(error)[0] == "class":
             raise Unsupported(
                 where=where,
@@ -328,14 +389,20 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
             ) from error
         raise Unsupported(
             where=where,
-            given=f"a program that JAX {manifest.jax} wrote ({type(error).__name__}: {first_line(error)})",
+            given=f"a program that JAX {manifest.jax} wrote ({type(error).__name__}: "
+            f"{first_line(error)})",
             needed=f"a program that JAX {jax.__version__}, the one in this process, can read",
-            fix=f"Register pytree classes first; read it with JAX {manifest.jax}, or export it there with compatibility='WEEK_12'.",
+            fix=f"Register pytree classes first; read it with JAX {manifest.jax}, or export it "
+            f"there with compatibility='WEEK_12'.",
         ) from error
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
         raise damaged(where, "a manifest of another program")
-    return ExportedProgram(with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints)
+    return ExportedProgram(
+        with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints
+    )
 
 
-copyreg.pickle(ExportedProgram, lambda program: (load_exported, (program.to_bytes(),)))  # it is pickled as its file content
+copyreg.pickle(
+    ExportedProgram, lambda program: (load_exported, (program.to_bytes(),))
+)  # it is pickled as its file content

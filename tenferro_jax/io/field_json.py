@@ -1,4 +1,6 @@
-"""Payload fields of standard ops as JSON and back. All names are looked up in the tables of this module."""
+"""Payload fields of standard ops as JSON and back. All names are looked up in the tables of this
+module.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ..ops.vocabulary import VOCABULARY
 from ..payload_leaves import ARRAYS, dtype_name, enum_label, leaf_json, leaf_value, named_dtype
 
 OPS: Mapping[str, type[StdTensorOp]] = {cls.__name__: cls for cls in VOCABULARY}
-_ENUMS: Mapping[str, Any] = {cls.__name__: cls for cls in (Direction, OutOfBounds, jax.lax.AccuracyMode)}
+_ENUMS: Mapping[str, Any] = {
+    cls.__name__: cls for cls in (Direction, OutOfBounds, jax.lax.AccuracyMode)
+}
 _GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
 
 Number = Callable[[Any], int]
@@ -30,7 +34,10 @@ Number = Callable[[Any], int]
 @functools.cache
 def _key_dtypes() -> dict[str, Any]:
     """The dtypes of random keys by the names of their generators."""
-    return {f"key<{name}>": jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype for name in _GENERATORS}
+    return {
+        f"key<{name}>": jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype
+        for name in _GENERATORS
+    }
 
 
 def value_dtype_name(dtype: object, where: str) -> str:
@@ -44,12 +51,18 @@ def value_dtype_name(dtype: object, where: str) -> str:
     for name, known in _key_dtypes().items():
         if known == dtype:
             return name
-    raise Unsupported(where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}")
+    raise Unsupported(
+        where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}"
+    )
 
 
 def value_dtype(name: object) -> Any:
     """The dtype of a name; ValueError for other text."""
-    return _key_dtypes()[name] if isinstance(name, str) and name in _key_dtypes() else named_dtype(name)
+    return (
+        _key_dtypes()[name]
+        if isinstance(name, str) and name in _key_dtypes()
+        else named_dtype(name)
+    )
 
 
 def field_json(
@@ -59,7 +72,8 @@ def field_json(
     graph: Number,
     dimension: Callable[[object], object],
 ) -> Any:
-    """A field as JSON: leaves as in payload text; arrays, graphs and dimensions by the given functions.
+    """A field as JSON: leaves as in payload text; arrays, graphs and dimensions by the given
+    functions.
 
     Raises:
       InvalidConfig: a value that no standard op holds.

@@ -1,6 +1,7 @@
 """The footer of an exported file: manifest (JSON), its length, SHA-256 of all bytes before, magic.
 
-It comes last, as in zip files, so that `jax.export.deserialize` can read the whole file in a process that has only JAX.
+It comes last, as in zip files, so that `jax.export.deserialize` can read the whole file in a
+process that has only JAX.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Manifest:
     Attributes:
       jax: the version of JAX that wrote it.
       platforms: the platforms of the program.
-      extensions: for the program and then each derivative, family_id, payload and batching of every extension call.
+      extensions: for the program and then each derivative, family_id, payload and batching of every
+        extension call.
       custom_calls: targets of its custom calls.
       unguaranteed: those of them that JAX does not keep stable.
     """
@@ -64,7 +66,9 @@ def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
     digest, magic = _TAIL.unpack_from(content, len(content) - _TAIL.size)
     if magic != MAGIC:
         raise damaged(
-            where, "no footer of this format at the end", "Export again, copy the file again, or pass trusted=True for plain bytes."
+            where,
+            "no footer of this format at the end",
+            "Export again, copy the file again, or pass trusted=True for plain bytes.",
         )
     end = len(content) - _TAIL.size
     with memoryview(content)[:end] as hashed:
@@ -78,9 +82,16 @@ def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
     return _read(bytes(content[end - length : end]), end - length, where, limits)
 
 
-def damaged(where: str, given: str, fix: str = "Export again, or copy the file again.") -> ArtifactError:
+def damaged(
+    where: str, given: str, fix: str = "Export again, or copy the file again."
+) -> ArtifactError:
     """The error for a damaged file."""
-    return ArtifactError(where=where, given=given, needed="a complete file as ExportedProgram.save writes it", fix=fix)
+    return ArtifactError(
+        where=where,
+        given=given,
+        needed="a complete file as ExportedProgram.save writes it",
+        fix=fix,
+    )
 
 
 def _canonical(found: object) -> bytes:
@@ -96,17 +107,34 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
                 where=where,
                 given=f"format {version} of exported programs",
                 needed=f"format {FORMAT}, which this release reads",
-                fix="Read the file with a later release of tenferro_jax, or with jax.export.deserialize.",
+                fix="Read the file with a later release of tenferro_jax, or with "
+                "jax.export.deserialize.",
             )
         calls = [call for calls in found["extensions"] for call in calls]
         names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
-        texts = [found["jax"], *itertools.chain(*names.values()), *(call[key] for call in calls for key in _TAGS - {"payload"})]
+        texts = [
+            found["jax"],
+            *itertools.chain(*names.values()),
+            *(call[key] for call in calls for key in _TAGS - {"payload"}),
+        ]
         payloads = [call["payload"] for call in calls]
         # One text for each manifest: no key twice, no other keys, no invalid numbers.
-        right = _canonical(found) == text and found.keys() == _KEYS and all(call.keys() == _TAGS for call in calls)
-        right = right and found["extensions"] and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
+        right = (
+            _canonical(found) == text
+            and found.keys() == _KEYS
+            and all(call.keys() == _TAGS for call in calls)
+        )
+        right = (
+            right
+            and found["extensions"]
+            and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
+        )
         lists = [found["extensions"], *found["extensions"], *(found[key] for key in names)]
-        right = right and all(isinstance(x, str) for x in (*texts, *payloads)) and all(isinstance(x, list) for x in lists)
+        right = (
+            right
+            and all(isinstance(x, str) for x in (*texts, *payloads))
+            and all(isinstance(x, list) for x in lists)
+        )
         limits.require("nodes", len(calls), f"{where}, extension calls")
         limits.require("payload_bytes", max(map(len, payloads), default=0), where)
         limits.require("text_bytes", max(map(len, texts)), where)
@@ -120,4 +148,8 @@ def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
 
 
 def _no_manifest(where: str, given: str) -> ArtifactError:
-    return damaged(where, f"{given} instead of a manifest, with a correct digest", "Get the file again from its source.")
+    return damaged(
+        where,
+        f"{given} instead of a manifest, with a correct digest",
+        "Get the file again from its source.",
+    )

@@ -15,7 +15,12 @@ from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..extension.carrier import BatchLevel, Extension, Levels, MissingExtension
 from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
-from ..extension.registry import lookup_extension_factory, register_installed, require_extension_factory, require_known_version
+from ..extension.registry import (
+    lookup_extension_factory,
+    register_installed,
+    require_extension_factory,
+    require_known_version,
+)
 from ..extension.rules import NO_RULES
 from ..graph.graph import Graph, Node
 from ..graph.verify import verify
@@ -32,7 +37,9 @@ from .trees import tree_of
 
 
 class _Size(NamedTuple):
-    """The number of nodes in a graph, with each body counted each time it is used, and the depth of graphs in graphs."""
+    """The number of nodes in a graph, with each body counted each time it is used, and the depth of
+    graphs in graphs.
+    """
 
     nodes: int
     depth: int
@@ -58,8 +65,16 @@ class GraphReader:
       where: the first words of errors.
     """
 
-    def __init__(self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str):
-        self._content, self._limits, self._skip_missing, self._trusted, self._where = content, limits, skip_missing, trusted, where
+    def __init__(
+        self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str
+    ):
+        self._content, self._limits, self._skip_missing, self._trusted, self._where = (
+            content,
+            limits,
+            skip_missing,
+            trusted,
+            where,
+        )
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
@@ -147,7 +162,10 @@ class GraphReader:
         start = aligned(self._place)
         stop = start + count * dtype.itemsize
         if stop > len(everything) or any(everything[self._place : start]):
-            raise ValueError(f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where it should")
+            raise ValueError(
+                f"a tensor that ends at byte {stop} of {len(everything)}, or does not begin where "
+                f"it should"
+            )
         self._place = stop
         array: np.ndarray = np.ndarray(tuple(sizes), dtype, everything, start)
         if not is_normal(array.reshape(-1)):
@@ -166,7 +184,10 @@ class GraphReader:
         if not isinstance(fields, dict) or fields.keys() != cls.__dataclass_fields__.keys():
             raise ValueError(f"{name} with the fields {fields!r:.200}")
         self._inside = _Size(0, 0)
-        values = {field: field_value(plain, self._numbered_tensor, self._body, self._symbolic) for field, plain in fields.items()}
+        values = {
+            field: field_value(plain, self._numbered_tensor, self._body, self._symbolic)
+            for field, plain in fields.items()
+        }
         op = cls(**values)
         if wrong := wrong_field(op):
             raise ValueError(f"{name} with {wrong[0]}, which needs {wrong[1]}")
@@ -180,7 +201,9 @@ class GraphReader:
         self._inside = _Size(self._inside.nodes + size.nodes, max(self._inside.depth, size.depth))
         return graph
 
-    def _extension(self, family_id: object, payload: object, levels: object, outputs: object) -> None:
+    def _extension(
+        self, family_id: object, payload: object, levels: object, outputs: object
+    ) -> None:
         family_id = self._word(family_id)
         package = parse_family_id(family_id).package
         if self._trusted and package not in self._asked:
@@ -205,7 +228,9 @@ class GraphReader:
         self._ops.append((carrier, _Size(0, 0)))
 
     def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
-        """The op that the factory of a family makes from a payload; the factory may be an author's code."""
+        """The op that the factory of a family makes from a payload; the factory may be an author's
+        code.
+        """
         factory = require_extension_factory(family_id)
         cause: Exception | None = None
         try:
@@ -231,7 +256,13 @@ class GraphReader:
             if set(axes) <= {None} or max(a for a in axes if a is not None) >= self._limits.rank:
                 raise ValueError(f"a batch level {axes}")
             name = None if axis is None else self._word(axis)
-            places = tuple(map(self._word, place)) if isinstance(place, list) else None if place is None else self._word(place)
+            places = (
+                tuple(map(self._word, place))
+                if isinstance(place, list)
+                else None
+                if place is None
+                else self._word(place)
+            )
             read.append(BatchLevel(axes, name, places))
         return tuple(read)
 
@@ -240,7 +271,10 @@ class GraphReader:
     def _graph(self, inputs: object, tree: object) -> None:
         if self._open is not None:
             raise ValueError("a graph in a graph")
-        self._open = _Open([self._numbered_type(number) for number in self._counted(inputs)], tree_of(tree, self._word, self._skip_missing))
+        self._open = _Open(
+            [self._numbered_type(number) for number in self._counted(inputs)],
+            tree_of(tree, self._word, self._skip_missing),
+        )
 
     def _node(self, op: object, inputs: object, outputs: object) -> None:
         graph = self._opened()
@@ -251,7 +285,9 @@ class GraphReader:
         for value in read:
             _index(value, graph.metas)
         made, inside = self._ops[_index(op, self._ops)]
-        graph.size = _Size(graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1))
+        graph.size = _Size(
+            graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1)
+        )
         self._require("nodes", graph.size.nodes)
         self._require("nesting", graph.size.depth)
         graph.metas.extend([self._numbered_type(number) for number in self._counted(outputs)])
@@ -271,7 +307,10 @@ class GraphReader:
             tree_of(tree, self._word, self._skip_missing),
             NO_RULES,
             [self._word(name) for name in _list(lost_rules)],
-            [Guard(self._size(lhs), self._size(rhs), "a graph that was read") for lhs, rhs in _list(guards)],
+            [
+                Guard(self._size(lhs), self._size(rhs), "a graph that was read")
+                for lhs, rhs in _list(guards)
+            ],
         )
         self._graphs.append((made, graph.size))
         self._open = None
@@ -284,17 +323,27 @@ class GraphReader:
         return self._graphs[-1][0]
 
     def _require_canonical(self, graph: Graph) -> None:
-        """Refuse records that a writer would write differently, because equal graphs have equal bytes."""
+        """Refuse records that a writer would write differently, because equal graphs have equal
+        bytes.
+        """
         writer = GraphWriter(self._payloads).write(graph)
         if writer.version != self._content.version:
-            given_version = f"version {self._content.version} where a writer writes {writer.version}"
+            given_version = (
+                f"version {self._content.version} where a writer writes {writer.version}"
+            )
             raise damaged(self._where, given_version)
         written = writer.text.encode()
         given = self._content.everything[self._content.text]
         if written != given:
             lines = zip(written.split(b"\n"), bytes(given).split(b"\n"), strict=False)
-            number, (want, have) = next(((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1]), (0, (b"", b"more lines")))
-            raise damaged(f"{self._where}, line {number}", f"{have[:100]!r} where a writer writes {want[:100]!r}")
+            number, (want, have) = next(
+                ((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1]),
+                (0, (b"", b"more lines")),
+            )
+            raise damaged(
+                f"{self._where}, line {number}",
+                f"{have[:100]!r} where a writer writes {want[:100]!r}",
+            )
 
     # --- parts of records ---
 
@@ -373,6 +422,11 @@ def _depth(value: object) -> int:
     depth, level = 0, [value]
     while level:
         depth += 1
-        level = [item for v in level if isinstance(v, list | dict) for item in (v.values() if isinstance(v, dict) else v)]
+        level = [
+            item
+            for v in level
+            if isinstance(v, list | dict)
+            for item in (v.values() if isinstance(v, dict) else v)
+        ]
         level = [item for item in level if isinstance(item, list | dict)]
     return depth

@@ -51,8 +51,8 @@ class GraphWriter:
         """Record a graph: bodies first, to any depth.
 
         Raises:
-          Unsupported: what the format cannot express: symbols of two scopes, a pytree class or a batch axis without a plain
-            name; or what no reader accepts.
+          Unsupported: what the format cannot express: symbols of two scopes, a pytree class or a
+            batch axis without a plain name; or what no reader accepts.
           InvalidConfig: two nodes that differ only in their runtimes; or an extension's payload
             or a pytree class's static data has no text.
         """
@@ -60,7 +60,12 @@ class GraphWriter:
         while pending:
             graph = pending[-1]
             # From the last body of an op to its first: the order of records is part of the format.
-            inner = [body for node in graph.nodes for body in bodies(node.op)[::-1] if id(body) not in self._graphs]
+            inner = [
+                body
+                for node in graph.nodes
+                for body in bodies(node.op)[::-1]
+                if id(body) not in self._graphs
+            ]
             if inner:
                 pending.extend(reversed(inner))
                 continue
@@ -77,20 +82,47 @@ class GraphWriter:
         return "".join(f"{line}\n" for line in self.lines)
 
     def _graph(self, graph: Graph) -> int:
-        lines = [_text(["graph", [self._type(meta) for meta in graph.input_metas], self._tree(graph.in_tree, "arguments")])]
+        lines = [
+            _text(
+                [
+                    "graph",
+                    [self._type(meta) for meta in graph.input_metas],
+                    self._tree(graph.in_tree, "arguments"),
+                ]
+            )
+        ]
         seen: dict[tuple[int, tuple[int, ...]], StdTensorOp] = {}
         for node, outputs in graph.steps():
             op = self._op(node.op)
-            if seen.setdefault((op, node.inputs), node.op) != node.op:  # if they are equal, the graph breaks a rule of `verify`
+            if (
+                seen.setdefault((op, node.inputs), node.op) != node.op
+            ):  # if they are equal, the graph breaks a rule of `verify`
                 raise InvalidConfig(
                     where="to_wire",
                     given=f"{node.op} twice on the same values, with two runtime sets",
                     needed="one of them, because bytes hold no runtimes",
-                    fix="Choose one with graph.with_runtimes(...), then trace graph.to_jax() again.",
+                    fix="Choose one with graph.with_runtimes(...), then trace graph.to_jax() "
+                    "again.",
                 )
-            lines.append(_text(["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]))
-        guards = [[self._dimension(guard.lhs), self._dimension(guard.rhs)] for guard in graph.guards]
-        lines.append(_text(["return", list(graph.outputs), self._tree(graph.out_tree, "results"), guards, list(graph.lost_rules)]))
+            lines.append(
+                _text(
+                    ["node", op, list(node.inputs), [self._type(graph.metas[i]) for i in outputs]]
+                )
+            )
+        guards = [
+            [self._dimension(guard.lhs), self._dimension(guard.rhs)] for guard in graph.guards
+        ]
+        lines.append(
+            _text(
+                [
+                    "return",
+                    list(graph.outputs),
+                    self._tree(graph.out_tree, "results"),
+                    guards,
+                    list(graph.lost_rules),
+                ]
+            )
+        )
         return self._define("graph", "\n".join(lines))
 
     def _tree(self, tree: PyTreeDef, where: str) -> Any:
@@ -114,7 +146,9 @@ class GraphWriter:
         number = self._types.get(meta)
         if number is None:
             shape = [self._dimension(size) for size in meta.shape]
-            number = self._types[meta] = self._define("type", _text(["type", value_dtype_name(meta.dtype, str(meta)), shape]))
+            number = self._types[meta] = self._define(
+                "type", _text(["type", value_dtype_name(meta.dtype, str(meta)), shape])
+            )
         return number
 
     def _dimension(self, size: SymDim) -> Any:
@@ -127,14 +161,19 @@ class GraphWriter:
                 where="to_wire",
                 given=f"the symbols of {size}, and symbols of another scope",
                 needed="symbols of one scope",
-                fix="Make all symbols in one call of jax.export.symbolic_shape, or pass scope= to it.",
+                fix="Make all symbols in one call of jax.export.symbolic_shape, or pass scope= to "
+                "it.",
             )
         pickled_dimension(size, "to_wire")  # refuses what no reader accepts
         return str(size)
 
     def _tensor(self, array: np.ndarray | np.generic) -> int:
         before = self._counts.get("tensor", 0)
-        number = self._define("tensor", _text(["tensor", dtype_name(array.dtype), list(array.shape)]), array_digest(array))
+        number = self._define(
+            "tensor",
+            _text(["tensor", dtype_name(array.dtype), list(array.shape)]),
+            array_digest(array),
+        )
         if number == before:
             self.tensors.append(array_bytes(array))
         return number
@@ -151,7 +190,13 @@ class GraphWriter:
         if isinstance(op, Extension):
             map_leaves(op.op, self._noted)
             payload = self._payloads.get(id(op))
-            return ["extension", op.family_id, payload_json(op.op) if payload is None else payload, _levels(op), op.output_count]
+            return [
+                "extension",
+                op.family_id,
+                payload_json(op.op) if payload is None else payload,
+                _levels(op),
+                op.output_count,
+            ]
         name = type(op).__name__
         if OPS.get(name) is not type(op):
             raise Unsupported(
@@ -165,7 +210,9 @@ class GraphWriter:
             return self._graphs[id(graph)]
 
         fields = {
-            field: field_json(getattr(op, field), f"{name}, field {field}", self._tensor, number, self._dimension)
+            field: field_json(
+                getattr(op, field), f"{name}, field {field}", self._tensor, number, self._dimension
+            )
             for field in getattr(op, "__dataclass_fields__", {})
         }
         return ["op", name, fields]
@@ -182,7 +229,9 @@ def _text(record: list[object]) -> str:
 
 
 def _levels(carrier: Extension) -> list[Any]:
-    levels = [[list(level.in_axes), level.axis_name, level.spmd_axis_name] for level in carrier.batching]
+    levels = [
+        [list(level.in_axes), level.axis_name, level.spmd_axis_name] for level in carrier.batching
+    ]
     for _, axis, places in levels:
         names = [axis, *(places if isinstance(places, tuple) else (places,))]
         if not all(name is None or isinstance(name, str) for name in names):

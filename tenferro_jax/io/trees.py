@@ -3,9 +3,9 @@
 A tree is 0 for a value, null for None, ["tuple", tree, ...], ["list", tree, ...],
 ["dict", [key, ...], tree, ...], or ["class", name, fields, static data, tree, ...].
 
-Names of classes are kept here, and also registered with `jax.export`, which has no way to look them up.
-`jax.export` reads a namedtuple whose fields changed their order without an error, and so exchanges
-values; here the fields of the file and of the class are compared.
+Names of classes are kept here, and also registered with `jax.export`, which has no way to look them
+up. `jax.export` reads a namedtuple whose fields changed their order without an error, and so
+exchanges values; here the fields of the file and of the class are compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def register_pytree_name(cls: type, name: str) -> None:
 
     The process that reads must register the class under the same name, and the class must have
     the same fields. Its static data (everything but the children) may be None, bool, int, float,
-    complex, str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name there.
+    complex, str, bytes, dtype, and tuples of them. A class that `jax.export` knows keeps its name
+    there.
 
     Args:
       cls: a namedtuple, or a class registered with `jax.tree_util`, such as a dataclass.
@@ -40,7 +41,8 @@ def register_pytree_name(cls: type, name: str) -> None:
 
     Raises:
       InvalidConfig: no pytree class, or no name.
-      Duplicate: the class has another name, or the name belongs to another class, here or in `jax.export`.
+      Duplicate: the class has another name, or the name belongs to another class, here or in
+        `jax.export`.
 
     Example:
       >>> import typing
@@ -64,7 +66,9 @@ def register_pytree_name(cls: type, name: str) -> None:
         )
     if (_name_of(cls) or name, _classes.get(name, cls)) != (name, cls):
         given += f", after {_classes.get(name, cls)!r:.100} and {_name_of(cls)!r:.100}"
-        raise Duplicate(where=where, given=given, needed="one name for each class, and one class for each name")
+        raise Duplicate(
+            where=where, given=given, needed="one name for each class, and one class for each name"
+        )
     if name not in _classes:
         _register_with_jax(cls, name)
         _classes[name] = cls
@@ -103,7 +107,9 @@ def _register_with_jax(cls: Any, name: str) -> None:
         _require_fields(cls, name, fields, static, len(fields[0]) if fields else 0)
         return static
 
-    made: Any = (lambda _, children: cls(*children)) if named else None  # JAX knows how to make the others
+    made: Any = (
+        (lambda _, children: cls(*children)) if named else None
+    )  # JAX knows how to make the others
     try:
         jax.export.register_pytree_node_serialization(
             cls,
@@ -251,7 +257,8 @@ def has_classes(plain: object) -> bool:
 
 
 def require_lasting(tree: PyTreeDef, where: str) -> None:
-    """Refuse classes that flatten differently after unflattening, because no reader could use the tree.
+    """Refuse classes that flatten differently after unflattening, because no reader could use the
+    tree.
 
     Raises:
       Unsupported: the text shows both trees.

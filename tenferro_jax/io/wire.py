@@ -6,7 +6,16 @@ import os
 
 from ..errors import require_kind
 from ..graph.graph import Graph, require_graph
-from .container import HEADER_BYTES, USUAL_LIMITS, Limits, damaged, declared, pack, replace_file, unpack
+from .container import (
+    HEADER_BYTES,
+    USUAL_LIMITS,
+    Limits,
+    damaged,
+    declared,
+    pack,
+    replace_file,
+    unpack,
+)
 from .graph_reader import GraphReader
 from .graph_writer import GraphWriter
 
@@ -14,8 +23,9 @@ from .graph_writer import GraphWriter
 def to_wire(graph: Graph) -> bytes:
     """A graph as bytes, which another process or machine can read with `from_wire`.
 
-    Equal graphs give equal bytes, except for the names of lost derivatives, which are written too. AD rules and kernels are code
-    and are not written; add them again with `graph.with_rules(...)` and `graph.with_runtimes(...)`.
+    Equal graphs give equal bytes, except for the names of lost derivatives, which are written too.
+    AD rules and kernels are code and are not written; add them again with `graph.with_rules(...)`
+    and `graph.with_runtimes(...)`.
 
     Args:
       graph: any graph, of standard ops and extensions.
@@ -23,8 +33,8 @@ def to_wire(graph: Graph) -> bytes:
     Raises:
       InvalidConfig: not a graph, or two nodes that differ only in their runtimes; or an
         extension's payload, or static data of a pytree class, has no text.
-      Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or dimensions or constraints
-        beyond the bounds of a reader.
+      Unsupported: a pytree class without a name (`register_pytree_name`); symbols of two scopes, or
+        dimensions or constraints beyond the bounds of a reader.
 
     Example:
       >>> import jax.numpy as jnp
@@ -38,18 +48,25 @@ def to_wire(graph: Graph) -> bytes:
 
 
 def from_wire(
-    source: bytes | bytearray | memoryview, *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
+    source: bytes | bytearray | memoryview,
+    *,
+    skip_missing_extensions: bool = False,
+    trusted: bool = False,
+    limits: Limits = USUAL_LIMITS,
 ) -> Graph:
-    """Read a graph from the bytes of `to_wire`: length and digest are checked first, then every record, then the graph by `verify`.
+    """Read a graph from the bytes of `to_wire`: length and digest are checked first, then every
+    record, then the graph by `verify`.
 
     Args:
       source: the bytes.
-      skip_missing_extensions: replace extensions of unregistered families by placeholders: the graph can be inspected
-        and written again without loss, but running it raises `Unsupported`. Unknown pytree classes get placeholders too.
-      trusted: let installed packages register the extensions of the graph, and use their AD rules. A package is imported
-        if it has an entry point in the group "tenferro_jax.extensions" with the name that a family_id begins with. Otherwise
-        nothing is imported.
-      limits: the limits of the reader; `to_wire` also writes graphs beyond the defaults, which need higher limits here.
+      skip_missing_extensions: replace extensions of unregistered families by placeholders: the
+        graph can be inspected and written again without loss, but running it raises `Unsupported`.
+        Unknown pytree classes get placeholders too.
+      trusted: let installed packages register the extensions of the graph, and use their AD rules.
+        A package is imported if it has an entry point in the group "tenferro_jax.extensions" with
+        the name that a family_id begins with. Otherwise nothing is imported.
+      limits: the limits of the reader; `to_wire` also writes graphs beyond the defaults, which need
+        higher limits here.
 
     Raises:
       ArtifactError: the bytes are truncated, changed, or not written by `to_wire`; or the bytes
@@ -57,8 +74,8 @@ def from_wire(
       InvalidConfig: the graph breaks a rule; a payload does not belong to its family; or no
         bytes, or no limits.
       MalformedFamilyId: an extension's family_id cannot be read.
-      Unsupported: an extension's family is not registered, or only under another major version; a pytree class is not
-        registered; an op or a version of the format of a later release.
+      Unsupported: an extension's family is not registered, or only under another major version; a
+        pytree class is not registered; an op or a version of the format of a later release.
       DTypeError: the graph has 64-bit values and 64-bit types are off.
 
     Example:
@@ -67,7 +84,9 @@ def from_wire(
       >>> from_wire(to_wire(trace(jnp.sin, jnp.zeros(2)))).to_jax()(jnp.zeros(2)).tolist()
       [0.0, 0.0]
     """
-    require_kind(source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph.")
+    require_kind(
+        source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph."
+    )
     require_kind(limits, Limits, "from_wire", "Limits", "Leave it out for the usual.", "limits")
     return _read(bytes(source), skip_missing_extensions, trusted, limits, "graph bytes")
 
@@ -98,9 +117,14 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
 
 
 def load_graph(
-    path: str | os.PathLike[str], *, skip_missing_extensions: bool = False, trusted: bool = False, limits: Limits = USUAL_LIMITS
+    path: str | os.PathLike[str],
+    *,
+    skip_missing_extensions: bool = False,
+    trusted: bool = False,
+    limits: Limits = USUAL_LIMITS,
 ) -> Graph:
-    """Read a graph from a file of `save_graph`; no more is read than the length in the first bytes of the file.
+    """Read a graph from a file of `save_graph`; no more is read than the length in the first bytes
+    of the file.
 
     Args:
       path: the file.

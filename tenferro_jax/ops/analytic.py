@@ -308,7 +308,9 @@ class OneMinusSquare(Unary):
     """
 
     takes = INEXACT
-    apply = staticmethod(getattr(lax, "one_minus_square", _one_minus_square))  # in lax from JAX 0.11 on
+    apply = staticmethod(
+        getattr(lax, "one_minus_square", _one_minus_square)
+    )  # in lax from JAX 0.11 on
 
 
 @op

@@ -43,7 +43,8 @@ class Mul(Binary):
 
 @op
 class Div(Binary):
-    """x / y; for integers the quotient truncated toward zero, -1 (unsigned: the maximum) for a divisor of zero.
+    """x / y; for integers the quotient truncated toward zero, -1 (unsigned: the maximum) for a
+    divisor of zero.
 
     Gradient: (t_x - (x / y) t_y) / y.
     Example: Div().apply(7, -2) = -3
@@ -80,8 +81,8 @@ class Abs(Unary):
     """|x|, real for complex x; the most negative integer stays itself.
 
     C1: signed integer, floating or complex.
-    Gradient: t where x >= 0, -t elsewhere, so t at zero; Re(conj(x) t) / |x| for complex x, 0 at zero.
-    Example: Abs().apply(-2.0) = 2.0
+    Gradient: t where x >= 0, -t elsewhere, so t at zero; Re(conj(x) t) / |x| for complex x, 0 at
+    zero. Example: Abs().apply(-2.0) = 2.0
     """
 
     apply = staticmethod(lax.abs)
@@ -156,7 +157,12 @@ class Round(Unary):
     to_even: bool = True
 
     def apply(self, x: jax.Array) -> jax.Array:
-        return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN if self.to_even else lax.RoundingMethod.AWAY_FROM_ZERO)
+        return lax.round(
+            x,
+            lax.RoundingMethod.TO_NEAREST_EVEN
+            if self.to_even
+            else lax.RoundingMethod.AWAY_FROM_ZERO,
+        )
 
 
 @op

@@ -14,11 +14,17 @@ from .op import StdTensorOp, op
 
 
 def _precision(names: Precision) -> Any:
-    """JAX's value for a pair of `lax.Precision` names, or the name of one `lax.DotAlgorithmPreset`."""
+    """JAX's value for a pair of `lax.Precision` names, or the name of one
+    `lax.DotAlgorithmPreset`.
+    """
     if names is None:
         return None
     try:
-        return lax.DotAlgorithmPreset[names] if isinstance(names, str) else (lax.Precision[names[0]], lax.Precision[names[1]])
+        return (
+            lax.DotAlgorithmPreset[names]
+            if isinstance(names, str)
+            else (lax.Precision[names[0]], lax.Precision[names[1]])
+        )
     except (KeyError, TypeError, IndexError) as error:
         raise InvalidConfig(
             where="precision",
@@ -40,7 +46,9 @@ def precision_names(precision: object) -> Any:
     """
     if isinstance(precision, lax.DotAlgorithmPreset):
         return precision.name
-    if precision is None or (isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__):
+    if precision is None or (
+        isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__
+    ):
         return precision
     pair = precision if isinstance(precision, tuple | list) else (precision, precision)
     try:
@@ -51,17 +59,19 @@ def precision_names(precision: object) -> Any:
     raise InvalidConfig(
         where="precision",
         given=repr(precision),
-        needed="a lax.Precision or its name, a pair of them, or a lax.DotAlgorithmPreset or its name",
+        needed="a lax.Precision or its name, a pair of them, or a lax.DotAlgorithmPreset or its "
+        "name",
         fix="Use 'highest'.",
     )
 
 
 @op
 class DotGeneral(StdTensorOp):
-    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free. For booleans "or" and "and".
+    """Sum of products over the contracting axes; output axes are batch, lhs free, rhs free. For
+    booleans "or" and "and".
 
-    C1: paired contracted and batch axes have equal sizes, each axis named once. C2: for two dtypes the result has JAX's common dtype.
-    Gradient: linear in each input.
+    C1: paired contracted and batch axes have equal sizes, each axis named once. C2: for two dtypes
+    the result has JAX's common dtype. Gradient: linear in each input.
     Example: DotGeneral((1,), (0,)).apply(np.ones((1, 3)), np.ones((3, 1))) = [[3.0]]
     """
 
@@ -85,14 +95,16 @@ class DotGeneral(StdTensorOp):
 
 @op
 class Convolution(StdTensorOp):
-    """Windowed sum of products over the spatial axes, as StableHLO convolution; the inputs are lhs, kernel.
+    """Windowed sum of products over the spatial axes, as StableHLO convolution; the inputs are lhs,
+    kernel.
 
-    Each of the three `*_spec` tuples gives the axis of (batch, feature, spatial...), for the kernel of
-    (output feature, input feature, spatial...).
+    Each of the three `*_spec` tuples gives the axis of (batch, feature, spatial...), for the kernel
+    of (output feature, input feature, spatial...).
 
-    C1: two or more axes, one entry for each spatial axis. C2: feature_group_count and batch_group_count divide, one is 1. C3: one dtype.
-    Gradient: linear in each input.
-    Example: Convolution((1,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]).apply(np.ones((1, 1, 3)), np.ones((1, 1, 2))) = [[[2.0, 2.0]]]
+    C1: two or more axes, one entry for each spatial axis. C2: feature_group_count and
+    batch_group_count divide, one is 1. C3: one dtype. Gradient: linear in each input.
+    Example: Convolution((1,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]).apply(np.ones((1, 1, 3)),
+    np.ones((1, 1, 2))) = [[[2.0, 2.0]]]
     """
 
     input_count = 2
@@ -114,11 +126,16 @@ class Convolution(StdTensorOp):
         specs = (self.lhs_spec, self.rhs_spec, self.out_spec)
         spatial = (self.strides, self.padding, self.lhs_dilation, self.rhs_dilation)
         positive = min((*self.strides, *self.lhs_dilation, *self.rhs_dilation), default=1)
-        if any(sorted(s) != list(range(rank)) for s in specs) or any(len(s) != rank - 2 for s in spatial) or positive < 1:
+        if (
+            any(sorted(s) != list(range(rank)) for s in specs)
+            or any(len(s) != rank - 2 for s in spatial)
+            or positive < 1
+        ):
             raise InvalidConfig(
                 where="Convolution",
                 given=str(self),
-                needed=f"specs that permute {rank} axes, {rank - 2} positive strides and dilations, as many paddings",
+                needed=f"specs that permute {rank} axes, {rank - 2} positive strides and "
+                f"dilations, as many paddings",
                 fix="See the convolution op of StableHLO.",
             )
 
@@ -155,13 +172,23 @@ class Fft(StdTensorOp):
         (x,) = operands
         real = "float" in str(x.dtype)
         last = x.shape[len(x.shape) - len(self.lengths) :]
-        wanted = (*self.lengths[:-1], self.lengths[-1] // 2 + 1) if self.kind == "IRFFT" and self.lengths else self.lengths
+        wanted = (
+            (*self.lengths[:-1], self.lengths[-1] // 2 + 1)
+            if self.kind == "IRFFT" and self.lengths
+            else self.lengths
+        )
         known = all(isinstance(n, int) for n in (*last, *wanted))
-        if not 1 <= len(self.lengths) <= 3 or real != (self.kind == "RFFT") or "int" in str(x.dtype) or (known and last != wanted):
+        if (
+            not 1 <= len(self.lengths) <= 3
+            or real != (self.kind == "RFFT")
+            or "int" in str(x.dtype)
+            or (known and last != wanted)
+        ):
             raise InvalidConfig(
                 where=str(self),
                 given=f"{x.dtype}{list(x.shape)}",
-                needed=f"one to three lengths, those of the last axes, {'real' if self.kind == 'RFFT' else 'complex'} numbers",
+                needed=f"one to three lengths, those of the last axes, "
+                f"{'real' if self.kind == 'RFFT' else 'complex'} numbers",
                 fix="Convert, pad or slice first.",
             )
 

@@ -1,4 +1,6 @@
-"""Control flow. Bodies are graphs; this module only requires that a body can be called on arrays."""
+"""Control flow. Bodies are graphs; this module only requires that a body can be called on
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,14 @@ class _Carrying(StdTensorOp):
 
 @op
 class Scan(_Carrying):
-    """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times, on slices of the scanned inputs' first axes.
+    """Run `body(*constants, *carry, *slices) -> (*carry, *results)` length times, on slices of the
+    scanned inputs' first axes.
 
-    The inputs are constant_count constants, carry_count initial carries, then the scanned arrays; the outputs are the last
-    carries, then the results stacked along a new first axis.
+    The inputs are constant_count constants, carry_count initial carries, then the scanned arrays;
+    the outputs are the last carries, then the results stacked along a new first axis.
 
-    C1: the body's carries keep dtype and shape. C2: scanned arrays have first axes of the length. C3: length and unroll not negative.
-    Gradient: forward and reverse, through the body.
+    C1: the body's carries keep dtype and shape. C2: scanned arrays have first axes of the length.
+    C3: length and unroll not negative. Gradient: forward and reverse, through the body.
     Example: Scan(graph(lambda k, x: k * x), 3, 1, 1).apply(2.0, 1.0) = [8.0]
     """
 
@@ -48,14 +51,23 @@ class Scan(_Carrying):
 
     def apply(self, *inputs: jax.Array) -> Arrays:
         end = self.constant_count + self.carry_count
-        constants, carry, scanned = inputs[: self.constant_count], inputs[self.constant_count : end], inputs[end:]
+        constants, carry, scanned = (
+            inputs[: self.constant_count],
+            inputs[self.constant_count : end],
+            inputs[end:],
+        )
 
         def step(carry: Arrays, slices: Arrays) -> tuple[Arrays, Arrays]:
             outs = tuple(self.body(*constants, *carry, *slices))
             return outs[: self.carry_count], outs[self.carry_count :]
 
         carry, stacked = lax.scan(
-            step, tuple(carry), tuple(scanned), length=None if scanned else self.length, reverse=self.reverse, unroll=self.unroll
+            step,
+            tuple(carry),
+            tuple(scanned),
+            length=None if scanned else self.length,
+            reverse=self.reverse,
+            unroll=self.unroll,
         )
         return (*carry, *stacked)
 
@@ -78,12 +90,19 @@ class While(_Carrying):
         split = self.condition_constant_count
         end = split + self.body_constant_count
         tested, used, carry = inputs[:split], inputs[split:end], inputs[end:]
-        return tuple(lax.while_loop(lambda c: self.condition(*tested, *c)[0], lambda c: tuple(self.body(*used, *c)), tuple(carry)))
+        return tuple(
+            lax.while_loop(
+                lambda c: self.condition(*tested, *c)[0],
+                lambda c: tuple(self.body(*used, *c)),
+                tuple(carry),
+            )
+        )
 
 
 @op
 class Cond(StdTensorOp):
-    """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped into range, or a boolean.
+    """Run one of several graphs on the operands, chosen by the first input: an int32 index, clamped
+    into range, or a boolean.
 
     C1: an int32 index of shape (); or a boolean one for two branches, False for the first.
     C2: every branch has outputs of the same dtypes and shapes.
@@ -108,14 +127,16 @@ class Cond(StdTensorOp):
 
 @op
 class LinearSolve(StdTensorOp):
-    """x with matvec(x) = b, computed by the graph `solve`; differentiated by the implicit function theorem, not through `solve`.
+    """x with matvec(x) = b, computed by the graph `solve`; differentiated by the implicit function
+    theorem, not through `solve`.
 
-    `constant_counts` are the numbers of constants of matvec, solve and transpose_solve, which come first and in this
-    order; b follows. A graph takes its constants, then the vector.
+    `constant_counts` are the numbers of constants of matvec, solve and transpose_solve, which come
+    first and in this order; b follows. A graph takes its constants, then the vector.
 
     C1: matvec, solve and transpose_solve keep dtypes and shapes of b. C2: matvec is linear.
     Gradient: forward; reverse if transpose_solve is given.
-    Example: LinearSolve(graph(lambda x: 2.0 * x), graph(lambda b: b / 2.0), None, (0, 0, 0)).apply(3.0) = [1.5]
+    Example: LinearSolve(graph(lambda x: 2.0 * x), graph(lambda b: b / 2.0), None, (0, 0,
+    0)).apply(3.0) = [1.5]
     """
 
     input_count = None
@@ -132,7 +153,11 @@ class LinearSolve(StdTensorOp):
 
     def apply(self, *inputs: jax.Array) -> Arrays:
         first, second, third = self.constant_counts
-        parts = inputs[:first], inputs[first : first + second], inputs[first + second : first + second + third]
+        parts = (
+            inputs[:first],
+            inputs[first : first + second],
+            inputs[first + second : first + second + third],
+        )
         b = tuple(inputs[sum(self.constant_counts) :])
         transposed, transpose_solve = None, self.transpose_solve
         if transpose_solve is not None:
@@ -153,7 +178,9 @@ class LinearSolve(StdTensorOp):
 
 class _Custom(_Carrying):
     def _named_body(self) -> Any:
-        """The body with its author's name, and a mark by which `known_custom` finds the op again."""
+        """The body with its author's name, and a mark by which `known_custom` finds the
+        op again.
+        """
         s: Any = self
         mark = vars(s).get("_mark") or f"{s.name}#{next(_NUMBERS)}"
         object.__setattr__(s, "_mark", mark)
@@ -171,9 +198,11 @@ _MARKED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def known_custom(name: str, inputs: Sequence[Shaped]) -> Any:
-    """The op whose call JAX recorded under this name on inputs of these metas; None for other functions.
+    """The op whose call JAX recorded under this name on inputs of these metas; None for other
+    functions.
 
-    Its rules need not be traced again. Under vmap the name stays but the shapes change, so that this is another op.
+    Its rules need not be traced again. Under vmap the name stays but the shapes change, so that
+    this is another op.
     """
     op = _MARKED.get(name)
     return op if op is not None and tuple(inputs) == op.body.input_metas else None
@@ -181,13 +210,15 @@ def known_custom(name: str, inputs: Sequence[Shaped]) -> Any:
 
 @op
 class CustomJvp(_Custom):
-    """`body(*xs)`, differentiated by a rule of its author: `jvp(*xs, *tangents) -> (*outputs, *output tangents)`.
+    """`body(*xs)`, differentiated by a rule of its author:
+    `jvp(*xs, *tangents) -> (*outputs, *output tangents)`.
 
     Tangents are of the inexact inputs and outputs only.
 
     C1: the first outputs of jvp are those of body.
     Gradient: forward and reverse, by the rule.
-    Example: CustomJvp("half", graph(lambda x: x / 2.0), graph(lambda x, t: (x / 2.0, 7.0 * t))).apply(3.0) = [1.5]
+    Example: CustomJvp("half", graph(lambda x: x / 2.0), graph(lambda x, t: (x / 2.0, 7.0 *
+    t))).apply(3.0) = [1.5]
     """
 
     name: str
@@ -201,22 +232,30 @@ class CustomJvp(_Custom):
 
         @run.defjvp
         def _rule(primals: Arrays, tangents: Arrays) -> tuple[Arrays, tuple[object, ...]]:
-            results = self.jvp(*primals, *(t for x, t in zip(primals, tangents, strict=True) if _inexact(x)))
+            results = self.jvp(
+                *primals, *(t for x, t in zip(primals, tangents, strict=True) if _inexact(x))
+            )
             outs, moving = results[:count], iter(results[count:])
-            return outs, tuple(next(moving) if _inexact(out) else np.zeros(out.shape, jax.dtypes.float0) for out in outs)
+            return outs, tuple(
+                next(moving) if _inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
+                for out in outs
+            )
 
         return run(*inputs)
 
 
 @op
 class CustomVjp(_Custom):
-    """`body(*xs)`, differentiated in reverse by its author: `forward(*xs) -> (*outputs, *residuals)`, `backward`.
+    """`body(*xs)`, differentiated in reverse by its author:
+    `forward(*xs) -> (*outputs, *residuals)`, `backward`.
 
-    backward computes the cotangents of the inexact inputs from residuals and the cotangents of the inexact outputs.
+    backward computes the cotangents of the inexact inputs from residuals and the cotangents of the
+    inexact outputs.
 
     C1: the first outputs of forward are those of body.
     Gradient: reverse mode by the rule; forward mode is refused.
-    Example: CustomVjp("half", graph(lambda x: x / 2.0), graph(lambda x: x / 2.0), graph(lambda c: 7.0 * c)).apply(3.0) = [1.5]
+    Example: CustomVjp("half", graph(lambda x: x / 2.0), graph(lambda x: x / 2.0), graph(lambda c:
+    7.0 * c)).apply(3.0) = [1.5]
     """
 
     name: str
@@ -235,7 +274,9 @@ class CustomVjp(_Custom):
             return results[:count], results[count:]
 
         def backward(residuals: Arrays, cotangents: Arrays) -> tuple[object, ...]:
-            back = iter(self.backward(*residuals, *(c for c in cotangents if c.dtype != jax.dtypes.float0)))
+            back = iter(
+                self.backward(*residuals, *(c for c in cotangents if c.dtype != jax.dtypes.float0))
+            )
             return tuple(next(back) if m else None for m in moving)
 
         run.defvjp(forward, backward)

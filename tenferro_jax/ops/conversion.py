@@ -12,7 +12,8 @@ from .op import INEXACT, Binary, Unary, op
 
 @op
 class Convert(Unary):
-    """x in another dtype by JAX's rules: to integers toward zero, to bool as x != 0, complex to its real part.
+    """x in another dtype by JAX's rules: to integers toward zero, to bool as x != 0, complex to its
+    real part.
 
     Gradient: linear between inexact dtypes, none through integers.
     Example: Convert(np.dtype("int32")).apply(2.7) = 2

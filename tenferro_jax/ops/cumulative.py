@@ -71,7 +71,8 @@ class CumLogSumExp(_Cumulative):
 
     C1: 0 <= axis < rank. C2: floating or complex.
     Gradient: the softmax of the inputs so far.
-    Example: CumLogSumExp(0).apply(np.array([1.0, 2.0, 3.0])) = np.log(np.cumsum(np.exp([1.0, 2.0, 3.0])))
+    Example: CumLogSumExp(0).apply(np.array([1.0, 2.0, 3.0])) = np.log(np.cumsum(np.exp([1.0, 2.0,
+    3.0])))
     """
 
     takes = INEXACT

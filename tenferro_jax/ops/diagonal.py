@@ -31,13 +31,16 @@ class ExtractDiag(StdTensorOp):
         indices = lax.broadcasted_iota(jnp.int32, (x.shape[self.axis_a], 2), 0)
         numbers = lax.GatherDimensionNumbers(tuple(range(1, x.ndim - 1)), tuple(sorted(axes)), axes)
         sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
-        diagonal = lax.gather(x, indices, numbers, sizes, mode="promise_in_bounds", unique_indices=True)  # its axis is the first
+        diagonal = lax.gather(
+            x, indices, numbers, sizes, mode="promise_in_bounds", unique_indices=True
+        )  # its axis is the first
         return jnp.moveaxis(diagonal, 0, self.axis_a - (self.axis_b < self.axis_a))
 
 
 @op
 class EmbedDiag(StdTensorOp):
-    """Zeros with the input on a diagonal: a new axis, axis_b of the output, repeats the size of the output's axis_a.
+    """Zeros with the input on a diagonal: a new axis, axis_b of the output, repeats the size of the
+    output's axis_a.
 
     C1: the axes differ, both in range of the output.
     Gradient: linear.
@@ -52,13 +55,22 @@ class EmbedDiag(StdTensorOp):
         kept = [axis for axis in range(x.ndim + 1) if axis != self.axis_b]
         shape = [x.shape[kept.index(axis)] if axis in kept else None for axis in range(x.ndim + 1)]
         shape[self.axis_b] = shape[self.axis_a]
-        on_diagonal = jnp.equal(*(lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (self.axis_a, self.axis_b)))
-        return lax.select(on_diagonal, lax.broadcast_in_dim(x, shape, kept), jnp.zeros(shape, x.dtype))
+        on_diagonal = jnp.equal(
+            *(lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (self.axis_a, self.axis_b))
+        )
+        return lax.select(
+            on_diagonal, lax.broadcast_in_dim(x, shape, kept), jnp.zeros(shape, x.dtype)
+        )
 
 
 def _two_axes(op: ExtractDiag | EmbedDiag, rank: int) -> None:
     if op.axis_a == op.axis_b or not {op.axis_a, op.axis_b} <= set(range(rank)):
-        raise InvalidConfig(where=str(op), given=f"rank {rank}", needed="two different axes in range", fix="Count axes from 0.")
+        raise InvalidConfig(
+            where=str(op),
+            given=f"rank {rank}",
+            needed="two different axes in range",
+            fix="Count axes from 0.",
+        )
 
 
 @op
@@ -97,7 +109,8 @@ class Triu(_Triangle):
 
 @op
 class PadToMatch(StdTensorOp):
-    """x padded with zeros at the end of an axis to the size of the second input; x if that size is not larger.
+    """x padded with zeros at the end of an axis to the size of the second input; x if that size is
+    not larger.
 
     C1: 0 <= axis < both ranks.
     Gradient: linear in x, none in the second input.

@@ -1,4 +1,6 @@
-"""The types that fields of standard ops may have, each with an annotation, and the check of an op's fields."""
+"""The types that fields of standard ops may have, each with an annotation, and the check of an op's
+fields.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def _is_precision(value: object) -> bool:
 
 
 def _is_scalar(value: object) -> bool:
-    return type(value) in (types.NoneType, bool, int, float, complex) or (isinstance(value, ARRAYS) and value.shape == ())
+    return type(value) in (types.NoneType, bool, int, float, complex) or (
+        isinstance(value, ARRAYS) and value.shape == ()
+    )
 
 
 Size = Annotated[Any, _is_size]
@@ -52,7 +56,8 @@ class _Kind(NamedTuple):
 
 
 def wrong_field(op: object) -> tuple[str, str] | None:
-    """The first field of an op that does not fit its annotation, and what the annotation needs; or None.
+    """The first field of an op that does not fit its annotation, and what the annotation needs; or
+    None.
 
     Example:
       >>> from tenferro_jax.ops.cumulative import CumSum
@@ -72,7 +77,9 @@ def _kinds_of(cls: type) -> tuple[_Kind, ...]:
     if not dataclasses.is_dataclass(cls):
         return ()
     hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple(_Kind(f.name, str(f.type), _admits(hints[f.name])) for f in dataclasses.fields(cls))
+    return tuple(
+        _Kind(f.name, str(f.type), _admits(hints[f.name])) for f in dataclasses.fields(cls)
+    )
 
 
 def _admits(hint: type) -> Admits:
@@ -89,7 +96,9 @@ def _admits(hint: type) -> Admits:
     if origin is tuple:
         items = tuple(map(_admits, args))
         return lambda value: (
-            type(value) is tuple and len(value) == len(items) and all(admits(v) for admits, v in zip(items, value, strict=True))
+            type(value) is tuple
+            and len(value) == len(items)
+            and all(admits(v) for admits, v in zip(items, value, strict=True))
         )
     if issubclass(hint, enum.Enum):
         return lambda value: isinstance(value, hint)

@@ -28,12 +28,14 @@ class OutOfBounds(enum.Enum):
 
 @op
 class Gather(StdTensorOp):
-    """Slices of the operand at start indices, as StableHLO gather; the index vector is the last axis of the indices.
+    """Slices of the operand at start indices, as StableHLO gather; the index vector is the last
+    axis of the indices.
 
-    C1: the dimension numbers of StableHLO gather. C2: integer indices. C3: if a promise (in bounds, sorted, unique) is broken,
-    the values are unspecified.
+    C1: the dimension numbers of StableHLO gather. C2: integer indices. C3: if a promise (in bounds,
+    sorted, unique) is broken, the values are unspecified.
     Gradient: linear in the operand.
-    Example: Gather((), (0,), (0,), (1,)).apply(np.array([5.0, 6.0]), np.array([[1], [0]])) = [6.0, 5.0]
+    Example: Gather((), (0,), (0,), (1,)).apply(np.array([5.0, 6.0]), np.array([[1], [0]])) = [6.0,
+    5.0]
     """
 
     input_count = 2
@@ -107,7 +109,8 @@ class Scatter(_Scattering):
     """Add updates into the operand at indices, as StableHLO scatter with addition.
 
     Gradient: linear in operand and updates.
-    Example: Scatter((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 8.0]
+    Example: Scatter((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) =
+    [5.0, 8.0]
     """
 
     _scatter = staticmethod(lax.scatter_add)
@@ -118,7 +121,8 @@ class ScatterSub(_Scattering):
     """Subtract updates from the operand at indices.
 
     Gradient: linear in operand and updates.
-    Example: ScatterSub((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 4.0]
+    Example: ScatterSub((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
+    np.array([2.0])) = [5.0, 4.0]
     """
 
     _scatter = staticmethod(lax.scatter_sub)
@@ -129,7 +133,8 @@ class ScatterMul(_Scattering):
     """Multiply the operand by updates at indices.
 
     Gradient: that of the product, for unique indices.
-    Example: ScatterMul((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 12.0]
+    Example: ScatterMul((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
+    np.array([2.0])) = [5.0, 12.0]
     """
 
     _scatter = staticmethod(lax.scatter_mul)
@@ -140,7 +145,8 @@ class ScatterMin(_Scattering):
     """The smaller of operand and updates at indices.
 
     Gradient: refused.
-    Example: ScatterMin((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
+    Example: ScatterMin((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
+    np.array([2.0])) = [5.0, 2.0]
     """
 
     _scatter = staticmethod(lax.scatter_min)
@@ -151,7 +157,8 @@ class ScatterMax(_Scattering):
     """The larger of operand and updates at indices.
 
     Gradient: refused.
-    Example: ScatterMax((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 6.0]
+    Example: ScatterMax((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
+    np.array([2.0])) = [5.0, 6.0]
     """
 
     _scatter = staticmethod(lax.scatter_max)
@@ -159,17 +166,21 @@ class ScatterMax(_Scattering):
 
 @op
 class ScatterUpdate(_Scattering):
-    """Replace the operand's elements at indices; of several updates of one element it is unspecified which one stays.
+    """Replace the operand's elements at indices; of several updates of one element it is
+    unspecified which one stays.
 
     Gradient: linear in operand and updates, for unique indices.
-    Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]), np.array([2.0])) = [5.0, 2.0]
+    Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
+    np.array([2.0])) = [5.0, 2.0]
     """
 
     _scatter = staticmethod(lax.scatter)
 
 
 def _clamped(starts: tuple[jax.Array, ...]) -> list[jax.Array]:
-    """Starts as arrays, which lax clamps; lax would count negative NumPy numbers from the end, or refuse them."""
+    """Starts as arrays, which lax clamps; lax would count negative NumPy numbers from the end, or
+    refuse them.
+    """
     return [jnp.asarray(start) for start in starts]
 
 
@@ -191,10 +202,11 @@ class DynamicSlice(StdTensorOp):
 
 @op
 class DynamicUpdateSlice(StdTensorOp):
-    """The operand with a window replaced, at scalar start indices clamped into bounds; the inputs are x, window, starts.
+    """The operand with a window replaced, at scalar start indices clamped into bounds; the inputs
+    are x, window, starts.
 
-    C1: the window has x's dtype and rank, sizes within x's; one start for each axis. C2: integer starts of one dtype.
-    Gradient: linear in x and window.
+    C1: the window has x's dtype and rank, sizes within x's; one start for each axis. C2: integer
+    starts of one dtype. Gradient: linear in x and window.
     Example: DynamicUpdateSlice().apply(np.arange(3), np.array([9]), np.int32(1)) = [0, 9, 2]
     """
 

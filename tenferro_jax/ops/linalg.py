@@ -1,4 +1,6 @@
-"""Linear algebra on the last two axes; the axes before are a batch. The CPU has routines only for 32- and 64-bit real parts."""
+"""Linear algebra on the last two axes; the axes before are a batch. The CPU has routines only for
+32- and 64-bit real parts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ linalg = lax.linalg
 
 @op
 class Cholesky(StdTensorOp):
-    """Lower triangular L with L L^H = A, from the lower triangle of A; NaN where A is not positive definite.
+    """Lower triangular L with L L^H = A, from the lower triangle of A; NaN where A is not positive
+    definite.
 
     C1: square, floating or complex.
     Gradient: of A taken as Hermitian.
@@ -60,7 +63,8 @@ class LuPivotsToPermutation(StdTensorOp):
 
 @op
 class Qr(StdTensorOp):
-    """A = Q R with orthonormal columns of Q and upper triangular R; with pivoting A[:, p] = Q R and p as third output.
+    """A = Q R with orthonormal columns of Q and upper triangular R; with pivoting A[:, p] = Q R and
+    p as third output.
 
     C1: floating or complex.
     Gradient: for full column rank, not for full_matrices of a tall A.
@@ -82,7 +86,8 @@ class Qr(StdTensorOp):
 
 @op
 class HouseholderProduct(StdTensorOp):
-    """The orthonormal columns of the reflectors of a QR factorisation; the inputs are reflectors, scales.
+    """The orthonormal columns of the reflectors of a QR factorisation; the inputs are reflectors,
+    scales.
 
     C1: floating or complex, at least as many rows as columns.
     Gradient: refused.
@@ -118,7 +123,8 @@ class Svd(StdTensorOp):
 
 @op
 class Eigh(StdTensorOp):
-    """Eigenvectors (columns) and real eigenvalues, ascending, of a Hermitian matrix read from one triangle.
+    """Eigenvectors (columns) and real eigenvalues, ascending, of a Hermitian matrix read from one
+    triangle.
 
     C1: square, floating or complex.
     Gradient: of A taken as Hermitian, for distinct eigenvalues.
@@ -131,12 +137,15 @@ class Eigh(StdTensorOp):
     sort_eigenvalues: bool = True
 
     def apply(self, a: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return linalg.eigh(a, lower=self.lower, symmetrize_input=False, sort_eigenvalues=self.sort_eigenvalues)
+        return linalg.eigh(
+            a, lower=self.lower, symmetrize_input=False, sort_eigenvalues=self.sort_eigenvalues
+        )
 
 
 @op
 class Eig(StdTensorOp):
-    """Complex eigenvalues of a general matrix, then left and right eigenvectors (columns) as asked. Not on TPU.
+    """Complex eigenvalues of a general matrix, then left and right eigenvectors (columns) as asked.
+    Not on TPU.
 
     C1: square, floating or complex.
     Gradient: of the eigenvalues; refused for eigenvectors.
@@ -153,12 +162,15 @@ class Eig(StdTensorOp):
         return 1 + self.left + self.right
 
     def apply(self, a: jax.Array) -> list[jax.Array]:
-        return linalg.eig(a, compute_left_eigenvectors=self.left, compute_right_eigenvectors=self.right)
+        return linalg.eig(
+            a, compute_left_eigenvectors=self.left, compute_right_eigenvectors=self.right
+        )
 
 
 @op
 class TriangularSolve(StdTensorOp):
-    """X with op(A) X = B, or X op(A) = B unless left_side; op transposes, conjugates or both; the inputs are A, B.
+    """X with op(A) X = B, or X op(A) = B unless left_side; op transposes, conjugates or both; the
+    inputs are A, B.
 
     C1: A square; equal batch axes; the shared size agrees. C2: floating or complex, one dtype.
     Gradient: linear in B; in A by the derivative of the inverse, within the triangle.
@@ -198,11 +210,13 @@ class TriangularSolve(StdTensorOp):
 
 @op
 class TridiagonalSolve(StdTensorOp):
-    """X with T X = B for the tridiagonal T of three diagonals; the inputs are lower, main, upper diagonal, B.
+    """X with T X = B for the tridiagonal T of three diagonals; the inputs are lower, main, upper
+    diagonal, B.
 
-    C1: diagonals of one shape (..., n), B of shape (..., n, k); entries outside T are ignored. C2: float32 or float64.
-    Gradient: linear in B; in the diagonals by the derivative of the inverse.
-    Example: TridiagonalSolve().apply(np.zeros(3), 2.0 * np.ones(3), np.zeros(3), np.ones((3, 1))) = [[0.5], [0.5], [0.5]]
+    C1: diagonals of one shape (..., n), B of shape (..., n, k); entries outside T are ignored. C2:
+    float32 or float64. Gradient: linear in B; in the diagonals by the derivative of the inverse.
+    Example: TridiagonalSolve().apply(np.zeros(3), 2.0 * np.ones(3), np.zeros(3), np.ones((3, 1))) =
+    [[0.5], [0.5], [0.5]]
     """
 
     takes = frozenset({"float32", "float64"})
@@ -235,7 +249,8 @@ class Solve(StdTensorOp):
 
 @op
 class ValidateNonsingular(StdTensorOp):
-    """A itself, after a check on the host that no matrix is singular (has an exactly zero pivot, or is not finite).
+    """A itself, after a check on the host that no matrix is singular (has an exactly zero pivot, or
+    is not finite).
 
     C1: square, floating or complex. C2: run by an Engine: a compiled program cannot raise.
     Gradient: refused.

@@ -75,7 +75,8 @@ class ShiftLeft(Binary):
 
 @op
 class ShiftRightArithmetic(Binary):
-    """x shifted right by y bits, with the sign repeated; all sign bits if y is negative or at least the width.
+    """x shifted right by y bits, with the sign repeated; all sign bits if y is negative or at least
+    the width.
 
     C2: integer.
     Gradient: none.
@@ -149,7 +150,8 @@ class Direction(enum.Enum):
 
 @op
 class Compare(Binary):
-    """Boolean comparison of x with y; every comparison with NaN but Ne is False. The total order has -NaN < -inf, -0 < 0, inf < NaN.
+    """Boolean comparison of x with y; every comparison with NaN but Ne is False. The total order
+    has -NaN < -inf, -0 < 0, inf < NaN.
 
     C2: Lt, Le, Gt, Ge do not take complex numbers, the total order only floating ones.
     Gradient: none.
@@ -166,8 +168,8 @@ class Compare(Binary):
 class Select(StdTensorOp):
     """on_true where predicate, else on_false.
 
-    C1: a boolean predicate of the cases' shape, or of shape (). C2: both cases have one dtype and shape.
-    Gradient: linear in the cases.
+    C1: a boolean predicate of the cases' shape, or of shape (). C2: both cases have one dtype and
+    shape. Gradient: linear in the cases.
     Example: Select().apply(True, 1.0, 2.0) = 1.0
     """
 
@@ -177,7 +179,9 @@ class Select(StdTensorOp):
     def check(self, *operands: Shaped) -> None:
         """C1."""
         if operands[0].dtype != bool:
-            raise DTypeError(where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans")
+            raise DTypeError(
+                where="Select", given=f"a predicate of {operands[0].dtype}", needed="booleans"
+            )
 
 
 @op
@@ -185,8 +189,8 @@ class Clamp(StdTensorOp):
     """x limited to lower <= x <= upper; inputs are x, lower, upper.
 
     C1: one dtype. C2: each bound has x's shape or shape ().
-    Gradient: to x strictly between the bounds, 0 at a bound; to a bound of x's shape where the bound is active; refused for a
-    bound of shape ().
+    Gradient: to x strictly between the bounds, 0 at a bound; to a bound of x's shape where the
+    bound is active; refused for a bound of shape ().
     Example: Clamp().apply(5.0, 0.0, 1.0) = 1.0
     """
 

@@ -1,4 +1,6 @@
-"""Base classes of standard ops: frozen values with one definition in lax, from which everything else is derived."""
+"""Base classes of standard ops: frozen values with one definition in lax, from which everything
+else is derived.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ def op(cls: type[Op]) -> type[Op]:
 class StdTensorOp(Sealed):
     """Base class of standard ops.
 
-    A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and defines
-    `apply`. Its fields are its payload; two ops are equal if type and typed payload are equal.
+    A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and
+    defines `apply`. Its fields are its payload; two ops are equal if type and typed payload are
+    equal.
     """
 
     input_count: ClassVar[Any] = 1
@@ -38,7 +41,9 @@ class StdTensorOp(Sealed):
     takes: ClassVar[frozenset[str] | None] = None
     """Names of the dtypes that the inputs may have; None: lax decides."""
     apply: ClassVar[Any]
-    """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence of them) out."""
+    """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence
+    of them) out.
+    """
 
     def check(self, *operands: Shaped) -> None:
         """Constraints that lax does not check itself; operands have dtype and shape."""
@@ -115,7 +120,9 @@ def _infer(op: StdTensorOp, metas: tuple[TensorMeta, ...], x64: bool) -> tuple[T
     return tuple(meta_of(out) for out in outs)
 
 
-INTEGER = frozenset({"int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"})
+INTEGER = frozenset(
+    {"int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64"}
+)
 FLOATING = frozenset({"bfloat16", "float16", "float32", "float64"})
 INEXACT = FLOATING | {"complex64", "complex128"}
 
@@ -127,11 +134,14 @@ def require_fields(op: StdTensorOp) -> None:
       InvalidConfig: the text names the field.
     """
     if wrong := wrong_field(op):
-        raise InvalidConfig(where=type(op).__name__, given=wrong[0], needed=wrong[1], fix="See docs/spec/ops.md.")
+        raise InvalidConfig(
+            where=type(op).__name__, given=wrong[0], needed=wrong[1], fix="See docs/spec/ops.md."
+        )
 
 
 def require_inputs(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> None:
-    """Refuse what lax would accept: wrong fields, dtypes and axes, and breaches of the op's own constraints.
+    """Refuse what lax would accept: wrong fields, dtypes and axes, and breaches of the op's own
+    constraints.
 
     Raises:
       InvalidConfig, DTypeError, ShapeError: the text names the op.
@@ -141,14 +151,19 @@ def require_inputs(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> None:
     held = vars(op)
     for name, value in held.items() if not x64_enabled() else ():
         if isinstance(value, np.dtype | np.ndarray):
-            require_x64(np.empty(0, value) if isinstance(value, np.dtype) else value, f"{type(op).__name__}, field {name}")
+            require_x64(
+                np.empty(0, value) if isinstance(value, np.dtype) else value,
+                f"{type(op).__name__}, field {name}",
+            )
     takes = op.takes or frozenset()
     for meta in metas if takes else ():
         if str(meta.dtype) not in takes:
             needed = f"one of {', '.join(sorted(takes))}"
             raise DTypeError(where=str(op), given=str(meta), needed=needed, fix="Convert first.")
     axes: tuple[int, ...] = held.get("axes", (held["axis"],) if "axis" in held else ())
-    if metas and (len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)):
+    if metas and (
+        len(set(axes)) < len(axes) or not all(0 <= axis < len(metas[0].shape) for axis in axes)
+    ):
         raise InvalidConfig(
             where=str(op),
             given=f"axes {axes} of {metas[0]}",
@@ -160,5 +175,7 @@ def require_inputs(op: StdTensorOp, metas: tuple[TensorMeta, ...]) -> None:
 def _require_constraints(op: StdTensorOp, operands: Sequence[Shaped]) -> None:
     """Check the number of operands, and what lax does not check itself."""
     if op.input_count is not None and len(operands) != op.input_count:
-        raise InvalidConfig(where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs")
+        raise InvalidConfig(
+            where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs"
+        )
     op.check(*operands)

@@ -78,7 +78,8 @@ class RandomBits(StdTensorOp):
 
     C1: bit_width 8, 16, 32 or 64. C2: a key dtype.
     Gradient: none.
-    Example: RandomBits(32, (2,)).apply(jax.random.key(0)) = jax.random.bits(jax.random.key(0), (2,), "uint32")
+    Example: RandomBits(32, (2,)).apply(jax.random.key(0)) = jax.random.bits(jax.random.key(0),
+    (2,), "uint32")
     """
 
     bit_width: int
@@ -96,7 +97,9 @@ class RandomBits(StdTensorOp):
             )
 
     def apply(self, key: jax.Array) -> jax.Array:
-        return _for_each(lambda k: jax.random.bits(k, self.shape, f"uint{self.bit_width}"), key.ndim)(key)
+        return _for_each(
+            lambda k: jax.random.bits(k, self.shape, f"uint{self.bit_width}"), key.ndim
+        )(key)
 
 
 @op
@@ -105,7 +108,8 @@ class RandomSplit(StdTensorOp):
 
     C1: a key dtype.
     Gradient: none.
-    Example: RandomUnwrap().apply(RandomSplit((2,)).apply(jax.random.key(0))) = jax.random.key_data(jax.random.split(jax.random.key(0)))
+    Example: RandomUnwrap().apply(RandomSplit((2,)).apply(jax.random.key(0))) =
+    jax.random.key_data(jax.random.split(jax.random.key(0)))
     """
 
     shape: tuple[Size, ...]
@@ -124,7 +128,8 @@ class RandomFoldIn(Binary):
 
     C1: keys and uint32 numbers of one shape.
     Gradient: none.
-    Example: RandomUnwrap().apply(RandomFoldIn().apply(jax.random.key(0), np.uint32(0))) = [1797259609, 2579123966]
+    Example: RandomUnwrap().apply(RandomFoldIn().apply(jax.random.key(0), np.uint32(0))) =
+    [1797259609, 2579123966]
     """
 
     equal_dtypes = False
@@ -147,7 +152,9 @@ class RandomGamma(StdTensorOp):
 
     def apply(self, key: jax.Array, a: jax.Array) -> jax.Array:
         draw = jax.random.loggamma if self.log_space else jax.random.gamma
-        return _for_each(lambda k, alpha: draw(k, alpha, alpha.shape, alpha.dtype), key.ndim)(key, a)
+        return _for_each(lambda k, alpha: draw(k, alpha, alpha.shape, alpha.dtype), key.ndim)(
+            key, a
+        )
 
 
 @op
@@ -156,7 +163,8 @@ class RngBitGenerator(StdTensorOp):
 
     C1: uint32 or uint64 state of the algorithm's size; unsigned bits.
     Gradient: none.
-    Example: RngBitGenerator((2,), np.dtype("uint32"), "RNG_THREE_FRY").apply(np.uint64([0, 7]))[0].shape = (2,)
+    Example: RngBitGenerator((2,), np.dtype("uint32"), "RNG_THREE_FRY").apply(np.uint64([0,
+    7]))[0].shape = (2,)
     """
 
     output_count = 2
@@ -181,4 +189,6 @@ class RngBitGenerator(StdTensorOp):
             )
 
     def apply(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return lax.rng_bit_generator(key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm])
+        return lax.rng_bit_generator(
+            key, self.shape, self.dtype, lax.RandomAlgorithm[self.algorithm]
+        )

@@ -101,7 +101,8 @@ class ReduceXor(_Reduction):
 
 @op
 class ReduceSumSquares(_Reduction):
-    """Sum of squares; 0 over nothing; for complex numbers the sum of the squares, not of the absolute squares.
+    """Sum of squares; 0 over nothing; for complex numbers the sum of the squares, not of the
+    absolute squares.
 
     Gradient: 2 x t, summed.
     Example: ReduceSumSquares((0,)).apply(np.array([1.0, 2.0])) = 5.0
@@ -113,10 +114,11 @@ class ReduceSumSquares(_Reduction):
 
 @op
 class Reduce(StdTensorOp):
-    """Reduce n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
+    """Reduce n inputs together with an associative graph of 2n scalars; n initial scalars follow
+    the inputs.
 
-    C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of these dtypes and returns n.
-    Gradient: in the inputs, through the body; refused in the initial scalars.
+    C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of these dtypes and
+    returns n. Gradient: in the inputs, through the body; refused in the initial scalars.
     Example: Reduce(graph(lambda a, b: a + b), (0,)).apply(np.array([1.0, 2.0]), 0.0) = [3.0]
     """
 
@@ -131,7 +133,9 @@ class Reduce(StdTensorOp):
 
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
-        return lax.reduce(inputs[:count], inputs[count:], lambda a, b: tuple(self.body(*a, *b)), self.axes)
+        return lax.reduce(
+            inputs[:count], inputs[count:], lambda a, b: tuple(self.body(*a, *b)), self.axes
+        )
 
 
 @op
@@ -143,12 +147,24 @@ class _Arg(StdTensorOp):
         """C3, C4."""
         (x,) = operands
         size = x.shape[self.axis] if 0 <= self.axis < len(x.shape) else 0
-        if not jnp.issubdtype(self.index_dtype, jnp.integer) or (isinstance(size, int) and size - 1 > jnp.iinfo(self.index_dtype).max):
+        if not jnp.issubdtype(self.index_dtype, jnp.integer) or (
+            isinstance(size, int) and size - 1 > jnp.iinfo(self.index_dtype).max
+        ):
             raise DTypeError(
-                where=str(self), given=f"an axis of {size}", needed="an index dtype that is large enough", fix="Use int32 or int64."
+                where=str(self),
+                given=f"an axis of {size}",
+                needed="an index dtype that is large enough",
+                fix="Use int32 or int64.",
             )
-        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(x.dtype, jnp.complexfloating):
-            raise DTypeError(where=str(self), given=str(x.dtype), needed="numbers with an order", fix="Take the absolute value first.")
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended) or jnp.issubdtype(
+            x.dtype, jnp.complexfloating
+        ):
+            raise DTypeError(
+                where=str(self),
+                given=str(x.dtype),
+                needed="numbers with an order",
+                fix="Take the absolute value first.",
+            )
 
     def apply(self, x: jax.Array) -> jax.Array:
         return self._find(x, self.axis, self.index_dtype)  # type: ignore[attr-defined]
@@ -158,8 +174,8 @@ class _Arg(StdTensorOp):
 class ArgMax(_Arg):
     """Index of the first maximum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype. C4: not complex.
-    Gradient: none.
+    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
+    C4: not complex. Gradient: none.
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
 
@@ -170,8 +186,8 @@ class ArgMax(_Arg):
 class ArgMin(_Arg):
     """Index of the first minimum along an axis; the first NaN wins.
 
-    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype. C4: not complex.
-    Gradient: none.
+    C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
+    C4: not complex. Gradient: none.
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """
 

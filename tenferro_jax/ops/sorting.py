@@ -12,7 +12,8 @@ from .op import FLOATING, StdTensorOp, op
 
 @op
 class Sort(StdTensorOp):
-    """Sort all inputs together along an axis, ascending by the first num_keys of them; NaN last, -0 equals 0.
+    """Sort all inputs together along an axis, ascending by the first num_keys of them; NaN last, -0
+    equals 0.
 
     C1: one shape. C2: 0 <= axis < rank. C3: 1 <= num_keys <= number of inputs.
     Gradient: linear; tangents move with the elements.
@@ -31,7 +32,8 @@ class Sort(StdTensorOp):
 
 @op
 class TopK(StdTensorOp):
-    """The k largest along an axis, descending, and their int32 positions; of equal entries the earlier comes first.
+    """The k largest along an axis, descending, and their int32 positions; of equal entries the
+    earlier comes first.
 
     C1: 0 <= axis < rank. C2: 0 <= k <= size of the axis. C3: not complex.
     Gradient: linear; tangents move with the elements; none for the positions.
@@ -48,7 +50,8 @@ class TopK(StdTensorOp):
 
 @op
 class ApproxTopK(StdTensorOp):
-    """The k largest (or smallest) along an axis, each found with a stated probability, and their positions.
+    """The k largest (or smallest) along an axis, each found with a stated probability, and their
+    positions.
 
     C1: as TopK. C2: floating. C3: 0 < recall_target <= 1.
     Gradient: linear; tangents move with the elements; none for the positions.

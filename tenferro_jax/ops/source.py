@@ -112,7 +112,9 @@ class OptimizationBarrier(StdTensorOp):
     def check(self, *operands: Shaped) -> None:
         """C1."""
         if not operands:
-            raise InvalidConfig(where="OptimizationBarrier", given="no input", needed="at least one")
+            raise InvalidConfig(
+                where="OptimizationBarrier", given="no input", needed="at least one"
+            )
 
     def apply(self, *xs: jax.Array) -> list[jax.Array]:
         return lax.optimization_barrier(xs)

@@ -43,7 +43,9 @@ class Reshape(StdTensorOp):
         """C1, for concrete sizes; JAX compares symbolic ones."""
         (x,) = operands
         sizes = (*self.shape, *x.shape)
-        if all(isinstance(size, int) for size in sizes) and (math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0):
+        if all(isinstance(size, int) for size in sizes) and (
+            math.prod(self.shape) != math.prod(x.shape) or min(sizes, default=0) < 0
+        ):
             raise ShapeError(
                 where=str(self),
                 given=f"shape {x.shape}",
@@ -67,7 +69,9 @@ class BroadcastInDim(StdTensorOp):
     dims: tuple[int, ...]
 
     def apply(self, x: jax.Array) -> jax.Array:
-        if len(self.dims) != x.ndim or sorted(self.dims) != list(self.dims):  # lax accepts some of these
+        if len(self.dims) != x.ndim or sorted(self.dims) != list(
+            self.dims
+        ):  # lax accepts some of these
             raise ShapeError(
                 where=str(self),
                 given=f"an input of rank {x.ndim}",
@@ -96,10 +100,11 @@ class Slice(StdTensorOp):
 
 @op
 class Pad(StdTensorOp):
-    """x padded with the scalar second input: at low and high edges (negative ones crop) and in interior gaps.
+    """x padded with the scalar second input: at low and high edges (negative ones crop) and in
+    interior gaps.
 
-    C1: one entry for each axis. C2: a fill of shape () and of the dtype. C3: interior gaps and resulting sizes not negative.
-    Gradient: linear in both.
+    C1: one entry for each axis. C2: a fill of shape () and of the dtype. C3: interior gaps and
+    resulting sizes not negative. Gradient: linear in both.
     Example: Pad((1,), (0,), (1,)).apply(np.array([1, 2]), 0) = [0, 1, 0, 2]
     """
 

@@ -1,4 +1,6 @@
-"""The closed list of standard ops, module by module, and named sets of them. The tests sweep this list."""
+"""The closed list of standard ops, module by module, and named sets of them. The tests sweep this
+list.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ Ops = tuple[type[StdTensorOp], ...]
 
 
 def _ops_of(module: ModuleType) -> Ops:
-    """The op classes of a module, in its order; classes that start with an underscore are shared bases."""
+    """The op classes of a module, in its order; classes that start with an underscore are shared
+    bases.
+    """
     return tuple(
         c
         for c in vars(module).values()
-        if isinstance(c, type) and c.__module__ == module.__name__ and "__dataclass_fields__" in vars(c) and c.__name__[0] != "_"
+        if isinstance(c, type)
+        and c.__module__ == module.__name__
+        and "__dataclass_fields__" in vars(c)
+        and c.__name__[0] != "_"
     )
 
 

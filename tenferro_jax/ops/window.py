@@ -41,11 +41,22 @@ class _Pooling(_Window):
     def check(self, *operands: Shaped) -> None:
         """C1, and dtypes with an order."""
         numbers: Any = self._numbers()
-        positive = (*numbers["window_strides"], *numbers["base_dilation"], *numbers["window_dilation"])
+        positive = (
+            *numbers["window_strides"],
+            *numbers["base_dilation"],
+            *numbers["window_dilation"],
+        )
         if min(positive, default=1) < 1 or min(numbers["window_dimensions"], default=1) < 1:
-            raise InvalidConfig(where=str(self), given="a size, stride or dilation below 1", needed="positive ones")
+            raise InvalidConfig(
+                where=str(self), given="a size, stride or dilation below 1", needed="positive ones"
+            )
         if jax.dtypes.issubdtype(operands[0].dtype, jax.dtypes.extended):
-            raise InvalidConfig(where=str(self), given=str(operands[0].dtype), needed="numbers", fix="Unwrap the keys.")
+            raise InvalidConfig(
+                where=str(self),
+                given=str(operands[0].dtype),
+                needed="numbers",
+                fix="Unwrap the keys.",
+            )
 
     def apply(self, x: jax.Array) -> jax.Array:
         return self._primitive.bind(x, **self._numbers())  # type: ignore[attr-defined]
@@ -56,7 +67,8 @@ class ReduceWindowSum(_Pooling):
     """Sum over each window.
 
     Gradient: linear.
-    Example: ReduceWindowSum((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [3.0, 5.0]
+    Example: ReduceWindowSum((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) =
+    [3.0, 5.0]
     """
 
     _primitive = lax.reduce_window_sum_p
@@ -67,7 +79,8 @@ class ReduceWindowMax(_Pooling):
     """Maximum over each window; NaN propagates.
 
     Gradient: to the first maximum of each window.
-    Example: ReduceWindowMax((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [2.0, 3.0]
+    Example: ReduceWindowMax((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) =
+    [2.0, 3.0]
     """
 
     _primitive = lax.reduce_window_max_p
@@ -78,7 +91,8 @@ class ReduceWindowMin(_Pooling):
     """Minimum over each window; NaN propagates.
 
     Gradient: to the first minimum of each window.
-    Example: ReduceWindowMin((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0]
+    Example: ReduceWindowMin((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) =
+    [1.0, 2.0]
     """
 
     _primitive = lax.reduce_window_min_p
@@ -86,11 +100,13 @@ class ReduceWindowMin(_Pooling):
 
 @op
 class ReduceWindow(_Window):
-    """Reduce each window of n inputs together with an associative graph of 2n scalars; n initial scalars follow the inputs.
+    """Reduce each window of n inputs together with an associative graph of 2n scalars; n initial
+    scalars follow the inputs.
 
     C2: inputs of one shape. C3: body takes 2n scalars of these dtypes and returns n.
     Gradient: in the inputs, through the body, forward mode; refused in the initial scalars.
-    Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
+    Example: ReduceWindow(graph(lambda a, b: a + b), (2,), (1,), ((0, 0),), (1,),
+    (1,)).apply(np.ones(3), 0.0) = [[2.0, 2.0]]
     """
 
     input_count = None
@@ -109,16 +125,23 @@ class ReduceWindow(_Window):
     def apply(self, *inputs: jax.Array) -> jax.Array:
         count = len(self.body.outputs)
         numbers = self._numbers()
-        return lax.reduce_window(tuple(inputs[:count]), tuple(inputs[count:]), lambda a, b: tuple(self.body(*a, *b)), **numbers)
+        return lax.reduce_window(
+            tuple(inputs[:count]),
+            tuple(inputs[count:]),
+            lambda a, b: tuple(self.body(*a, *b)),
+            **numbers,
+        )
 
 
 @op
 class SelectAndScatterAdd(StdTensorOp):
-    """Add each source element where its window of x has its first maximum (or minimum); the inputs are source, x.
+    """Add each source element where its window of x has its first maximum (or minimum); the inputs
+    are source, x.
 
     C1: as ReduceWindowMax. C2: the source has the shape of the pooled x, and its dtype.
     Gradient: linear in the source, zero in x.
-    Example: SelectAndScatterAdd(True, (2,), (1,), ((0, 0),)).apply(np.array([1.0, 1.0]), np.array([1.0, 3.0, 2.0])) = [0.0, 2.0, 0.0]
+    Example: SelectAndScatterAdd(True, (2,), (1,), ((0, 0),)).apply(np.array([1.0, 1.0]),
+    np.array([1.0, 3.0, 2.0])) = [0.0, 2.0, 0.0]
     """
 
     input_count = 2
@@ -131,7 +154,9 @@ class SelectAndScatterAdd(StdTensorOp):
         """C1, C2."""
         source, x = operands
         ones = (1,) * len(x.shape)
-        (pooled,) = ReduceWindowMax(self.sizes, self.strides, self.padding, ones, ones).infer(meta_of(x))
+        (pooled,) = ReduceWindowMax(self.sizes, self.strides, self.padding, ones, ones).infer(
+            meta_of(x)
+        )
         if tuple(source.shape) != pooled.shape or source.dtype != x.dtype:
             raise ShapeError(
                 where="SelectAndScatterAdd",
@@ -153,11 +178,13 @@ class SelectAndScatterAdd(StdTensorOp):
 
 @op
 class SelectAndGatherAdd(_Window):
-    """The source element at the first maximum (or minimum) of each window of x; the inputs are source, x.
+    """The source element at the first maximum (or minimum) of each window of x; the inputs are
+    source, x.
 
     C2: source and x have one floating dtype and one shape.
     Gradient: linear in the source, zero in x.
-    Example: SelectAndGatherAdd(True, (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0]), np.array([1.0, 3.0])) = [2.0]
+    Example: SelectAndGatherAdd(True, (2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0]),
+    np.array([1.0, 3.0])) = [2.0]
     """
 
     input_count = 2
@@ -179,4 +206,6 @@ class SelectAndGatherAdd(_Window):
             )
 
     def apply(self, source: jax.Array, x: jax.Array) -> jax.Array:
-        return lax.select_and_gather_add_p.bind(source, x, select_prim=lax.ge_p if self.of_maximum else lax.le_p, **self._numbers())
+        return lax.select_and_gather_add_p.bind(
+            source, x, select_prim=lax.ge_p if self.of_maximum else lax.le_p, **self._numbers()
+        )

@@ -82,7 +82,8 @@ def einsum(
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
     values: list[Any] = [
-        x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}") for i, x in enumerate(operands)
+        x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")
+        for i, x in enumerate(operands)
     ]
     if any(is_number(x) for x in values):
         with jax.numpy_dtype_promotion("standard"):
@@ -105,7 +106,9 @@ _plan = functools.lru_cache(maxsize=1024)(plan_einsum)
 
 
 @functools.lru_cache(maxsize=256)
-def _function(plan: Plan, precision: Precision, result: np.dtype | None) -> Callable[..., jax.Array]:
+def _function(
+    plan: Plan, precision: Precision, result: np.dtype | None
+) -> Callable[..., jax.Array]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
 
     def run(*arrays: jax.Array) -> jax.Array:

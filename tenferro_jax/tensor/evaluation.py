@@ -21,7 +21,9 @@ Bindings: TypeAlias = Mapping[Handle | str, ArrayLike] | Iterable[tuple[Handle |
 _DEFAULT = Engine()
 
 
-def eval_all(tensors: Iterable[Handle], engine: Engine | None = None, bindings: Bindings = ()) -> list[jax.Array]:
+def eval_all(
+    tensors: Iterable[Handle], engine: Engine | None = None, bindings: Bindings = ()
+) -> list[jax.Array]:
     """The arrays of several lazy tensors, computed by one program.
 
     Shared parts are computed once.
@@ -102,7 +104,9 @@ def _bound(leaves: Sequence[Leaf], bindings: Bindings) -> list[Array]:
             is_attached = leaf.array is not None
             raise InvalidConfig(
                 where=leaf.label,
-                given="an array for an input with attached data" if is_attached else "a second array",
+                given="an array for an input with attached data"
+                if is_attached
+                else "a second array",
                 needed="one array for each input",
             )
         found[leaf] = _array(leaf, value)

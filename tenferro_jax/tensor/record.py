@@ -1,4 +1,5 @@
-"""How a lazy tensor is recorded: as an input, or as the traced graph of a JAX function of other tensors; and how these become one graph.
+"""How a lazy tensor is recorded: as an input, or as the traced graph of a JAX function of other
+tensors; and how these become one graph.
 
 There is no recursion: chains of any length are read with a list.
 """
@@ -111,7 +112,8 @@ def declared(shape: Sequence[Size], dtype: jax.typing.DTypeLike, where: str) -> 
             raise ShapeError(
                 where=where,
                 given=f"the size {size!r}",
-                needed="a non-negative integer, text such as 'n' or '2*n+1', or a symbolic dimension",
+                needed="a non-negative integer, text such as 'n' or '2*n+1', or a symbolic "
+                "dimension",
             ) from error
         sizes.append(size)
     if isinstance(dtype, type) and dtype in NUMBERS:
@@ -120,7 +122,9 @@ def declared(shape: Sequence[Size], dtype: jax.typing.DTypeLike, where: str) -> 
 
 
 def is_number(value: object) -> TypeGuard[Number]:
-    """Whether a value is a Python number. A NumPy scalar is none, though it may be an instance of float."""
+    """Whether a value is a Python number. A NumPy scalar is none, though it may be an instance of
+    float.
+    """
     return type(value) in NUMBERS
 
 
@@ -165,7 +169,9 @@ def inputs_of(handle: Handle) -> tuple[Handle, ...]:
 
 
 def to_graph(
-    outputs: Sequence[Handle], cuts: Set[Key] = frozenset(), out_tree: jax.tree_util.PyTreeDef | None = None
+    outputs: Sequence[Handle],
+    cuts: Set[Key] = frozenset(),
+    out_tree: jax.tree_util.PyTreeDef | None = None,
 ) -> tuple[Graph, list[Handle]]:
     """The graph of some tensors, and its inputs: leaves and cuts, in the order of a walk.
 
@@ -209,7 +215,9 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
         return graph, inputs
     old = [*kept, *range(len(inputs), len(graph.metas))]
     new = {value: i for i, value in enumerate(old)}
-    nodes = [Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes]
+    nodes = [
+        Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes
+    ]
     metas, outputs = [graph.metas[i] for i in old], [new[i] for i in graph.outputs]
     in_tree = jax.tree.structure(tuple(kept))
     trees_and_terms = in_tree, graph.out_tree, graph.rules, graph.lost_rules, graph.guards
@@ -261,7 +269,8 @@ def recorded(
       fn: the function.
       args: of fn; values other than tensors and arrays are passed on unchanged.
       kwargs: likewise.
-      keep: whether the graph is kept for other calls of fn; values other than arrays must be hashable.
+      keep: whether the graph is kept for other calls of fn; values other than arrays must be
+        hashable.
     """
     leaves, tree = jax.tree.flatten((args, dict(kwargs)))
     arrays = [x for x in leaves if isinstance(x, ARRAYS)]
@@ -296,7 +305,9 @@ def constant(kind: type[H], array: object) -> H:
 
 
 def _outputs(kind: type[H], graph: Graph, inputs: Sequence[H]) -> list[H]:
-    """A tensor for each output of a graph; for an output that is an input, the tensor of that input."""
+    """A tensor for each output of a graph; for an output that is an input, the tensor of that
+    input.
+    """
     record = Record(graph, inputs)
     made = [kind(record, i, meta) for i, meta in enumerate(graph.output_metas)]
     count = len(inputs)

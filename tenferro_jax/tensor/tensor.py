@@ -63,7 +63,11 @@ def _operators(
     def of(order: int) -> Callable[..., TracedTensor]:
         def method(self: TracedTensor, other: object) -> TracedTensor:
             known = isinstance(other, _OPERANDS)
-            return recorded(TracedTensor, fn, (self, other)[::order], {}, keep=True) if known else NotImplemented
+            return (
+                recorded(TracedTensor, fn, (self, other)[::order], {}, keep=True)
+                if known
+                else NotImplemented
+            )
 
         return method
 
@@ -76,7 +80,9 @@ def _reshape(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
 
 
 def _transpose(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
-    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is reversed."""
+    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is
+    reversed.
+    """
     return x.transpose(*axes)
 
 
@@ -103,7 +109,9 @@ class TracedTensor(Handle):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # an operator with a NumPy array on the left calls the method of the tensor
+    __array_ufunc__ = (
+        None  # an operator with a NumPy array on the left calls the method of the tensor
+    )
 
     # --- making one ---
 
@@ -246,8 +254,12 @@ class TracedTensor(Handle):
         if isinstance(self.source, Leaf):
             return f"TracedTensor({self.source})"
         sources = dict.fromkeys(x.source for x in walk([self]))
-        names = ["an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)]
-        count = sum(len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None)
+        names = [
+            "an array" if s.name is None else repr(s.name) for s in sources if isinstance(s, Leaf)
+        ]
+        count = sum(
+            len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None
+        )
         named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
         nodes = f"{count} node{'' if count == 1 else 's'}{' on ' if names else ''}{named}"
         return f"TracedTensor({self.meta}, {nodes})"
@@ -265,7 +277,9 @@ class TracedTensor(Handle):
     # --- running and differentiating ---
 
     def eval(self, engine: Engine | None = None, bindings: Bindings = ()) -> jax.Array:
-        """Compile if necessary, run, and return the array. Arguments and errors as for `eval_all`."""
+        """Compile if necessary, run, and return the array. Arguments and errors as for
+        `eval_all`.
+        """
         return eval_all([self], engine, bindings)[0]
 
     def grad(self, wrt: PyTree) -> Any:
@@ -316,7 +330,8 @@ class TracedTensor(Handle):
         return recorded(TracedTensor, pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
-        """The same values; a reverse derivative recomputes them instead of keeping intermediate values.
+        """The same values; a reverse derivative recomputes them instead of keeping intermediate
+        values.
 
         The part between the last checkpoints and this tensor is under `jax.checkpoint`: of this
         segment only the inputs are kept from the forward to the backward pass.

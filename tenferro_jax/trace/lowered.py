@@ -1,4 +1,6 @@
-"""A function or a graph with its extensions written out in standard ops, for programs that know only JAX's primitives."""
+"""A function or a graph with its extensions written out in standard ops, for programs that know
+only JAX's primitives.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +32,17 @@ _ANYWHERE = jax_seam.Site(ANY_PLATFORM, exporting=True, partitioned=False)
 
 
 def lowered(fn: Callable[P, T]) -> Callable[P, T]:
-    """The same function with its extensions written out in standard ops: its jaxpr has no primitive of an extension.
+    """The same function with its extensions written out in standard ops: its jaxpr has no primitive
+    of an extension.
 
-    Each extension is replaced by its lowering, in a jitted function that is named by the family; calls inside jit, scan,
-    cond, while, checkpoint, shard_map and functions with a custom derivative are replaced too. Use it for programs that read
-    jaxprs: converters to other formats, other interpreters, plain `jax.export`.
+    Each extension is replaced by its lowering, in a jitted function that is named by the family;
+    calls inside jit, scan, cond, while, checkpoint, shard_map and functions with a custom
+    derivative are replaced too. Use it for programs that read jaxprs: converters to other formats,
+    other interpreters, plain `jax.export`.
 
-    The result is differentiated as plain JAX, without the AD rules of the extensions. Derivatives inside `fn` use the rules:
-    `lowered(jax.grad(f))` is the gradient of f by its rules, `jax.grad(lowered(f))` is the gradient of the standard ops. The two
-    may differ at ties.
+    The result is differentiated as plain JAX, without the AD rules of the extensions. Derivatives
+    inside `fn` use the rules: `lowered(jax.grad(f))` is the gradient of f by its rules,
+    `jax.grad(lowered(f))` is the gradient of the standard ops. The two may differ at ties.
 
     Args:
       fn: a JAX-traceable function of pytrees of arrays.
@@ -83,9 +87,14 @@ def _require_arrays(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None
     """Refuse an argument that JAX cannot trace; the error names it."""
     for name, tree in (("args", args), ("", kwargs)):
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if not (isinstance(leaf, int | float | complex) or hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__")):
+            if not (
+                isinstance(leaf, int | float | complex)
+                or hasattr(leaf, "dtype")
+                or hasattr(leaf, "__jax_array__")
+            ):
                 raise DTypeError(
-                    where=f"lowered, argument {name or path[0].key}{jax.tree_util.keystr(path if name else path[1:])}",
+                    where=f"lowered, argument "
+                    f"{name or path[0].key}{jax.tree_util.keystr(path if name else path[1:])}",
                     given=shortened(repr(leaf)),
                     needed="an array or a number",
                     fix="Do not pass other values as arguments: lowered(lambda x: f(x, option)).",
@@ -93,7 +102,8 @@ def _require_arrays(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> None
 
 
 def _lowered_graph(self: Graph) -> Graph:
-    """The same graph with its extensions written out in standard ops, control-flow bodies included; see `lowered`.
+    """The same graph with its extensions written out in standard ops, control-flow bodies included;
+    see `lowered`.
 
     Raises:
       Unsupported: an extension has no lowering.
@@ -106,10 +116,14 @@ Graph.lowered = _lowered_graph  # here, because tracing is a higher layer than t
 
 
 class _Writer:
-    """Writes out the extensions of one program, and remembers which of its equations contain one."""
+    """Writes out the extensions of one program, and remembers which of its equations
+    contain one.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bool]] = {}  # by the id of an equation, which stays alive here
+        self._known: dict[
+            int, tuple[Any, bool]
+        ] = {}  # by the id of an equation, which stays alive here
 
     def run(self, closed: ClosedJaxpr, inputs: Sequence[object]) -> list[object]:
         """The outputs of a jaxpr."""
@@ -121,33 +135,54 @@ class _Writer:
             return jax_seam.as_function(eqn)
         if isinstance(eqn.params.get("op"), Extension):
             return _standard(eqn.params["op"].with_runtimes(NO_RUNTIMES))
-        custom = {"custom_jvp_call": self._custom_jvp, "custom_vjp_call": self._custom_vjp}.get(eqn.primitive.name)
+        custom = {"custom_jvp_call": self._custom_jvp, "custom_vjp_call": self._custom_vjp}.get(
+            eqn.primitive.name
+        )
         return custom(eqn) if custom is not None else jax_seam.with_inner(eqn, self.run)
 
     def _calls(self, eqn: Eqn, depth: int = RULE_DEPTH) -> bool:
         """Whether an equation is an extension, or it or its custom derivative calls one."""
         if id(eqn) not in self._known:
-            inside = (inner for closed in jax_seam.inner_jaxprs(eqn) for inner in jax_seam.open_jaxpr(closed)[0].eqns)
-            found = isinstance(eqn.params.get("op"), Extension) or any(self._calls(inner, depth) for inner in inside)
+            inside = (
+                inner
+                for closed in jax_seam.inner_jaxprs(eqn)
+                for inner in jax_seam.open_jaxpr(closed)[0].eqns
+            )
+            found = isinstance(eqn.params.get("op"), Extension) or any(
+                self._calls(inner, depth) for inner in inside
+            )
             if not found and depth > 0 and eqn.primitive.name in _DERIVATIVES:
-                found = any(self._calls(inner, depth - 1) for inner in jax_seam.open_jaxpr(_derivative(eqn))[0].eqns)
+                found = any(
+                    self._calls(inner, depth - 1)
+                    for inner in jax_seam.open_jaxpr(_derivative(eqn))[0].eqns
+                )
             self._known[id(eqn)] = eqn, found
         return self._known[id(eqn)][1]
 
     def _custom_jvp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
+        fn, inner, outs_move = (
+            jax_seam.as_function(eqn),
+            jax_seam.inner_jaxprs(eqn)[0],
+            _moving(eqn.outvars),
+        )
         call = jax.custom_jvp(lambda *xs: self.run(inner, xs))
 
         @call.defjvp
         def _rule(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> Any:
             given = [tangents[i] for i in _moving(eqn.invars)]
-            outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(list(primals), given)
+            outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(
+                list(primals), given
+            )
             return outs, _full(found, outs_move, outs)
 
         return call
 
     def _custom_vjp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, inner, outs_move = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)[0], _moving(eqn.outvars)
+        fn, inner, outs_move = (
+            jax_seam.as_function(eqn),
+            jax_seam.inner_jaxprs(eqn)[0],
+            _moving(eqn.outvars),
+        )
         call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
 
         def forward(*xs: jax.Array) -> Any:
@@ -158,7 +193,9 @@ class _Writer:
             cotangents: Sequence[jax.Array],
         ) -> tuple[Any, ...]:
             given = [cotangents[i] for i in outs_move]
-            found = lowered(lambda pullback, given: pullback(_full(given, outs_move, eqn.outvars)))(pullback, given)
+            found = lowered(lambda pullback, given: pullback(_full(given, outs_move, eqn.outvars)))(
+                pullback, given
+            )
             moving = dict(zip(_moving(eqn.invars), found, strict=True))
             return tuple(moving.get(i) for i in range(len(eqn.invars)))
 
@@ -167,18 +204,27 @@ class _Writer:
 
 
 def _derivative(eqn: Eqn) -> ClosedJaxpr:
-    """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced separately."""
-    fn, specs = jax_seam.as_function(eqn), [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
+    """The jaxpr of an equation's custom derivative; an empty one if it cannot be traced
+    separately.
+    """
+    fn, specs = (
+        jax_seam.as_function(eqn),
+        [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars],
+    )
 
     def both(*xs: jax.Array) -> PyTree:
         if eqn.primitive.name == "custom_jvp_call":
             return _pushed(fn, eqn, xs, [xs[i] for i in _moving(eqn.invars)])
         outs, pullback = _pulled(fn, eqn, xs)
-        return pullback(_full([outs[i] for i in _moving(eqn.outvars)], _moving(eqn.outvars), eqn.outvars))
+        return pullback(
+            _full([outs[i] for i in _moving(eqn.outvars)], _moving(eqn.outvars), eqn.outvars)
+        )
 
     try:
         return jax.make_jaxpr(both)(*specs)
-    except Exception:  # of the author's code; it is raised again when the function is differentiated
+    except (
+        Exception
+    ):  # of the author's code; it is raised again when the function is differentiated
         return jax.make_jaxpr(tuple)(())
 
 
@@ -188,7 +234,9 @@ def _pushed(
     primals: Sequence[jax.Array],
     given: Sequence[jax.Array],
 ) -> tuple[list[Any], list[Any]]:
-    """(outputs, the tangents of outputs that have one), for the tangents of inputs that have one."""
+    """(outputs, the tangents of outputs that have one), for the tangents of inputs that
+    have one.
+    """
     moving = _moving(eqn.invars)
     outs, found = jax.jvp(of_moving(fn, primals, moving), [primals[i] for i in moving], list(given))
     return outs, [found[i] for i in _moving(eqn.outvars)]
@@ -210,10 +258,15 @@ def _moving(variables: Sequence[Atom]) -> list[int]:
 
 
 def _full(found: Sequence[object], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
-    """Tangents or cotangents of all variables, given those of the active ones; the others have none."""
+    """Tangents or cotangents of all variables, given those of the active ones; the others have
+    none.
+    """
     values = dict(zip(moving, found, strict=True))
     shapes = [getattr(x, "aval", x).shape for x in like]
-    return [values[i] if i in values else np.zeros(shape, jax.dtypes.float0) for i, shape in enumerate(shapes)]
+    return [
+        values[i] if i in values else np.zeros(shape, jax.dtypes.float0)
+        for i, shape in enumerate(shapes)
+    ]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -222,7 +275,10 @@ def _standard(carrier: Extension) -> Callable[..., list[jax.Array]]:
 
     def run(*arrays: jax.Array) -> list[object]:
         # JAX may treat a result as weakly typed, which a result of an extension never is.
-        return [jax.lax.convert_element_type(out, out.dtype) for out in forward(carrier, _ANYWHERE, arrays)]
+        return [
+            jax.lax.convert_element_type(out, out.dtype)
+            for out in forward(carrier, _ANYWHERE, arrays)
+        ]
 
     run.__name__ = run.__qualname__ = carrier.family_id
     return jax.jit(run)

@@ -23,15 +23,17 @@ def trace(
 ) -> Graph:
     """Record a JAX-traceable function as a graph.
 
-    Calls (jit, checkpoint, composite) are inlined, the recomputation of a checkpoint behind an OptimizationBarrier;
-    scan, while and cond become control-flow ops with graphs as bodies;
-    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body; extensions are
-    recorded as extensions, and the graph's rule set has all their AD rules.
+    Calls (jit, checkpoint, composite) are inlined, the recomputation of a checkpoint behind an
+    OptimizationBarrier; scan, while and cond become control-flow ops with graphs as bodies;
+    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body;
+    extensions are recorded as extensions, and the graph's rule set has all their AD rules.
 
     Args:
       fn: a function of pytrees of arrays.
-      *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be symbolic.
-      static_argnums: positions of arguments that are passed on as plain values and are not arguments of the graph.
+      *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be
+        symbolic.
+      static_argnums: positions of arguments that are passed on as plain values and are not
+        arguments of the graph.
       static_argnames: names of such arguments, whether they are passed by position or by keyword.
       **keyword_specs: keyword arguments; in the graph they are one dict, the last argument.
 
@@ -54,7 +56,9 @@ def trace(
         return %4
       }
     """
-    require_kind(fn, Callable, "trace", "a function of arrays", "Pass the function first, then its specs.")
+    require_kind(
+        fn, Callable, "trace", "a function of arrays", "Pass the function first, then its specs."
+    )
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
     static = _static_positions(fn, specs, keyword_specs, static_argnums, names)
     given = tuple(spec for i, spec in enumerate(specs) if i not in static)
@@ -63,7 +67,9 @@ def trace(
     leaves, in_tree = jax.tree.flatten(arguments(given, by_name))
     require_x64_leaves(leaves, "trace")
     builder = GraphBuilder()
-    shaped = [x if hasattr(x, "dtype") and hasattr(x, "shape") else as_operand(x, "trace") for x in leaves]
+    shaped = [
+        x if hasattr(x, "dtype") and hasattr(x, "shape") else as_operand(x, "trace") for x in leaves
+    ]
     inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
     trees: list[Any] = []
 
@@ -110,6 +116,7 @@ def _static_positions(
                 raise InvalidConfig(
                     where="trace",
                     given=f"static_argnames {name!r}",
-                    needed=f"arguments that are given: {', '.join((*parameters[:count], *by_name)) or 'none'}",
+                    needed=f"arguments that are given: "
+                    f"{', '.join((*parameters[:count], *by_name)) or 'none'}",
                 )
     return positions

@@ -1,4 +1,6 @@
-"""Ops and rules that break one clause each, beside twins that keep it: `broken` says which one it is."""
+"""Ops and rules that break one clause each, beside twins that keep it: `broken` says which one it
+is.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ Y = np.array([1.5, 0.75, -0.5])
 
 @dataclass(frozen=True)
 class Defect:
-    """A broken op, its twin, the check that must fail for the one and pass for the other, and the clause it must name."""
+    """A broken op, its twin, the check that must fail for the one and pass for the other, and the
+    clause it must name.
+    """
 
     check: str
     clause: str
@@ -50,7 +54,7 @@ class Defect:
 Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
 
 
-# --- inference -----------------------------------------------------------------------------------------------------
+# --- inference ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,9 @@ class FlatOnly(Same):
 
     def infer_output_meta(self, inputs):
         if not self.broken and inputs[0].ndim != 1:
-            raise ShapeError(where=self.family_id, given=str(inputs[0]), needed="a vector", fix="Reshape it.")
+            raise ShapeError(
+                where=self.family_id, given=str(inputs[0]), needed="a vector", fix="Reshape it."
+            )
         return [inputs[0]]
 
     def lower_to_standard_ops(self, x):
@@ -169,7 +175,7 @@ class FlatOnly(Same):
         return (x + x,)
 
 
-# --- identity ------------------------------------------------------------------------------------------------------
+# --- identity -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,12 @@ class ByPayload(Same):
 
 
 ByClass = made(
-    "ByClass", Same, fields={"name": str}, name="a", family_id="broken.by_class.v1", eager_execute=lambda self, x: (np.array(x),)
+    "ByClass",
+    Same,
+    fields={"name": str},
+    name="a",
+    family_id="broken.by_class.v1",
+    eager_execute=lambda self, x: (np.array(x),),
 )
 
 
@@ -250,7 +261,7 @@ class Growing(Same):
         return (np.array(x),)
 
 
-# --- execution -----------------------------------------------------------------------------------------------------
+# --- execution ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -287,12 +298,19 @@ TwoForms = made(
     fields={"broken": bool},
     family_id="broken.two_forms.v1",
     lower_to_standard_ops=lambda self, x: (jnp.sin(x),),
-    eager_execute=lambda self, x: (np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),),
+    eager_execute=lambda self, x: (
+        np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),
+    ),
 )
 
 
 # exp, lowered; the kernel is beside it.
-Lowered = made("Lowered", Same, family_id="broken.lowered.v1", lower_to_standard_ops=lambda self, x: (jnp.exp(x),))
+Lowered = made(
+    "Lowered",
+    Same,
+    family_id="broken.lowered.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.exp(x),),
+)
 
 
 def exact_kernel(op, x):
@@ -304,7 +322,9 @@ def inexact_kernel(op, x):
 
 
 def kernels(broken):
-    return ExtensionRuntimeSet(Kernel(Lowered.family_id, "cpu", inexact_kernel if broken else exact_kernel))
+    return ExtensionRuntimeSet(
+        Kernel(Lowered.family_id, "cpu", inexact_kernel if broken else exact_kernel)
+    )
 
 
 @dataclass(frozen=True)
@@ -341,7 +361,12 @@ class Unrolled(ExtensionOp):
 
     def infer_output_meta(self, inputs):
         if not inputs[0].shape:
-            raise ShapeError(where=self.family_id, given="a scalar", needed="an axis to sum over", fix="Give it one.")
+            raise ShapeError(
+                where=self.family_id,
+                given="a scalar",
+                needed="an axis to sum over",
+                fix="Give it one.",
+            )
         return [(inputs[0].dtype, inputs[0].shape[1:])]
 
     def lower_to_standard_ops(self, x):
@@ -352,7 +377,9 @@ class Unrolled(ExtensionOp):
 
 @dataclass(frozen=True)
 class SumLast(ExtensionOp):
-    """The sum over one axis, counted from the end; its batched form may forget where the batch axis is."""
+    """The sum over one axis, counted from the end; its batched form may forget where the batch axis
+    is.
+    """
 
     broken: bool
     axis: int = 0
@@ -382,7 +409,9 @@ class Cumulated(ExtensionOp):
     def batched(self, in_axes):
         (axis,) = in_axes
         factor = 2.0 if self.broken and axis == 1 else self.factor
-        return dataclasses.replace(self, axis=self.axis + (axis <= self.axis), factor=factor), (axis,)
+        return dataclasses.replace(self, axis=self.axis + (axis <= self.axis), factor=factor), (
+            axis,
+        )
 
 
 @dataclass(frozen=True)
@@ -397,14 +426,20 @@ class Scaled(ExtensionOp):
 
     def lower_to_standard_ops(self, x, y):
         def scaled(x, y):
-            return jnp.asarray(self.factor, x.dtype) * x * jnp.sin(y if not self.moved else jnp.moveaxis(y, 1, 0))
+            return (
+                jnp.asarray(self.factor, x.dtype)
+                * x
+                * jnp.sin(y if not self.moved else jnp.moveaxis(y, 1, 0))
+            )
 
         return (scaled(x, y),)
 
     def batched(self, in_axes):
         if self.moved or in_axes not in ((0, 0), (0, 1)):
             return None
-        return dataclasses.replace(self, moved=in_axes == (0, 1), factor=2.0 if self.broken and in_axes == (0, 1) else 1.0), (0,)
+        return dataclasses.replace(
+            self, moved=in_axes == (0, 1), factor=2.0 if self.broken and in_axes == (0, 1) else 1.0
+        ), (0,)
 
 
 @dataclass(frozen=True)
@@ -441,10 +476,12 @@ Placed = made(
 )
 
 
-# --- rules ---------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
-Cube = made("Cube", Same, family_id="broken.cube.v1", lower_to_standard_ops=lambda self, x: (x * x * x,))
+Cube = made(
+    "Cube", Same, family_id="broken.cube.v1", lower_to_standard_ops=lambda self, x: (x * x * x,)
+)
 
 
 @dataclass(frozen=True)
@@ -481,7 +518,12 @@ class CubeRule(ExtensionAdRule):
 
 
 # Subtracts the mean: linear, on the host.
-Mean = made("Mean", Same, family_id="broken.mean.v1", eager_execute=lambda self, x: (x - x.mean(-1, keepdims=True, dtype=x.dtype),))
+Mean = made(
+    "Mean",
+    Same,
+    family_id="broken.mean.v1",
+    eager_execute=lambda self, x: (x - x.mean(-1, keepdims=True, dtype=x.dtype),),
+)
 
 
 @dataclass(frozen=True)
@@ -497,7 +539,9 @@ class MeanRule(ExtensionAdRule):
     def transpose_rule(self, op, cotangents, inputs):
         (out,) = apply(op, cotangents[0])
         size, dtype = inputs[0].shape[-1], inputs[0].dtype
-        wrong = {"twice": True, "even sizes": size % 2 == 0, "float32": dtype == "float32"}.get(self.mistake, False)
+        wrong = {"twice": True, "even sizes": size % 2 == 0, "float32": dtype == "float32"}.get(
+            self.mistake, False
+        )
         return (out + out if wrong else out,)
 
 
@@ -508,7 +552,12 @@ class Product(ExtensionOp):
 
     def infer_output_meta(self, inputs):
         if inputs[0].dtype != inputs[1].dtype or inputs[0].ndim != 1 or inputs[1].ndim != 1:
-            raise ShapeError(where=self.family_id, given="other arrays", needed="two vectors of one dtype", fix="Convert them.")
+            raise ShapeError(
+                where=self.family_id,
+                given="other arrays",
+                needed="two vectors of one dtype",
+                fix="Convert them.",
+            )
         require_equal(inputs[0].shape[0], inputs[1].shape[0])
         return [inputs[0]]
 
@@ -558,12 +607,19 @@ class SineAndProductRule(ExtensionAdRule):
 
 
 # x + 2 y, linear in each input and in both.
-Weighted = made("Weighted", family_id="broken.weighted.v1", input_count=2, lower_to_standard_ops=lambda self, x, y: (x + y + y,))
+Weighted = made(
+    "Weighted",
+    family_id="broken.weighted.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, y: (x + y + y,),
+)
 
 
 @dataclass(frozen=True)
 class WeightedRule(ExtensionAdRule):
-    """Its transpose, once with a mistake where y alone is active, which linearize itself never asks for."""
+    """Its transpose, once with a mistake where y alone is active, which linearize itself never asks
+    for.
+    """
 
     broken: bool
     family_id = Weighted.family_id
@@ -578,7 +634,9 @@ class WeightedRule(ExtensionAdRule):
         (c,) = cotangents
         active = [isinstance(x, LinearInput) for x in inputs]
         forgets = self.broken and not active[0]
-        return tuple(v if m else None for v, m in zip((c, c if forgets else c + c), active, strict=True))
+        return tuple(
+            v if m else None for v, m in zip((c, c if forgets else c + c), active, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -631,11 +689,17 @@ def _growing(broken):
 
 
 def _cube(mistake):
-    return {"make": lambda broken: Cube(), "rules": _rule(lambda broken: CubeRule(mistake if broken else ""))}
+    return {
+        "make": lambda broken: Cube(),
+        "rules": _rule(lambda broken: CubeRule(mistake if broken else "")),
+    }
 
 
 def _mean(mistake):
-    return {"make": lambda broken: Mean(), "rules": _rule(lambda broken: MeanRule(mistake if broken else ""))}
+    return {
+        "make": lambda broken: Mean(),
+        "rules": _rule(lambda broken: MeanRule(mistake if broken else "")),
+    }
 
 
 def _product(mistake):
@@ -669,38 +733,59 @@ DEFECTS: dict[str, Defect] = {
     "a refusal by == of sizes": Defect("symbolic_sizes", "X7.3", AddEqual, (X, Y)),
     "int() of a size": Defect("symbolic_sizes", "X7.2", IntegerSize),
     "a silent change of dtype": Defect("meta", "X7.1", Narrow),
-    "a dtype promised and not computed": Defect("meta", "X7.1", Inverse, (np.array([[2.0, 0.5], [0.25, 1.0]]),)),
+    "a dtype promised and not computed": Defect(
+        "meta", "X7.1", Inverse, (np.array([[2.0, 0.5], [0.25, 1.0]]),)
+    ),
     "a promise of two outputs": Defect("meta", "X6.3", TwoPromised),
     "three outputs from the host": Defect("meta", "X6.4", _host("three")),
     "a rank promised and refused by Python": Defect("wrong_inputs", "X7.1", FlatOnly),
-    "a family_id of the payload": Defect("family_id", "X5.3", lambda broken: ByPayload() if broken else ByClass()),
+    "a family_id of the payload": Defect(
+        "family_id", "X5.3", lambda broken: ByPayload() if broken else ByClass()
+    ),
     "an output count that varies": Defect("arity", "X6.1", Varying),
     "hidden state": Defect("immutable", "X4.1", Remembering),
     "a typed_key of its own": Defect("identity", "X5.6", OwnKey),
-    "others that count as equal": Defect("others", "X5.8", OwnKey, others=(OwnKey(False, 3.0), OwnKey(True, 3.0))),
+    "others that count as equal": Defect(
+        "others", "X5.8", OwnKey, others=(OwnKey(False, 3.0), OwnKey(True, 3.0))
+    ),
     "a payload that changes when it is made": Defect("identity", "X5.8", _growing),
     "a payload that is read as another": Defect("payload_text", "X5.9", _growing),
     "an impure host form": Defect("host_form", "X4.3", _host("random")),
     "a host form that writes its input": Defect("host_form", "X8.7", _host("writes")),
-    "a host form that writes its input by force": Defect("host_form", "X8.7", _host("writes by force")),
+    "a host form that writes its input by force": Defect(
+        "host_form", "X8.7", _host("writes by force")
+    ),
     "a host form that returns an array on a device": Defect("host_form", "X8.7", _host("device")),
     "a host form that raises": Defect("host_form", "X8.8", _host("raises")),
     "an impure lowering": Defect("lowering", "X4.3", Counting),
     "a lowering that emits an extension": Defect("lowering", "X8.5", Nested),
     "a host form that disagrees with the lowering": Defect("routes", "X8.10", TwoForms),
-    "a kernel that disagrees with the lowering": Defect("routes", "X8.10", lambda broken: Lowered(), runtimes=kernels),
-    "a lowering that needs to know sizes": Defect("exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)),
+    "a kernel that disagrees with the lowering": Defect(
+        "routes", "X8.10", lambda broken: Lowered(), runtimes=kernels
+    ),
+    "a lowering that needs to know sizes": Defect(
+        "exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)
+    ),
     "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
     "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
     "a batched form wrong for a middle axis": Defect("vmap", "X13.2", Cumulated, (MATRIX,)),
     "a batched form wrong for mixed axes": Defect("vmap", "X13.2", Scaled, (X, Y)),
     "a host form wrong for another dtype": Defect("routes", "X8.10", _on_host("float32")),
     "a host form wrong for size 1": Defect("routes", "X8.10", _on_host("size 1")),
-    "a host form wrong for odd sizes": Defect("routes", "X8.10", _on_host("odd sizes"), (np.array([0.5, -1.25]),)),
-    "a host form that loses small entries": Defect("routes", "X8.10", _on_host("small"), (np.array([1.0, 1e-13]),)),
-    "a host form that reads memory in order": Defect("host_form", "X8.10", _on_host("order"), (MATRIX,)),
+    "a host form wrong for odd sizes": Defect(
+        "routes", "X8.10", _on_host("odd sizes"), (np.array([0.5, -1.25]),)
+    ),
+    "a host form that loses small entries": Defect(
+        "routes", "X8.10", _on_host("small"), (np.array([1.0, 1e-13]),)
+    ),
+    "a host form that reads memory in order": Defect(
+        "host_form", "X8.10", _on_host("order"), (MATRIX,)
+    ),
     "a kernel wrong for size 1": Defect(
-        "routes", "X8.10", lambda broken: ScaledSquare(), runtimes=lambda broken: _kernel(small_kernel if broken else right_kernel)
+        "routes",
+        "X8.10",
+        lambda broken: ScaledSquare(),
+        runtimes=lambda broken: _kernel(small_kernel if broken else right_kernel),
     ),
     "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
     "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
@@ -718,17 +803,33 @@ DEFECTS: dict[str, Defect] = {
     "a jvp that is wrong at even sizes": Defect("jvp", "X10.6", **_cube("even sizes")),
     "a jvp that is wrong in float32": Defect("precisions", "X10.6", **_cube("float32")),
     "a jvp that is wrong in bfloat16": Defect("precisions", "X10.6", **_cube("bfloat16")),
-    "a differentiable form with another value": Defect("differentiable_form", "X10.12", lambda broken: Tangent(), rules=_rule(TangentRule)),
-    "zeros multiplied for an inactive input": Defect("inactive_slots", "X10.4", **_product("zeros like")),
-    "zeros for an output that no tangent reaches": Defect(
-        "inactive_slots", "X10.4", lambda broken: SineAndProduct(), (X, Y), _rule(SineAndProductRule)
+    "a differentiable form with another value": Defect(
+        "differentiable_form", "X10.12", lambda broken: Tangent(), rules=_rule(TangentRule)
     ),
-    "zeros of another dtype for an inactive input": Defect("derivative_metas", "X10.4", **_product("zeros")),
-    "an inactive input that silences the other": Defect("inactive_inputs", "X10.3", **_product("silent")),
+    "zeros multiplied for an inactive input": Defect(
+        "inactive_slots", "X10.4", **_product("zeros like")
+    ),
+    "zeros for an output that no tangent reaches": Defect(
+        "inactive_slots",
+        "X10.4",
+        lambda broken: SineAndProduct(),
+        (X, Y),
+        _rule(SineAndProductRule),
+    ),
+    "zeros of another dtype for an inactive input": Defect(
+        "derivative_metas", "X10.4", **_product("zeros")
+    ),
+    "an inactive input that silences the other": Defect(
+        "inactive_inputs", "X10.3", **_product("silent")
+    ),
 }
 
 
 def arguments(defect: Defect, broken: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What check_extension takes for the broken op or for its twin."""
-    keywords = {"rules": defect.rules(broken), "runtimes": defect.runtimes(broken), "others": defect.others[broken:][:1]}
+    keywords = {
+        "rules": defect.rules(broken),
+        "runtimes": defect.runtimes(broken),
+        "others": defect.others[broken:][:1],
+    }
     return (defect.make(broken), defect.inputs), keywords

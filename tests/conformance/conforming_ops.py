@@ -1,4 +1,6 @@
-"""Ops of kinds that the others lack: an integer input, complex numbers that are not holomorphic, a lowering that declines."""
+"""Ops of kinds that the others lack: an integer input, complex numbers that are not holomorphic, a
+lowering that declines.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax.errors import DTypeError
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, LinearInput, apply, require_equal
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    LinearInput,
+    apply,
+    require_equal,
+)
 
 from ..helpers import made
 
 # Rows of a matrix by number: linear in the matrix, with its own transpose.
-Rows = made("Rows", family_id="conforming.rows.v1", input_count=2, lower_to_standard_ops=lambda self, x, i: (x[i],))
+Rows = made(
+    "Rows",
+    family_id="conforming.rows.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, i: (x[i],),
+)
 
 
 class RowsRule(ExtensionAdRule):
@@ -39,7 +53,9 @@ SquareAndModulusRule = made(
     "SquareAndModulusRule",
     ExtensionAdRule,
     family_id=SquareAndModulus.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: jax.jvp(lambda z: (z * z, jnp.real(z * jnp.conj(z))), primals, tangents)[1],
+    linearize=lambda self, op, primals, outputs, tangents: jax.jvp(
+        lambda z: (z * z, jnp.real(z * jnp.conj(z))), primals, tangents
+    )[1],
 )
 
 
@@ -54,7 +70,11 @@ DeclinesWide = made(
 
 
 # A cast to float32.
-ToSingle = made("ToSingle", family_id="conforming.to_single.v1", lower_to_standard_ops=lambda self, x: (x.astype("float32"),))
+ToSingle = made(
+    "ToSingle",
+    family_id="conforming.to_single.v1",
+    lower_to_standard_ops=lambda self, x: (x.astype("float32"),),
+)
 
 
 ToSingleRule = made(
@@ -66,14 +86,18 @@ ToSingleRule = made(
 
 
 # The square root, NaN below zero.
-Root = made("Root", family_id="conforming.root.v1", lower_to_standard_ops=lambda self, x: (jnp.sqrt(x),))
+Root = made(
+    "Root", family_id="conforming.root.v1", lower_to_standard_ops=lambda self, x: (jnp.sqrt(x),)
+)
 
 
 RootRule = made(
     "RootRule",
     ExtensionAdRule,
     family_id=Root.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: (tangents[0] / (outputs[0] + outputs[0]),),
+    linearize=lambda self, op, primals, outputs, tangents: (
+        tangents[0] / (outputs[0] + outputs[0]),
+    ),
 )
 
 
@@ -109,7 +133,9 @@ EntropyRule = made(
     "EntropyRule",
     ExtensionAdRule,
     family_id=Entropy.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: (-((jnp.log(primals[0]) + jnp.ones_like(primals[0])) * tangents[0]).sum(),),
+    linearize=lambda self, op, primals, outputs, tangents: (
+        -((jnp.log(primals[0]) + jnp.ones_like(primals[0])) * tangents[0]).sum(),
+    ),
 )
 
 
@@ -122,7 +148,12 @@ class Quotient(ExtensionOp):
     def infer_output_meta(self, inputs):
         x, y = inputs
         if x.dtype != y.dtype or len(x.shape) != 1 or len(y.shape) != 1:
-            raise DTypeError(where=self.family_id, given=f"{x} and {y}", needed="two vectors of one dtype", fix="Convert one.")
+            raise DTypeError(
+                where=self.family_id,
+                given=f"{x} and {y}",
+                needed="two vectors of one dtype",
+                fix="Convert one.",
+            )
         require_equal(x.shape[0], y.shape[0])
         return [x]
 
@@ -147,7 +178,12 @@ class QuotientRule(ExtensionAdRule):
 
 
 # No outputs.
-Nothing = made("Nothing", family_id="conforming.nothing.v1", output_count=0, lower_to_standard_ops=lambda self, x: ())
+Nothing = made(
+    "Nothing",
+    family_id="conforming.nothing.v1",
+    output_count=0,
+    lower_to_standard_ops=lambda self, x: (),
+)
 
 
 class PairSums(ExtensionOp):
@@ -172,7 +208,12 @@ class Inverse(ExtensionOp):
     def infer_output_meta(self, inputs):
         ((dtype, (n, m)),) = inputs
         if not np.issubdtype(dtype, np.inexact) or dtype.itemsize < 4:
-            raise DTypeError(where=self.family_id, given=str(dtype), needed="float32 or float64", fix="Convert it.")
+            raise DTypeError(
+                where=self.family_id,
+                given=str(dtype),
+                needed="float32 or float64",
+                fix="Convert it.",
+            )
         require_equal(n, m)
         return [(dtype, (n, m))]
 
@@ -181,11 +222,19 @@ class Inverse(ExtensionOp):
 
 
 # jax.numpy.fft.fft: JAX does not export it for symbolic sizes.
-Fourier = made("Fourier", family_id="conforming.fourier.v1", lower_to_standard_ops=lambda self, x: (jnp.fft.fft(x),))
+Fourier = made(
+    "Fourier",
+    family_id="conforming.fourier.v1",
+    lower_to_standard_ops=lambda self, x: (jnp.fft.fft(x),),
+)
 
 
 # An input backwards; its rule has a transpose alone.
-Backwards = made("Backwards", family_id="conforming.backwards.v1", lower_to_standard_ops=lambda self, x: (x[::-1],))
+Backwards = made(
+    "Backwards",
+    family_id="conforming.backwards.v1",
+    lower_to_standard_ops=lambda self, x: (x[::-1],),
+)
 
 
 BackwardsRule = made(
@@ -196,4 +245,12 @@ BackwardsRule = made(
 )
 
 
-RULES = ExtensionRuleSet(EntropyRule(), QuotientRule(), BackwardsRule(), ToSingleRule(), RootRule(), RowsRule(), SquareAndModulusRule())
+RULES = ExtensionRuleSet(
+    EntropyRule(),
+    QuotientRule(),
+    BackwardsRule(),
+    ToSingleRule(),
+    RootRule(),
+    RowsRule(),
+    SquareAndModulusRule(),
+)

@@ -1,4 +1,6 @@
-"""Each broken op is found, with the clause that it breaks; its repaired twin passes the same check."""
+"""Each broken op is found, with the clause that it breaks; its repaired twin passes the
+same check.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Ops that keep the contract: every check passes but for an exact list that does not apply, with its reasons."""
+"""Ops that keep the contract: every check passes but for an exact list that does not apply, with
+its reasons.
+"""
 
 import itertools
 
@@ -37,7 +39,16 @@ ONE_INPUT = {"inactive_inputs": "one input alone has derivatives"}
 NO_HOST_FORM = {"host_form": "the op has no host form"}
 NO_TRANSPOSE = {"linear_transpose": "no transpose_rule was given"}
 DERIVATIVES = (
-    *("derivative_metas", "jvp", "linear", "inactive_inputs", "inactive_slots", "adjoint", "precisions", "second_order"),
+    *(
+        "derivative_metas",
+        "jvp",
+        "linear",
+        "inactive_inputs",
+        "inactive_slots",
+        "adjoint",
+        "precisions",
+        "second_order",
+    ),
     "vmap_of_grad",
     *("derivatives_inside", "checked_derivative", "shard_map_derivative"),
 )
@@ -56,15 +67,22 @@ EXPECTED = {
     "ranks": LOWERED | dict.fromkeys(DERIVATIVES, "no output is floating or complex"),
     "cumulative product": LOWERED | ONE_INPUT,
     "kernel sine": LOWERED | ONE_INPUT,
-    "kernel cosine": LOWERED | ONE_INPUT | NO_LOWERING | {"named_sharding": "a kernel alone runs on one device"},
+    "kernel cosine": LOWERED
+    | ONE_INPUT
+    | NO_LOWERING
+    | {"named_sharding": "a kernel alone runs on one device"},
     "softplus": NO_TRANSPOSE | ONE_INPUT | DECLINES,
     "host tanh": NO_TRANSPOSE | ONE_INPUT | NO_LOWERING,
-    "placed tanh": {k: v for k, v in (NO_TRANSPOSE | ONE_INPUT | NO_LOWERING).items() if k != "explicit_mesh"},
+    "placed tanh": {
+        k: v for k, v in (NO_TRANSPOSE | ONE_INPUT | NO_LOWERING).items() if k != "explicit_mesh"
+    },
     "host cumulate": ONE_INPUT | NO_LOWERING,
     "host product": NO_LOWERING,
 }
 OURS = [c for c in CASES if isinstance(c.op, ExtensionOp) and not isinstance(c.op, TropicalEinsum)]
-LIKE_OTHERS = () if ALL else ("scaled square", "sine and cosine", "host tanh")  # no check finds in them what it finds in no other
+LIKE_OTHERS = (
+    () if ALL else ("scaled square", "sine and cosine", "host tanh")
+)  # no check finds in them what it finds in no other
 CHECKED = [c for c in OURS if c.name not in LIKE_OTHERS]
 
 
@@ -72,7 +90,14 @@ CHECKED = [c for c in OURS if c.name not in LIKE_OTHERS]
 @pytest.mark.parametrize("case", CHECKED, ids=ids(CHECKED))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
-    report = check_extension(case.op, case.inputs, rules=case.rules, runtimes=case.runtimes, oracle=case.oracle, others=others)
+    report = check_extension(
+        case.op,
+        case.inputs,
+        rules=case.rules,
+        runtimes=case.runtimes,
+        oracle=case.oracle,
+        others=others,
+    )
     assert not_applicable(report) == EXPECTED[case.name] | NO_FORM
 
 
@@ -85,8 +110,18 @@ def _complex(*shape):
 
 
 FURTHER = {
-    "an integer input": (Rows(), (MATRIX, np.array([2, 0])), lambda x, i: (x[i],), ONE_INPUT | NO_HOST_FORM),
-    "complex": (SquareAndModulus(), (_complex(3),), lambda z: (z * z, abs(z) ** 2), ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE),
+    "an integer input": (
+        Rows(),
+        (MATRIX, np.array([2, 0])),
+        lambda x, i: (x[i],),
+        ONE_INPUT | NO_HOST_FORM,
+    ),
+    "complex": (
+        SquareAndModulus(),
+        (_complex(3),),
+        lambda z: (z * z, abs(z) ** 2),
+        ONE_INPUT | NO_HOST_FORM | NO_TRANSPOSE,
+    ),
     "a cast": (ToSingle(), (MATRIX,), lambda x: (x.astype(np.float32),), LOWERED | ONE_INPUT),
     "a transpose alone": (
         Backwards(),
@@ -100,7 +135,12 @@ FURTHER = {
         lambda x: (2 * x,),
         NO_RULE | NO_TRANSPOSE | DECLINES,
     ),
-    "a lowering that takes over": (DeclinesWide(), (MATRIX.astype(np.float32),), lambda x: (2 * x,), NO_RULE | NO_TRANSPOSE),
+    "a lowering that takes over": (
+        DeclinesWide(),
+        (MATRIX.astype(np.float32),),
+        lambda x: (2 * x,),
+        NO_RULE | NO_TRANSPOSE,
+    ),
 }
 
 
@@ -114,9 +154,17 @@ def test_further_kinds(name):
 
 @pytest.mark.slow
 def test_values_that_are_not_numbers_have_no_derivative():
-    """A square root of -1 is no defect of its rule: what can be judged is, and the report asks for another example elsewhere."""
-    found = {f.check: f for f in check_extension(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings}
-    assert {found[name].verdict.value for name in ("jvp", "linear", "adjoint", "second_order", "precisions")} == {
+    """A square root of -1 is no defect of its rule: what can be judged is, and the report asks for
+    another example elsewhere.
+    """
+    found = {
+        f.check: f
+        for f in check_extension(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings
+    }
+    assert {
+        found[name].verdict.value
+        for name in ("jvp", "linear", "adjoint", "second_order", "precisions")
+    } == {
         "passed",
         "not applicable",
     }
@@ -135,12 +183,17 @@ def not_applicable(report):
 def test_finite_differences_of_restricted_values_do_not_apply():
     report = check_extension(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
     assert report.ok, str(report)
-    assert "the op refuses values near the example (probabilities that add up to" in not_applicable(report)["jvp"]
+    assert (
+        "the op refuses values near the example (probabilities that add up to"
+        in not_applicable(report)["jvp"]
+    )
 
 
 @pytest.mark.slow
 def test_a_rule_may_raise_for_an_input_that_the_op_is_not_linear_in():
-    report = check_extension(Quotient(), (np.array([2.0, 0.5]), np.array([1.0, -1.0])), rules=FURTHER_RULES)
+    report = check_extension(
+        Quotient(), (np.array([2.0, 0.5]), np.array([1.0, -1.0])), rules=FURTHER_RULES
+    )
     assert report.ok, str(report)
     assert "linear_transpose" not in not_applicable(report)
 
@@ -158,14 +211,31 @@ def test_a_host_form_that_refuses_values_made_from_the_example(name):
     report = check_extension(op, inputs)
     assert report.ok, str(report)
     problems = {f.check: f.problem for f in report.findings}
-    assert ("refuses values made from the example" in problems["vmap"]) is (name == "a distribution")
+    assert ("refuses values made from the example" in problems["vmap"]) is (
+        name == "a distribution"
+    )
 
 
 BEYOND = {
-    "no outputs": (Nothing(), (MATRIX,), "exported", "the op has no outputs, so no program holds it"),
+    "no outputs": (
+        Nothing(),
+        (MATRIX,),
+        "exported",
+        "the op has no outputs, so no program holds it",
+    ),
     "an even size": (PairSums(), (np.arange(6.0),), "exported_sizes", "mod(d0_0, 2)"),
-    "a batch of inverses on an explicit mesh": (Inverse(), (np.eye(3) + 0.25,), "explicit_mesh", "JAX itself cannot place vmap"),
-    "a Fourier transform of any size": (Fourier(), (MATRIX,), "exported_sizes", "JAX itself cannot export this with symbolic sizes"),
+    "a batch of inverses on an explicit mesh": (
+        Inverse(),
+        (np.eye(3) + 0.25,),
+        "explicit_mesh",
+        "JAX itself cannot place vmap",
+    ),
+    "a Fourier transform of any size": (
+        Fourier(),
+        (MATRIX,),
+        "exported_sizes",
+        "JAX itself cannot export this with symbolic sizes",
+    ),
 }
 
 
@@ -179,7 +249,11 @@ def test_what_cannot_be_asked_is_told(name):
 
 
 EQUATIONS = {"max_plus": "ij,jk->ik", "min_plus": "ij,jk->ki", "max_mul": "ji,kj->ik"}
-SHAPES = {"ij,jk->ik": ((2, 3), (3, 4)), "ij,jk->ki": ((2, 3), (3, 4)), "ji,kj->ik": ((3, 2), (4, 3))}
+SHAPES = {
+    "ij,jk->ik": ((2, 3), (3, 4)),
+    "ij,jk->ki": ((2, 3), (3, 4)),
+    "ji,kj->ik": ((3, 2), (4, 3)),
+}
 FAMILY = list(itertools.product(EQUATIONS, Outputs))
 SAMPLE = some(FAMILY, 1)
 
@@ -189,7 +263,11 @@ SAMPLE = some(FAMILY, 1)
 def test_the_tropical_family(semiring, outputs):
     equation = EQUATIONS[semiring]
     op = TropicalEinsum(getattr(ext_tropical, semiring), equation, outputs)
-    others = [TropicalEinsum(getattr(ext_tropical, s), equation, o) for s, o in FAMILY if (s, o) != (semiring, outputs)]
+    others = [
+        TropicalEinsum(getattr(ext_tropical, s), equation, o)
+        for s, o in FAMILY
+        if (s, o) != (semiring, outputs)
+    ]
     inputs = tuple(RNG.normal(size=shape) for shape in SHAPES[equation])
 
     def oracle(lhs, rhs):
@@ -197,4 +275,6 @@ def test_the_tropical_family(semiring, outputs):
 
     report = check_extension(op, inputs, oracle=oracle, others=others)
     own = {"missing_rule": "the op's class states its rule"}
-    assert not_applicable(report) == NO_TRANSPOSE | own | (NO_FORM if outputs is Outputs.VALUE_AND_WINNER else {})
+    assert not_applicable(report) == NO_TRANSPOSE | own | (
+        NO_FORM if outputs is Outputs.VALUE_AND_WINNER else {}
+    )

@@ -1,4 +1,6 @@
-"""Extrapolated differences against derivatives known by hand, and the places where there are none."""
+"""Extrapolated differences against derivatives known by hand, and the places where there
+are none.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,13 @@ V = np.array([1.0, -0.5, 2.0])
 
 @pytest.mark.parametrize(
     ("fn", "slope"),
-    [(np.sin, np.cos), (np.exp, np.exp), (np.tanh, lambda x: 1 / np.cosh(x) ** 2), (lambda x: x**7, lambda x: 7 * x**6), (abs, np.sign)],
+    [
+        (np.sin, np.cos),
+        (np.exp, np.exp),
+        (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
+        (lambda x: x**7, lambda x: 7 * x**6),
+        (abs, np.sign),
+    ],
     ids=["sin", "exp", "tanh", "power", "abs"],
 )
 def test_smooth_functions_to_a_millionth(fn, slope):

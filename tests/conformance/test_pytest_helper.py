@@ -32,14 +32,38 @@ test_cube = conformance_tests(Cube(), np.array([0.5, 2.0]), rules=ExtensionRuleS
 @pytest.mark.slow
 def test_a_suite_of_a_user(tmp_path):
     (tmp_path / "test_cube.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", "--import-mode=importlib", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "--import-mode=importlib",
+        str(tmp_path),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     verdicts = dict(re.findall(r"::test_cube\[(\S+)\] (\w+)", done.stdout))
     assert list(verdicts) == [f"{c.law}-{c.name}" for c in CHECKS], done.stdout
     assert [name for name, verdict in verdicts.items() if verdict == "FAILED"] == ["L3-jvp"]
     skipped = {name for name, verdict in verdicts.items() if verdict == "SKIPPED"}
-    alone = {"L2-others", "L3-differentiable_form", "L3-inactive_inputs", "L3-linear_transpose", "L5-host_form"}
+    alone = {
+        "L2-others",
+        "L3-differentiable_form",
+        "L3-inactive_inputs",
+        "L3-linear_transpose",
+        "L5-host_form",
+    }
     assert skipped == {"L3-second_order", "L3-precisions", *alone}  # the former wait for jvp
     assert "no other ops were given" in done.stdout
     assert "FAILED L3 jvp: clause X10.6" in done.stdout

@@ -11,13 +11,22 @@ from tenferro_jax import check_extension
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.examination import CHECKS
 from tenferro_jax.errors import ConformanceError, InvalidConfig
-from tenferro_jax.extension import NOT_DIFFERENTIABLE, ExtensionAdRule, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
+from tenferro_jax.extension import (
+    NOT_DIFFERENTIABLE,
+    ExtensionAdRule,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+)
 
 from ..extension_ops import RULES, Bilinear, MaxAndIndex, ScaledSquare
 from ..helpers import ends_in, made
 from .broken_ops import Cube, CubeRule
 
-NoExamples = made("NoExamples", Cube, family_id="broken.no_examples.v1", example_inputs=lambda self: None)
+NoExamples = made(
+    "NoExamples", Cube, family_id="broken.no_examples.v1", example_inputs=lambda self: None
+)
 
 
 X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
@@ -48,7 +57,9 @@ def test_the_failing_example_is_small_and_still_fails(wrong):
 
 
 def test_raise_if_failed(wrong):
-    error = ends_in(wrong.raise_if_failed, ConformanceError, r"conformance of extension broken\.cube\.v1")
+    error = ends_in(
+        wrong.raise_if_failed, ConformanceError, r"conformance of extension broken\.cube\.v1"
+    )
     assert str(wrong) in str(error.value)
     assert (error.value.family_id, error.value.fix) == ("broken.cube.v1", "Correct linearize.")
     ends_in(wrong.raise_if_failed, AssertionError)
@@ -63,16 +74,29 @@ def test_without_rules_nothing_of_derivatives_counts():
     report = check_extension(Cube(), X)
     report.raise_if_failed()
     named = {f.check for f in report.not_applicable if f.problem == "no AD rule for the family"}
-    assert {"jvp", "linear", "adjoint", "second_order", "vmap_of_grad", "derivatives_inside", "shard_map_derivative"} <= named
+    assert {
+        "jvp",
+        "linear",
+        "adjoint",
+        "second_order",
+        "vmap_of_grad",
+        "derivatives_inside",
+        "shard_map_derivative",
+    } <= named
     assert {f.check: f.verdict for f in report.findings}["missing_rule"] is Verdict.PASSED
 
 
 @pytest.mark.slow
 def test_kinks_are_told_and_never_passed_over():
     """At a tie the maximum has no derivative: that row is not checked, and the report says so."""
-    report = check_extension(MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES)
+    report = check_extension(
+        MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES
+    )
     jvp = {f.check: f for f in report.findings}["jvp"]
-    assert (jvp.verdict, jvp.problem) == (Verdict.PASSED, "1 of 2 entries at a kink, not checked there")
+    assert (jvp.verdict, jvp.problem) == (
+        Verdict.PASSED,
+        "1 of 2 entries at a kink, not checked there",
+    )
     everywhere = check_extension(MaxAndIndex(), np.ones((2, 3)), rules=RULES)
     jvp = {f.check: f for f in everywhere.findings}["jvp"]
     assert jvp.verdict is Verdict.NOT_APPLICABLE
@@ -83,7 +107,9 @@ def test_kinks_are_told_and_never_passed_over():
 def test_order_one_asks_for_no_second_derivative():
     report = check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("frozen")), order=1)
     assert report.ok
-    assert {f.check: f.problem for f in report.not_applicable}["second_order"] == "order=1 was asked for"
+    assert {f.check: f.problem for f in report.not_applicable}[
+        "second_order"
+    ] == "order=1 was asked for"
 
 
 def test_an_oracle_that_disagrees():
@@ -104,9 +130,19 @@ def test_an_oracle_of_another_kind_of_number(oracle, op, given):
 
 def test_a_kernel_for_another_platform_is_named():
     runtimes = ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "tpu", lambda op, x: (x,)))
-    untold = {f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes).findings}
-    assert untold["routes"] == "one route, lowering, and no oracle; the kernel for tpu was not run: this is cpu"
-    told = {f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes, oracle=lambda x: (x * x,)).findings}
+    untold = {
+        f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes).findings
+    }
+    assert (
+        untold["routes"]
+        == "one route, lowering, and no oracle; the kernel for tpu was not run: this is cpu"
+    )
+    told = {
+        f.check: f.problem
+        for f in check_extension(
+            ScaledSquare(), X, runtimes=runtimes, oracle=lambda x: (x * x,)
+        ).findings
+    }
     assert told["routes"] == "the kernel for tpu was not run: this is cpu"
 
 
@@ -118,7 +154,12 @@ def test_a_tolerance_that_is_stated_holds():
 
 @pytest.mark.slow
 def test_examples_of_the_op_itself():
-    WithExamples = made("WithExamples", Cube, family_id="broken.with_examples.v1", example_inputs=lambda self: [X, (X[0],), [X[:1]]])
+    WithExamples = made(
+        "WithExamples",
+        Cube,
+        family_id="broken.with_examples.v1",
+        example_inputs=lambda self: [X, (X[0],), [X[:1]]],
+    )
 
     report = check_extension(WithExamples())
     assert report.ok
@@ -126,7 +167,12 @@ def test_examples_of_the_op_itself():
 
 
 def test_an_op_without_inputs():
-    Answer = made("Answer", family_id="broken.answer.v1", input_count=0, lower_to_standard_ops=lambda self: (np.float32(42),))
+    Answer = made(
+        "Answer",
+        family_id="broken.answer.v1",
+        input_count=0,
+        lower_to_standard_ops=lambda self: (np.float32(42),),
+    )
 
     report = check_extension(Answer(), oracle=lambda: (np.float32(42),))
     assert report.ok, str(report)
@@ -137,20 +183,47 @@ def test_an_op_without_inputs():
     ("args", "keywords", "kind", "match"),
     [
         ((ScaledSquare,), {}, InvalidConfig, "needed an instance of an ExtensionOp"),
-        ((ScaledSquare(),), {}, InvalidConfig, "scaled_square.*no example inputs.*override example_inputs"),
+        (
+            (ScaledSquare(),),
+            {},
+            InvalidConfig,
+            "scaled_square.*no example inputs.*override example_inputs",
+        ),
         ((Bilinear(), X, X), {}, InvalidConfig, r"bilinear.*1 arrays; needed 2.*\(x, y\)"),
         ((ScaledSquare(), "text"), {}, InvalidConfig, r"scaled_square.*input 0.*'text'"),
         ((ScaledSquare(), X), {"rules": [1]}, InvalidConfig, "ExtensionRuleSet"),
         ((ScaledSquare(), X), {"runtimes": RULES}, InvalidConfig, "ExtensionRuntimeSet"),
         ((ScaledSquare(), X), {"oracle": 1}, InvalidConfig, "NumPy function"),
-        *(((ScaledSquare(), X), {"tolerance": t}, InvalidConfig, "finite number from 0") for t in (-1.0, np.inf, np.nan, "a", True, [1])),
-        *(((ScaledSquare(), X), {"others": others}, InvalidConfig, "sequence of ops") for others in ([1], ScaledSquare(), 1)),
-        *(((ScaledSquare(), X), {"order": order}, InvalidConfig, "1 or 2") for order in (3, "2", X)),
-        *(((ScaledSquare(), X), {"seed": seed}, InvalidConfig, "a non-negative int") for seed in (-1, 1.5, "a", None)),
-        ((ScaledSquare(), jax.random.key(0)), {}, InvalidConfig, "scaled_square.*input 0.*key<fry>.*key_data"),
+        *(
+            ((ScaledSquare(), X), {"tolerance": t}, InvalidConfig, "finite number from 0")
+            for t in (-1.0, np.inf, np.nan, "a", True, [1])
+        ),
+        *(
+            ((ScaledSquare(), X), {"others": others}, InvalidConfig, "sequence of ops")
+            for others in ([1], ScaledSquare(), 1)
+        ),
+        *(
+            ((ScaledSquare(), X), {"order": order}, InvalidConfig, "1 or 2")
+            for order in (3, "2", X)
+        ),
+        *(
+            ((ScaledSquare(), X), {"seed": seed}, InvalidConfig, "a non-negative int")
+            for seed in (-1, 1.5, "a", None)
+        ),
+        (
+            (ScaledSquare(), jax.random.key(0)),
+            {},
+            InvalidConfig,
+            "scaled_square.*input 0.*key<fry>.*key_data",
+        ),
         ((ScaledSquare(), np.array(["a"])), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
         ((ScaledSquare(), np.array([None])), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
-        ((ScaledSquare(), np.array(["2026-01-01"], "M8[D]")), {}, InvalidConfig, "scaled_square.*input 0.*needed"),
+        (
+            (ScaledSquare(), np.array(["2026-01-01"], "M8[D]")),
+            {},
+            InvalidConfig,
+            "scaled_square.*input 0.*needed",
+        ),
         ((NoExamples(),), {}, InvalidConfig, "example_inputs.*TypeError.*Correct it"),
     ],
 )
@@ -159,7 +232,9 @@ def test_arguments_that_cannot_be(args, keywords, kind, match):
 
 
 def test_one_mistake_is_told_once():
-    TwoForOne = made("TwoForOne", family_id="broken.two_for_one.v1", lower_to_standard_ops=lambda self, x: (x, x))
+    TwoForOne = made(
+        "TwoForOne", family_id="broken.two_for_one.v1", lower_to_standard_ops=lambda self, x: (x, x)
+    )
 
     text = str(check_extension(TwoForOne(), X))
     assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
@@ -175,7 +250,12 @@ def test_what_is_declared_not_differentiable_is_left_out_and_told(declared):
                 return (NOT_DIFFERENTIABLE,)
             return apply(Slope(), primals[0], tangents[0])
 
-    Slope = made("Slope", family_id="broken.slope.v1", input_count=2, lower_to_standard_ops=lambda self, x, t: (3 * x * x * t,))
+    Slope = made(
+        "Slope",
+        family_id="broken.slope.v1",
+        input_count=2,
+        lower_to_standard_ops=lambda self, x, t: (3 * x * x * t,),
+    )
 
     SlopeRule = made(
         "SlopeRule",
@@ -192,12 +272,21 @@ def test_what_is_declared_not_differentiable_is_left_out_and_told(declared):
     assert verdicts["second_order"] == refused
     assert verdicts["jvp"] == ((Verdict.PASSED, "") if declared == "in reverse" else refused)
     if declared == "in reverse":
-        assert verdicts["derivative_metas"] == (Verdict.PASSED, "reverse mode is declared NOT_DIFFERENTIABLE")
+        assert verdicts["derivative_metas"] == (
+            Verdict.PASSED,
+            "reverse mode is declared NOT_DIFFERENTIABLE",
+        )
 
 
 def test_every_clause_named_is_one_of_the_contract():
     root = pathlib.Path(__file__).parent.parent.parent
-    page = set(re.findall(r"^- \*\*(X\d+\.\d+)\*\*", (root / "docs/spec/extension_op.md").read_text(), re.MULTILINE))
+    page = set(
+        re.findall(
+            r"^- \*\*(X\d+\.\d+)\*\*",
+            (root / "docs/spec/extension_op.md").read_text(),
+            re.MULTILINE,
+        )
+    )
     kit = "".join(path.read_text() for path in (root / "tenferro_jax/conformance").glob("*.py"))
     named = set(re.findall(r"\"(X\d+\.\d+)\"", kit))
     assert len(named) > 30

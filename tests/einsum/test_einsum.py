@@ -1,4 +1,6 @@
-"""einsum of arrays and of lazy tensors: NumPy's einsum and jax.numpy's derivatives are the judges."""
+"""einsum of arrays and of lazy tensors: NumPy's einsum and jax.numpy's derivatives are
+the judges.
+"""
 
 import re
 
@@ -94,13 +96,19 @@ def test_random_equations_by_every_kind_of_path():
         return {str(path): einsum(equation, *xs, optimize=path) for path in paths}
 
     operands = [xs for _, xs in cases]
-    found = jax.jit(lambda operands: [by_every_path(equation, xs) for (equation, _), xs in zip(cases, operands)])(operands)
+    found = jax.jit(
+        lambda operands: [by_every_path(equation, xs) for (equation, _), xs in zip(cases, operands)]
+    )(operands)
     for (equation, xs), by_path in zip(cases, found):
         for path, got in by_path.items():
-            np.testing.assert_array_equal(got, np.einsum(equation, *xs), err_msg=f"{equation} {path}")
+            np.testing.assert_array_equal(
+                got, np.einsum(equation, *xs), err_msg=f"{equation} {path}"
+            )
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128", "bool"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint16", "int32", "int64", "float32", "complex128", "bool"]
+)
 def test_dtypes(dtype):
     a, b = integers([(3, 4), (4, 2)], dtype)
     got = einsum("ij,jk->ik", a, b)
@@ -112,21 +120,33 @@ def test_dtypes(dtype):
 @pytest.mark.parametrize("equation", ["ij->i", "ii->i", "i,j->ij", "ij,ij->i", "ij,jk,kl->il"])
 def test_of_booleans_the_sum_is_or_and_the_product_and(equation):
     whole = np.random.default_rng(0).random((3, 3)) < 0.5
-    operands = [whole if len(term) == 2 else whole[0] for term in equation.split("->")[0].split(",")]
+    operands = [
+        whole if len(term) == 2 else whole[0] for term in equation.split("->")[0].split(",")
+    ]
     want = np.einsum(equation, *operands)
-    for got in (einsum(equation, *operands), einsum(equation, *map(TracedTensor.from_array, operands)).eval(ENGINE)):
+    for got in (
+        einsum(equation, *operands),
+        einsum(equation, *map(TracedTensor.from_array, operands)).eval(ENGINE),
+    ):
         assert got.dtype == bool
         np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize("equation", ["ij->i", "ij,jk->ik", "i,j->ij", "ij,jk,kl->il", "ij->ji"])
-@pytest.mark.parametrize("dtypes", [("int8", "int32"), ("bool", "int16"), ("float16", "float32")], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", [("int8", "int32"), ("bool", "int16"), ("float16", "float32")], ids=str
+)
 def test_preferred_element_type_is_what_sums_are_made_in(equation, dtypes):
     """Sums that int8 wraps and float16 rounds: NumPy computes them in the wide dtype."""
-    operands = [np.full((3, 3) if len(term) == 2 else (3,), 101).astype(dtypes[0]) for term in equation.split("->")[0].split(",")]
+    operands = [
+        np.full((3, 3) if len(term) == 2 else (3,), 101).astype(dtypes[0])
+        for term in equation.split("->")[0].split(",")
+    ]
     want = np.einsum(equation, *operands, dtype=dtypes[1])
-    lazy = einsum(equation, *map(TracedTensor.from_array, operands), preferred_element_type=dtypes[1])
+    lazy = einsum(
+        equation, *map(TracedTensor.from_array, operands), preferred_element_type=dtypes[1]
+    )
     for got in (einsum(equation, *operands, preferred_element_type=dtypes[1]), lazy.eval(ENGINE)):
         assert got.dtype == dtypes[1]
         np.testing.assert_array_equal(got, want)
@@ -143,9 +163,18 @@ def test_a_narrower_preferred_element_type_is_that_of_the_result():
             DTypeError,
             "given float32 for complex128 operands; needed a complex dtype",
         ),
-        (lambda: einsum("ij->i", x, preferred_element_type="wide"), DTypeError, "preferred_element_type: given 'wide'; needed a dtype"),
+        (
+            lambda: einsum("ij->i", x, preferred_element_type="wide"),
+            DTypeError,
+            "preferred_element_type: given 'wide'; needed a dtype",
+        ),
     )
-    with jax.enable_x64(False), pytest.raises(DTypeError, match=r"preferred_element_type: given float64 while .* or float32") as error:
+    with (
+        jax.enable_x64(False),
+        pytest.raises(
+            DTypeError, match=r"preferred_element_type: given float64 while .* or float32"
+        ) as error,
+    ):
         einsum("ij->i", np.float32(x), preferred_element_type=np.float64)
     assert "array" not in str(error.value)
 
@@ -181,7 +210,10 @@ PRECISIONS = [
 @pytest.mark.parametrize("precision", PRECISIONS, ids=str)
 def test_precision_is_that_of_jax_numpy(precision):
     def found(f):
-        return re.findall("precision=(.*)", str(jax.make_jaxpr(lambda x: f("ij,jk->ik", x, x, precision=precision))(x)))
+        return re.findall(
+            "precision=(.*)",
+            str(jax.make_jaxpr(lambda x: f("ij,jk->ik", x, x, precision=precision))(x)),
+        )
 
     x = np.ones((2, 2), np.float32)
     assert found(einsum) == found(jnp.einsum)
@@ -214,12 +246,18 @@ def test_mixed_dtypes_promote_alike_for_arrays_and_tensors():
 
 @pytest.mark.slow
 def test_derivatives_of_both_orders_and_modes():
-    equations = [("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]), ("iij,jk->k", [(3, 3, 2), (2, 4)]), ("...i,...i", [(2, 3), (3,)])]
+    equations = [
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]),
+        ("iij,jk->k", [(3, 3, 2), (2, 4)]),
+        ("...i,...i", [(2, 3), (3,)]),
+    ]
     for equation, shapes in [*equations, ("ij,ik->j", [(1, 2), (3, 4)])]:
         xs = integers(shapes)
         both = [lambda *xs, f=f: jnp.sin(f(equation, *xs)).sum() for f in (einsum, jnp.einsum)]
         every = tuple(range(len(xs)))
-        ours, theirs = jax.jit(lambda *xs: [(jax.grad(f, every)(*xs), jax.hessian(f)(*xs)) for f in both])(*xs)
+        ours, theirs = jax.jit(
+            lambda *xs: [(jax.grad(f, every)(*xs), jax.hessian(f)(*xs)) for f in both]
+        )(*xs)
         chex.assert_trees_all_close(ours, theirs, rtol=1e-10, atol=1e-12)
         tensors = [TracedTensor.from_array(x) for x in xs]
         lazy = eval_all(einsum(equation, *tensors).sin().sum().grad(tensors), ENGINE)
@@ -240,10 +278,19 @@ INTERLEAVED = [
 @pytest.mark.parametrize(("labels", "shapes"), INTERLEAVED)
 def test_the_interleaved_form(labels, shapes):
     xs = integers(shapes)
-    arguments = [part for pair in zip(xs, labels, strict=False) for part in pair] + labels[len(xs) :]
-    lazy = [TracedTensor.from_array(x) if i % 2 == 0 and i < 2 * len(xs) else x for i, x in enumerate(arguments)]
+    arguments = [part for pair in zip(xs, labels, strict=False) for part in pair] + labels[
+        len(xs) :
+    ]
+    lazy = [
+        TracedTensor.from_array(x) if i % 2 == 0 and i < 2 * len(xs) else x
+        for i, x in enumerate(arguments)
+    ]
     want = np.einsum(*arguments)
-    for got in (einsum(*arguments), einsum(*lazy).eval(ENGINE), jax.jit(lambda x: einsum(x, *arguments[1:]))(xs[0])):
+    for got in (
+        einsum(*arguments),
+        einsum(*lazy).eval(ENGINE),
+        jax.jit(lambda x: einsum(x, *arguments[1:]))(xs[0]),
+    ):
         assert got.shape == want.shape
         np.testing.assert_array_equal(got, want)
 
@@ -252,8 +299,12 @@ def test_the_interleaved_form(labels, shapes):
 def test_more_labels_than_letters_of_the_alphabet():
     xs = [x / np.linalg.norm(x) for x in integers([(2, 2)] * 60)]
     arguments = [part for i, x in enumerate(xs) for part in (x, [1000 * i, 1000 * (i + 1)])]
-    np.testing.assert_allclose(einsum(*arguments, optimize="greedy"), np.linalg.multi_dot(xs), rtol=1e-12)
-    np.testing.assert_array_equal(einsum("\u03b1\u3042,\u3042A", *xs[:2]), np.einsum("ij,jk->ki", *xs[:2]))
+    np.testing.assert_allclose(
+        einsum(*arguments, optimize="greedy"), np.linalg.multi_dot(xs), rtol=1e-12
+    )
+    np.testing.assert_array_equal(
+        einsum("\u03b1\u3042,\u3042A", *xs[:2]), np.einsum("ij,jk->ki", *xs[:2])
+    )
 
 
 def test_jit_and_vmap():
@@ -271,16 +322,25 @@ def test_symbolic_sizes():
     repeated = tj.trace(lambda a: einsum("ij,ik->k", a, np.ones((1, 1))), spec[0])
     np.testing.assert_array_equal(ENGINE.eval(repeated, a), [a.sum()])
     x = TracedTensor.input("x", np.float64, ("n", "n"))
-    np.testing.assert_array_equal(einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]]))
+    np.testing.assert_array_equal(
+        einsum("ii->i", x).eval(ENGINE, {x: a[:, [0, 1, 2, 2]]}), np.diagonal(a[:, [0, 1, 2, 2]])
+    )
     ends_in(
-        lambda: einsum("i,i->", TracedTensor.input("a", np.float64, ("n",)), TracedTensor.input("b", np.float64, ("m",))),
+        lambda: einsum(
+            "i,i->",
+            TracedTensor.input("a", np.float64, ("n",)),
+            TracedTensor.input("b", np.float64, ("m",)),
+        ),
         ShapeError,
         "n and m",
     )
 
 
 def test_a_chain_is_dot_products_without_transposes():
-    a, b, c = (TracedTensor.input(name, np.float32, shape) for name, shape in [("a", (2, 3)), ("b", (3, 4)), ("c", (4, 5))])
+    a, b, c = (
+        TracedTensor.input(name, np.float32, shape)
+        for name, shape in [("a", (2, 3)), ("b", (3, 4)), ("c", (4, 5))]
+    )
     for equation in ("ij,jk,kl->il", "ij,jk,kl->li"):
         graph = einsum(equation, a, b, c).graph()
         assert [type(node.op) for node in graph.nodes] == [DotGeneral, DotGeneral]
@@ -290,7 +350,11 @@ ONES = np.ones((2, 3))
 WRONG = {
     "ij->k": ([ONES], InvalidConfig, r"character 4: .*output label 'k'"),
     "ij,jk->ii": ([ONES, ONES], InvalidConfig, "output label 'i' twice"),
-    "ij,jk": ([ONES, ONES], ShapeError, "operand 1, axis 0: .*'j' of size 2, and of size 3 before, in operand 0"),
+    "ij,jk": (
+        [ONES, ONES],
+        ShapeError,
+        "operand 1, axis 0: .*'j' of size 2, and of size 3 before, in operand 0",
+    ),
     "ii": ([ONES], ShapeError, "'i' of size 3"),
     "ij,j": ([ONES], InvalidConfig, "1 operands; needed 2"),
     "...,...": ([ONES], InvalidConfig, "1 operands; needed 2"),
@@ -324,8 +388,13 @@ def test_what_is_no_equation_or_operand():
 
 def test_python_numbers_are_weak_and_never_wrap():
     ends_in(
-        (lambda: einsum(",i->i", 300, operand) for operand in (jnp.ones(2, jnp.int8), TracedTensor.from_array(np.ones(2, np.int8)))),
+        (
+            lambda: einsum(",i->i", 300, operand)
+            for operand in (jnp.ones(2, jnp.int8), TracedTensor.from_array(np.ones(2, np.int8)))
+        ),
         DTypeError,
         "the number 300",
     )
-    np.testing.assert_array_equal(einsum(",i->i", 2**40, jnp.ones(2, jnp.float32)), np.full(2, 2.0**40, np.float32))
+    np.testing.assert_array_equal(
+        einsum(",i->i", 2**40, jnp.ones(2, jnp.float32)), np.full(2, 2.0**40, np.float32)
+    )

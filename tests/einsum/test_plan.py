@@ -1,4 +1,6 @@
-"""Equations against NumPy's own reading; plans against a count by hand and exhaustive search; their refusals."""
+"""Equations against NumPy's own reading; plans against a count by hand and exhaustive search; their
+refusals.
+"""
 
 import itertools
 import math
@@ -41,18 +43,27 @@ def test_the_optimal_plan_costs_what_an_exhaustive_search_finds():
     for name in ("optimal", "dp", "auto", "branch-all"):
         assert plan_einsum(CHAIN, SHAPES, name).cost == best
     assert plan_einsum(CHAIN, SHAPES, [(2, 3), (1, 2), (0, 1)]).cost == cost_of_chain([3, 2, 1])
-    assert plan_einsum(CHAIN, SHAPES, ["einsum_path", (2, 3), (1, 2), (0, 1)]).cost == cost_of_chain([3, 2, 1])
+    assert plan_einsum(
+        CHAIN, SHAPES, ["einsum_path", (2, 3), (1, 2), (0, 1)]
+    ).cost == cost_of_chain([3, 2, 1])
 
 
 def test_true_is_auto_and_false_goes_from_left_to_right():
     assert plan_einsum(CHAIN, SHAPES, True) == plan_einsum(CHAIN, SHAPES, "auto")
-    assert [sorted(step.operands) for step in plan_einsum(CHAIN, SHAPES, False).steps] == [[0, 1], [2, 4], [3, 5]]
+    assert [sorted(step.operands) for step in plan_einsum(CHAIN, SHAPES, False).steps] == [
+        [0, 1],
+        [2, 4],
+        [3, 5],
+    ]
     assert plan_einsum("ab->ba", SHAPES[:1], False).steps == plan_einsum("ab->ba", SHAPES[:1]).steps
 
 
 def test_labels_of_one_operand_are_reduced_first():
     plan = plan_einsum("iij,jkl,k->i", [(3, 3, 4), (4, 5, 6), (5,)])
-    assert [(s.equation, s.cost, s.size) for s in plan.steps[:2]] == [("iij->ij", 12, 12), ("jkl->jk", 120, 20)]
+    assert [(s.equation, s.cost, s.size) for s in plan.steps[:2]] == [
+        ("iij->ij", 12, 12),
+        ("jkl->jk", 120, 20),
+    ]
     assert plan.largest_intermediate == 20
     assert set(plan.steps[-1].result) == {"i"}
 
@@ -86,10 +97,25 @@ def test_plans_are_values():
 def test_cotengra_plans_and_is_named_where_it_is_missing(monkeypatch):
     assert plan_einsum(CHAIN, SHAPES, "cotengra").cost == plan_einsum(CHAIN, SHAPES, "optimal").cost
     monkeypatch.setitem(sys.modules, "cotengra", None)
-    ends_in(lambda: plan_einsum(CHAIN, SHAPES, "cotengra"), Unsupported, r"pip install 'tenferro-jax\[cotengra\]'")
+    ends_in(
+        lambda: plan_einsum(CHAIN, SHAPES, "cotengra"),
+        Unsupported,
+        r"pip install 'tenferro-jax\[cotengra\]'",
+    )
 
 
-@pytest.mark.parametrize("path", [[(0, 1)], [(0, 4)], [(0, 0), (0, 1), (0, 1)], [(0, 1), (0, 1), (0, 1), (0, 1)], [0, 1], 3, [("a", 1)]])
+@pytest.mark.parametrize(
+    "path",
+    [
+        [(0, 1)],
+        [(0, 4)],
+        [(0, 0), (0, 1), (0, 1)],
+        [(0, 1), (0, 1), (0, 1), (0, 1)],
+        [0, 1],
+        3,
+        [("a", 1)],
+    ],
+)
 def test_paths_that_do_not_fit_are_refused(path):
     ends_in(lambda: plan_einsum(CHAIN, SHAPES, path), InvalidConfig, "contract 4 terms to one")
 
@@ -126,9 +152,15 @@ def test_every_symbol_of_opt_einsum_is_a_label_up_to_surrogates():
     assert parsed.output == "".join(sorted(symbols))
 
 
-@pytest.mark.parametrize("character", "0_;\t\n\x00\x7f\x85\xa0\xb2\ud800" + axis_label(10) + "\U0010ffff")
+@pytest.mark.parametrize(
+    "character", "0_;\t\n\x00\x7f\x85\xa0\xb2\ud800" + axis_label(10) + "\U0010ffff"
+)
 def test_what_is_no_label(character):
-    ends_in(lambda: parse_equation(f"i{character}->i"), InvalidConfig, "character 1: given the character")
+    ends_in(
+        lambda: parse_equation(f"i{character}->i"),
+        InvalidConfig,
+        "character 1: given the character",
+    )
 
 
 def test_axes_of_an_ellipsis_have_labels_that_nobody_writes():
@@ -149,7 +181,9 @@ def test_the_interleaved_form_is_numpys(terms, explicit):
     assert np.einsum(equation, *operands).shape == np.einsum(*arguments).shape
 
 
-@pytest.mark.parametrize("arguments", [[], [1], [1, 2], [1, "ab"], [1, [0.5]], [1, [0, -1]], [1, [0], [None]]])
+@pytest.mark.parametrize(
+    "arguments", [[], [1], [1, 2], [1, "ab"], [1, [0.5]], [1, [0, -1]], [1, [0], [None]]]
+)
 def test_what_is_no_interleaved_form(arguments):
     ends_in(lambda: parse_interleaved(arguments), InvalidConfig, "Pass the equation first")
 

@@ -1,4 +1,6 @@
-"""The engine: one compilation for equal graphs, a bounded cache that threads share, checked calls; what a program tells."""
+"""The engine: one compilation for equal graphs, a bounded cache that threads share, checked calls;
+what a program tells.
+"""
 
 import copy
 import os
@@ -91,14 +93,20 @@ def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
     (b,) = jax.export.symbolic_shape("b")
     engine, bound = Engine(), []
     original = Graph.bound_metas
-    monkeypatch.setattr(Graph, "bound_metas", lambda self, *args: bound.append(self) or original(self, *args))
+    monkeypatch.setattr(
+        Graph, "bound_metas", lambda self, *args: bound.append(self) or original(self, *args)
+    )
     graph = trace(lambda x: jnp.flip(x) * x.shape[0], jax.ShapeDtypeStruct((b,), F64))
     for size in (2, 3, 2, 3, 2):
-        np.testing.assert_array_equal(engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0)
+        np.testing.assert_array_equal(
+            engine.eval(graph, np.arange(size) * 1.0), np.arange(size)[::-1] * size * 1.0
+        )
     assert engine.stats()[:3] == (3, 2, 2)
     assert len(bound) == 2
     ends_in(lambda: engine.compile(graph), InvalidConfig, r"symbolic inputs float64\[b\]")
-    np.testing.assert_array_equal(engine.compile(graph.bound_to(np.ones(2)))(np.arange(2.0)), [2.0, 0.0])
+    np.testing.assert_array_equal(
+        engine.compile(graph.bound_to(np.ones(2)))(np.arange(2.0)), [2.0, 0.0]
+    )
     assert engine.stats()[:3] == (3, 4, 3)
 
 
@@ -107,7 +115,13 @@ def test_an_executable_is_made_once(compilations):
     graph = trace(lambda x: jnp.sin(x) * 2, x)
     engine = Engine()
     compilations.clear()
-    for given in (x, np.arange(3.0), jax.device_put(x, jax.devices()[0]), x.at[0].get() * jnp.ones(3), jnp.full(3, 2.0)):
+    for given in (
+        x,
+        np.arange(3.0),
+        jax.device_put(x, jax.devices()[0]),
+        x.at[0].get() * jnp.ones(3),
+        jnp.full(3, 2.0),
+    ):
         before = len(compilations)
         engine.eval(graph, given)
         assert len(compilations) - before == (given is x)
@@ -117,7 +131,9 @@ def test_arrays_on_other_devices_and_meshes_run_where_they_are():
     x = jnp.arange(8.0)
     graph = trace(lambda x: jnp.sin(x) * 2, x)
     program = Engine().compile(graph)
-    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    mesh = jax.make_mesh(
+        (4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4]
+    )
     for place in (jax.devices()[2], jax.NamedSharding(mesh, jax.P("d"))):
         out = program(jax.device_put(x, place))
         np.testing.assert_allclose(out, np.sin(np.arange(8.0)) * 2, rtol=1e-14)
@@ -136,7 +152,9 @@ def test_two_threads_that_ask_for_one_program_compile_it_once():
 
     engine, x = Engine(progress=slow), np.arange(3.0)
     graph, results = scaled(5.0, x), []
-    threads = [threading.Thread(target=lambda: results.append(engine.eval(graph, x))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: results.append(engine.eval(graph, x))) for _ in range(4)
+    ]
     threads[0].start()
     assert entered.wait(30)
     for thread in threads[1:]:
@@ -179,10 +197,16 @@ def test_under_a_jax_transform_the_graph_runs_with_the_rules_of_the_call():
     graph = trace(lambda x: apply(ScaledSquare(1.0), x, rules=RULES)[0], x)
     own = ExtensionRuleSet(ScaledSquareRule(mark=10.0))
     program = Engine().compile(graph)
-    for f, want in ((Engine().eval, 6.0), (Engine(rules=own).eval, 60.0), (lambda _, x: program(x), 6.0)):
+    for f, want in (
+        (Engine().eval, 6.0),
+        (Engine(rules=own).eval, 60.0),
+        (lambda _, x: program(x), 6.0),
+    ):
         assert jax.grad(lambda x, f=f: f(graph, x))(x) == want
         assert jax.jit(lambda x, f=f: f(graph, x))(x) == 9.0
-        np.testing.assert_array_equal(jax.vmap(lambda x, f=f: f(graph, x))(np.arange(3.0)), [0.0, 1.0, 4.0])
+        np.testing.assert_array_equal(
+            jax.vmap(lambda x, f=f: f(graph, x))(np.arange(3.0)), [0.0, 1.0, 4.0]
+        )
     ends_in(lambda: jax.grad(lambda x: Engine(rules=NO_RULES).eval(graph, x))(x), ADRuleError)
     engine = Engine(rules=own)
     engine.eval(graph, x)
@@ -203,16 +227,28 @@ def test_arguments_that_do_not_fit_are_typed_errors_and_good_ones_still_run():
                 (lambda: call(np.ma.masked_array(np.ones(2), [True, False])), DTypeError),
                 (lambda: call(np.ones(2, np.dtype("float64").newbyteorder())), DTypeError),
                 (
-                    (lambda: call(*wrong) for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},))),
+                    (
+                        lambda: call(*wrong)
+                        for wrong in ((), (np.ones(2), np.ones(2)), ({"x": np.ones(2)},))
+                    ),
                     InvalidConfig,
                     "nothing for|an array too many",
                 ),
             )
-            with jax.enable_x64(False), pytest.raises(DTypeError, match="while 64-bit types are off"):
+            with (
+                jax.enable_x64(False),
+                pytest.raises(DTypeError, match="while 64-bit types are off"),
+            ):
                 call(np.ones(2))
     scalar = trace(lambda x: x * 2, jax.ShapeDtypeStruct((), F64))
-    assert [engine.eval(scalar, v).item() for v in (1.5, np.float64(1.5), jnp.asarray(1.5))] == [3.0] * 3
-    ends_in((lambda: engine.eval(wrong_graph, 1.0) for wrong_graph in (lambda x: x, None)), InvalidConfig, "a Graph")
+    assert [engine.eval(scalar, v).item() for v in (1.5, np.float64(1.5), jnp.asarray(1.5))] == [
+        3.0
+    ] * 3
+    ends_in(
+        (lambda: engine.eval(wrong_graph, 1.0) for wrong_graph in (lambda x: x, None)),
+        InvalidConfig,
+        "a Graph",
+    )
 
 
 def test_x64_mode_is_part_of_what_a_program_is_kept_for():
@@ -221,38 +257,62 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
     assert engine.eval(narrow, np.int32(3)) == 6
     with jax.enable_x64(False):
         assert engine.eval(narrow, np.int32(3)) == 6
-        ends_in(lambda: engine.eval(narrow, np.int64(2**40)), DTypeError, "while 64-bit types are off")
+        ends_in(
+            lambda: engine.eval(narrow, np.int64(2**40)), DTypeError, "while 64-bit types are off"
+        )
     assert engine.stats()[:3] == (0, 2, 2)
     wide = trace(lambda i: i.astype(F64).sum(), jax.ShapeDtypeStruct((2,), np.int32))
     program = engine.compile(wide)
     with jax.enable_x64(False):
-        ends_in((lambda: call(np.ones(2, np.int32)) for call in (lambda x: engine.eval(wide, x), program)), DTypeError, "64-bit types")
+        ends_in(
+            (
+                lambda: call(np.ones(2, np.int32))
+                for call in (lambda x: engine.eval(wide, x), program)
+            ),
+            DTypeError,
+            "64-bit types",
+        )
 
 
 def told(event):
     raise AssertionError(event)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
+)
 def test_a_copied_engine_has_the_settings_and_compiles_anew(copied):
     graph = trace(lambda x: apply(ScaledSquare(2.0), x)[0], jax.ShapeDtypeStruct((), F64))
     engine = Engine(capacity=3, rules=RULES, runtimes=NO_RUNTIMES.only(RouteKind.LOWERING))
     program = engine.compile(graph)
     again = copied(engine)
     assert repr(again) == "Engine(0 of 3 programs, 0 hits, 0 misses)"
-    assert float(jax.grad(lambda x: again.eval(graph, x))(3.0)) == 12.0  # the engine's rules, which the graph has not
+    assert (
+        float(jax.grad(lambda x: again.eval(graph, x))(3.0)) == 12.0
+    )  # the engine's rules, which the graph has not
     assert again.compile(graph).graph == program.graph  # under the engine's runtimes
     assert repr(engine).startswith("Engine(1 of 3 programs")
     back = copied(program)
-    assert (back.graph, back.routes, float(back(3.0))) == (program.graph, program.routes, float(program(3.0)))
+    assert (back.graph, back.routes, float(back(3.0))) == (
+        program.graph,
+        program.routes,
+        float(program(3.0)),
+    )
     assert copied(Engine(progress=told))._progress is told
 
 
 @pytest.mark.slow
 def test_another_process_reads_a_pickle(tmp_path):
-    graph = trace(lambda x: apply(ScaledSquare(2.0), x, rules=RULES)[0], jax.ShapeDtypeStruct((), F64))
+    graph = trace(
+        lambda x: apply(ScaledSquare(2.0), x, rules=RULES)[0], jax.ShapeDtypeStruct((), F64)
+    )
     engine = Engine(rules=RULES)
-    held = {"graph": graph, "engine": engine, "program": engine.compile(graph), "export": export(graph, vjp_order=1)}
+    held = {
+        "graph": graph,
+        "engine": engine,
+        "program": engine.compile(graph),
+        "export": export(graph, vjp_order=1),
+    }
     (tmp_path / "held.pickle").write_bytes(pickle.dumps(held))
     code = """
 import pickle, sys, jax, numpy as np
@@ -263,9 +323,15 @@ made = __import__("tenferro_jax").trace(graph.to_jax(), *graph.input_specs)
 print(held["program"](x), engine.eval(graph, x), engine.eval(made, x), engine.stats().misses)
 print(jax.grad(lambda x: engine.eval(graph, x))(x), jax.grad(held["export"].call)(x))
 """
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONHASHSEED": "7",
+        "JAX_PLATFORMS": "cpu",
+    }
     command = [sys.executable, "-c", code, str(tmp_path / "held.pickle")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.stdout.split() == ["18.0", "18.0", "18.0", "1", "12.0", "12.0"], done.stderr
 
 
@@ -284,7 +350,11 @@ def test_cost_and_memory_of_one_segment_are_what_xla_says_of_the_jitted_function
     assert program.cost() == Cost(want["flops"], want["bytes accessed"])
     assert program.cost().flops >= 2 * 32 * 16 * 64
     memory, stats = program.memory(), compiled.memory_analysis()
-    assert (memory.argument, memory.output, memory.temp) == (8 * (32 * 16 + 16 * 64), 8 * 64, stats.temp_size_in_bytes)
+    assert (memory.argument, memory.output, memory.temp) == (
+        8 * (32 * 16 + 16 * 64),
+        8 * 64,
+        stats.temp_size_in_bytes,
+    )
     assert memory.peak == memory.argument + memory.output + memory.temp
 
 
@@ -295,7 +365,9 @@ def test_cost_and_memory_sum_over_segments():
     assert matmul < program.cost().flops < 1.1 * matmul
     memory = program.memory()
     assert (memory.argument, memory.output) == (x.nbytes, x.nbytes)
-    assert memory.peak == 3 * x.nbytes  # x, the product, the host's copy of its sums; later the result in place of the product
+    assert (
+        memory.peak == 3 * x.nbytes
+    )  # x, the product, the host's copy of its sums; later the result in place of the product
 
 
 def test_a_platform_without_analysis_is_a_typed_error(monkeypatch):
@@ -310,14 +382,17 @@ def test_a_platform_without_analysis_is_a_typed_error(monkeypatch):
 @pytest.mark.clause("X8.2")
 def test_programs_explain_steps_and_routes():
     x = np.random.default_rng(0).normal(size=(3, 3))
-    program = Engine().compile(trace(lambda x: apply(HostCumulate(), tropical_einsum("ij,jk->ik", x, x))[0] * x + 1.0, x))
+    program = Engine().compile(
+        trace(lambda x: apply(HostCumulate(), tropical_einsum("ij,jk->ik", x, x))[0] * x + 1.0, x)
+    )
     assert [r.kind for r in program.routes] == [RouteKind.LOWERING, RouteKind.HOST]
     assert program.explain().splitlines() == [
         "ExecProgram(6 instructions, 2 segments, 1 host step): (float64[3,3]) -> (float64[3,3])",
         "  0 segment  1 in, 1 out: 1 tenferro-ext-tropical.einsum.v1",
         "  1 host     1 in, 1 out: test-package.host_cumulate.v1",
         "  2 segment  2 in, 1 out: 1 Add, 1 BroadcastInDim, 1 Constant, 1 Mul",
-        "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)",
+        "  tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
+        "kernel declines: one reduction does it)",
         "  test-package.host_cumulate.v1 on cpu: host (eager_execute on the host)",
     ]
     text = program.as_text()
@@ -329,7 +404,12 @@ def test_programs_explain_steps_and_routes():
 
 def test_routes_inside_control_flow_are_told_too():
     x = np.ones((2, 2))
-    program = compile_std_to_exec(trace(lambda x: jax.lax.fori_loop(0, 2, lambda i, c: tropical_einsum("ij,jk->ik", c, x), x), x))
+    program = compile_std_to_exec(
+        trace(
+            lambda x: jax.lax.fori_loop(0, 2, lambda i, c: tropical_einsum("ij,jk->ik", c, x), x), x
+        )
+    )
     assert [str(r) for r in program.routes] == [
-        "tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel declines: one reduction does it)"
+        "tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its "
+        "kernel declines: one reduction does it)"
     ]

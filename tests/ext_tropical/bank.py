@@ -1,6 +1,8 @@
-"""The equation bank: opt_einsum's list, seeded random equations, and every pattern of repeated labels, with sizes.
+"""The equation bank: opt_einsum's list, seeded random equations, and every pattern of repeated
+labels, with sizes.
 
-Sizes are 2 and 3 in turn, by first appearance of the labels: few shapes are compiled, and axes that are mixed up show.
+Sizes are 2 and 3 in turn, by first appearance of the labels: few shapes are compiled, and axes that
+are mixed up show.
 """
 
 from __future__ import annotations
@@ -13,23 +15,33 @@ from opt_einsum.testing import rand_equation
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
-# The list `tests` of opt_einsum 3.4.0, opt_einsum/tests/test_contract.py, without its one duplicate.
+# The list `tests` of opt_einsum 3.4.0, opt_einsum/tests/test_contract.py, without its one
+# duplicate.
 OPT_EINSUM = (
     "a,->a", "ab,->ab", ",ab,->ab", ",,->",
     "a,ab,abc->abc", "a,b,ab->ab",
     "ea,fb,gc,hd,abcd->efgh", "ea,fb,abcd,gc,hd->efgh", "abcd,ea,fb,gc,hd->efgh",
-    "acdf,jbje,gihb,hfac,gfac,gifabc,hfac", "cd,bdhe,aidb,hgca,gc,hgibcd,hgac", "abhe,hidj,jgba,hiab,gab",
-    "bde,cdh,agdb,hica,ibd,hgicd,hiac", "chd,bde,agbc,hiad,hgc,hgi,hiad", "chd,bde,agbc,hiad,bdi,cgh,agdb",
+    "acdf,jbje,gihb,hfac,gfac,gifabc,hfac", "cd,bdhe,aidb,hgca,gc,hgibcd,hgac",
+    "abhe,hidj,jgba,hiab,gab",
+    "bde,cdh,agdb,hica,ibd,hgicd,hiac", "chd,bde,agbc,hiad,hgc,hgi,hiad",
+    "chd,bde,agbc,hiad,bdi,cgh,agdb",
     "bdhe,acad,hiab,agac,hibd",
-    "ab,ab,c->", "ab,ab,c->c", "ab,ab,cd,cd->", "ab,ab,cd,cd->ac", "ab,ab,cd,cd->cd", "ab,ab,cd,cd,ef,ef->",
-    "ab,cd,ef->abcdef", "ab,cd,ef->acdf", "ab,cd,de->abcde", "ab,cd,de->be", "ab,bcd,cd->abcd", "ab,bcd,cd->abd",
-    "eb,cb,fb->cef", "dd,fb,be,cdb->cef", "bca,cdb,dbf,afc->", "dcc,fce,ea,dbf->ab", "fdf,cdd,ccd,afe->ae", "abcd,ad",
-    "ed,fcd,ff,bcf->be", "baa,dcf,af,cde->be", "bd,db,eac->ace", "fff,fae,bef,def->abd", "efc,dbc,acf,fd->abe",
+    "ab,ab,c->", "ab,ab,c->c", "ab,ab,cd,cd->", "ab,ab,cd,cd->ac", "ab,ab,cd,cd->cd",
+    "ab,ab,cd,cd,ef,ef->",
+    "ab,cd,ef->abcdef", "ab,cd,ef->acdf", "ab,cd,de->abcde", "ab,cd,de->be", "ab,bcd,cd->abcd",
+    "ab,bcd,cd->abd",
+    "eb,cb,fb->cef", "dd,fb,be,cdb->cef", "bca,cdb,dbf,afc->", "dcc,fce,ea,dbf->ab",
+    "fdf,cdd,ccd,afe->ae", "abcd,ad",
+    "ed,fcd,ff,bcf->be", "baa,dcf,af,cde->be", "bd,db,eac->ace", "fff,fae,bef,def->abd",
+    "efc,dbc,acf,fd->abe",
     "ab,ab", "ab,ba", "abc,abc", "abc,bac", "abc,cba",
-    "ab,bc", "ab,cb", "ba,bc", "ba,cb", "abcd,cd", "abcd,ab", "abcd,cdef", "abcd,cdef->feba", "abcd,efdc",
+    "ab,bc", "ab,cb", "ba,bc", "ba,cb", "abcd,cd", "abcd,ab", "abcd,cdef", "abcd,cdef->feba",
+    "abcd,efdc",
     "aab,bc->ac", "ab,bcc->ac", "aab,bcc->ac", "baa,bcc->ac", "aab,ccb->ac",
-    "aab,fa,df,ecc->bde", "ecb,fef,bad,ed->ac", "bcf,bbb,fbf,fc->", "bb,ff,be->e", "bcb,bb,fc,fff->",
-    "fbb,dfd,fc,fc->", "afd,ba,cc,dc->bf", "adb,bc,fa,cfc->d", "bbd,bda,fc,db->acf", "dba,ead,cad->bce", "aef,fbc,dca->bde",
+    "aab,fa,df,ecc->bde", "ecb,fef,bad,ed->ac", "bcf,bbb,fbf,fc->", "bb,ff,be->e",
+    "bcb,bb,fc,fff->",
+    "fbb,dfd,fc,fc->", "afd,ba,cc,dc->bf", "adb,bc,fa,cfc->d", "bbd,bda,fc,db->acf",
+    "dba,ead,cad->bce", "aef,fbc,dca->bde",
 )  # fmt: skip
 
 
@@ -46,9 +58,15 @@ class Case(NamedTuple):
 
     @property
     def output(self) -> str:
-        """The labels of the output; without an arrow those that appear once, in alphabetical order."""
+        """The labels of the output; without an arrow those that appear once, in
+        alphabetical order.
+        """
         inputs, arrow, output = self.equation.partition("->")
-        return output if arrow else "".join(label for label in sorted(self.sizes) if inputs.count(label) == 1)
+        return (
+            output
+            if arrow
+            else "".join(label for label in sorted(self.sizes) if inputs.count(label) == 1)
+        )
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -63,17 +81,27 @@ def sized(equation: str) -> Case:
 
 
 def random_cases(count: int) -> list[Case]:
-    """Networks of 2 to 6 operands with up to 3 output labels, every third with a label that all operands have; sizes 1 to 3."""
+    """Networks of 2 to 6 operands with up to 3 output labels, every third with a label that all
+    operands have; sizes 1 to 3.
+    """
     cases = []
     for seed in range(count):
-        shape = {"n": 2 + seed % 5, "regularity": 2 + seed % 2, "n_out": seed % 4, "global_dim": seed % 3 == 0}
-        equation, _, sizes = rand_equation(**shape, d_min=1, d_max=3, seed=seed, return_size_dict=True)
+        shape = {
+            "n": 2 + seed % 5,
+            "regularity": 2 + seed % 2,
+            "n_out": seed % 4,
+            "global_dim": seed % 3 == 0,
+        }
+        equation, _, sizes = rand_equation(
+            **shape, d_min=1, d_max=3, seed=seed, return_size_dict=True
+        )
         cases.append(Case(equation, {label: int(size) for label, size in sizes.items()}))
     return cases
 
 
 def partitions(count: int) -> Iterator[str]:
-    """Labels for `count` places, up to renaming: "", then "a", then "aa" and "ab", ...: a new label is the next letter.
+    """Labels for `count` places, up to renaming: "", then "a", then "aa" and "ab", ...: a new label
+    is the next letter.
 
     There are Bell(count) of them.
     """
@@ -86,7 +114,8 @@ def partitions(count: int) -> Iterator[str]:
 
 
 def patterns(operands: int, most: int) -> Iterator[str]:
-    """Every equation of so many operands of ranks 0 to `most`, up to renaming of labels, with every set of output labels.
+    """Every equation of so many operands of ranks 0 to `most`, up to renaming of labels, with every
+    set of output labels.
 
     The output labels stand in order of first appearance; every seventh output is reversed.
     """

@@ -1,4 +1,6 @@
-"""What several files judge by: an assignment put back into the operands, and derivatives by differences."""
+"""What several files judge by: an assignment put back into the operands, and derivatives by
+differences.
+"""
 
 import functools
 
@@ -16,7 +18,9 @@ from ..oracles import ALGEBRAS, central_difference, object_einsum
 def places(equation, labels, shape):
     """For each operand the index of the entry that each cell of the output uses."""
     inputs, output = equation.split("->")
-    index = dict(zip(output, np.indices(shape), strict=True)) | {label: np.asarray(i) for label, i in labels.items()}
+    index = dict(zip(output, np.indices(shape), strict=True)) | {
+        label: np.asarray(i) for label, i in labels.items()
+    }
     return [tuple(index[label] for label in term) for term in inputs.split(",")]
 
 
@@ -27,11 +31,15 @@ def product_at(times, equation, operands, labels, shape):
 
 
 def check_assignment(name, equation, operands, value, labels):
-    """The value is NumPy's, and the product of the operands at the labels has it: the assignment is optimal."""
+    """The value is NumPy's, and the product of the operands at the labels has it: the assignment is
+    optimal.
+    """
     want = object_einsum(name, equation, *operands)
     np.testing.assert_array_equal(value, want, strict=True)
     assert set(labels) == set(equation.split("->")[0]) - set(equation.split("->")[1]) - {","}
-    np.testing.assert_array_equal(product_at(ALGEBRAS[name].times, equation, operands, labels, want.shape), want)
+    np.testing.assert_array_equal(
+        product_at(ALGEBRAS[name].times, equation, operands, labels, want.shape), want
+    )
 
 
 def assignment_and_gradient(equation, *operands, semiring="max_plus", **options):
@@ -39,14 +47,19 @@ def assignment_and_gradient(equation, *operands, semiring="max_plus", **options)
 
     @jax.jit
     def solve(*xs):
-        total = jax.grad(lambda *xs: tropical_einsum(equation, *xs, semiring=semiring, **options).sum(), tuple(range(len(xs))))
+        total = jax.grad(
+            lambda *xs: tropical_einsum(equation, *xs, semiring=semiring, **options).sum(),
+            tuple(range(len(xs))),
+        )
         return best_assignment(equation, *xs, semiring=semiring, **options), total(*xs)
 
     return solve(*operands)
 
 
 def uses(equation, operands, labels, shape):
-    """How often an assignment uses each entry: the gradient of the sum of all cells where times adds."""
+    """How often an assignment uses each entry: the gradient of the sum of all cells where times
+    adds.
+    """
     counts = [np.zeros(np.shape(x)) for x in operands]
     for count, place in zip(counts, places(equation, labels, shape), strict=True):
         np.add.at(count, place, 1)
@@ -77,15 +90,24 @@ def check_derivatives(f, operands, oracle=None):
 
     @jax.jit
     def derivatives(*xs):
-        second = push(gradient)(*xs), jax.grad(push(scalar), every)(*xs), jax.grad(pulled, every)(*xs)
+        second = (
+            push(gradient)(*xs),
+            jax.grad(push(scalar), every)(*xs),
+            jax.grad(pulled, every)(*xs),
+        )
         return scalar(*xs), gradient(*xs), push(scalar)(*xs), second, push(push(scalar))(*xs)
 
     value, first, slope, second, bend = derivatives(*operands)
     step = 1e-5
-    ends = [derivatives(*(x + sign * step * t for x, t in zip(operands, along, strict=True))) for sign in (1, -1)]
+    ends = [
+        derivatives(*(x + sign * step * t for x, t in zip(operands, along, strict=True)))
+        for sign in (1, -1)
+    ]
 
     def difference(of):
-        return jax.tree.map(lambda up, down: (np.asarray(up) - np.asarray(down)) / (2 * step), *map(of, ends))
+        return jax.tree.map(
+            lambda up, down: (np.asarray(up) - np.asarray(down)) / (2 * step), *map(of, ends)
+        )
 
     close = functools.partial(chex.assert_trees_all_close, rtol=1e-5, atol=1e-5)
     close(slope, difference(lambda end: end[0]))
@@ -96,7 +118,9 @@ def check_derivatives(f, operands, oracle=None):
     if oracle:
         numbers = functools.partial(scalar, f=oracle, xp=np)
         differences = [central_difference(numbers, list(operands), i) for i in every]
-        chex.assert_trees_all_close((value, *first), (numbers(*operands), *differences), rtol=1e-6, atol=1e-6)
+        chex.assert_trees_all_close(
+            (value, *first), (numbers(*operands), *differences), rtol=1e-6, atol=1e-6
+        )
 
 
 def temporary_bytes(f, *specs):
@@ -105,11 +129,15 @@ def temporary_bytes(f, *specs):
 
 
 def check_memory_of_second_derivatives(f):
-    """No array of all candidates is held; the program of the second derivative computes value and gradient as well."""
+    """No array of all candidates is held; the program of the second derivative computes value and
+    gradient as well.
+    """
     m, k, n = 400, 420, 440
 
     def gradient(f):
-        return lambda a, b: sum(x.sum() for x in jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1))(a, b))
+        return lambda a, b: sum(
+            x.sum() for x in jax.grad(lambda a, b: jnp.sin(f(a, b)).sum(), (0, 1))(a, b)
+        )
 
     specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((m, k), (k, n))]
     one = 4 * max(m * k, k * n, m * n)

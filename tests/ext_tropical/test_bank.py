@@ -1,4 +1,6 @@
-"""The equation bank under every semiring: values by NumPy on object arrays, winners by putting them back in."""
+"""The equation bank under every semiring: values by NumPy on object arrays, winners by putting them
+back in.
+"""
 
 import itertools
 import zlib
@@ -8,7 +10,13 @@ import jax
 import numpy as np
 import pytest
 
-from ext_tropical import TropicalResult, log_sum_exp, plan_tropical_einsum, tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical import (
+    TropicalResult,
+    log_sum_exp,
+    plan_tropical_einsum,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
 from ext_tropical.algebra.semiring import as_semiring
 from ext_tropical.network.steps import Mode, evaluate
 
@@ -24,7 +32,9 @@ VALUES = {
     "min_max": [-1.0, 0.0, 1.0, np.inf, -np.inf],
     "or_and": [False, True],
 }
-"""Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells many."""
+"""Few whole numbers and the zero of each semiring: products are exact, ties and impossible cells
+many.
+"""
 
 
 def data(name, case):
@@ -34,11 +44,15 @@ def data(name, case):
 
 def check(name, case):
     operands = data(name, case)
-    check_assignment(name, f"{','.join(case.terms)}->{case.output}", operands, *solve(case, operands, name))
+    check_assignment(
+        name, f"{','.join(case.terms)}->{case.output}", operands, *solve(case, operands, name)
+    )
 
 
 def step_by_step(equation, *operands, semiring, with_winners=False):
-    """(value, winners) by the same steps, each compiled by itself: 40,000 equations share some hundreds of them."""
+    """(value, winners) by the same steps, each compiled by itself: 40,000 equations share some
+    hundreds of them.
+    """
     plan = plan_tropical_einsum(equation, *(np.shape(x) for x in operands))
     return evaluate(plan.plan, operands, Mode(as_semiring(semiring), with_winners=with_winners))
 
@@ -50,7 +64,9 @@ def solve(case, operands, name):
         return result.value, result.coordinates()
 
     if not ALL:
-        return jax.jit(lambda *xs: found(tropical_einsum_with_argmax(case.equation, *xs, semiring=name)))(*operands)
+        return jax.jit(
+            lambda *xs: found(tropical_einsum_with_argmax(case.equation, *xs, semiring=name))
+        )(*operands)
     value, steps = step_by_step(case.equation, *operands, semiring=name, with_winners=True)
     return found(TropicalResult(value, steps, case.output, as_semiring(name)))
 
@@ -60,7 +76,10 @@ def chosen(cases, count):
     if ALL:
         return list(itertools.product(VALUES, cases))
     picked = np.random.default_rng(0).permutation(len(cases))
-    return [(name, cases[picked[i % len(cases)]]) for i, name in zip(range(count), itertools.cycle(VALUES))]
+    return [
+        (name, cases[picked[i % len(cases)]])
+        for i, name in zip(range(count), itertools.cycle(VALUES))
+    ]
 
 
 def named(pairs):
@@ -68,7 +87,9 @@ def named(pairs):
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM))))
+@pytest.mark.parametrize(
+    ("name", "case"), **named(chosen([sized(equation) for equation in OPT_EINSUM], len(OPT_EINSUM)))
+)
 def test_the_list_of_opt_einsum(name, case):
     check(name, case)
 
@@ -80,7 +101,9 @@ def test_random_networks(name, case):
 
 
 @pytest.mark.few(8)
-@pytest.mark.parametrize(("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80)))
+@pytest.mark.parametrize(
+    ("name", "case"), **named(chosen([sized(equation) for equation in PATTERNS], 80))
+)
 def test_every_pattern_of_repeated_labels(name, case):
     check(name, case)
 
@@ -89,16 +112,22 @@ SMOOTH = [sized(equation) for equation in (*OPT_EINSUM, *PATTERNS)]
 
 
 @pytest.mark.few(4)
-@pytest.mark.parametrize("case", SMOOTH if ALL else SMOOTH[:69:6] + SMOOTH[69::600], ids=lambda case: case.equation)
+@pytest.mark.parametrize(
+    "case", SMOOTH if ALL else SMOOTH[:69:6] + SMOOTH[69::600], ids=lambda case: case.equation
+)
 def test_log_sum_exp(case):
     operands = data("max_plus", case)
     want = log_einsum(0.5, case.equation, *operands)
     run = (lambda *args, **kwargs: step_by_step(*args, **kwargs)[0]) if ALL else tropical_einsum
-    np.testing.assert_allclose(run(case.equation, *operands, semiring=log_sum_exp(0.5)), want, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        run(case.equation, *operands, semiring=log_sum_exp(0.5)), want, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_the_bank_holds_every_pattern():
-    """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's polynomials at 2)."""
+    """Bell(n) ways to label n places; each output is one of the 2**k sets of k labels (Touchard's
+    polynomials at 2).
+    """
     assert [len(list(partitions(n))) for n in range(7)] == [1, 1, 2, 5, 15, 52, 203]
     touchard = [sum(2 ** len(set(places)) for places in partitions(n)) for n in range(7)]
     assert touchard == [1, 2, 6, 22, 94, 454, 2430]
@@ -110,23 +139,44 @@ def test_the_bank_holds_every_pattern():
     print(f"patterns of 1, 2, 3 operands: {counts}, {len(PATTERNS)} in all")
     assert counts == {1: 31, 2: 3731, 3: 4553}
     assert len(PATTERNS) == len(set(PATTERNS)) == 8315
-    assert sum(len(case.sizes) and case.output != "".join(sorted(case.output)) for case in map(sized, PATTERNS)) > 500
-    for equation in ("ii->i", "iij,jk->ki", "i,i->i", "ij,jk,ki->", "i,j,k->ijk", ",,->", "ii,ii,ii->i"):
+    assert (
+        sum(
+            len(case.sizes) and case.output != "".join(sorted(case.output))
+            for case in map(sized, PATTERNS)
+        )
+        > 500
+    )
+    for equation in (
+        "ii->i",
+        "iij,jk->ki",
+        "i,i->i",
+        "ij,jk,ki->",
+        "i,j,k->ijk",
+        ",,->",
+        "ii,ii,ii->i",
+    ):
         assert canonical(equation) in {canonical(each) for each in PATTERNS}
 
 
 def canonical(equation):
-    """The same for equations that differ in the names of their labels and the order of the output."""
-    labels = {label: str(i) for i, label in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))}
+    """The same for equations that differ in the names of their labels and the order of
+    the output.
+    """
+    labels = {
+        label: str(i) for i, label in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))
+    }
     inputs, output = "".join(labels.get(c, c) for c in equation).split("->")
     return inputs, frozenset(output)
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-    ("name", "equation"), [("max_plus", "ab,cd,de->be"), ("min_plus", "dcc,fce,ea,dbf->ab"), ("max_plus", "aab,ccb->ac")]
+    ("name", "equation"),
+    [("max_plus", "ab,cd,de->be"), ("min_plus", "dcc,fce,ea,dbf->ab"), ("max_plus", "aab,ccb->ac")],
 )
 def test_the_gradient_is_one_at_the_coordinates(name, equation):
     operands = [np.nan_to_num(x, posinf=3.0, neginf=-3.0) for x in data(name, sized(equation))]
     best, gradient = assignment_and_gradient(equation, *operands, semiring=name)
-    chex.assert_trees_all_equal(list(gradient), uses(equation, operands, best.labels, best.value.shape))
+    chex.assert_trees_all_equal(
+        list(gradient), uses(equation, operands, best.labels, best.value.shape)
+    )

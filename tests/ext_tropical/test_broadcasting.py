@@ -1,4 +1,6 @@
-"""A size of 1 beside a longer one: values, assignments, winners and gradients are those of the repeated entries."""
+"""A size of 1 beside a longer one: values, assignments, winners and gradients are those of the
+repeated entries.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +31,15 @@ def repeated(equation, operands):
     terms = equation.split("->")[0].split(",")
     sizes = {}
     for term, x in zip(terms, operands, strict=True):
-        sizes |= {label: size for label, size in zip(term, x.shape, strict=True) if sizes.get(label, 1) == 1}
-    return [np.broadcast_to(x, [sizes[label] for label in term]) for term, x in zip(terms, operands, strict=True)]
+        sizes |= {
+            label: size
+            for label, size in zip(term, x.shape, strict=True)
+            if sizes.get(label, 1) == 1
+        }
+    return [
+        np.broadcast_to(x, [sizes[label] for label in term])
+        for term, x in zip(terms, operands, strict=True)
+    ]
 
 
 @pytest.mark.few(3)
@@ -38,7 +47,9 @@ def repeated(equation, operands):
 def test_values_and_assignments(name, case):
     equation, shapes = case
     rng = np.random.default_rng(0)
-    operands = [rng.integers(0 if name == "max_mul" else -4, 5, shape).astype(float) for shape in shapes]
+    operands = [
+        rng.integers(0 if name == "max_mul" else -4, 5, shape).astype(float) for shape in shapes
+    ]
     best = best_assignment(equation, *operands, semiring=name)
     if 0 in (size for shape in shapes for size in shape):
         assert best.value == ALGEBRAS[name].zero
@@ -46,13 +57,20 @@ def test_values_and_assignments(name, case):
         return
     want = object_einsum(name, equation, *operands)
     np.testing.assert_array_equal(best.value, want)
-    np.testing.assert_array_equal(composition.tropical_einsum(equation, *operands, semiring=name), want)
+    np.testing.assert_array_equal(
+        composition.tropical_einsum(equation, *operands, semiring=name), want
+    )
     if "..." not in equation and "->" in equation:
         check_assignment(name, equation, repeated(equation, operands), best.value, best.labels)
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes"), [("ij,jk->ik", [(2, 1), (3, 4)]), ("bij,bjk->bik", [(1, 2, 3), (4, 3, 1)]), ("ij,j->i", [(3, 4), (1,)])]
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 1), (3, 4)]),
+        ("bij,bjk->bik", [(1, 2, 3), (4, 3, 1)]),
+        ("ij,j->i", [(3, 4), (1,)]),
+    ],
 )
 def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
     """Small integers, so that there are ties and no rounding."""
@@ -62,7 +80,9 @@ def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
     value, winner = brute_force("max_plus", equation, *repeated(equation, operands))
     np.testing.assert_array_equal(result.value, value)
     np.testing.assert_array_equal(result.coordinates()["j"], winner)
-    value, _ = brute_force("max_mul", equation, *repeated(equation, operands))  # of entries of both signs
+    value, _ = brute_force(
+        "max_mul", equation, *repeated(equation, operands)
+    )  # of entries of both signs
     np.testing.assert_array_equal(tropical_einsum(equation, *operands, semiring="max_mul"), value)
 
 
@@ -70,9 +90,15 @@ def test_winners_are_the_first_of_the_repeated_entries(equation, shapes):
 @pytest.mark.parametrize("memory_limit", [None, SCRATCH + 3000])
 def test_gradients_count_the_uses_of_an_entry(memory_limit):
     rng = np.random.default_rng(0)
-    operands = [rng.permutation(20).astype(float).reshape(20, 1), rng.permutation(400).astype(float).reshape(20, 20), np.array([[0.5]])]
+    operands = [
+        rng.permutation(20).astype(float).reshape(20, 1),
+        rng.permutation(400).astype(float).reshape(20, 20),
+        np.array([[0.5]]),
+    ]
     equation = "ij,jk,kl->il"
-    assert (plan_tropical_einsum(equation, *operands, memory_limit=memory_limit).slices > 1) == (memory_limit is not None)
+    assert (plan_tropical_einsum(equation, *operands, memory_limit=memory_limit).slices > 1) == (
+        memory_limit is not None
+    )
     best, gradients = assignment_and_gradient(equation, *operands, memory_limit=memory_limit)
     counts = uses(equation, repeated(equation, operands), best.labels, best.value.shape)
     for x, count, gradient in zip(operands, counts, gradients, strict=True):
@@ -84,7 +110,9 @@ def test_the_soft_neighbour_broadcasts_too():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 1)), rng.normal(size=(3, 4))
     want = log_einsum(0.7, "ij,jk->ik", *repeated("ij,jk->ik", [a, b]))
-    np.testing.assert_allclose(tropical_einsum("ij,jk->ik", a, b, semiring=log_sum_exp(0.7)), want, rtol=1e-12)
+    np.testing.assert_allclose(
+        tropical_einsum("ij,jk->ik", a, b, semiring=log_sum_exp(0.7)), want, rtol=1e-12
+    )
 
 
 def test_dot_general_does_not_broadcast_as_that_of_lax():
@@ -92,7 +120,10 @@ def test_dot_general_does_not_broadcast_as_that_of_lax():
     with pytest.raises(TypeError):
         jax.lax.dot_general(jnp.asarray(a), jnp.asarray(b), (((1,), (0,)), ((), ())))
     for call in (tropical_dot_general, composition.tropical_dot_general):
-        with pytest.raises(ShapeError, match="axis 1 of lhs with axis 0 of rhs: given sizes 1 and 3; needed equal sizes"):
+        with pytest.raises(
+            ShapeError,
+            match="axis 1 of lhs with axis 0 of rhs: given sizes 1 and 3; needed equal sizes",
+        ):
             call(a, b)
 
 

@@ -1,4 +1,6 @@
-"""Powers and closures against products written out, SciPy's graph algorithms and every path; the walks re-walked."""
+"""Powers and closures against products written out, SciPy's graph algorithms and every path; the
+walks re-walked.
+"""
 
 import functools
 import itertools
@@ -24,7 +26,9 @@ ONES = {"max_plus": 0.0, "min_plus": 0.0, "max_mul": 1.0, "min_max": -INF, "or_a
 
 def graph(rng, n, density=0.3, low=1, high=9):
     """Integer weights, inf where there is no edge."""
-    return np.where(rng.random((n, n)) < density, rng.integers(low, high, (n, n)).astype(float), INF)
+    return np.where(
+        rng.random((n, n)) < density, rng.integers(low, high, (n, n)).astype(float), INF
+    )
 
 
 def sparse(weights):
@@ -33,7 +37,7 @@ def sparse(weights):
     return csr_array((weights[at], np.nonzero(at)), shape=weights.shape)
 
 
-# --- powers --------------------------------------------------------------------------------------------------------
+# --- powers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.few(5)
@@ -52,7 +56,9 @@ def test_power_zero_is_the_identity(name):
     a = np.zeros((2, 3, 3), bool if name == "or_and" else float)
     got = matrix_power(a, 0, semiring=name)
     assert got.dtype == a.dtype
-    np.testing.assert_array_equal(got, np.where(np.eye(3, dtype=bool), ONES[name], ALGEBRAS[name].zero)[None].repeat(2, 0))
+    np.testing.assert_array_equal(
+        got, np.where(np.eye(3, dtype=bool), ONES[name], ALGEBRAS[name].zero)[None].repeat(2, 0)
+    )
 
 
 def test_power_of_batches_and_its_gradient():
@@ -66,22 +72,53 @@ def test_power_of_batches_and_its_gradient():
 
 def test_power_under_log_sum_exp_is_a_power_of_exponentials():
     a = np.random.default_rng(1).normal(size=(4, 4))
-    np.testing.assert_allclose(matrix_power(a, 5, semiring=log_sum_exp()), np.log(np.linalg.matrix_power(np.exp(a), 5)), rtol=1e-12)
+    np.testing.assert_allclose(
+        matrix_power(a, 5, semiring=log_sum_exp()),
+        np.log(np.linalg.matrix_power(np.exp(a), 5)),
+        rtol=1e-12,
+    )
 
 
 @refuse(
-    *((ShapeError, "matrix_power: given shape", functools.partial(matrix_power, a, 2)) for a in (np.ones((2, 3)), np.ones(3), 1.0)),
-    *((InvalidConfig, "matrix_power, n: given", functools.partial(matrix_power, np.ones((2, 2)), n)) for n in (-1, 2.0, None, "2")),
-    (DTypeError, "matrix_power: given dtype complex128", lambda: matrix_power(np.ones((2, 2), complex), 0)),
-    *((ShapeError, "closure: given shape", functools.partial(closure, np.zeros(shape))) for shape in [(2, 3), (3,), (), (2, 3, 3)]),
-    (DTypeError, "closure: given dtype bool under min_plus", lambda: closure(np.zeros((2, 2), bool))),
+    *(
+        (ShapeError, "matrix_power: given shape", functools.partial(matrix_power, a, 2))
+        for a in (np.ones((2, 3)), np.ones(3), 1.0)
+    ),
+    *(
+        (
+            InvalidConfig,
+            "matrix_power, n: given",
+            functools.partial(matrix_power, np.ones((2, 2)), n),
+        )
+        for n in (-1, 2.0, None, "2")
+    ),
+    (
+        DTypeError,
+        "matrix_power: given dtype complex128",
+        lambda: matrix_power(np.ones((2, 2), complex), 0),
+    ),
+    *(
+        (ShapeError, "closure: given shape", functools.partial(closure, np.zeros(shape)))
+        for shape in [(2, 3), (3,), (), (2, 3, 3)]
+    ),
+    (
+        DTypeError,
+        "closure: given dtype bool under min_plus",
+        lambda: closure(np.zeros((2, 2), bool)),
+    ),
     (DTypeError, "closure: given", lambda: closure("ab")),
     (InvalidConfig, "given 'dijkstra'", lambda: closure(np.zeros((2, 2)), semiring="dijkstra")),
-    (InvalidConfig, r"closure: given log_sum_exp.*selective", lambda: closure(np.zeros((2, 2)), semiring=log_sum_exp())),
+    (
+        InvalidConfig,
+        r"closure: given log_sum_exp.*selective",
+        lambda: closure(np.zeros((2, 2)), semiring=log_sum_exp()),
+    ),
     (
         Unsupported,
         "a symbolic size, n",
-        lambda: jax.eval_shape(closure, jax.ShapeDtypeStruct(jax.export.symbolic_shape("n") * 2, np.float64)),
+        lambda: jax.eval_shape(
+            closure, jax.ShapeDtypeStruct(jax.export.symbolic_shape("n") * 2, np.float64)
+        ),
     ),
     *(
         (
@@ -97,7 +134,7 @@ def test_refusals(error, text, call):
     check_refusal(error, text, call)
 
 
-# --- closures ------------------------------------------------------------------------------------------------------
+# --- closures -------------------------------------------------------------------------------------
 
 
 def nodes_of(result, source, target):
@@ -108,9 +145,17 @@ def nodes_of(result, source, target):
 
 
 def check_walks(result, weights, name="min_plus"):
-    """Every walk leads from source to target along edges whose product is the value; none where the value is the zero."""
+    """Every walk leads from source to target along edges whose product is the value; none where the
+    value is the zero.
+    """
     algebra, value = ALGEBRAS[name], np.asarray(result.value)
-    walks = np.asarray(jax.jit(lambda r: jax.vmap(jax.vmap(r.walk, (None, 0)), (0, None))(*[jnp.arange(len(weights))] * 2))(result))
+    walks = np.asarray(
+        jax.jit(
+            lambda r: jax.vmap(jax.vmap(r.walk, (None, 0)), (0, None))(
+                *[jnp.arange(len(weights))] * 2
+            )
+        )(result)
+    )
     for s, t in np.ndindex(value.shape):
         nodes = [int(node) for node in walks[s, t] if node >= 0]
         if value[s, t] == algebra.zero:
@@ -118,7 +163,9 @@ def check_walks(result, weights, name="min_plus"):
             continue
         assert (nodes[0], nodes[-1]) == (s, t)
         assert nodes == walks[s, t][: len(nodes)].tolist()
-        product = functools.reduce(algebra.times, (weights[edge] for edge in itertools.pairwise(nodes)), ONES[name])
+        product = functools.reduce(
+            algebra.times, (weights[edge] for edge in itertools.pairwise(nodes)), ONES[name]
+        )
         assert product == value[s, t]
 
 
@@ -127,13 +174,17 @@ def lengths(weights):
 
 
 def with_negative_edges(weights):
-    """A potential makes edges negative and leaves the weight of every cycle: no cycle of negative weight."""
+    """A potential makes edges negative and leaves the weight of every cycle: no cycle of negative
+    weight.
+    """
     potential = np.random.default_rng(0).integers(-20, 20, len(weights))
     return weights + potential[:, None] - potential
 
 
 def widest(weights):
-    """The least largest edge between two nodes of an undirected graph lies on the minimum spanning tree, which has one path."""
+    """The least largest edge between two nodes of an undirected graph lies on the minimum spanning
+    tree, which has one path.
+    """
     tree = csgraph.minimum_spanning_tree(sparse(weights)).toarray()
     tree = np.where(tree > 0, tree, INF)
     want = np.where(np.eye(len(tree), dtype=bool), -INF, np.minimum(tree, tree.T))
@@ -152,10 +203,21 @@ def undirected(weights):
 
 RNG = np.random.default_rng(7)
 GRAPHS = {
-    **{f"{n} nodes": ("min_plus", graph(RNG, n, density=min(1, 3 / n)), lengths) for n in (1, 2, 3, 4, 5, 9, 30)},
-    "negative edges": ("min_plus", with_negative_edges(graph(RNG, 9)), lambda weights: csgraph.johnson(sparse(weights))),
+    **{
+        f"{n} nodes": ("min_plus", graph(RNG, n, density=min(1, 3 / n)), lengths)
+        for n in (1, 2, 3, 4, 5, 9, 30)
+    },
+    "negative edges": (
+        "min_plus",
+        with_negative_edges(graph(RNG, 9)),
+        lambda weights: csgraph.johnson(sparse(weights)),
+    ),
     "cycles of weight zero": ("min_plus", graph(RNG, 9, density=0.5, low=0, high=2), lengths),
-    "reachability": ("or_and", RNG.random((9, 9)) < 0.15, lambda edges: np.isfinite(lengths(np.where(edges, 1.0, INF)))),
+    "reachability": (
+        "or_and",
+        RNG.random((9, 9)) < 0.15,
+        lambda edges: np.isfinite(lengths(np.where(edges, 1.0, INF))),
+    ),
     "bottlenecks": ("min_max", undirected(graph(RNG, 9, density=0.5, high=100)), widest),
     "most probable": ("max_mul", 2.0 ** -graph(RNG, 9), most_probable),
 }
@@ -216,8 +278,12 @@ TURNED = {"min_plus": lambda w: w, "max_plus": lambda w: -w, "max_mul": lambda w
 
 
 def with_negative_cycles(rng, n):
-    """A sparse graph whose weights may be negative, and by SciPy: the lengths, -inf through a negative cycle, and the nodes on one."""
-    weights = np.where(rng.random((n, n)) < min(0.8, 1.6 / n), rng.integers(-3, 7, (n, n)).astype(float), INF)
+    """A sparse graph whose weights may be negative, and by SciPy: the lengths, -inf through a
+    negative cycle, and the nodes on one.
+    """
+    weights = np.where(
+        rng.random((n, n)) < min(0.8, 1.6 / n), rng.integers(-3, 7, (n, n)).astype(float), INF
+    )
     reached = np.isfinite(csgraph.floyd_warshall(sparse(np.where(np.isfinite(weights), 1.0, INF))))
     on_cycle = np.diag(weights) < 0
     _, parts = csgraph.connected_components(sparse(weights), connection="strong")
@@ -237,9 +303,13 @@ def with_negative_cycles(rng, n):
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "n"), in_turn(list(TURNED), [7, 1, 2, 3], 2))
 def test_walks_through_an_improving_cycle_have_the_infimum(name, n):
-    """For exactly the pairs that can use one, in batches, integers and gradients; the others are as ever."""
+    """For exactly the pairs that can use one, in batches, integers and gradients; the others are as
+    ever.
+    """
     rng = np.random.default_rng(1)
-    graphs, lengths, endless, on_cycle = map(np.stack, zip(*(with_negative_cycles(rng, n) for _ in range(40))))
+    graphs, lengths, endless, on_cycle = map(
+        np.stack, zip(*(with_negative_cycles(rng, n) for _ in range(40)))
+    )
     assert 0 < endless.mean() < 1
     assert 0 < on_cycle.mean() < 1
     turn = TURNED[name]
@@ -254,8 +324,12 @@ def test_walks_through_an_improving_cycle_have_the_infimum(name, n):
     got = jax.jit(jax.vmap(functools.partial(closure, semiring=name)))(narrow(turn(graphs)))
     np.testing.assert_array_equal(got.value, narrow(turn(lengths)))
     np.testing.assert_array_equal(got.converged, ~endless)
-    derivative = np.asarray(jax.jit(jax.vmap(jax.jacrev(lambda a: closure(a, semiring=name).value)))(turn(graphs[:8])))
-    sums = (derivative * np.where(np.isfinite(graphs), turn(graphs), 0)[:8, None, None]).sum((3, 4))  # a length is that of its edges
+    derivative = np.asarray(
+        jax.jit(jax.vmap(jax.jacrev(lambda a: closure(a, semiring=name).value)))(turn(graphs[:8]))
+    )
+    sums = (derivative * np.where(np.isfinite(graphs), turn(graphs), 0)[:8, None, None]).sum(
+        (3, 4)
+    )  # a length is that of its edges
     finite = np.isfinite(lengths[:8])
     np.testing.assert_array_equal(sums[finite], turn(lengths[:8])[finite])
     assert not derivative[endless[:8]].any()
@@ -264,8 +338,12 @@ def test_walks_through_an_improving_cycle_have_the_infimum(name, n):
 def test_improving_cycles_are_exported():
     rng = np.random.default_rng(0)
     found = (with_negative_cycles(rng, 7) for _ in range(99))
-    weights, lengths, endless, _ = next(case for case in found if case[2].any() and not case[2].all())
-    program = export(lambda a: (closure(a).value, closure(a).on_cycle), jax.ShapeDtypeStruct((7, 7), np.float64))
+    weights, lengths, endless, _ = next(
+        case for case in found if case[2].any() and not case[2].all()
+    )
+    program = export(
+        lambda a: (closure(a).value, closure(a).on_cycle), jax.ShapeDtypeStruct((7, 7), np.float64)
+    )
     value, on_cycle = program.call(weights)
     np.testing.assert_array_equal(value, lengths)
     np.testing.assert_array_equal(on_cycle, np.diag(endless))
@@ -316,7 +394,9 @@ def test_integers_and_sixteen_bits():
     want, most = lengths(weights), np.iinfo(np.int32).max
     whole = np.where(np.isfinite(weights), weights, most).astype(np.int32)
     np.testing.assert_array_equal(closure(whole).value, np.where(np.isfinite(want), want, most))
-    np.testing.assert_array_equal(closure(jnp.asarray(weights, "bfloat16")).value.astype(float), want)
+    np.testing.assert_array_equal(
+        closure(jnp.asarray(weights, "bfloat16")).value.astype(float), want
+    )
 
 
 def test_the_result_is_a_pytree_for_jit_and_vmap():
@@ -339,18 +419,28 @@ def test_memory_is_that_of_a_few_matrices_for_each_squaring(with_gradient):
     n, squarings = 128, 7
     spec = jax.ShapeDtypeStruct((n, n), np.float32)
     fn = jax.grad(lambda a: closure(a).value.sum()) if with_gradient else closure
-    assert temporary_bytes(fn, spec) < (12 + 6 * squarings) * n * n * 4  # all candidates would be n times a matrix
+    assert (
+        temporary_bytes(fn, spec) < (12 + 6 * squarings) * n * n * 4
+    )  # all candidates would be n times a matrix
 
 
 def test_what_is_empty_or_out_of_reach():
     result = closure(np.zeros((0, 0)))
     assert jax.jit(result.walk)(0, -1).tolist() == [-1, -1]
-    assert (result.value.shape, result.winners.shape, result.predecessors().shape) == ((0, 0), (0, 0, 0), (0, 0))
-    np.testing.assert_array_equal(jax.jit(closure(graph(np.random.default_rng(0), 3)).walk)(0, 7), -1)
+    assert (result.value.shape, result.winners.shape, result.predecessors().shape) == (
+        (0, 0),
+        (0, 0, 0),
+        (0, 0),
+    )
+    np.testing.assert_array_equal(
+        jax.jit(closure(graph(np.random.default_rng(0), 3)).walk)(0, 7), -1
+    )
 
 
 def test_nan_is_never_hidden():
-    """An edge of unknown weight: every pair may use it, as nothing but its weight says that it is no use."""
+    """An edge of unknown weight: every pair may use it, as nothing but its weight says that it is
+    no use.
+    """
     weights = graph(np.random.default_rng(0), 5)
     weights[1, 2] = np.nan
     assert np.isnan(closure(weights).value).all()

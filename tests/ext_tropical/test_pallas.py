@@ -1,6 +1,8 @@
-"""The GPU kernel: what it computes, by the interpreter of Mosaic GPU on CPU; that it compiles to a call for CUDA; that it is off.
+"""The GPU kernel: what it computes, by the interpreter of Mosaic GPU on CPU; that it compiles to a
+call for CUDA; that it is off.
 
-None of this shows that it ran on a card, nor how fast: benchmarks/tropical_gpu.py does, where there is one.
+None of this shows that it ran on a card, nor how fast: benchmarks/tropical_gpu.py does, where there
+is one.
 """
 
 import os
@@ -41,7 +43,9 @@ HERE = pytest.mark.skipif(bool(backend.backend().problem), reason=backend.backen
 
 def interpreted(op, *operands):
     """The kernel's own code, on simulated shared memory and copies that arrive later."""
-    return run_gpu(op, *map(jnp.asarray, operands), interpret=backend.backend().module.InterpretGPUParams())
+    return run_gpu(
+        op, *map(jnp.asarray, operands), interpret=backend.backend().module.InterpretGPUParams()
+    )
 
 
 def check(op, *operands):
@@ -60,10 +64,18 @@ def check(op, *operands):
     ids=repr,
 )
 def test_values_and_winners_by_brute_force(semiring, outputs):
-    """Small integers, so that ties are many; NaN, infinities, inf - inf and 0 * inf among them; no size fits a tile or a block."""
+    """Small integers, so that ties are many; NaN, infinities, inf - inf and 0 * inf among them; no
+    size fits a tile or a block.
+    """
     rng = np.random.default_rng(0)
     op = TropicalEinsum(semiring, "bij,bjk->bik", outputs)
-    check(op, *(rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32) for shape in ((2, 5, 37), (2, 37, 35))))
+    check(
+        op,
+        *(
+            rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32)
+            for shape in ((2, 5, 37), (2, 37, 35))
+        ),
+    )
 
 
 @pytest.mark.few(1)
@@ -89,10 +101,14 @@ def test_sizes_and_orders_of_axes(equation, shapes):
 def test_the_large_tiles(with_winner, monkeypatch):
     monkeypatch.setattr(search, "PROGRAMS", 1)
     rng = np.random.default_rng(2)
-    lhs, rhs = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((1, 20, 130), (1, 20, 66)))
+    lhs, rhs = (
+        rng.integers(-9, 10, shape).astype(np.float32) for shape in ((1, 20, 130), (1, 20, 66))
+    )
     assert search.tile_for(1, 130, 66, with_winner=with_winner) == search.TILES[with_winner][0]
     parameters = backend.backend().module.InterpretGPUParams()
-    got = search.contract(min_plus, jnp.asarray(lhs), jnp.asarray(rhs), with_winner=with_winner, interpret=parameters)
+    got = search.contract(
+        min_plus, jnp.asarray(lhs), jnp.asarray(rhs), with_winner=with_winner, interpret=parameters
+    )
     for found, expected in zip(got, reference.contract(min_plus, (lhs, rhs))):
         np.testing.assert_array_equal(found, expected)
 
@@ -103,7 +119,9 @@ def test_integers_whose_infinities_absorb():
     op = TropicalEinsum(min_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER)
     entries = (-(2**31), 2**31 - 1, -2, -1, 0, 1, 2)
     operands = [rng.choice(entries, shape).astype(np.int32) for shape in ((4, 33), (33, 5))]
-    for found, expected in zip(interpreted(op, *operands), op.eager_execute(*operands), strict=True):
+    for found, expected in zip(
+        interpreted(op, *operands), op.eager_execute(*operands), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -112,8 +130,12 @@ def test_sixteen_bit_floats_compute_in_float32():
     dtype = "bfloat16"
     rng = np.random.default_rng(4)
     lhs, rhs = (jnp.asarray(rng.normal(size=shape), dtype) for shape in ((3, 20), (20, 4)))
-    value, winner = interpreted(TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER), lhs, rhs)
-    want = brute_force("max_plus", "ij,jk->ik", *(np.asarray(x.astype(np.float32)) for x in (lhs, rhs)))
+    value, winner = interpreted(
+        TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER), lhs, rhs
+    )
+    want = brute_force(
+        "max_plus", "ij,jk->ik", *(np.asarray(x.astype(np.float32)) for x in (lhs, rhs))
+    )
     assert value.dtype == dtype
     np.testing.assert_array_equal(value, jnp.asarray(want[0]).astype(dtype))
     np.testing.assert_array_equal(winner, want[1])
@@ -125,7 +147,11 @@ def test_the_first_of_equals_the_first_nan_and_cells_without_a_candidate():
     lhs[1, [20, 35]] = np.nan  # in two blocks
     lhs[2] = -np.inf
     lhs[3, [17, 18, 39]] = 1.0
-    value, winner = interpreted(TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER), lhs, np.zeros((40, 1), np.float32))
+    value, winner = interpreted(
+        TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER),
+        lhs,
+        np.zeros((40, 1), np.float32),
+    )
     np.testing.assert_array_equal(value[:, 0], np.array([0, np.nan, -np.inf, 1], np.float32))
     np.testing.assert_array_equal(winner[:, 0], [0, 20, 0, 17])
 
@@ -133,13 +159,20 @@ def test_the_first_of_equals_the_first_nan_and_cells_without_a_candidate():
 @pytest.mark.few(2)
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 def test_the_winner_inside_a_block(semiring):
-    """Plain JAX, so it is judged on every version: of the block that has the first best candidate, the winner."""
+    """Plain JAX, so it is judged on every version: of the block that has the first best candidate,
+    the winner.
+    """
     rng = np.random.default_rng(5)
-    lhs, rhs = (rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32) for shape in ((2, 37, 6), (2, 37, 5)))
+    lhs, rhs = (
+        rng.choice(SPECIAL, shape, p=CHANCES).astype(np.float32)
+        for shape in ((2, 37, 6), (2, 37, 5))
+    )
     _, winner = reference.contract(semiring, (lhs, rhs))
     filled = [search._filled(jnp.asarray(x), 8) for x in (lhs, rhs)]
     assert [x.shape for x in filled] == [(2, 48, 8), (2, 48, 8)]
-    found = search._resolved(semiring, *filled, block=jnp.asarray(winner // search.BLOCK, jnp.int32))
+    found = search._resolved(
+        semiring, *filled, block=jnp.asarray(winner // search.BLOCK, jnp.int32)
+    )
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, winner)
 
@@ -154,24 +187,38 @@ def lowered(fn, *operands):
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 @pytest.mark.parametrize("semiring", SEMIRINGS, ids=repr)
 def test_it_lowers_for_cuda_without_a_card(semiring, dtype, outputs):
-    """Every layout of registers, copy and store has a form there. That a card accepts and runs it is not shown."""
-    for n in (70, 2000) if (semiring, dtype) == (max_plus, "float32") else (70,):  # 2000 takes a larger tile
+    """Every layout of registers, copy and store has a form there. That a card accepts and runs it
+    is not shown.
+    """
+    for n in (
+        (70, 2000) if (semiring, dtype) == (max_plus, "float32") else (70,)
+    ):  # 2000 takes a larger tile
         x = jax.ShapeDtypeStruct((2, 37, n), dtype)
         op = TropicalEinsum(semiring, "bji,bjk->bik", outputs)
         assert lowered(lambda a, b, op=op: run_gpu(op, a, b), x, x).count("@mosaic_gpu_v2") == 1
 
 
 def test_it_is_off_until_it_was_measured(monkeypatch):
-    """Off is the default; on, it takes the steps that it serves and their derivatives, and says why not the others."""
+    """Off is the default; on, it takes the steps that it serves and their derivatives, and says why
+    not the others.
+    """
     x = np.zeros((64, 64), np.float32)
 
     def route(*operands, equation="ij,jk->ik", semiring=max_plus, exporting=False):
-        return routes(lambda *xs: tropical_einsum(equation, *xs, semiring=semiring), *operands, platform="cuda", exporting=exporting)[0]
+        return routes(
+            lambda *xs: tropical_einsum(equation, *xs, semiring=semiring),
+            *operands,
+            platform="cuda",
+            exporting=exporting,
+        )[0]
 
     assert {kernel.platform for kernel in TROPICAL_RUNTIMES} == {"cpu", "cuda"}
     monkeypatch.setattr(backend, "OPTED_IN", False)
     assert route(x, x).kind is RouteKind.LOWERING
-    assert "its kernel declines: nobody has measured it on a card yet; TENFERRO_TROPICAL_GPU=1 turns it on" in route(x, x).reason
+    assert (
+        "its kernel declines: nobody has measured it on a card yet; TENFERRO_TROPICAL_GPU=1 turns "
+        "it on" in route(x, x).reason
+    )
     assert "mosaic_gpu" not in lowered(lambda a: tropical_einsum("ij,jk->ik", a, a), x)
     monkeypatch.setattr(backend, "OPTED_IN", True)
     for taken, reason in (
@@ -188,7 +235,12 @@ def test_it_is_off_until_it_was_measured(monkeypatch):
         assert backend.backend().problem in route(x, x).reason
         return
     assert route(x, x).kind is RouteKind.KERNEL
-    assert lowered(lambda a: tropical_einsum("ij,jk->ik", a, a, semiring=min_plus), x).count("@mosaic_gpu_v2") == 1
+    assert (
+        lowered(lambda a: tropical_einsum("ij,jk->ik", a, a, semiring=min_plus), x).count(
+            "@mosaic_gpu_v2"
+        )
+        == 1
+    )
     gradient = jax.grad(lambda a: jax.vmap(lambda a: tropical_einsum("ij,jk->ik", a, a))(a).sum())
     assert lowered(gradient, np.stack([x, x])).count("@mosaic_gpu_v2") == 1
 
@@ -201,9 +253,15 @@ def test_what_is_missing_is_told(monkeypatch):
     monkeypatch.setattr(jax, "__version_info__", (0, 11, 2))
     monkeypatch.setitem(sys.modules, "jax.experimental.pallas.mosaic_gpu", None)
     assert backend.backend.__wrapped__().problem.startswith("Mosaic GPU is missing: ")
-    ampere, hopper = (types.SimpleNamespace(device_kind=kind, compute_capability=c) for kind, c in (("A100", "8.0"), ("B200", "10.0")))
+    ampere, hopper = (
+        types.SimpleNamespace(device_kind=kind, compute_capability=c)
+        for kind, c in (("A100", "8.0"), ("B200", "10.0"))
+    )
     assert backend.problem_of_cards([hopper]) == ""
-    assert backend.problem_of_cards([hopper, ampere]) == "it needs compute capability 9.0 or newer, and A100 has less"
+    assert (
+        backend.problem_of_cards([hopper, ampere])
+        == "it needs compute capability 9.0 or newer, and A100 has less"
+    )
     monkeypatch.setattr("ext_tropical.step.tropical_runtimes.backend", lambda: old)
     with pytest.raises(Unsupported, match=r"JAX 0\.11"):
         run_gpu(TropicalEinsum(max_plus, "ij,jk->ik"), np.zeros((2, 2)), np.zeros((2, 2)))
@@ -218,11 +276,17 @@ from ext_tropical.step.pallas.backend import OPTED_IN, doctor
 print(OPTED_IN, "jax.experimental.pallas.mosaic_gpu" in sys.modules, doctor())
 """
     environment = {**os.environ, "TENFERRO_TROPICAL_GPU": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
     line = f"off ({backend.backend().problem})" if backend.backend().problem else "on"
     assert done.stdout.strip() == f"True False GPU kernel: {line}"
 
 
 def test_the_doctor_says_that_it_is_off(monkeypatch):
     monkeypatch.setattr(backend, "OPTED_IN", False)
-    assert backend.doctor() == "GPU kernel: off (nobody has measured it on a card yet; TENFERRO_TROPICAL_GPU=1 turns it on)"
+    assert (
+        backend.doctor()
+        == "GPU kernel: off (nobody has measured it on a card yet; TENFERRO_TROPICAL_GPU=1 turns "
+        "it on)"
+    )

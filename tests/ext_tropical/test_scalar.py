@@ -16,7 +16,9 @@ from ..oracles import brute_force, object_einsum
 
 CLASSES = {"max_plus": MaxPlus, "min_plus": MinPlus, "max_mul": MaxMul}
 WHOLE = {"max_plus": (-(2**20), 2**20), "min_plus": (-(2**20), 2**20), "max_mul": (0, 2**16)}
-"""Integer ranges in which no float operation of a law rounds; for max_mul the non-negative ones, where its laws hold."""
+"""Integer ranges in which no float operation of a law rounds; for max_mul the non-negative ones,
+where its laws hold.
+"""
 
 
 def scalars(name):
@@ -49,15 +51,29 @@ def test_max_mul_does_not_distribute_over_negative_values():
 
 
 def test_published_small_examples():
-    assert (MaxPlus(3) + MaxPlus(5), MaxPlus(3) * MaxPlus(5), MaxPlus().value) == (MaxPlus(5), MaxPlus(8), -math.inf)
-    assert (MinPlus(3) + MinPlus(5), MinPlus(3) * MinPlus(5), MinPlus().value) == (MinPlus(3), MinPlus(8), math.inf)
-    assert (MaxMul(0.3) + MaxMul(0.5), MaxMul(0.3) * MaxMul(0.5), MaxMul().value) == (MaxMul(0.5), MaxMul(0.15), 0.0)
+    assert (MaxPlus(3) + MaxPlus(5), MaxPlus(3) * MaxPlus(5), MaxPlus().value) == (
+        MaxPlus(5),
+        MaxPlus(8),
+        -math.inf,
+    )
+    assert (MinPlus(3) + MinPlus(5), MinPlus(3) * MinPlus(5), MinPlus().value) == (
+        MinPlus(3),
+        MinPlus(8),
+        math.inf,
+    )
+    assert (MaxMul(0.3) + MaxMul(0.5), MaxMul(0.3) * MaxMul(0.5), MaxMul().value) == (
+        MaxMul(0.5),
+        MaxMul(0.15),
+        0.0,
+    )
 
 
 @pytest.mark.parametrize("name", CLASSES)
 @given(x=st.floats(), y=st.floats())
 def test_every_pair_of_floats_does_what_the_einsum_of_two_candidates_does(name, x, y):
-    """A sum is the contraction of the candidates (x) one and (y) one, a product a single candidate: brute force judges."""
+    """A sum is the contraction of the candidates (x) one and (y) one, a product a single candidate:
+    brute force judges.
+    """
     cls = CLASSES[name]
     one = cls.one().value
     best = brute_force(name, "i,i->", np.array([x, y]), np.array([one, one]))[0]
@@ -67,11 +83,19 @@ def test_every_pair_of_floats_does_what_the_einsum_of_two_candidates_does(name, 
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ii->i", "ij->", "i,j,k->kij", "ij,jk,ki->", "i,i->i"])
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "ii->i", "ij->", "i,j,k->kij", "ij,jk,ki->", "i,i->i"]
+)
 def test_numpy_einsum_of_object_arrays(name, equation):
     rng = np.random.default_rng(0)
-    operands = [rng.integers(0, 9, [3] * len(term)).astype(float) for term in equation.split("->")[0].split(",")]
-    wrap, unwrap = np.vectorize(CLASSES[name], otypes=[object]), np.vectorize(lambda s: s.value, otypes=[float])
+    operands = [
+        rng.integers(0, 9, [3] * len(term)).astype(float)
+        for term in equation.split("->")[0].split(",")
+    ]
+    wrap, unwrap = (
+        np.vectorize(CLASSES[name], otypes=[object]),
+        np.vectorize(lambda s: s.value, otypes=[float]),
+    )
     got = np.einsum(equation, *map(wrap, operands), optimize=False)
     np.testing.assert_array_equal(unwrap(got), object_einsum(name, equation, *operands))
 
@@ -84,7 +108,12 @@ def test_sum_starts_from_nothing():
 def test_values_are_frozen_hashable_printable_and_travel(cls):
     x = cls(2)
     assert repr(x) == f"{cls.__name__}(2.0)"
-    assert (x == cls(2.0), x == cls(3), x == 2.0, cls(math.nan) == cls(math.nan)) == (True, False, False, False)
+    assert (x == cls(2.0), x == cls(3), x == 2.0, cls(math.nan) == cls(math.nan)) == (
+        True,
+        False,
+        False,
+        False,
+    )
     assert len({x, cls(2.0), cls(3)}) == 2
     assert len({MaxPlus(1), MinPlus(1), MaxMul(1)}) == 3
     with pytest.raises(AttributeError):
@@ -92,20 +121,31 @@ def test_values_are_frozen_hashable_printable_and_travel(cls):
     assert pickle.loads(pickle.dumps(x)) == copy.deepcopy(x) == x
 
 
-@pytest.mark.parametrize("value", ["3", None, 1j, [1.0], 10**400], ids=["text", "None", "complex", "list", "huge"])
+@pytest.mark.parametrize(
+    "value", ["3", None, 1j, [1.0], 10**400], ids=["text", "None", "complex", "list", "huge"]
+)
 def test_what_is_no_float(value):
     with pytest.raises(DTypeError, match="MaxPlus: given"):
         MaxPlus(value)
 
 
 def test_numpy_numbers_are_numbers():
-    assert (MaxPlus(np.float32(2)), MinPlus(np.int64(2)), MaxMul(True)) == (MaxPlus(2), MinPlus(2), MaxMul(1))
+    assert (MaxPlus(np.float32(2)), MinPlus(np.int64(2)), MaxMul(True)) == (
+        MaxPlus(2),
+        MinPlus(2),
+        MaxMul(1),
+    )
     assert type(MaxPlus(np.float64("inf")).value) is float
     assert math.isnan((MaxPlus(np.float64("inf")) * MaxPlus()).value)
 
 
 def test_semirings_do_not_mix():
     for other in (MinPlus(1), 1.0, 1):
-        for operation in (lambda x, y: x + y, lambda x, y: x * y, lambda x, y: y + x, lambda x, y: y * x):
+        for operation in (
+            lambda x, y: x + y,
+            lambda x, y: x * y,
+            lambda x, y: y + x,
+            lambda x, y: y * x,
+        ):
             with pytest.raises(TypeError, match="unsupported operand"):
                 operation(MaxPlus(1), other)

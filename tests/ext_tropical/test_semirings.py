@@ -1,4 +1,6 @@
-"""Semirings: the laws of ours on every dtype, and one of an author's own, which gets everything else for free."""
+"""Semirings: the laws of ours on every dtype, and one of an author's own, which gets everything
+else for free.
+"""
 
 import dataclasses
 import functools
@@ -37,7 +39,9 @@ from .judges import check_derivatives, check_refusal, refuse
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
 class MinLength(SelectiveSemiring):
-    """(min, length of the hypotenuse): the least Euclidean length of steps at right angles. Its times is not linear."""
+    """(min, length of the hypotenuse): the least Euclidean length of steps at right angles. Its
+    times is not linear.
+    """
 
     id = "tests.min_length.v1"
     dtypes = ("float64", "float32")
@@ -61,7 +65,9 @@ PARTS = {name: getattr(MinLength, name) for name in ("times", "better", "zero", 
 
 def made(base, parts, name="Made"):
     """A registered semiring of these parts."""
-    return register_semiring(dataclasses.dataclass(frozen=True, repr=False)(type(name, (base,), parts)))
+    return register_semiring(
+        dataclasses.dataclass(frozen=True, repr=False)(type(name, (base,), parts))
+    )
 
 
 @pytest.mark.few(1)
@@ -71,13 +77,22 @@ def test_laws(semiring):
         if dtype == "bool":
             values = np.array([False, True])
         else:
-            values = np.array([0, 1, 2, 3, 7] if semiring is max_mul else [-5, -1, 0, 1, 7, semiring.zero(jnp.dtype(dtype))], dtype)
+            values = np.array(
+                [0, 1, 2, 3, 7]
+                if semiring is max_mul
+                else [-5, -1, 0, 1, 7, semiring.zero(jnp.dtype(dtype))],
+                dtype,
+            )
         assert broken_laws(semiring, values) == {}, dtype
 
 
 def test_a_semiring_that_neither_selects_nor_is_log_sum_exp_is_refused_as_the_page_says():
     parts = {name: getattr(max_mul, name).__func__ for name in ("times", "zero", "one")}
-    parts |= {"id": "tests.hypotenuse.v1", "dtypes": ("float64",), "plus": lambda self, x, y: jnp.sqrt(x * x + y * y)}
+    parts |= {
+        "id": "tests.hypotenuse.v1",
+        "dtypes": ("float64",),
+        "plus": lambda self, x, y: jnp.sqrt(x * x + y * y),
+    }
     hypotenuse = made(Semiring, parts)()
     for run in (tropical_einsum, tropical_einsum_with_argmax):
         with pytest.raises(InvalidConfig, match="needed a selective semiring") as error:
@@ -86,7 +101,10 @@ def test_a_semiring_that_neither_selects_nor_is_log_sum_exp_is_refused_as_the_pa
 
 
 def test_broken_laws_are_found():
-    assert broken_laws(max_mul, np.array([-1.0, 1.0, 2.0])).keys() == {"zero is neutral for plus", "times distributes over plus"}
+    assert broken_laws(max_mul, np.array([-1.0, 1.0, 2.0])).keys() == {
+        "zero is neutral for plus",
+        "times distributes over plus",
+    }
 
     Wrong = type(
         "Wrong",
@@ -99,7 +117,9 @@ def test_broken_laws_are_found():
         },
     )
     assert broken_laws(Wrong(), np.array([0.0, 1.0, 2.0])).keys() == {
-        "one is neutral for times", "zero absorbs", "nothing loses to the identity", "times commutes", "times associates",
+        "one is neutral for times", "zero absorbs", "nothing loses to the "
+                                                    "identity", "times commutes",
+                                                    "times associates",
         "one of two different values is better, of equal ones none", "times distributes over plus",
     }  # fmt: skip
 
@@ -115,10 +135,14 @@ def test_a_semiring_of_ones_own_has_values_winners_assignments_and_gradients():
         best = best_assignment("ij,jk,kl->il", a, b, c, semiring=name)
         np.testing.assert_allclose(best.value, candidates.min((1, 2)), rtol=1e-14)
     i, k = np.indices((3, 4))
-    np.testing.assert_allclose(candidates[i, best.labels["j"], best.labels["k"], k], best.value, rtol=1e-14)
+    np.testing.assert_allclose(
+        candidates[i, best.labels["j"], best.labels["k"], k], best.value, rtol=1e-14
+    )
     check_derivatives(lambda *x: tropical_einsum("ij,jk,kl->il", *x, semiring=semiring), (a, b, c))
     want = jnp.sqrt(a[:, :, None] ** 2 + b**2).min(1)
-    np.testing.assert_array_equal(jax.vmap(lambda a: tropical_einsum("j,jk->k", a, b, semiring=semiring))(a), want)
+    np.testing.assert_array_equal(
+        jax.vmap(lambda a: tropical_einsum("j,jk->k", a, b, semiring=semiring))(a), want
+    )
     nan = a.copy()
     nan[0, 7] = np.nan
     result = tropical_einsum_with_argmax("ij,jk->ik", nan, b, semiring=semiring)
@@ -134,14 +158,24 @@ def test_a_semiring_of_ones_own_conforms_and_is_read_back():
     assert op != TropicalEinsum(MinLength(3.0), "ij,jk->ik")
     assert op.algebra == MinLength(2.0)
     longer = payload_json(op).replace('"fields":[', '"fields":[1,')
-    with pytest.raises(InvalidConfig, match=r"given fields \(1, 2.0\); needed the fields of MinLength"):
+    with pytest.raises(
+        InvalidConfig, match=r"given fields \(1, 2.0\); needed the fields of MinLength"
+    ):
         ExtensionFactory(TropicalEinsum).decode(longer)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("semiring", "equation"),
-    some([(min_max, "ij,jk->ik"), (or_and, "ij,jk->ik"), (MinLength(), "ij,j->i"), (max_plus, "ijk->ki")], 1),
+    some(
+        [
+            (min_max, "ij,jk->ik"),
+            (or_and, "ij,jk->ik"),
+            (MinLength(), "ij,j->i"),
+            (max_plus, "ijk->ki"),
+        ],
+        1,
+    ),
     ids=repr,
 )
 def test_ops_of_every_semiring_conform(semiring, equation):
@@ -157,7 +191,9 @@ def test_a_parameter_without_a_value_is_named():
     parts = PARTS | {"id": "tests.scaled.v1", "__annotations__": {"power": float, "unit": float}}
     Scaled = made(SelectiveSemiring, parts, "Scaled")
     for given in (Scaled, "scaled", "tests.scaled.v1"):
-        with pytest.raises(InvalidConfig, match="given Scaled without its parameters power, unit; needed a value") as error:
+        with pytest.raises(
+            InvalidConfig, match="given Scaled without its parameters power, unit; needed a value"
+        ) as error:
             tropical_einsum("i->", np.array([1.0, 2.0]), semiring=given)
         assert error.value.fix == "Pass semiring=Scaled(power=..., unit=...)."
     assert tropical_einsum("i->", np.array([1.0, 2.0]), semiring=Scaled(1.0, 2.0)) == 1
@@ -169,24 +205,47 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
     assert tropical_einsum("i->", np.array([1.0, 2.0]), semiring="tests-other.max_plus.v1") == 1
     for version in (1, 2):
         made(SelectiveSemiring, PARTS | {"id": f"tests-other.twice.v{version}"})
-    with pytest.raises(InvalidConfig, match=r"given 'twice'.*one of the ids tests-other.twice.v1, tests-other.twice.v2, which share"):
+    with pytest.raises(
+        InvalidConfig,
+        match=r"given 'twice'.*one of the ids tests-other.twice.v1, tests-other.twice.v2, which "
+        r"share",
+    ):
         tropical_einsum("i->", np.array([1.0, 2.0]), semiring="twice")
 
 
 @refuse(
     *(
-        (InvalidConfig, f"given '{id}'.*needed a registered semiring", lambda id=id: SemiringKey(id).semiring)
+        (
+            InvalidConfig,
+            f"given '{id}'.*needed a registered semiring",
+            lambda id=id: SemiringKey(id).semiring,
+        )
         for id in ("max_plus", "tests.unheard_of.v1")
     ),
-    (InvalidConfig, "the fields of LogSumExp", lambda: SemiringKey(log_sum_exp().id, (1.0, 2.0)).semiring),
-    (InvalidConfig, "an id and a tuple of bool, int, float or str", lambda: SemiringKey(max_plus.id, [])),
-    *((InvalidConfig, "needed a registered semiring", functools.partial(SemiringKey.of, given)) for given in (0, None, "max-plus")),
+    (
+        InvalidConfig,
+        "the fields of LogSumExp",
+        lambda: SemiringKey(log_sum_exp().id, (1.0, 2.0)).semiring,
+    ),
+    (
+        InvalidConfig,
+        "an id and a tuple of bool, int, float or str",
+        lambda: SemiringKey(max_plus.id, []),
+    ),
+    *(
+        (InvalidConfig, "needed a registered semiring", functools.partial(SemiringKey.of, given))
+        for given in (0, None, "max-plus")
+    ),
     *(
         ((InvalidConfig, DTypeError), "", functools.partial(broken_laws, "max_plus", values))
         for values in ([[0.0]], [np.nan], np.array([1], np.uint8), "a", None)
     ),
     *(
-        (InvalidConfig, "a dataclass that derives from SelectiveSemiring", functools.partial(register_semiring, given))
+        (
+            InvalidConfig,
+            "a dataclass that derives from SelectiveSemiring",
+            functools.partial(register_semiring, given),
+        )
         for given in (int, 3, max_plus, SelectiveSemiring)
     ),
     (
@@ -197,7 +256,9 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
     (
         InvalidConfig,
         "needed a frozen dataclass",
-        lambda: register_semiring(dataclasses.dataclass(type("Mutable", (SelectiveSemiring,), {"id": "tests.mutable.v1"}))),
+        lambda: register_semiring(
+            dataclasses.dataclass(type("Mutable", (SelectiveSemiring,), {"id": "tests.mutable.v1"}))
+        ),
     ),
     (MalformedFamilyId, "", lambda: made(SelectiveSemiring, {"id": "min_length"})),
     (Duplicate, r"the id 'tests.min_length.v1' of .*MinLength", lambda: made(MinLength, {})),
@@ -207,7 +268,10 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
         lambda: tropical_einsum(
             "i,i->",
             *np.ones((2, 2)),
-            semiring=made(MinLength, {"id": "tests.tabled.v1", "__annotations__": {"table": object}, "table": ()})(1.0, [1]),
+            semiring=made(
+                MinLength,
+                {"id": "tests.tabled.v1", "__annotations__": {"table": object}, "table": ()},
+            )(1.0, [1]),
         ),
     ),
 )
@@ -217,10 +281,16 @@ def test_refusals(error, text, call):
 
 MISTAKES = {
     "dtypes": (5, "dtypes is 5"),
-    "zero": (lambda self, dtype: np.zeros(3, dtype), r"zero\(float32\) returns float32\[3\], where float32\[\] is needed"),
+    "zero": (
+        lambda self, dtype: np.zeros(3, dtype),
+        r"zero\(float32\) returns float32\[3\], where float32\[\] is needed",
+    ),
     "one": (lambda self, dtype: np.int32(0), "one.* returns int32"),
     "identity": (5, "identity.* raises TypeError"),
-    "times": (lambda self, x, y: (x + y)[..., None], r"times returns float32\[2,? ?1\], where float32\[2\] is needed"),
+    "times": (
+        lambda self, x, y: (x + y)[..., None],
+        r"times returns float32\[2,? ?1\], where float32\[2\] is needed",
+    ),
     "plus": (lambda self, x, y: None, "plus returns object"),
     "better": (lambda self, y, x: True, r"better returns bool\[\], where bool\[2\]"),
     "best": (lambda self, x, axis: x, "best returns"),
@@ -233,11 +303,16 @@ def test_a_method_that_returns_something_else_is_named(name):
     wrong, text = MISTAKES[name]
     id = f"tests.mistake_in_{name}.v1"
     cls = made(MinLength, {"id": id, name: wrong})
-    for call in (lambda: tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=cls()), lambda: broken_laws(cls(), np.ones(2))):
+    for call in (
+        lambda: tropical_einsum("i,i->", np.ones(2), np.ones(2), semiring=cls()),
+        lambda: broken_laws(cls(), np.ones(2)),
+    ):
         with pytest.raises(InvalidConfig, match=f"(?s){id}.*{text}"):
             call()
 
 
 def test_a_times_that_drops_nan_is_found():
-    made(MinLength, {"id": "tests.drops_nan.v1", "times": lambda self, x, y: jnp.where(y < x, y, x)})
+    made(
+        MinLength, {"id": "tests.drops_nan.v1", "times": lambda self, x, y: jnp.where(y < x, y, x)}
+    )
     assert "times keeps NaN" in broken_laws("drops_nan", np.array([0.0, 1.0]))

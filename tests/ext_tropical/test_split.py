@@ -28,10 +28,14 @@ def ties(seed, *shapes, dtype=np.float64):
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("name", "count"), [("max_plus", 20), ("min_plus", 3), ("max_mul", 20), ("max_mul", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("max_plus", 20), ("min_plus", 3), ("max_mul", 20), ("max_mul", 1)]
+)
 def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
     a, b, u, v = ties(count, *[(3, count), (count, 4)] * 2)
-    ours, theirs = (lambda a, b, f=f: (WEIGHTS * f(a, b) ** 3).sum() for f in (split(name), MAXIMA[name]))
+    ours, theirs = (
+        lambda a, b, f=f: (WEIGHTS * f(a, b) ** 3).sum() for f in (split(name), MAXIMA[name])
+    )
 
     def derivatives(f):
         gradient = jax.grad(f, (0, 1))
@@ -39,12 +43,17 @@ def test_at_ties_every_derivative_is_that_of_a_maximum_of_jax(name, count):
         pulled = jax.vjp(gradient, a, b)[1]((u, v))
         return gradient(a, b), pushed, pulled
 
-    chex.assert_trees_all_close(*(jax.jit(derivatives, static_argnums=0)(f) for f in (ours, theirs)), rtol=1e-12, atol=1e-12)
+    chex.assert_trees_all_close(
+        *(jax.jit(derivatives, static_argnums=0)(f) for f in (ours, theirs)), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.slow
 def test_away_from_ties_finite_differences():
-    check_derivatives(split("max_mul"), [np.random.default_rng(i).normal(size=shape) for i, shape in enumerate([(3, 5), (5, 4)])])
+    check_derivatives(
+        split("max_mul"),
+        [np.random.default_rng(i).normal(size=shape) for i, shape in enumerate([(3, 5), (5, 4)])],
+    )
 
 
 @pytest.mark.slow
@@ -56,21 +65,25 @@ def test_one_operand_and_batches():
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-14)
     a, b = ties(1, (2, 3, 9), (2, 9, 4))
-    f = lambda f: jax.jit(jax.vmap(jax.grad(lambda a, b: (WEIGHTS * f(a, b)).sum(), (0, 1))))(a, b)  # noqa: E731
+    f = lambda f: jax.jit(jax.vmap(jax.grad(lambda a, b: (WEIGHTS * f(a, b)).sum(), (0, 1))))(a, b)
     for x, y in zip(f(split("max_plus")), f(MAXIMA["max_plus"]), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-13)
 
 
 def test_cells_that_are_nan_or_infeasible_share_too():
     a = np.array([[1.0, np.nan, np.nan, 0.0], [-np.inf] * 4])
-    got = jax.grad(lambda a: split("max_plus")(a, np.zeros((4, 1)))[:, 0] @ jnp.array([1.0, 1.0]))(a)
+    got = jax.grad(lambda a: split("max_plus")(a, np.zeros((4, 1)))[:, 0] @ jnp.array([1.0, 1.0]))(
+        a
+    )
     np.testing.assert_array_equal(got, [[0, 0.5, 0.5, 0], [0.25] * 4])
 
 
 def test_an_empty_contraction_has_no_derivative():
     got = jax.grad(lambda a: (split("max_mul")(a, np.zeros((0, 4))) + 1.0).sum())(np.zeros((3, 0)))
     assert got.shape == (3, 0)
-    tangent = jax.jvp(lambda b: split("max_mul")(np.zeros((3, 0)), b), (np.zeros((0, 4)),), (np.zeros((0, 4)),))[1]
+    tangent = jax.jvp(
+        lambda b: split("max_mul")(np.zeros((3, 0)), b), (np.zeros((0, 4)),), (np.zeros((0, 4)),)
+    )[1]
     np.testing.assert_array_equal(tangent, np.zeros((3, 4)))
 
 

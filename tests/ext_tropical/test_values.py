@@ -1,4 +1,6 @@
-"""Tropical einsum against brute force and NumPy object einsum: values, winners, edges, dtypes, memory."""
+"""Tropical einsum against brute force and NumPy object einsum: values, winners, edges, dtypes,
+memory.
+"""
 
 import functools
 import itertools
@@ -15,7 +17,15 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 import ext_tropical
-from ext_tropical import SEMIRINGS, Outputs, TropicalEinsum, max_plus, min_plus, tropical_einsum, tropical_einsum_with_argmax
+from ext_tropical import (
+    SEMIRINGS,
+    Outputs,
+    TropicalEinsum,
+    max_plus,
+    min_plus,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
 from ext_tropical.step.kernels import blocked, direct
 from tenferro_jax.extension import apply
 
@@ -26,8 +36,10 @@ from .judges import temporary_bytes
 
 NAMES = ("max_plus", "min_plus", "max_mul", "min_max")
 EQUATIONS = (
-    "ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "ij,kj->ik", "bij,bjk->bik", "ijb,jkb->bik", "bij,jk->bik", "ij,bjk->ibk",
-    "ijk,jkl->il", "kji,ljk->il", "ijk,kj->i", "i,i->", "i,ij->j", "ij,ij->", "ij,ij->ij", "i,i->i", "i,j->ij", "i,j->ji",
+    "ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "ij,kj->ik", "bij,bjk->bik", "ijb,jkb->bik",
+    "bij,jk->bik", "ij,bjk->ibk",
+    "ijk,jkl->il", "kji,ljk->il", "ijk,kj->i", "i,i->", "i,ij->j", "ij,ij->", "ij,ij->ij", "i,i->i",
+    "i,j->ij", "i,j->ji",
     "ij,kl->ikjl", "abij,bajk->kaib", ",i->i", "i,->i", ",->", "ij,jk", "ba,bc",
 )  # fmt: skip
 
@@ -44,17 +56,24 @@ KERNELS = {
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def every_way(op, kernels, *operands):
-    """The value alone, value and winner, and if wanted those by each kernel whichever the sizes would choose: one program."""
+    """The value alone, value and winner, and if wanted those by each kernel whichever the sizes
+    would choose: one program.
+    """
     found = [apply(op, *operands)]
     if kernels:
         matrices = op.layout.matrices(*operands)
         sizes = op.layout.equation.sizes([x.shape for x in operands], op.family_id)
-        found += [tuple(op.layout.tensor(out, sizes) for out in kernel(op.algebra, *matrices)) for kernel in KERNELS.values()]
+        found += [
+            tuple(op.layout.tensor(out, sizes) for out in kernel(op.algebra, *matrices))
+            for kernel in KERNELS.values()
+        ]
     return tropical_einsum(op.equation, *operands, semiring=op.algebra), found
 
 
 def check(name, equation, lhs, rhs, kernels=False):
-    """Value and winner of every route, and if wanted of every kernel, equal brute force, to the bit but for the sign of zero."""
+    """Value and winner of every route, and if wanted of every kernel, equal brute force, to the bit
+    but for the sign of zero.
+    """
     op = TropicalEinsum(semiring(name), equation, Outputs.VALUE_AND_WINNER)
     want = brute_force(name, op.layout.equation.explicit, lhs, rhs)
     value, found = every_way(op, kernels, lhs, rhs)
@@ -72,7 +91,9 @@ def test_equations(name, equation):
     for _ in range(3):
         operands = [rng.integers(-3, 4, shape).astype(float) for shape in case.shapes]
         explicit = f"{','.join(case.terms)}->{case.output}"
-        np.testing.assert_array_equal(check(name, equation, *operands), object_einsum(name, explicit, *operands))
+        np.testing.assert_array_equal(
+            check(name, equation, *operands), object_einsum(name, explicit, *operands)
+        )
 
 
 SIZES = [(16, 16, 16), (40, 40, 40), (1, 40, 40), (40, 40, 1), (5, 40, 40), (40, 3, 40)]
@@ -81,13 +102,20 @@ FLOATING = [s for s in SEMIRINGS if "float32" in s.dtypes]
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
-    ("semiring", "sizes", "dtype"), some(list(itertools.product(FLOATING, SIZES, ["bfloat16", "float16"])), 8), ids=str
+    ("semiring", "sizes", "dtype"),
+    some(list(itertools.product(FLOATING, SIZES, ["bfloat16", "float16"])), 8),
+    ids=str,
 )
 def test_what_makes_16_bit_operands_is_rounded(semiring, sizes, dtype):
-    """Operands made inside the jitted function: widening them must not leave out the rounding to 16 bits."""
+    """Operands made inside the jitted function: widening them must not leave out the rounding to 16
+    bits.
+    """
     rows, contracted, columns = sizes
     rng = np.random.default_rng(rows)
-    lhs, rhs = (jnp.asarray(rng.normal(size=shape), dtype) for shape in ((rows, contracted), (contracted, columns)))
+    lhs, rhs = (
+        jnp.asarray(rng.normal(size=shape), dtype)
+        for shape in ((rows, contracted), (contracted, columns))
+    )
 
     def made(x):
         return x * jnp.asarray(1.1, dtype)
@@ -106,16 +134,32 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -2.0, 3.5, np.inf, -np.inf, np.nan])
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
-@given(seed=st.integers(0, 2**32 - 1), contracted=st.sampled_from([1, 6, 17, 33]), few=st.integers(2, 8))
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    contracted=st.sampled_from([1, 6, 17, 33]),
+    few=st.integers(2, 8),
+)
 @settings(max_examples=times(12))
 def test_special_values(name, seed, contracted, few):
     """NaN operands, inf - inf, 0 * inf, all-zero cells, signed zeros: value and winner by rule."""
     rng = np.random.default_rng(seed)
     values = rng.permutation(SPECIAL)[:few]
-    check(name, "ij,jk->ik", rng.choice(values, (2, contracted)), rng.choice(values, (contracted, 2)), kernels=True)
+    check(
+        name,
+        "ij,jk->ik",
+        rng.choice(values, (2, contracted)),
+        rng.choice(values, (contracted, 2)),
+        kernels=True,
+    )
 
 
-KEPT = [((16, 4), (4, 64)), ((64, 2), (2, 64)), ((8, 1), (1, 16)), ((64, 33), (33, 1)), ((16, 40), (40, 64))]
+KEPT = [
+    ((16, 4), (4, 64)),
+    ((64, 2), (2, 64)),
+    ((8, 1), (1, 16)),
+    ((64, 33), (33, 1)),
+    ((16, 40), (40, 64)),
+]
 KEPT_CASES = [
     *some(list(itertools.product(["max_plus", "min_plus"], ["float32", "float64"], KEPT)), 6),
     ("max_plus", "float32", ((2, 2050), (2050, 3))),  # into parts of the contracted axis
@@ -135,23 +179,37 @@ def test_nan_is_kept_where_xla_vectorises(name, dtype, shapes):
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("name", "contracted"), in_turn(NAMES, [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100], 1))
+@pytest.mark.parametrize(
+    ("name", "contracted"), in_turn(NAMES, [1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 48, 100], 1)
+)
 def test_every_block_boundary(name, contracted):
     rng = np.random.default_rng(contracted)
-    check(name, "ij,jk->ik", rng.normal(size=(3, contracted)), rng.normal(size=(contracted, 2)), kernels=True)
+    check(
+        name,
+        "ij,jk->ik",
+        rng.normal(size=(3, contracted)),
+        rng.normal(size=(contracted, 2)),
+        kernels=True,
+    )
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "columns"), in_turn(NAMES, [127, 128, 129, 257], 1))
 def test_every_tile_of_columns(name, columns):
     rng = np.random.default_rng(columns)
-    rhs = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, np.inf, np.nan], (17, columns), p=[0.2, 0.2, 0.2, 0.19, 0.2, 0.005, 0.005])
+    rhs = rng.choice(
+        [-2.0, -1.0, 0.0, 1.0, 2.0, np.inf, np.nan],
+        (17, columns),
+        p=[0.2, 0.2, 0.2, 0.19, 0.2, 0.005, 0.005],
+    )
     check(name, "ij,jk->ik", rng.integers(-2, 3, (3, 17)).astype(float), rhs, kernels=True)
 
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0), (0, 3)), ((0, 0), (0, 0))])
+@pytest.mark.parametrize(
+    "shapes", [((0, 3), (3, 2)), ((2, 3), (3, 0)), ((2, 0), (0, 3)), ((0, 0), (0, 0))]
+)
 def test_empty_dimensions(name, shapes):
     operands = [np.ones(shape) for shape in shapes]
     check(name, "ij,jk->ik", *operands)
@@ -159,7 +217,9 @@ def test_empty_dimensions(name, shapes):
     if shapes[0][1] == 0:
         assert not result.feasible.any()
         assert (result.coordinates()["j"] == -1).all()
-    gradient = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name)).sum())(*operands)
+    gradient = jax.grad(
+        lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name)).sum()
+    )(*operands)
     if shapes[0][1] == 0 or shapes[1][1] == 0:
         assert not gradient.any()
 
@@ -182,9 +242,16 @@ def test_integer_infinities_absorb_and_other_overflow_wraps():
     rhs = np.array([[-7, 1], [2, low]], np.int32)
     got = tropical_einsum("ij,jk->ik", lhs, rhs)
     np.testing.assert_array_equal(got, [[7, low], [low, low], [high - 7, low]])
-    shortest = tropical_einsum("ij,jk->ik", np.array([[high, 4]], np.int32), np.array([[-3], [6]], np.int32), semiring=min_plus)
+    shortest = tropical_einsum(
+        "ij,jk->ik",
+        np.array([[high, 4]], np.int32),
+        np.array([[-3], [6]], np.int32),
+        semiring=min_plus,
+    )
     np.testing.assert_array_equal(shortest, [[10]])
-    np.testing.assert_array_equal(tropical_einsum("i,i->", np.array([high], np.int32), np.array([2], np.int32)), low + 1)
+    np.testing.assert_array_equal(
+        tropical_einsum("i,i->", np.array([high], np.int32), np.array([2], np.int32)), low + 1
+    )
 
 
 @pytest.mark.few(3)
@@ -202,13 +269,19 @@ def test_sixteen_bit_floats_compute_in_float32(name, dtype):
     kept = tropical_einsum("ij,jk->ik", lhs, rhs, semiring=semiring(name), accumulate="float32")
     assert kept.dtype == np.float32
     np.testing.assert_array_equal(kept, value)
-    grads = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b, semiring=semiring(name), accumulate="float32").sum())(lhs, rhs)
+    grads = jax.grad(
+        lambda a, b: tropical_einsum(
+            "ij,jk->ik", a, b, semiring=semiring(name), accumulate="float32"
+        ).sum()
+    )(lhs, rhs)
     assert grads.dtype == dtype
 
 
 @pytest.mark.parametrize("search", KERNELS.values(), ids=KERNELS)
 def test_the_first_candidate_is_searched_too(search):
-    """Where inf - inf may come, and the first candidate is NaN, or the best before a NaN that is no candidate."""
+    """Where inf - inf may come, and the first candidate is NaN, or the best before a NaN that is no
+    candidate.
+    """
     rows = jnp.array([[[np.inf], [1.0]], [[2.0], [1.0]]])
     columns = jnp.array([[[-np.inf], [0.0]], [[0.0], [0.0]]])
     value, winner = search(max_plus, rows, columns)
@@ -219,10 +292,16 @@ def test_the_first_candidate_is_searched_too(search):
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_another_program_judges_the_lowering(name):
-    """The StableHLO reference interpreter runs what we lower to; comparing with XLA alone would compare XLA with itself."""
+    """The StableHLO reference interpreter runs what we lower to; comparing with XLA alone would
+    compare XLA with itself.
+    """
     rng = np.random.default_rng(0)
     lhs, rhs = rng.choice(SPECIAL[:7], (2, 18)), rng.choice(SPECIAL, (18, 2))
-    fn = jax.jit(lambda a, b: tuple(jax.tree.leaves(tropical_einsum_with_argmax("ij,jk->ik", a, b, semiring=semiring(name)))))
+    fn = jax.jit(
+        lambda a, b: tuple(
+            jax.tree.leaves(tropical_einsum_with_argmax("ij,jk->ik", a, b, semiring=semiring(name)))
+        )
+    )
     text = fn.lower(lhs, rhs).compiler_ir("stablehlo")
     with text.context:
         arguments = [ir.DenseElementsAttr.get(np.ascontiguousarray(x)) for x in (lhs, rhs)]
@@ -236,13 +315,17 @@ def test_memory_stays_far_below_the_array_of_candidates():
     n = 256
     spec = jax.ShapeDtypeStruct((n, n), np.float32)
     fn = jax.grad(lambda a, b: tropical_einsum("ij,jk->ik", a, b).sum(), argnums=(0, 1))
-    assert temporary_bytes(fn, spec, spec) < 24 * n * n * 4  # a few results; all candidates would be n * n * n * 4
+    assert (
+        temporary_bytes(fn, spec, spec) < 24 * n * n * 4
+    )  # a few results; all candidates would be n * n * n * 4
 
 
 @pytest.mark.clause("X13.2")
 def test_vmap_is_one_more_label():
     jaxpr = str(
-        jax.make_jaxpr(jax.vmap(lambda a, b: tropical_einsum("ij,jk->ik", a, b), in_axes=(0, None)))(np.ones((5, 2, 3)), np.ones((3, 4)))
+        jax.make_jaxpr(
+            jax.vmap(lambda a, b: tropical_einsum("ij,jk->ik", a, b), in_axes=(0, None))
+        )(np.ones((5, 2, 3)), np.ones((3, 4)))
     )
     assert "equation='aij,jk->aik'" in jaxpr
     assert len(SEMIRINGS) == 5
@@ -257,15 +340,25 @@ def test_labels_do_not_run_out():
     assert TropicalEinsum(max_plus, "ij,jk->ik").batched((None, 1))[0].equation == "ij,jak->aik"
 
 
-MADE = [((30, 7), (7, 20)), ((30, 3), (3, 20)), ((30, 70), (70, 1)), ((30, 12), (12, 90)), ((30, 70), (70, 40))]
+MADE = [
+    ((30, 7), (7, 20)),
+    ((30, 3), (3, 20)),
+    ((30, 70), (70, 1)),
+    ((30, 12), (12, 90)),
+    ((30, 70), (70, 40)),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shapes", "dtype"), some(list(itertools.product(MADE, [np.float32, np.float64])), 3), ids=str)
+@pytest.mark.parametrize(
+    ("shapes", "dtype"), some(list(itertools.product(MADE, [np.float32, np.float64])), 3), ids=str
+)
 def test_operands_made_in_the_same_program(shapes, dtype):
-    """XLA may round a product and the sum of a candidate together, as in all of JAX: values move by that rounding, and by no more.
+    """XLA may round a product and the sum of a candidate together, as in all of JAX: values move by
+    that rounding, and by no more.
 
-    Winners have such values, and the shares of a cell's winners are found among the same candidates.
+    Winners have such values, and the shares of a cell's winners are found among the same
+    candidates.
     """
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=shape).astype(dtype) for shape in shapes)
@@ -274,8 +367,15 @@ def test_operands_made_in_the_same_program(shapes, dtype):
 
     def solve(scale, a, b):
         result = tropical_einsum_with_argmax("ij,jk->ik", a * scale, b * scale)
-        split = jax.grad(lambda a: tropical_einsum("ij,jk->ik", a * scale, b * scale, ties="split").sum())
-        return result.value, tropical_einsum("ij,jk->ik", a * scale, b * scale), result.winner, split(a)
+        split = jax.grad(
+            lambda a: tropical_einsum("ij,jk->ik", a * scale, b * scale, ties="split").sum()
+        )
+        return (
+            result.value,
+            tropical_einsum("ij,jk->ik", a * scale, b * scale),
+            result.winner,
+            split(a),
+        )
 
     *values, winner, shares = jax.jit(solve)(scale, a, b)
     rounding = 4 * np.finfo(dtype).eps * np.abs([a.max(), b.max()]).sum()

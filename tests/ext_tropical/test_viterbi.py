@@ -34,7 +34,9 @@ def score_of(name, states, initial, transition, emission):
 
 
 def every_sequence(name, *inputs):
-    """(score, states) of the best sequence; of equal ones that with the smallest last state, then the smallest before it, ..."""
+    """(score, states) of the best sequence; of equal ones that with the smallest last state, then
+    the smallest before it, ...
+    """
     best, found = ALGEBRAS[name].zero, None
     for backwards in itertools.product(range(len(inputs[0])), repeat=len(inputs[2])):
         score = score_of(name, backwards[::-1], *inputs)
@@ -61,7 +63,9 @@ def test_brute_force(name, states, length):
         assert result.states.dtype == np.int32
         np.testing.assert_array_equal(result.score, score)
         assert bool(result.feasible) == (found is not None)
-        if name == "min_max" and found:  # a worse beginning may be part of a best sequence, which is then another one
+        if (
+            name == "min_max" and found
+        ):  # a worse beginning may be part of a best sequence, which is then another one
             assert score_of(name, result.states.tolist(), *inputs) == score
         else:
             np.testing.assert_array_equal(result.states, found or [-1] * length)
@@ -82,7 +86,9 @@ def test_dtypes(dtype):
 def test_integer_infinity_is_no_way():
     """The least integer is the zero of max_plus: no transition from 0 to 1."""
     no = np.iinfo(np.int32).min
-    result = viterbi(*(np.array(x, np.int32) for x in ([0, no], [[0, no], [0, 0]], [[0, 0], [0, 9]])))
+    result = viterbi(
+        *(np.array(x, np.int32) for x in ([0, no], [[0, no], [0, 0]], [[0, 0], [0, 9]]))
+    )
     assert (result.states.tolist(), int(result.score)) == ([0, 0], 0)
 
 
@@ -95,7 +101,9 @@ def test_gradient_counts_what_the_sequence_uses(semiring):
     want[0][states[0]] = 1
     np.add.at(want[1], (states[:-1], states[1:]), 1)
     want[2][np.arange(7), states] = 1
-    got = jax.jit(jax.grad(lambda *x: viterbi(*x, semiring=semiring).score, argnums=(0, 1, 2)))(*inputs)
+    got = jax.jit(jax.grad(lambda *x: viterbi(*x, semiring=semiring).score, argnums=(0, 1, 2)))(
+        *inputs
+    )
     for g, w in zip(got, want):
         np.testing.assert_array_equal(g, w)
     assert want[1].max() > 1
@@ -117,17 +125,26 @@ def test_jit_and_vmap_agree_with_a_loop():
 def test_one_exported_program_for_all_lengths():
     (length,) = jax.export.symbolic_shape("length")
     inputs = model(np.random.default_rng(3), np.arange(-5.0, 1.0), 3, 6)
-    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[:2]] + [jax.ShapeDtypeStruct((length, 3), np.float64)]
+    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs[:2]] + [
+        jax.ShapeDtypeStruct((length, 3), np.float64)
+    ]
     program = jax.export.export(jax.jit(lambda *xs: tuple(jax.tree.leaves(viterbi(*xs)))))(*specs)
     for count in (1, 2, 6):
         given = [*inputs[:2], inputs[2][:count]]
-        chex.assert_trees_all_equal(tuple(program.call(*given)), tuple(jax.tree.leaves(viterbi(*given))))
+        chex.assert_trees_all_equal(
+            tuple(program.call(*given)), tuple(jax.tree.leaves(viterbi(*given)))
+        )
 
 
 def test_a_long_sequence_needs_no_array_of_candidates():
     states, length = 64, 200
-    specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((states,), (states, states), (length, states))]
-    assert temporary_bytes(viterbi, *specs) < 4 * (6 * length * states + 8 * states**2)  # T S winners; T S S would be 200 times S**2
+    specs = [
+        jax.ShapeDtypeStruct(shape, np.float32)
+        for shape in ((states,), (states, states), (length, states))
+    ]
+    assert temporary_bytes(viterbi, *specs) < 4 * (
+        6 * length * states + 8 * states**2
+    )  # T S winners; T S S would be 200 times S**2
 
 
 OK = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
@@ -137,10 +154,23 @@ NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) a
 @refuse(
     *(
         (ShapeError, NEEDED, functools.partial(viterbi, *OK[:i], np.zeros(shape), *OK[i + 1 :]))
-        for i, shape in [(0, (3,)), (0, (2, 1)), (1, (2, 3)), (1, (2,)), (2, (3, 3)), (2, (0, 2)), (2, (3,)), (0, ())]
+        for i, shape in [
+            (0, (3,)),
+            (0, (2, 1)),
+            (1, (2, 3)),
+            (1, (2,)),
+            (2, (3, 3)),
+            (2, (0, 2)),
+            (2, (3,)),
+            (0, ()),
+        ]
     ),
     (ShapeError, "", lambda: viterbi(np.zeros(0), np.zeros((0, 0)), np.zeros((3, 0)))),
-    (DTypeError, "viterbi: given operands of dtype float64 and float32", lambda: viterbi(*OK[:2], OK[2].astype(np.float32))),
+    (
+        DTypeError,
+        "viterbi: given operands of dtype float64 and float32",
+        lambda: viterbi(*OK[:2], OK[2].astype(np.float32)),
+    ),
     (DTypeError, "viterbi: given dtype complex128", lambda: viterbi(*(x + 0j for x in OK))),
     (DTypeError, "viterbi, log_transition", lambda: viterbi(OK[0], None, OK[2])),
     (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),

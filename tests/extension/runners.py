@@ -12,7 +12,7 @@ from ..extension_ops import RULES
 
 def runners(op, *xs, rules=RULES, runtimes=NO_RUNTIMES):
     """(name, thunk) of the same call eagerly, jitted, vmapped, in scan, cond and checkpoint."""
-    call = lambda *xs: apply(op, *xs, rules=rules, runtimes=runtimes)  # noqa: E731
+    call = lambda *xs: apply(op, *xs, rules=rules, runtimes=runtimes)
     batch = [np.stack([x, x]) for x in xs]
     yield from (
         ("eager", lambda: call(*xs)),
@@ -25,7 +25,9 @@ def runners(op, *xs, rules=RULES, runtimes=NO_RUNTIMES):
 
 
 def ways(call, *xs):
-    """(name, thunk) of one function eagerly, in a user's jit and in an Engine; each waits for its results."""
+    """(name, thunk) of one function eagerly, in a user's jit and in an Engine; each waits for its
+    results.
+    """
     yield from (
         ("eager", lambda: jax.block_until_ready(call(*xs))),
         ("jit", lambda: jax.block_until_ready(jax.jit(call)(*xs))),

@@ -1,4 +1,6 @@
-"""What authors get wrong in methods that few write: typed errors, or their own exception with a note."""
+"""What authors get wrong in methods that few write: typed errors, or their own exception with a
+note.
+"""
 
 import dataclasses
 import datetime
@@ -10,7 +12,15 @@ import pytest
 
 from tenferro_jax import TracedTensor, export, routes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, require_equal
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+    require_equal,
+)
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
 
@@ -34,7 +44,12 @@ class Formed(ExtensionOp):
 
     def lower_to_standard_ops(self, x):
         def run(x):
-            return {"": (x * x,), "residual": (x * x, 2 * x), "shape": ((x * x)[None],), "dtype": ((x * x).astype("float32"),)}[self.form]
+            return {
+                "": (x * x,),
+                "residual": (x * x, 2 * x),
+                "shape": ((x * x)[None],),
+                "dtype": ((x * x).astype("float32"),),
+            }[self.form]
 
         return run(x)
 
@@ -46,15 +61,24 @@ def test_the_first_outputs_of_a_differentiable_form_are_those_of_the_op(form):
         "Rule",
         ExtensionAdRule,
         family_id=Formed.family_id,
-        differentiable_form=lambda self, op: {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form),
-        linearize=lambda self, op, primals, outputs, tangents: (outputs[1] * tangents[0], 2 * tangents[0]),
+        differentiable_form=lambda self, op: (
+            {"number": 3, "family": ScaledSquare()}.get(form) or Formed(form)
+        ),
+        linearize=lambda self, op, primals, outputs, tangents: (
+            outputs[1] * tangents[0],
+            2 * tangents[0],
+        ),
     )
 
-    call = lambda x: apply(Formed(), x, rules=ExtensionRuleSet(Rule()))[0].sum()  # noqa: E731
+    call = lambda x: apply(Formed(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
     if form == "residual":
         np.testing.assert_array_equal(jax.grad(call)(X), 2 * X)
         return
-    needed = "an op of family" if form in ("number", "family") else r"one whose first outputs are float64\["
+    needed = (
+        "an op of family"
+        if form in ("number", "family")
+        else r"one whose first outputs are float64\["
+    )
     ends_in(
         (lambda: run(X) for run in (jax.grad(call), jax.grad(lambda x: jax.vmap(call)(x).sum()))),
         InvalidConfig,
@@ -92,13 +116,20 @@ BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_k
     [
         ("lower_to_standard_ops", lambda: apply(Raising(), X)),
         ("batched()", lambda: jax.vmap(lambda x: apply(Raising(), x)[0])(X)),
-        ("linearize", lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(RaisingRule()))[0].sum())(X)),
+        (
+            "linearize",
+            lambda: jax.grad(
+                lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(RaisingRule()))[0].sum()
+            )(X),
+        ),
         ("cpu kernel", lambda: apply(KernelSine(), X, runtimes=BROKEN_KERNEL)),
     ],
 )
 def test_an_authors_exception_passes_with_a_note(method, run):
     error = ends_in(run, ZeroDivisionError)
-    notes = [note for note in error.value.__notes__ if note.startswith("in ")]  # JAX adds one of its own
+    notes = [
+        note for note in error.value.__notes__ if note.startswith("in ")
+    ]  # JAX adds one of its own
     assert len(notes) == 1
     assert notes[0].startswith(f"in {method} of extension test-package.")
 
@@ -115,9 +146,18 @@ def test_an_authors_exception_passes_with_a_note(method, run):
     ],
 )
 def test_output_shardings_are_checked(given, error):
-    Placed = made("Placed", ScaledSquare, family_id="test-package.placed.v1", infer_output_sharding=lambda self, inputs: given(inputs))
+    Placed = made(
+        "Placed",
+        ScaledSquare,
+        family_id="test-package.placed.v1",
+        infer_output_sharding=lambda self, inputs: given(inputs),
+    )
 
-    with jax.set_mesh(jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4])):
+    with jax.set_mesh(
+        jax.make_mesh(
+            (4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4]
+        )
+    ):
         x = jax.device_put(jnp.ones(4), P("d"))
         run = jax.jit(lambda x: apply(Placed(2.0), x)[0])
         if error is None:
@@ -127,7 +167,11 @@ def test_output_shardings_are_checked(given, error):
 
 
 @pytest.mark.clause("X7.1")
-@pytest.mark.parametrize("dtype", [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.dtype(object), np.dtype("U3"), np.dtype("datetime64[s]"), np.dtype("longdouble")],
+    ids=str,
+)
 def test_dtypes_that_jax_has_not(dtype):
     Odd = made(
         "Odd",
@@ -139,7 +183,14 @@ def test_dtypes_that_jax_has_not(dtype):
     ends_in(lambda: apply(Odd(), X), InvalidConfig, r"odd\.v1.*is not a dtype of JAX")
 
 
-@pytest.mark.parametrize("value", [np.array("a"), np.array(datetime.date(2026, 11, 21), "datetime64[D]"), np.zeros(2, [("a", "i4")])])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array("a"),
+        np.array(datetime.date(2026, 11, 21), "datetime64[D]"),
+        np.zeros(2, [("a", "i4")]),
+    ],
+)
 def test_arrays_that_jax_has_not(value):
     ends_in(lambda: apply(ScaledSquare(), value), DTypeError, r"scaled_square\.v1, input 0")
 
@@ -177,10 +228,16 @@ def test_a_lazy_tensor_takes_runtimes():
 
 @pytest.mark.clause("X8.2")
 def test_the_route_that_is_told_knows_shardings():
-    mesh = jax.make_mesh((2, 2), ("d", "e"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4])
-    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]  # noqa: E731
-    inside = lambda axes: jax.shard_map(call, mesh=mesh, in_specs=P("d"), out_specs=P("d"), axis_names=axes)  # noqa: E731
-    constrained = lambda x: call(jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P("d"))))  # noqa: E731
+    mesh = jax.make_mesh(
+        (2, 2), ("d", "e"), axis_types=(jax.sharding.AxisType.Auto,) * 2, devices=jax.devices()[:4]
+    )
+    call = lambda x: apply(KernelSine(offset=1.0), x, runtimes=RUNTIMES)[0]
+    inside = lambda axes: jax.shard_map(
+        call, mesh=mesh, in_specs=P("d"), out_specs=P("d"), axis_names=axes
+    )
+    constrained = lambda x: call(
+        jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, P("d")))
+    )
     x = np.linspace(0.0, 1.0, 4)
     spread = jax.device_put(x, jax.NamedSharding(mesh, P("d")))
     for fn, arg, kind in (
@@ -209,12 +266,16 @@ def test_a_callback_in_a_lowering_cannot_be_exported():
         "Calling",
         family_id="test-package.calling.v1",
         lower_to_standard_ops=lambda self, x: [
-            jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential")
+            jax.pure_callback(
+                np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="sequential"
+            )
         ],
     )
 
     ends_in(
-        lambda: export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64)), Unsupported, r"export: given .*callback"
+        lambda: export(lambda x: apply(Calling(), x)[0], jax.ShapeDtypeStruct((2,), jnp.float64)),
+        Unsupported,
+        r"export: given .*callback",
     )
 
 
@@ -228,12 +289,16 @@ def test_the_constraint_that_is_named_is_one_that_jax_takes():
 
     (n,) = jax.export.symbolic_shape("n")
     ends_in(
-        lambda: jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64)),
+        lambda: jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(
+            jax.ShapeDtypeStruct((n,), jnp.float64)
+        ),
         ShapeError,
         r"constraints=\('mod\(n, 2\) == 0',\)",
     )
     (n,) = jax.export.symbolic_shape("n", constraints=("mod(n, 2) == 0",))
-    exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(jax.ShapeDtypeStruct((n,), jnp.float64))
+    exported = jax.export.export(jax.jit(lambda x: apply(Even(), x)[0]))(
+        jax.ShapeDtypeStruct((n,), jnp.float64)
+    )
     assert exported.call(np.ones(4)).shape == (4,)
 
 
@@ -242,7 +307,12 @@ class Mutable:
     k: int = 0
 
 
-Payload = made("Payload", fields={"value": object | Mutable}, family_id="test-package.payload_mistakes.v1", value=None)
+Payload = made(
+    "Payload",
+    fields={"value": object | Mutable},
+    family_id="test-package.payload_mistakes.v1",
+    value=None,
+)
 
 
 @pytest.mark.clause("X5.5")
@@ -258,20 +328,32 @@ Payload = made("Payload", fields={"value": object | Mutable}, family_id="test-pa
     ids=str,
 )
 def test_a_payload_that_is_refused_says_where_and_what_to_do(value, text):
-    ends_in(lambda: Payload(value), InvalidConfig, rf"test-package\.payload_mistakes\.v1\), field value.*{text}")
+    ends_in(
+        lambda: Payload(value),
+        InvalidConfig,
+        rf"test-package\.payload_mistakes\.v1\), field value.*{text}",
+    )
 
 
 @pytest.mark.clause("X4.1")
 def test_a_field_that_only_the_constructor_has_is_refused():
-    Init = made("Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1")
+    Init = made(
+        "Init", fields={"k": dataclasses.InitVar[int]}, family_id="test-package.init_var.v1"
+    )
 
-    ends_in(lambda: Init(1), InvalidConfig, r"test-package\.init_var\.v1\): given a field annotated with InitVar")
+    ends_in(
+        lambda: Init(1),
+        InvalidConfig,
+        r"test-package\.init_var\.v1\): given a field annotated with InitVar",
+    )
 
 
 @pytest.mark.clause("X8.11")
 @pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
 def test_a_kernel_declines_in_words(why):
-    runtimes = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why))
+    runtimes = ExtensionRuntimeSet(
+        Kernel(KernelSine.family_id, "cpu", broken_kernel, lambda op, x: why)
+    )
     ends_in(
         lambda: apply(KernelSine(), X, runtimes=runtimes),
         InvalidConfig,
@@ -281,12 +363,24 @@ def test_a_kernel_declines_in_words(why):
 
 @pytest.mark.clause("X6.3")
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("returned", [lambda meta: meta, lambda meta: (meta.dtype, meta.shape), lambda meta: ("float64", meta.shape)])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda meta: meta,
+        lambda meta: (meta.dtype, meta.shape),
+        lambda meta: ("float64", meta.shape),
+    ],
+)
 def test_a_bare_meta_is_named(count, returned):
-    infer = lambda op, inputs: returned(inputs[0])  # noqa: E731
-    op = type("Bare", (ExtensionOp,), {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer})
+    infer = lambda op, inputs: returned(inputs[0])
+    op = type(
+        "Bare",
+        (ExtensionOp,),
+        {"family_id": "test-package.bare.v1", "output_count": count, "infer_output_meta": infer},
+    )
     ends_in(
         lambda: apply(op(), X),
         InvalidConfig,
-        r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output that is not in a list",
+        r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output "
+        r"that is not in a list",
     )

@@ -8,7 +8,14 @@ import pytest
 import tenferro_jax as tj
 from tenferro_jax import Engine, host_errors, routes, trace
 from tenferro_jax.errors import BackendFailure, ExtensionLoweringError, InvalidConfig, Unsupported
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+)
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
@@ -35,7 +42,9 @@ def _kernel(op, x):
 
 
 LESS = "test-package.telling_less.v1"
-KERNEL = ExtensionRuntimeSet(Kernel(Telling.family_id, "cpu", _kernel), Kernel(LESS, "cpu", _kernel))
+KERNEL = ExtensionRuntimeSet(
+    Kernel(Telling.family_id, "cpu", _kernel), Kernel(LESS, "cpu", _kernel)
+)
 NUMBER = {RouteKind.KERNEL: 1.0, RouteKind.LOWERING: 2.0, RouteKind.HOST: 3.0}
 
 
@@ -43,9 +52,14 @@ NUMBER = {RouteKind.KERNEL: 1.0, RouteKind.LOWERING: 2.0, RouteKind.HOST: 3.0}
 def test_calls_are_merged_repeated_and_dropped():
     ran = []
 
-    Counting = made("Counting", HostCumulate, family_id="test-package.counting.v1", eager_execute=lambda self, x: ran.append(1) or (x,))
+    Counting = made(
+        "Counting",
+        HostCumulate,
+        family_id="test-package.counting.v1",
+        eager_execute=lambda self, x: ran.append(1) or (x,),
+    )
 
-    call = lambda x: apply(Counting(), x)[0]  # noqa: E731
+    call = lambda x: apply(Counting(), x)[0]
     for f, times in ((lambda x: call(x) + call(x), 1), (lambda x: (call(x), x)[1] + 1.0, 0)):
         ran.clear()
         jax.block_until_ready(Engine().eval(trace(f, X), X))
@@ -68,9 +82,17 @@ def test_calls_are_merged_repeated_and_dropped():
     ],
 )
 def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
-    op = type("Less", (Telling,), {"family_id": LESS} | {name: getattr(ExtensionOp, name) for name in left_out})()
-    call = lambda x: apply(op, x, runtimes=runtimes)[0]  # noqa: E731
-    for _, run in (*ways(call, X), ("vmap", lambda: jax.vmap(call)(X)), ("scan", lambda: jax.lax.scan(lambda c, x: (c, call(x)), 0, X)[1])):
+    op = type(
+        "Less",
+        (Telling,),
+        {"family_id": LESS} | {name: getattr(ExtensionOp, name) for name in left_out},
+    )()
+    call = lambda x: apply(op, x, runtimes=runtimes)[0]
+    for _, run in (
+        *ways(call, X),
+        ("vmap", lambda: jax.vmap(call)(X)),
+        ("scan", lambda: jax.lax.scan(lambda c, x: (c, call(x)), 0, X)[1]),
+    ):
         if kind is None:
             ends_in(run, Unsupported, r"test-package\.telling_less\.v1")
         else:
@@ -80,15 +102,22 @@ def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
 
 @pytest.mark.clause("X8.2")
 def test_routes_are_told_without_running():
-    Never = made("Never", HostCumulate, family_id="test-package.never.v1", eager_execute=lambda self, x: throw(AssertionError("it ran")))
+    Never = made(
+        "Never",
+        HostCumulate,
+        family_id="test-package.never.v1",
+        eager_execute=lambda self, x: throw(AssertionError("it ran")),
+    )
 
-    f = lambda x: apply(Telling(), apply(Never(), x)[0])[0]  # noqa: E731
+    f = lambda x: apply(Telling(), apply(Never(), x)[0])[0]
     told = [
         "test-package.never.v1 on cpu: host (eager_execute on the host)",
         "test-package.telling.v1 on cpu: lowering (standard ops, compiled by XLA)",
     ]
     assert [str(r) for r in routes(f, X)] == told
-    assert [line.strip() for line in Engine().compile(trace(f, X)).explain().splitlines()[-2:]] == told
+    assert [
+        line.strip() for line in Engine().compile(trace(f, X)).explain().splitlines()[-2:]
+    ] == told
 
 
 @pytest.mark.clause("X8.3")
@@ -113,16 +142,21 @@ def test_routes_can_be_selected(kind):
 
     all_of_them = ExtensionRuntimeSet(Kernel(Noting.family_id, "cpu", kernel))
     runtimes = all_of_them.only(kind)
-    call = lambda x: apply(Noting(), x, runtimes=runtimes)[0]  # noqa: E731
+    call = lambda x: apply(Noting(), x, runtimes=runtimes)[0]
     graph = trace(lambda x: apply(Noting(), x, runtimes=all_of_them)[0], X)
     runs = [run for _, run in ways(call, X)]
-    runs += [lambda: graph.with_runtimes(runtimes).to_jax()(X), lambda: Engine(runtimes=runtimes).eval(graph, X)]
+    runs += [
+        lambda: graph.with_runtimes(runtimes).to_jax()(X),
+        lambda: Engine(runtimes=runtimes).eval(graph, X),
+    ]
     for run in runs:
         np.testing.assert_array_equal(run(), X + NUMBER[kind])
     assert set(called) == {kind}
     assert [r.kind for r in routes(call, X)] == [kind]
     ends_in(
-        lambda: apply(Bilinear(), X, X.T, runtimes=NO_RUNTIMES.only(RouteKind.KERNEL, RouteKind.HOST)),
+        lambda: apply(
+            Bilinear(), X, X.T, runtimes=NO_RUNTIMES.only(RouteKind.KERNEL, RouteKind.HOST)
+        ),
         Unsupported,
         r"test-package\.bilinear\.v1",
     )
@@ -130,10 +164,12 @@ def test_routes_can_be_selected(kind):
 
 @pytest.mark.clause("X8.4")
 def test_a_kernel_is_not_for_an_export():
-    call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]  # noqa: E731
+    call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]
     np.testing.assert_array_equal(tj.export(call, X, platforms=("cpu",)).call(X), X + 2.0)
     ends_in(
-        lambda: tj.export(lambda x: apply(Telling(), x, runtimes=KERNEL.only(RouteKind.KERNEL))[0], X),
+        lambda: tj.export(
+            lambda x: apply(Telling(), x, runtimes=KERNEL.only(RouteKind.KERNEL))[0], X
+        ),
         Unsupported,
         r"test-package\.telling\.v1.*in an export",
     )
@@ -148,7 +184,11 @@ def test_a_lowering_that_emits_an_extension_is_refused():
         lower_to_standard_ops=lambda self, x: apply(ScaledSquare(), x),
     )
 
-    ends_in((run for _, run in runners(Nested(), X)), InvalidConfig, rf"{Nested.family_id}.*test-package\.scaled_square\.v1")
+    ends_in(
+        (run for _, run in runners(Nested(), X)),
+        InvalidConfig,
+        rf"{Nested.family_id}.*test-package\.scaled_square\.v1",
+    )
 
 
 @pytest.mark.clause("X8.6")
@@ -165,7 +205,9 @@ def test_a_lowering_may_decline_and_the_host_form_runs():
         for name, run in runners(Either(), x):
             got = jax.tree.leaves(run())[-1]
             want = np.cumsum(x, -1)
-            np.testing.assert_array_equal(got, want if name not in ("vmap", "scan") else np.stack([want, want]))
+            np.testing.assert_array_equal(
+                got, want if name not in ("vmap", "scan") else np.stack([want, want])
+            )
 
 
 @pytest.mark.clause("X8.7")
@@ -200,21 +242,36 @@ def test_any_error_of_the_author_becomes_a_backend_failure():
         "Refusing",
         HostCumulate,
         family_id="test-package.refusing.v1",
-        eager_execute=lambda self, x: throw(ExtensionLoweringError("a class of the library, raised in the wrong place")),
+        eager_execute=lambda self, x: throw(
+            ExtensionLoweringError("a class of the library, raised in the wrong place")
+        ),
     )
 
-    error = ends_in(lambda: apply(Refusing(), X), BackendFailure, r"test-package\.refusing\.v1.*in the wrong place")
+    error = ends_in(
+        lambda: apply(Refusing(), X),
+        BackendFailure,
+        r"test-package\.refusing\.v1.*in the wrong place",
+    )
     assert isinstance(error.value.__cause__, ExtensionLoweringError)
 
 
 @pytest.mark.clause("X8.9")
 def test_a_host_op_is_a_step_in_an_engine_and_a_callback_in_a_jit():
-    call = lambda x: apply(HostCumulate(), x)[0] + 1.0  # noqa: E731
-    assert "host     1 in, 1 out: test-package.host_cumulate.v1" in Engine().compile(trace(call, X)).explain()
-    assert 'custom_call_target="xla_ffi_python_cpu_callback"' in jax.jit(call).lower(X).compile().as_text()
+    call = lambda x: apply(HostCumulate(), x)[0] + 1.0
+    assert (
+        "host     1 in, 1 out: test-package.host_cumulate.v1"
+        in Engine().compile(trace(call, X)).explain()
+    )
+    assert (
+        'custom_call_target="xla_ffi_python_cpu_callback"'
+        in jax.jit(call).lower(X).compile().as_text()
+    )
     for name, run in runners(HostCumulate(), X):
         got = jax.tree.leaves(run())[-1]
-        np.testing.assert_array_equal(got, np.cumsum(X, -1) if name not in ("vmap", "scan") else np.stack([np.cumsum(X, -1)] * 2))
+        np.testing.assert_array_equal(
+            got,
+            np.cumsum(X, -1) if name not in ("vmap", "scan") else np.stack([np.cumsum(X, -1)] * 2),
+        )
 
 
 @pytest.mark.clause("X8.12")
@@ -223,25 +280,34 @@ def test_no_pass_looks_inside_an_extension():
 
     # 0 x + 0: what a pass could fold.
     Opaque = made(
-        "Opaque", Telling, family_id="test-package.opaque.v1", lower_to_standard_ops=lambda self, x: lowered.append(1) or (0.0 * x + 0.0,)
+        "Opaque",
+        Telling,
+        family_id="test-package.opaque.v1",
+        lower_to_standard_ops=lambda self, x: lowered.append(1) or (0.0 * x + 0.0,),
     )
 
     graph = trace(lambda x: apply(Opaque(), apply(Opaque(), x)[0])[0] * 1.0, X)
     assert graph == trace(graph.to_jax(), X)
     assert not lowered  # recorded, printed, compared and traced again without a look inside
     program = Engine().compile(graph)
-    assert [i.op for i in program.instructions if isinstance(i.op, Extension)] == [Extension.of(Opaque())] * 2
+    assert [i.op for i in program.instructions if isinstance(i.op, Extension)] == [
+        Extension.of(Opaque())
+    ] * 2
     assert lowered
     np.testing.assert_array_equal(program(X), 0.0 * X)
 
 
 @pytest.mark.clause("X8.13", "X5.8")
 def test_kernels_travel_with_the_call_and_key_what_runs():
-    with_kernel, without = (lambda x, r=r: apply(Telling(), x, runtimes=r)[0] for r in (KERNEL, NO_RUNTIMES))
+    with_kernel, without = (
+        lambda x, r=r: apply(Telling(), x, runtimes=r)[0] for r in (KERNEL, NO_RUNTIMES)
+    )
     for _ in range(2):
         np.testing.assert_array_equal(with_kernel(X), X + 1.0)
         np.testing.assert_array_equal(without(X), X + 2.0)
-        np.testing.assert_array_equal(jax.jit(lambda x: with_kernel(x) * without(x))(X), (X + 1.0) * (X + 2.0))
+        np.testing.assert_array_equal(
+            jax.jit(lambda x: with_kernel(x) * without(x))(X), (X + 1.0) * (X + 2.0)
+        )
     assert trace(with_kernel, X) != trace(without, X)
     assert trace(with_kernel, X) == trace(with_kernel, X)
     engine = Engine()
@@ -281,8 +347,16 @@ def test_what_disagrees_with_infer_output_meta_is_caught(kind, how):
     text = rf"test-package\.wrong\.v1.*{GIVEN[how]}"
     for name, run in runners(op, X, runtimes=runtimes):
         compiled_host = kind is RouteKind.HOST and name in ("jit", "scan", "cond")
-        ends_in(lambda: jax.block_until_ready(run()), jax.errors.JaxRuntimeError if compiled_host else InvalidConfig, text)
-    ends_in(lambda: Engine().eval(trace(lambda x: apply(op, x, runtimes=runtimes)[0], X), X), InvalidConfig, text)
+        ends_in(
+            lambda: jax.block_until_ready(run()),
+            jax.errors.JaxRuntimeError if compiled_host else InvalidConfig,
+            text,
+        )
+    ends_in(
+        lambda: Engine().eval(trace(lambda x: apply(op, x, runtimes=runtimes)[0], X), X),
+        InvalidConfig,
+        text,
+    )
 
 
 @pytest.mark.clause("X6.4")
@@ -294,16 +368,24 @@ def test_numbers_where_arrays_are_needed():
         lower_to_standard_ops=lambda self, x: (0.0,),
     )
 
-    Rule = made("Rule", ExtensionAdRule, family_id=ScaledSquare.family_id, linearize=lambda self, op, primals, outputs, tangents: (0.0,))
+    Rule = made(
+        "Rule",
+        ExtensionAdRule,
+        family_id=ScaledSquare.family_id,
+        linearize=lambda self, op, primals, outputs, tangents: (0.0,),
+    )
 
     each_ends_in(
         (
             lambda: apply(Number(), X),
             InvalidConfig,
-            r"lower_to_standard_ops of extension test-package\.number\.v1, entry 0: given 0\.0; needed an array",
+            r"lower_to_standard_ops of extension test-package\.number\.v1, entry 0: given 0\.0; "
+            r"needed an array",
         ),
         (
-            lambda: jax.grad(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum())(X),
+            lambda: jax.grad(
+                lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
+            )(X),
             InvalidConfig,
             r"linearize of extension test-package\.scaled_square\.v1, entry 0: given 0\.0",
         ),
@@ -325,10 +407,17 @@ def test_numbers_where_arrays_are_needed():
     ],
 )
 def test_an_own_batched_form_is_checked(form, needed):
-    Formed = made("Formed", Bilinear, family_id="test-package.formed.v1", batched=lambda self, in_axes: form(self))
+    Formed = made(
+        "Formed",
+        Bilinear,
+        family_id="test-package.formed.v1",
+        batched=lambda self, in_axes: form(self),
+    )
 
     ends_in(
-        lambda: jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))(np.ones((2, 3, 3)), np.ones((3, 3))),
+        lambda: jax.vmap(lambda x, w: apply(Formed(), x, w), in_axes=(0, None))(
+            np.ones((2, 3, 3)), np.ones((3, 3))
+        ),
         InvalidConfig,
         rf"(?s)batched\(\) of extension test-package\.formed\.v1: .*needed .*{needed}",
     )

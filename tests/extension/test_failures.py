@@ -1,4 +1,6 @@
-"""Section 12 of the contract: each failure has its class and names the family, eagerly, in a user's jit and in an Engine."""
+"""Section 12 of the contract: each failure has its class and names the family, eagerly, in a user's
+jit and in an Engine.
+"""
 
 import jax
 import numpy as np
@@ -6,8 +8,21 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, compile_std_to_exec, host_errors, routes, trace
-from tenferro_jax.errors import BackendFailure, ExtensionLoweringError, InvalidConfig, MalformedFamilyId, Unsupported
-from tenferro_jax.extension import ExtensionAdRule, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, register_extension
+from tenferro_jax.errors import (
+    BackendFailure,
+    ExtensionLoweringError,
+    InvalidConfig,
+    MalformedFamilyId,
+    Unsupported,
+)
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+    register_extension,
+)
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
@@ -24,7 +39,9 @@ Same = made("Same", infer_output_meta=lambda self, inputs: [inputs[0]])
 
 
 def require_failure(call, family_id, kind, *parts, in_jit=None):
-    """The call fails each way with exactly this class, and says all parts; `in_jit` where a compiled program cannot keep the class."""
+    """The call fails each way with exactly this class, and says all parts; `in_jit` where a
+    compiled program cannot keep the class.
+    """
     for name, run in ways(call, X):
         error = ends_in(run, (kind, in_jit or kind))
         assert type(error.value) is (in_jit if in_jit and name == "jit" else kind), name
@@ -46,13 +63,20 @@ CALLS: list = []
 
 @pytest.mark.clause("X8.8", "X12.1", "X12.14")
 def test_eager_execute_raises():
-    call = lambda x: apply(Failing(), x)[0]  # noqa: E731
-    for name, error in require_failure(call, Failing.family_id, BackendFailure, "LookupError", "no such table", in_jit=JIT):
+    call = lambda x: apply(Failing(), x)[0]
+    for name, error in require_failure(
+        call, Failing.family_id, BackendFailure, "LookupError", "no such table", in_jit=JIT
+    ):
         assert name == "jit" or type(error.__cause__) is LookupError
         assert name == "jit" or len(CALLS) == 1  # not tried again
         CALLS.clear()
     for run in (jax.jit(call), jax.vmap(jax.jit(call)), jax.jit(lambda x: jax.lax.map(call, x))):
-        with pytest.raises(BackendFailure, match=r"test-package\.failing\.v1.*no such table") as error, host_errors():
+        with (
+            pytest.raises(
+                BackendFailure, match=r"test-package\.failing\.v1.*no such table"
+            ) as error,
+            host_errors(),
+        ):
             jax.block_until_ready(run(X))
         assert type(error.value.__cause__) is JIT
 
@@ -68,10 +92,15 @@ def test_a_missing_capability_does_not_fall_back():
     )
 
     def kernel(op, x):
-        raise BackendFailure(where=f"kernel of {op.family_id}", given="a cpu without AMX", needed="AMX", fix="Leave the kernel out.")
+        raise BackendFailure(
+            where=f"kernel of {op.family_id}",
+            given="a cpu without AMX",
+            needed="AMX",
+            fix="Leave the kernel out.",
+        )
 
     runtimes = ExtensionRuntimeSet(Kernel(Particular.family_id, "cpu", kernel))
-    call = lambda x: apply(Particular(), x, runtimes=runtimes)[0]  # noqa: E731
+    call = lambda x: apply(Particular(), x, runtimes=runtimes)[0]
     assert len(list(require_failure(call, Particular.family_id, BackendFailure, "AMX"))) == 3
 
     OnHost = made(
@@ -79,11 +108,26 @@ def test_a_missing_capability_does_not_fall_back():
         Same,
         family_id="test-package.on_host.v1",
         eager_execute=lambda self, x: throw(
-            BackendFailure(where=self.family_id, given="no cuTENSOR", needed="cuTENSOR", fix="Install it.")
+            BackendFailure(
+                where=self.family_id, given="no cuTENSOR", needed="cuTENSOR", fix="Install it."
+            )
         ),
     )
 
-    assert len(list(require_failure(lambda x: apply(OnHost(), x)[0], OnHost.family_id, BackendFailure, "cuTENSOR", in_jit=JIT))) == 3
+    assert (
+        len(
+            list(
+                require_failure(
+                    lambda x: apply(OnHost(), x)[0],
+                    OnHost.family_id,
+                    BackendFailure,
+                    "cuTENSOR",
+                    in_jit=JIT,
+                )
+            )
+        )
+        == 3
+    )
     error = ends_in(lambda: apply(OnHost(), X), BackendFailure)
     assert (error.value.needed, error.value.fix) == ("cuTENSOR", "Install it.")
 
@@ -91,23 +135,49 @@ def test_a_missing_capability_does_not_fall_back():
         "Unnamed",
         Same,
         family_id="test-package.unnamed_failure.v1",
-        eager_execute=lambda self, x: throw(BackendFailure(where="the table", given="none", needed="a table", fix="Make it.")),
+        eager_execute=lambda self, x: throw(
+            BackendFailure(where="the table", given="none", needed="a table", fix="Make it.")
+        ),
     )
 
-    for name, error in require_failure(lambda x: apply(Unnamed(), x)[0], Unnamed.family_id, BackendFailure, "a table", in_jit=JIT):
-        assert name == "jit" or (error.needed, error.fix, error.__cause__.where) == ("a table", "Make it.", "the table")
+    for name, error in require_failure(
+        lambda x: apply(Unnamed(), x)[0], Unnamed.family_id, BackendFailure, "a table", in_jit=JIT
+    ):
+        assert name == "jit" or (error.needed, error.fix, error.__cause__.where) == (
+            "a table",
+            "Make it.",
+            "the table",
+        )
 
 
 Nothing = made("Nothing", Same, family_id="test-package.nothing.v1")
 
 
-Declining = made("Declining", Same, family_id="test-package.declining.v1", lower_to_standard_ops=lambda self, x: None)
+Declining = made(
+    "Declining",
+    Same,
+    family_id="test-package.declining.v1",
+    lower_to_standard_ops=lambda self, x: None,
+)
 
 
 @pytest.mark.clause("X12.3", "X12.12")
 @pytest.mark.parametrize("op", [Nothing(), Declining()], ids=lambda op: type(op).__name__)
 def test_no_route_when_called(op):
-    assert len(list(require_failure(lambda x: apply(op, x)[0], op.family_id, Unsupported, "platform cpu", "lower_to_standard_ops"))) == 3
+    assert (
+        len(
+            list(
+                require_failure(
+                    lambda x: apply(op, x)[0],
+                    op.family_id,
+                    Unsupported,
+                    "platform cpu",
+                    "lower_to_standard_ops",
+                )
+            )
+        )
+        == 3
+    )
     ends_in(
         (
             lambda: transform(lambda x: apply(op, x)[0])(X)
@@ -120,14 +190,27 @@ def test_no_route_when_called(op):
 
 @pytest.mark.clause("X12.3", "X12.12")
 def test_no_route_says_what_is_there_already():
-    elsewhere = ExtensionRuntimeSet(*(Kernel(op.family_id, "cuda", lambda op, x: (x,)) for op in (Nothing(), Declining())))
+    elsewhere = ExtensionRuntimeSet(
+        *(Kernel(op.family_id, "cuda", lambda op, x: (x,)) for op in (Nothing(), Declining()))
+    )
     for op, runtimes, given, fix in (
-        (Nothing(), NO_RUNTIMES, "platform cpu", "Override lower_to_standard_ops, or override eager_execute."),
-        (Nothing(), elsewhere, "platform cpu; its kernels are for cuda", "Override lower_to_standard_ops, or override eager_execute."),
+        (
+            Nothing(),
+            NO_RUNTIMES,
+            "platform cpu",
+            "Override lower_to_standard_ops, or override eager_execute.",
+        ),
+        (
+            Nothing(),
+            elsewhere,
+            "platform cpu; its kernels are for cuda",
+            "Override lower_to_standard_ops, or override eager_execute.",
+        ),
         (
             Declining(),
             elsewhere,
-            "platform cpu; its lower_to_standard_ops returned None for these inputs; its kernels are for cuda",
+            "platform cpu; its lower_to_standard_ops returned None for these inputs; its kernels "
+            "are for cuda",
             "Lower these inputs too, or override eager_execute.",
         ),
     ):
@@ -148,7 +231,7 @@ def test_no_route_when_compiled(op):
             ran.append(1)
             return super().eager_execute(x)
 
-    f = lambda x: apply(op, apply(Before(), x)[0])[0]  # noqa: E731
+    f = lambda x: apply(op, apply(Before(), x)[0])[0]
     graph = trace(f, X)
     alone = trace(lambda x: apply(op, x)[0], X)
     for run in (
@@ -167,31 +250,52 @@ def test_no_route_when_compiled(op):
 @pytest.mark.clause("X12.7")
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_another_number_of_inputs(count):
-    call = lambda x: apply(Bilinear(), *[x] * count)[0]  # noqa: E731
+    call = lambda x: apply(Bilinear(), *[x] * count)[0]
     text = f"expected 2 inputs, got {count}"
-    assert len(list(require_failure(call, "family_id=test-package.bilinear.v1", InvalidConfig, text))) == 3
+    assert (
+        len(list(require_failure(call, "family_id=test-package.bilinear.v1", InvalidConfig, text)))
+        == 3
+    )
 
 
 @pytest.mark.clause("X8.7", "X12.9")
 def test_eager_execute_returns_a_tensor_on_a_device():
     OnDevice = made(
-        "OnDevice", Same, family_id="test-package.on_device.v1", eager_execute=lambda self, x: (jax.device_put(x, jax.devices()[1]),)
+        "OnDevice",
+        Same,
+        family_id="test-package.on_device.v1",
+        eager_execute=lambda self, x: (jax.device_put(x, jax.devices()[1]),),
     )
 
-    call = lambda x: apply(OnDevice(), x)[0]  # noqa: E731
-    assert len(list(require_failure(call, OnDevice.family_id, BackendFailure, "NumPy", in_jit=JIT))) == 3
+    call = lambda x: apply(OnDevice(), x)[0]
+    assert (
+        len(list(require_failure(call, OnDevice.family_id, BackendFailure, "NumPy", in_jit=JIT)))
+        == 3
+    )
 
 
 @pytest.mark.clause("X8.7", "X12.9")
 @pytest.mark.parametrize(
     ("returned", "kind", "given"),
     [
-        (lambda x: np.ma.masked_array(x, x > 1), BackendFailure, "output 0: given a masked array float64[2,3]; needed a plain NumPy array"),
-        (lambda x: x.astype(">f8"), InvalidConfig, "output 0: given float64[2,3] of the dtype '>f8', in the other byte order"),
+        (
+            lambda x: np.ma.masked_array(x, x > 1),
+            BackendFailure,
+            "output 0: given a masked array float64[2,3]; needed a plain NumPy array",
+        ),
+        (
+            lambda x: x.astype(">f8"),
+            InvalidConfig,
+            "output 0: given float64[2,3] of the dtype '>f8', in the other byte order",
+        ),
     ],
 )
 def test_eager_execute_returns_what_would_be_changed(returned, kind, given):
-    op = type("Odd", (Same,), {"family_id": "test-package.odd_host.v1", "eager_execute": lambda op, x: (returned(x),)})()
+    op = type(
+        "Odd",
+        (Same,),
+        {"family_id": "test-package.odd_host.v1", "eager_execute": lambda op, x: (returned(x),)},
+    )()
     error = ends_in(lambda: apply(op, X), kind)
     assert f"eager_execute of extension {op.family_id}, {given}" in str(error.value)
 
@@ -214,7 +318,9 @@ def test_a_class_that_states_no_family_id_is_named():
 @pytest.mark.parametrize("family_id", ["nonsense", "a.b", "a b.c.v1", "a.b.vv", 7, None], ids=str)
 def test_a_malformed_family_id(family_id):
     op = type("Odd", (Same,), {"family_id": family_id, "lower_to_standard_ops": lambda op, x: (x,)})
-    for _, error in require_failure(lambda x: apply(op(), x)[0], repr(family_id), MalformedFamilyId, "<package>.<op>.v<major>"):
+    for _, error in require_failure(
+        lambda x: apply(op(), x)[0], repr(family_id), MalformedFamilyId, "<package>.<op>.v<major>"
+    ):
         assert error.family_id == family_id
     ends_in(lambda: register_extension(ExtensionFactory(op)), MalformedFamilyId)
 
@@ -225,13 +331,27 @@ def test_what_cannot_be_lowered():
         "Refusing",
         Same,
         family_id="test-package.refusing.v1",
-        lower_to_standard_ops=lambda self, x: throw(ExtensionLoweringError(f"{self.family_id}: the window must be odd")),
+        lower_to_standard_ops=lambda self, x: throw(
+            ExtensionLoweringError(f"{self.family_id}: the window must be odd")
+        ),
     )
 
-    call = lambda x: apply(Refusing(), x)[0]  # noqa: E731
-    assert len(list(require_failure(call, Refusing.family_id, ExtensionLoweringError, "the window must be odd"))) == 3
+    call = lambda x: apply(Refusing(), x)[0]
+    assert (
+        len(
+            list(
+                require_failure(
+                    call, Refusing.family_id, ExtensionLoweringError, "the window must be odd"
+                )
+            )
+        )
+        == 3
+    )
     ends_in(
-        (lambda: transform(call)(X) for transform in (jax.vmap, jax.checkpoint, lambda f: lambda x: jax.lax.map(f, x))),
+        (
+            lambda: transform(call)(X)
+            for transform in (jax.vmap, jax.checkpoint, lambda f: lambda x: jax.lax.map(f, x))
+        ),
         ExtensionLoweringError,
         "the window must be odd",
     )

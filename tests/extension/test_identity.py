@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig, MalformedFamilyId
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, extension_op
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    apply,
+    extension_op,
+)
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.family import parse_family_id
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -63,16 +69,31 @@ class Holder(ExtensionOp):
 
     def lower_to_standard_ops(self, x):
         if isinstance(self.value, bool | int | float):
-            return [x + jnp.asarray(1.0 if isinstance(self.value, float) else 2.0 if isinstance(self.value, bool) else 3.0, x.dtype)]
+            return [
+                x
+                + jnp.asarray(
+                    1.0
+                    if isinstance(self.value, float)
+                    else 2.0
+                    if isinstance(self.value, bool)
+                    else 3.0,
+                    x.dtype,
+                )
+            ]
         return [x]
 
 
 DISTINCT = [
-    None, False, True, 0, 1, 0.0, -0.0, 1.0, float("nan"), float("inf"), 0j, 1 + 0j, "", "1", b"1", (), (1,), (1.0,), (True,), ((1,),),
-    Color.RED, Color.BLUE, Mode.FAST, Mode.FAST | Mode.SAFE, Mode(0), Loose(0), Loose(8), Loose(16), Loose.ONE | 8,
-    np.dtype("float32"), np.dtype("float64"), np.dtype("bfloat16"), np.dtype("int4"), np.dtype("bool"),
-    (Color.RED, (Mode.SAFE,)), Sized(None, 1), Sized(Color.RED, 1), (Sized(Color.RED, 2),), 10**5000, -(10**5000),
-    np.array(1, "bfloat16"), np.zeros((0, 2)), np.zeros((2, 0)), np.array(1), np.array(1.0), np.array([1]), np.float32(1), np.array([[1]]),
+    None, False, True, 0, 1, 0.0, -0.0, 1.0, float("nan"), float("inf"), 0j, 1 + 0j, "", "1", b"1",
+    (), (1,), (1.0,), (True,), ((1,),),
+    Color.RED, Color.BLUE, Mode.FAST, Mode.FAST | Mode.SAFE, Mode(0), Loose(0), Loose(8), Loose(16),
+    Loose.ONE | 8,
+    np.dtype("float32"), np.dtype("float64"), np.dtype("bfloat16"), np.dtype("int4"),
+    np.dtype("bool"),
+    (Color.RED, (Mode.SAFE,)), Sized(None, 1), Sized(Color.RED, 1), (Sized(Color.RED, 2),),
+    10**5000, -(10**5000),
+    np.array(1, "bfloat16"), np.zeros((0, 2)), np.zeros((2, 0)), np.array(1), np.array(1.0),
+    np.array([1]), np.float32(1), np.array([[1]]),
     jax.export.symbolic_shape("n")[0], ScaledSquare(1.0), ScaledSquare(2.0),
 ]  # fmt: skip
 
@@ -86,22 +107,43 @@ def test_equal_looking_payloads_run_their_own_program():
 
 Everything = made(
     "Everything",
-    fields={"f": float, "c": complex, "b": bytes, "d": np.dtype, "a": np.ndarray, "t": tuple, "e": Color, "n": None, "i": int, "s": str},
+    fields={
+        "f": float,
+        "c": complex,
+        "b": bytes,
+        "d": np.dtype,
+        "a": np.ndarray,
+        "t": tuple,
+        "e": Color,
+        "n": None,
+        "i": int,
+        "s": str,
+    },
     family_id="test-package.everything.v1",
 )
 
 
 @pytest.mark.clause("X5.9")
-@given(st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color))
+@given(
+    st.floats(), st.complex_numbers(), st.binary(), st.integers(), st.text(), st.sampled_from(Color)
+)
 @settings(max_examples=times(20))
 def test_text_round_trip(f, c, b, i, s, e):
-    op = Everything(f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s)
+    op = Everything(
+        f, c, b, np.dtype("int8"), np.array([[1.5, -0.0]]), (f, (b, None)), e, None, i, s
+    )
     assert Extension.of(from_payload_json(payload_json(op), Everything)) == Extension.of(op)
     assert Extension.of(ExtensionFactory(Everything).decode(payload_json(op))) == Extension.of(op)
     ends_in(
         (
             lambda: from_payload_json(wrong, Everything)
-            for wrong in ("[]", "{}", '{"f": 1}', payload_json(op).replace('"enum"', '"emun"'), "nonsense")
+            for wrong in (
+                "[]",
+                "{}",
+                '{"f": 1}',
+                payload_json(op).replace('"enum"', '"emun"'),
+                "nonsense",
+            )
         ),
         InvalidConfig,
         "Everything payload",
@@ -113,7 +155,9 @@ def test_every_payload_is_read_back():
     for value in DISTINCT:
         if not jax.export.is_symbolic_dim(value):
             text = payload_json(Holder(value))
-            assert Extension.of(from_payload_json(text, Holder)) == Extension.of(Holder(value)), text
+            assert Extension.of(from_payload_json(text, Holder)) == Extension.of(Holder(value)), (
+                text
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +214,10 @@ def test_a_class_that_the_annotation_decides_is_not_named_in_text():
 def test_a_computed_field_is_not_taken_from_text():
     text = payload_json(Annotated(part=Sized(None, 21)))
     assert from_payload_json(text, Annotated).part.double == 42
-    for wrong in (text.replace('"double":42', '"double":43'), text.replace('"computed":0', '"computed":1')):
+    for wrong in (
+        text.replace('"double":42', '"double":43'),
+        text.replace('"computed":0', '"computed":1'),
+    ):
         assert wrong != text
         ends_in(lambda: from_payload_json(wrong, Annotated), InvalidConfig, "is computed, and is")
 
@@ -179,7 +226,10 @@ def test_a_computed_field_is_not_taken_from_text():
 def test_symbolic_dimensions_are_read_into_one_scope():
     n, m = jax.export.symbolic_shape("n, m")
     back = from_payload_json(payload_json(Holder((n, n + m))), Holder)
-    assert back.value[1] - back.value[0] == jax.export.symbolic_shape("m", scope=back.value[0].scope)[0]
+    assert (
+        back.value[1] - back.value[0]
+        == jax.export.symbolic_shape("m", scope=back.value[0].scope)[0]
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,11 +256,22 @@ class Rebuilding(ExtensionOp):
 
 @pytest.mark.clause("X5.10")
 def test_a_class_that_the_annotation_does_not_name_is_refused_at_construction():
-    Unnamed = made("Unnamed", fields={"value": object}, family_id="test-package.unnamed.v1", value=None)
+    Unnamed = made(
+        "Unnamed", fields={"value": object}, family_id="test-package.unnamed.v1", value=None
+    )
 
     each_ends_in(
         (
-            (lambda: Unnamed(value) for value in (Color.RED, Sized(None, 1), ScaledSquare(1.0), (1, (Color.RED,)), ExtensionRuleSet())),
+            (
+                lambda: Unnamed(value)
+                for value in (
+                    Color.RED,
+                    Sized(None, 1),
+                    ScaledSquare(1.0),
+                    (1, (Color.RED,)),
+                    ExtensionRuleSet(),
+                )
+            ),
             InvalidConfig,
             r"test-package\.unnamed\.v1\), field value",
         ),
@@ -224,7 +285,13 @@ def test_a_class_that_the_annotation_does_not_name_is_refused_at_construction():
 @pytest.mark.clause("X5.10")
 def test_values_are_of_the_kind_that_the_annotation_names():
     def op_class(hint):
-        return dataclasses.make_dataclass("Op", [("k", hint)], bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True)
+        return dataclasses.make_dataclass(
+            "Op",
+            [("k", hint)],
+            bases=(ExtensionOp,),
+            namespace={"family_id": "a.b.v1"},
+            frozen=True,
+        )
 
     n = jax.export.symbolic_shape("n")[0]
     for hint, taken, refused in (
@@ -243,7 +310,9 @@ def test_values_are_of_the_kind_that_the_annotation_names():
         for value in taken:
             text = payload_json(cls(value))
             assert payload_json(from_payload_json(text, cls)) == text
-        ends_in((lambda: cls(value) for value in refused), InvalidConfig, r"a\.b\.v1\), field k: given")
+        ends_in(
+            (lambda: cls(value) for value in refused), InvalidConfig, r"a\.b\.v1\), field k: given"
+        )
 
 
 class Tagged(np.float64):
@@ -254,16 +323,24 @@ class Tagged(np.float64):
 @pytest.mark.parametrize(
     "value",
     [
-        np.dtype(">i4"), np.dtype([("a", "i4")]), np.dtype("U3"), np.dtype("M8[s]"), np.dtype("m8[s]"), np.dtype("V4"), np.dtype("O"),
-        np.dtype(np.longdouble), np.dtype(np.clongdouble), np.ones(2, ">i4"), np.zeros(2, [("a", "i4")]), np.array(["a"]),
-        np.array([b"a"]), np.array(["2000"], "M8[s]"), np.array([1], "m8[s]"), np.ones(2, np.longdouble), np.longdouble(1),
-        np.str_("a"), np.datetime64("2000"), np.ma.masked_array([1, 2], [True, False]), np.ones(2).view(np.recarray),
+        np.dtype(">i4"), np.dtype([("a", "i4")]), np.dtype("U3"), np.dtype("M8[s]"),
+        np.dtype("m8[s]"), np.dtype("V4"), np.dtype("O"),
+        np.dtype(np.longdouble), np.dtype(np.clongdouble), np.ones(2, ">i4"), np.zeros(2, [("a",
+        "i4")]), np.array(["a"]),
+        np.array([b"a"]), np.array(["2000"], "M8[s]"), np.array([1], "m8[s]"), np.ones(2,
+        np.longdouble), np.longdouble(1),
+        np.str_("a"), np.datetime64("2000"), np.ma.masked_array([1, 2], [True, False]),
+        np.ones(2).view(np.recarray),
         Tagged(1.0), type("Float", (float,), {})(1.0),
     ],
     ids=lambda v: f"{type(v).__name__} {getattr(v, 'dtype', v)}"[:40],
 )  # fmt: skip
 def test_arrays_and_dtypes_that_their_name_does_not_tell_are_refused(value):
-    ends_in((lambda: Holder(held) for held in (value, (value,))), InvalidConfig, r"test-package\.holder\.v1.*field value")
+    ends_in(
+        (lambda: Holder(held) for held in (value, (value,))),
+        InvalidConfig,
+        r"test-package\.holder\.v1.*field value",
+    )
 
 
 @pytest.mark.clause("X5.7")
@@ -272,7 +349,12 @@ def test_arrays_are_copied_and_read_only():
     op = Holder(array)
     array[0] = 9
     assert op.value.tolist() == [1.0, 2.0]
-    for held in (op.value, Holder(jnp.ones(3)).value, Holder((Inner(array),)).value[0].array, Holder(np.asfortranarray(np.eye(3))).value):
+    for held in (
+        op.value,
+        Holder(jnp.ones(3)).value,
+        Holder((Inner(array),)).value[0].array,
+        Holder(np.asfortranarray(np.eye(3))).value,
+    ):
         assert type(held) is np.ndarray
         with pytest.raises(ValueError, match="read-only"):
             held[0] = 5
@@ -293,7 +375,9 @@ def test_an_array_that_a_nested_dataclass_computes_is_read_only():
             object.__setattr__(self, "powers", np.arange(self.n) ** 2)
 
     fields = [("table", Table)]
-    op = dataclasses.make_dataclass("Op", fields, bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True)
+    op = dataclasses.make_dataclass(
+        "Op", fields, bases=(ExtensionOp,), namespace={"family_id": "a.b.v1"}, frozen=True
+    )
     held = op(Table(4))
     assert held.table.powers.tolist() == [0, 1, 4, 9]
     assert not held.table.powers.flags.writeable
@@ -324,9 +408,24 @@ def hash_and_check(self):
 POST_INITS = {
     "its own": lambda f: ((Holder,), {"__post_init__": f}),
     "a mixin's": lambda f: ((type("Mixin", (), {"__post_init__": f}), Holder), {}),
-    "a base's": lambda f: ((type("Between", (Holder,), {"family_id": "test-package.checked_base.v1", "__post_init__": f}),), {}),
+    "a base's": lambda f: (
+        (
+            type(
+                "Between",
+                (Holder,),
+                {"family_id": "test-package.checked_base.v1", "__post_init__": f},
+            ),
+        ),
+        {},
+    ),
     "above another": lambda f: (
-        (type("Above", (Holder,), {"family_id": "test-package.checked_base.v1", "__post_init__": lambda self: None}),),
+        (
+            type(
+                "Above",
+                (Holder,),
+                {"family_id": "test-package.checked_base.v1", "__post_init__": lambda self: None},
+            ),
+        ),
         {"__post_init__": f},
     ),
 }
@@ -338,7 +437,9 @@ POST_INITS = {
 @pytest.mark.parametrize("check", [check_or_not, check_and_super, super_and_check, hash_and_check])
 def test_an_op_is_closed_after_its_post_init_whatever_that_calls(check, where, slots):
     bases, body = POST_INITS[where](check)
-    cls = dataclasses.dataclass(frozen=True, slots=slots)(type("Checked", bases, {"family_id": "test-package.checked.v1", **body}))
+    cls = dataclasses.dataclass(frozen=True, slots=slots)(
+        type("Checked", bases, {"family_id": "test-package.checked.v1", **body})
+    )
     array = np.arange(3.0)
     op = cls(array)
     array[0] = 7
@@ -352,14 +453,24 @@ def test_an_op_is_closed_after_its_post_init_whatever_that_calls(check, where, s
 
 
 @pytest.mark.clause("X5.5")
-@pytest.mark.parametrize("value", [[1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2])], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "value", [[1], {"a": 1}, {1}, object(), len, jnp.sin, (1, [2])], ids=lambda v: type(v).__name__
+)
 def test_values_outside_the_closed_list_are_refused_at_construction(value):
-    ends_in(lambda: Holder(value), InvalidConfig, r"test-package\.holder\.v1.*field value.*needed one of: None, bool")
+    ends_in(
+        lambda: Holder(value),
+        InvalidConfig,
+        r"test-package\.holder\.v1.*field value.*needed one of: None, bool",
+    )
 
 
 @pytest.mark.clause("X5.5")
 def test_tracers_are_refused_as_payload():
-    ends_in(lambda: jax.jit(lambda x: apply(Holder(x), x)[0])(1.0), InvalidConfig, r"Pass tensors as inputs of the op")
+    ends_in(
+        lambda: jax.jit(lambda x: apply(Holder(x), x)[0])(1.0),
+        InvalidConfig,
+        r"Pass tensors as inputs of the op",
+    )
 
 
 @pytest.mark.clause("X4.1")
@@ -372,20 +483,39 @@ def test_hidden_or_mutable_state_is_refused():
 
     each_ends_in(
         (lambda: Extension.of(Plain(3)), InvalidConfig, "state outside the dataclass fields: k"),
-        (lambda: dataclasses.dataclass(type("Mutable", (Holder,), {"__annotations__": {"k": int}, "k": 1})), TypeError, "non-frozen"),
+        (
+            lambda: dataclasses.dataclass(
+                type("Mutable", (Holder,), {"__annotations__": {"k": int}, "k": 1})
+            ),
+            TypeError,
+            "non-frozen",
+        ),
     )
 
     for base in (ExtensionOp, ScaledSquare):
-        slotted = type("Slotted", (base,), {"__slots__": ("hidden",), "family_id": "test-package.slotted.v1"})
-        ends_in(lambda: Extension.of(slotted()), InvalidConfig, "state outside the dataclass fields: hidden")
+        slotted = type(
+            "Slotted", (base,), {"__slots__": ("hidden",), "family_id": "test-package.slotted.v1"}
+        )
+        ends_in(
+            lambda: Extension.of(slotted()),
+            InvalidConfig,
+            "state outside the dataclass fields: hidden",
+        )
 
-    mutable = dataclasses.make_dataclass("Mutable", [("k", int)], bases=(ExtensionOp,), namespace={"family_id": "test-package.mutable.v1"})
+    mutable = dataclasses.make_dataclass(
+        "Mutable",
+        [("k", int)],
+        bases=(ExtensionOp,),
+        namespace={"family_id": "test-package.mutable.v1"},
+    )
     ends_in(lambda: mutable(1), InvalidConfig, "frozen=True")
 
 
 @pytest.mark.clause("X4.1")
 def test_a_class_without_state_needs_no_decorator():
-    Plain = made("Plain", family_id="test-package.plain.v1", lower_to_standard_ops=lambda self, x: [x])
+    Plain = made(
+        "Plain", family_id="test-package.plain.v1", lower_to_standard_ops=lambda self, x: [x]
+    )
 
     op = Plain()
     assert Extension.of(op) == Extension.of(Plain())
@@ -405,10 +535,23 @@ def test_nan_is_told_apart_by_its_bits():
             text = payload_json(Holder(value))
             assert typed_key(from_payload_json(text, Holder).value) == typed_key(value), text
     texts = [payload_json(nan) for nan in nans]
-    assert texts == ['{"float":"nan"}', *(f'{{"float":"nan(0x{bits:016x})"}}' for bits in patterns[1:])]
-    bits = ("0x7ff8000000000000", "0x3ff0000000000000", "0xFFF8000000000000", "0xfff8", "", "fff8000000000000")
+    assert texts == [
+        '{"float":"nan"}',
+        *(f'{{"float":"nan(0x{bits:016x})"}}' for bits in patterns[1:]),
+    ]
+    bits = (
+        "0x7ff8000000000000",
+        "0x3ff0000000000000",
+        "0xFFF8000000000000",
+        "0xfff8",
+        "",
+        "fff8000000000000",
+    )
     ends_in(
-        (lambda: from_payload_json(f'{{"value":{{"float":"{wrong}"}}}}', Holder) for wrong in ("-nan", *(f"nan({text})" for text in bits))),
+        (
+            lambda: from_payload_json(f'{{"value":{{"float":"{wrong}"}}}}', Holder)
+            for wrong in ("-nan", *(f"nan({text})" for text in bits))
+        ),
         InvalidConfig,
         "Holder payload",
     )
@@ -417,7 +560,11 @@ def test_nan_is_told_apart_by_its_bits():
 @pytest.mark.clause("X5.8")
 def test_two_classes_of_one_family_and_payload_are_different():
     def make(factor):
-        Same = made("Same", family_id="test-package.same.v1", lower_to_standard_ops=lambda self, x: [x * factor])
+        Same = made(
+            "Same",
+            family_id="test-package.same.v1",
+            lower_to_standard_ops=lambda self, x: [x * factor],
+        )
 
         return Same()
 
@@ -482,7 +629,10 @@ def test_rules_do_not_key_the_executable():
     )
 
     Rule = made(
-        "Rule", ExtensionAdRule, family_id="test-package.counted.v1", linearize=lambda self, op, primals, outputs, tangents: tangents
+        "Rule",
+        ExtensionAdRule,
+        family_id="test-package.counted.v1",
+        linearize=lambda self, op, primals, outputs, tangents: tangents,
     )
 
     for _ in range(5):
@@ -510,7 +660,10 @@ def test_an_equal_extension_on_the_same_inputs_is_one_node():
     x, y = (builder.input(TensorMeta(np.dtype("float64"), (3,))) for _ in range(2))
     first = [builder.add(Holder(v), x)[0] for v in DISTINCT]
     for _ in range(20):
-        again = [builder.add(Holder(np.copy(v) if isinstance(v, np.ndarray) else v), x)[0] for v in DISTINCT]
+        again = [
+            builder.add(Holder(np.copy(v) if isinstance(v, np.ndarray) else v), x)[0]
+            for v in DISTINCT
+        ]
         assert [a.index for a in again] == [f.index for f in first]
     other = [builder.add(Holder(v), y)[0] for v in DISTINCT]
     graph = builder.build([*first, *other])
@@ -559,28 +712,51 @@ def test_the_decorator_refuses_other_classes():
     declare = extension_op(package="test-package", name="declared", version=1)
     each_ends_in(
         (
-            (lambda: declare(cls) for cls in (int, Holder(1), type("Other", (ExtensionOp,), {"family_id": "test-package.other.v1"}))),
+            (
+                lambda: declare(cls)
+                for cls in (
+                    int,
+                    Holder(1),
+                    type("Other", (ExtensionOp,), {"family_id": "test-package.other.v1"}),
+                )
+            ),
             InvalidConfig,
             r"extension_op, test-package\.declared\.v1",
         ),
         (
-            lambda: declare(dataclasses.dataclass(type("Mutable", (ExtensionOp,), {"__annotations__": {"k": int}}))),
+            lambda: declare(
+                dataclasses.dataclass(
+                    type("Mutable", (ExtensionOp,), {"__annotations__": {"k": int}})
+                )
+            ),
             InvalidConfig,
             "not frozen",
         ),
     )
-    frozen = dataclasses.dataclass(frozen=True)(type("Frozen", (ExtensionOp,), {"__annotations__": {"k": int}}))
+    frozen = dataclasses.dataclass(frozen=True)(
+        type("Frozen", (ExtensionOp,), {"__annotations__": {"k": int}})
+    )
     assert declare(frozen) is frozen
     assert frozen(1).family_id == "test-package.declared.v1"
 
 
 @pytest.mark.clause("X5.3")
 def test_a_family_id_that_depends_on_the_payload_is_refused():
-    Computed = made("Computed", Holder, family_id=property(lambda op: f"test-package.computed_{op.value}.v1"))
+    Computed = made(
+        "Computed", Holder, family_id=property(lambda op: f"test-package.computed_{op.value}.v1")
+    )
 
-    Field = made("Field", fields={"family_id": str}, family_id="test-package.field.v1", lower_to_standard_ops=lambda self, x: [x])
+    Field = made(
+        "Field",
+        fields={"family_id": str},
+        family_id="test-package.field.v1",
+        lower_to_standard_ops=lambda self, x: [x],
+    )
 
-    ends_in((lambda: apply(op, 1.0) for op in (Computed(1), Field("test-package.other.v1"))), MalformedFamilyId)
+    ends_in(
+        (lambda: apply(op, 1.0) for op in (Computed(1), Field("test-package.other.v1"))),
+        MalformedFamilyId,
+    )
     assert len({Holder(v).family_id for v in DISTINCT}) == 1
 
 
@@ -588,19 +764,29 @@ def test_a_family_id_that_depends_on_the_payload_is_refused():
 def test_families_and_batch_levels_tell_carriers_apart():
     other = type("Other", (Holder,), {"family_id": "test-package.other.v1"})
     assert Extension.of(Holder(1)) != Extension.of(other(1))
-    mapped = [trace(jax.vmap(lambda x: apply(Holder(1), x)[0], axis), np.ones((2, 2))).nodes[0].op for axis in (0, 1, 0)]
+    mapped = [
+        trace(jax.vmap(lambda x: apply(Holder(1), x)[0], axis), np.ones((2, 2))).nodes[0].op
+        for axis in (0, 1, 0)
+    ]
     assert mapped[0] == mapped[2] != mapped[1]
     assert hash(mapped[0]) == hash(mapped[2])
     assert Extension.of(Holder(1)) not in mapped
 
 
 # k x; its parts by methods of its own, as a base for others.
-Times = made("Times", k=1.0, factor=lambda self: self.k, lower_to_standard_ops=lambda self, x: (self.factor() * x,))
+Times = made(
+    "Times",
+    k=1.0,
+    factor=lambda self: self.k,
+    lower_to_standard_ops=lambda self, x: (self.factor() * x,),
+)
 
 
 HAND, DECLARED = "test-package.times.v1", "test-package.times_declared.v1"
 BASES = {
-    HAND: dataclasses.dataclass(frozen=True)(type("ByHand", (Times,), {"family_id": HAND, "__annotations__": {"k": float}})),
+    HAND: dataclasses.dataclass(frozen=True)(
+        type("ByHand", (Times,), {"family_id": HAND, "__annotations__": {"k": float}})
+    ),
     DECLARED: extension_op(package="test-package", name="times_declared", version=1)(
         type("Declared", (Times,), {"__annotations__": {"k": float}})
     ),
@@ -615,7 +801,9 @@ PARTS = {
     "factor": lambda self: -self.k,
     "__post_init__": lambda self: object.__setattr__(self, "k", -self.k),
     "__getattr__": lambda self, name: -1.0,
-    "__getattribute__": lambda self, name: -1.0 if name == "k" else object.__getattribute__(self, name),
+    "__getattribute__": lambda self, name: (
+        -1.0 if name == "k" else object.__getattribute__(self, name)
+    ),
 }
 
 
@@ -625,7 +813,9 @@ PARTS = {
 def test_another_op_under_the_family_of_its_base_is_refused(family_id, part):
     base, body = BASES[family_id], {part: PARTS[part]}
     refused = pytest.raises(
-        InvalidConfig, match=rf"class .*Minus: given family_id {family_id}, .*its base {base.__name__}, with another {part};"
+        InvalidConfig,
+        match=rf"class .*Minus: given family_id {family_id}, .*its base {base.__name__}, with "
+        rf"another {part};",
     )
     with refused:
         type("Minus", (base,), body)
@@ -637,7 +827,9 @@ def test_another_op_under_the_family_of_its_base_is_refused(family_id, part):
         type("Minus", (base,), {"family_id": family_id, **body})
     parts = parse_family_id(family_id)
     with refused:
-        extension_op(package=parts.package, name=parts.op, version=parts.version)(type("Minus", (base,), body))
+        extension_op(package=parts.package, name=parts.op, version=parts.version)(
+            type("Minus", (base,), body)
+        )
 
 
 @pytest.mark.clause("X5.12")
@@ -665,7 +857,12 @@ def test_a_class_below_an_op_may_be_another_family_or_the_same_op(base):
         def example_inputs(self):
             return [(np.ones(3),)]
 
-    for op, value in ((Minus(2.0), -2.0), (Further(2.0, 5), 5.0), (Same(2.0), 2.0), (Same(2.0).doubled(), 4.0)):
+    for op, value in (
+        (Minus(2.0), -2.0),
+        (Further(2.0, 5), 5.0),
+        (Same(2.0), 2.0),
+        (Same(2.0).doubled(), 4.0),
+    ):
         assert apply(op, np.float64(1.0))[0] == value
 
 
@@ -675,7 +872,9 @@ def test_what_is_seen_only_when_the_class_is_complete_is_refused_where_the_op_is
     class More(BASES[HAND]):
         more: int = 0
 
-    kept = extension_op(package="test-package", name="kept", version=1)  # a decorator that waits: the class below may be its own
+    kept = extension_op(
+        package="test-package", name="kept", version=1
+    )  # a decorator that waits: the class below may be its own
     late = type("Late", (BASES[HAND],), {"factor": PARTS["factor"]})
     for op, other in ((More(1.0), "more"), (late(1.0), "factor")):
         ends_in(

@@ -26,7 +26,11 @@ def spec(*shape):
 
 @pytest.mark.clause("X4.5")
 def test_inference_is_derived_from_a_lowering():
-    Flat = made("Flat", family_id="test-package.flat.v1", lower_to_standard_ops=lambda self, x: (x.reshape(-1).astype(jnp.float32),))
+    Flat = made(
+        "Flat",
+        family_id="test-package.flat.v1",
+        lower_to_standard_ops=lambda self, x: (x.reshape(-1).astype(jnp.float32),),
+    )
 
     graph = trace(lambda x: apply(Flat(), x)[0], spec(B, 3))
     assert graph.output_metas == (TensorMeta(np.dtype("float32"), (3 * B,)),)
@@ -66,7 +70,9 @@ def test_dimension_arithmetic_goes_through_and_is_bound():
     assert graph.output_metas == (TensorMeta(F64, (B * C, B + 1)),)
     for b, c in ((1, 1), (2, 3), (4, 2)):
         x, y = np.arange(float(b)), np.arange(float(c)) + 1
-        np.testing.assert_array_equal(Engine().eval(graph, x, y), np.outer(np.outer(x, y), np.ones(b + 1)))
+        np.testing.assert_array_equal(
+            Engine().eval(graph, x, y), np.outer(np.outer(x, y), np.ones(b + 1))
+        )
 
 
 @pytest.mark.clause("X7.2", "X7.6")
@@ -89,13 +95,17 @@ def test_a_symbol_taken_for_a_number_is_told_with_the_authors_error():
 
 @pytest.mark.clause("X7.3")
 def test_sizes_that_do_not_fit():
-    ends_in((run for _, run in runners(Bilinear(), X, X)), ShapeError, r"test-package\.bilinear\.v1.*dimensions 3 and 2")
+    ends_in(
+        (run for _, run in runners(Bilinear(), X, X)),
+        ShapeError,
+        r"test-package\.bilinear\.v1.*dimensions 3 and 2",
+    )
 
 
 @pytest.mark.clause("X7.3")
 def test_require_equal_tells_apart_what_equality_cannot():
     assert (B == C) is False
-    call = lambda x, w: apply(Bilinear(), x, w)[0]  # noqa: E731
+    call = lambda x, w: apply(Bilinear(), x, w)[0]
     assert trace(call, spec(2, B), spec(B, 2)).guards == ()
     assert [str(g) for g in trace(call, spec(2, B), spec(C, 2)).guards] == ["b == c"]
     ends_in(lambda: trace(call, spec(2, B), spec(B + 1, 2)), ShapeError, r"dimensions b and b \+ 1")
@@ -131,7 +141,10 @@ def test_a_guard_is_checked_before_any_step_runs():
     assert engine.eval(graph, np.ones(2), np.ones(2)) == 4.0
     assert ran == [(2,)]
     ends_in(
-        (lambda: run(np.ones(2), np.ones(3)) for run in (graph.to_jax(), lambda *xs: engine.eval(graph, *xs), graph.bound_to)),
+        (
+            lambda: run(np.ones(2), np.ones(3))
+            for run in (graph.to_jax(), lambda *xs: engine.eval(graph, *xs), graph.bound_to)
+        ),
         ShapeError,
         r"test-package\.total\.v1: given 2 for dimension b and 3 for dimension c",
     )
@@ -148,15 +161,27 @@ def test_a_guard_keys_the_cache_of_an_engine():
     engine, x, y = Engine(), np.ones(2), np.ones(3)
     for _ in range(2):  # the second time the engine knows a program for these very arguments
         assert engine.eval(free, x, y) == -1.0
-        ends_in(lambda: engine.eval(guarded, x, y), ShapeError, "given 2 for dimension b and 3 for dimension c")
+        ends_in(
+            lambda: engine.eval(guarded, x, y),
+            ShapeError,
+            "given 2 for dimension b and 3 for dimension c",
+        )
     assert engine.eval(guarded, x, x) == 0.0
 
 
 @pytest.mark.clause("X7.6")
 def test_inference_that_fails_is_wrapped_with_the_family():
-    Broken = made("Broken", family_id="test-package.broken.v1", infer_output_meta=lambda self, inputs: [inputs[7]])
+    Broken = made(
+        "Broken",
+        family_id="test-package.broken.v1",
+        infer_output_meta=lambda self, inputs: [inputs[7]],
+    )
 
-    error = ends_in(lambda: apply(Broken(), X), InvalidConfig, r"infer_output_meta of extension test-package\.broken\.v1.*IndexError")
+    error = ends_in(
+        lambda: apply(Broken(), X),
+        InvalidConfig,
+        r"infer_output_meta of extension test-package\.broken\.v1.*IndexError",
+    )
     assert isinstance(error.value.__cause__, IndexError)
 
     Neither = made("Neither", family_id="test-package.neither.v1")
@@ -166,12 +191,17 @@ def test_inference_that_fails_is_wrapped_with_the_family():
 
 @pytest.mark.clause("X7.6")
 def test_an_exception_in_a_lowering_is_not_blamed_on_inference():
-    Raising = made("Raising", family_id="test-package.raising.v1", lower_to_standard_ops=lambda self, x: throw(KeyError("table")))
+    Raising = made(
+        "Raising",
+        family_id="test-package.raising.v1",
+        lower_to_standard_ops=lambda self, x: throw(KeyError("table")),
+    )
 
     ends_in(
         lambda: apply(Raising(), X),
         InvalidConfig,
-        r"lower_to_standard_ops, from which metas are inferred, of extension test-package\.raising\.v1.*KeyError",
+        r"lower_to_standard_ops, from which metas are inferred, of extension "
+        r"test-package\.raising\.v1.*KeyError",
     )
 
 
@@ -179,7 +209,10 @@ def test_an_exception_in_a_lowering_is_not_blamed_on_inference():
 def test_64_bit_arrays_while_x64_is_off():
     with jax.enable_x64(False):
         ends_in(
-            (lambda: apply(ScaledSquare(), value) for value in (X, np.arange(3), np.float64(1), np.ones(2, complex))),
+            (
+                lambda: apply(ScaledSquare(), value)
+                for value in (X, np.arange(3), np.float64(1), np.ones(2, complex))
+            ),
             DTypeError,
             r"test-package\.scaled_square\.v1, input 0.*enable_x64\(True\).*\.astype\(np\.",
         )
@@ -191,5 +224,8 @@ def test_64_bit_arrays_while_x64_is_off():
 @pytest.mark.clause("X7.7")
 def test_64_bit_jax_arrays_made_before_x64_was_switched_off():
     x = jnp.ones(2)
-    with jax.enable_x64(False), pytest.raises(DTypeError, match=r"test-package\.scaled_square\.v1, input 0"):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(DTypeError, match=r"test-package\.scaled_square\.v1, input 0"),
+    ):
         apply(ScaledSquare(), x)

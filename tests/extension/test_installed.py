@@ -1,4 +1,6 @@
-"""Families of installed packages: found by entry points where the reader trusts the bytes, and not a module imported where it does not."""
+"""Families of installed packages: found by entry points where the reader trusts the bytes, and not
+a module imported where it does not.
+"""
 
 import importlib
 import importlib.metadata
@@ -46,16 +48,25 @@ def _clean_registry(monkeypatch):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts two distributions on the path: one that publishes the family, by the function that is named, and a bystander."""
+    """Puts two distributions on the path: one that publishes the family, by the function that is
+    named, and a bystander.
+    """
     monkeypatch.syspath_prepend(tmp_path)
 
     def put(function="register"):
-        points = {"test-package": f"publisher_of_squares:{function}", "bystander": "bystander_of_squares:register"}
+        points = {
+            "test-package": f"publisher_of_squares:{function}",
+            "bystander": "bystander_of_squares:register",
+        }
         for package, point in points.items():
             info = tmp_path / f"{package.replace('-', '_')}-1.0.dist-info"
             info.mkdir()
-            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-            (info / "entry_points.txt").write_text(f"[tenferro_jax.extensions]\n{package} = {point}\n")
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+            )
+            (info / "entry_points.txt").write_text(
+                f"[tenferro_jax.extensions]\n{package} = {point}\n"
+            )
         (tmp_path / "publisher_of_squares.py").write_text(PUBLISHER)
         (tmp_path / "bystander_of_squares.py").write_text("raise RuntimeError('nobody asked')")
         for module in list(sys.modules):
@@ -83,7 +94,11 @@ def path(tmp_path):
 @pytest.mark.clause("X9.7")
 def test_a_trusted_file_finds_its_families_and_their_rules(install, path):
     install()
-    ends_in(lambda: tj.load_graph(path), Unsupported, rf"{FAMILY}: not registered.*--register ext_tropical:register")
+    ends_in(
+        lambda: tj.load_graph(path),
+        Unsupported,
+        rf"{FAMILY}: not registered.*--register ext_tropical:register",
+    )
     tj.load_graph(path, skip_missing_extensions=True)
     assert imported() == set()
     for _ in range(2):  # registered already, the rules come all the same
@@ -103,12 +118,17 @@ def test_a_package_without_rules_and_nobody_at_all(install, path):
     assert tj.load_graph(path, trusted=True, skip_missing_extensions=True).nodes
 
 
-@pytest.mark.parametrize(("function", "given"), [("leaves", "SystemExit: 7"), ("other", "given 7"), ("gone", "AttributeError")])
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [("leaves", "SystemExit: 7"), ("other", "given 7"), ("gone", "AttributeError")],
+)
 @pytest.mark.clause("X9.7")
 def test_a_package_that_fails_is_named(function, given, install, path):
     install(function)
     ends_in(
-        lambda: tj.load_graph(path, trusted=True), Unsupported, rf"entry point test-package = publisher_of_squares:{function} in .*{given}"
+        lambda: tj.load_graph(path, trusted=True),
+        Unsupported,
+        rf"entry point test-package = publisher_of_squares:{function} in .*{given}",
     )
 
 
@@ -142,7 +162,9 @@ def test_the_command_line_finds_them_and_inspects_without(install, path, tmp_pat
 @pytest.mark.parametrize("project", [".", "templates/extension_package"])
 def test_the_entry_points_of_this_project(project, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "templates/extension_package/src")
-    declared = tomllib.loads((ROOT / project / "pyproject.toml").read_text())["project"]["entry-points"]["tenferro_jax.extensions"]
+    declared = tomllib.loads((ROOT / project / "pyproject.toml").read_text())["project"][
+        "entry-points"
+    ]["tenferro_jax.extensions"]
     for name, value in declared.items():
         register = importlib.metadata.EntryPoint(name, value, "tenferro_jax.extensions").load()
         rules = register()

@@ -1,4 +1,6 @@
-"""Op objects as users hold them: equal exactly when class, types and bits are; in dicts, jit and copies."""
+"""Op objects as users hold them: equal exactly when class, types and bits are; in dicts, jit and
+copies.
+"""
 
 import copy
 import dataclasses
@@ -16,7 +18,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, ExtensionRuntimeSet, Kernel, apply, extension_op
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    ExtensionRuntimeSet,
+    Kernel,
+    apply,
+    extension_op,
+)
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.payload_text import from_payload_json, payload_json
 
@@ -38,7 +48,13 @@ class Declared(ExtensionOp):
     lower_to_standard_ops = lower
 
 
-ByHand = made("ByHand", fields={"v": ANYTHING}, family_id="test-package.holder_by_hand.v1", v=None, lower_to_standard_ops=lower)
+ByHand = made(
+    "ByHand",
+    fields={"v": ANYTHING},
+    family_id="test-package.holder_by_hand.v1",
+    v=None,
+    lower_to_standard_ops=lower,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,14 +125,26 @@ def same_again(value):
         return struct.unpack("<d", struct.pack("<d", value))[0]
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
-    return dataclasses.replace(value, array=np.array(value.array)) if isinstance(value, Inner) else value
+    return (
+        dataclasses.replace(value, array=np.array(value.array))
+        if isinstance(value, Inner)
+        else value
+    )
 
 
-NANS = struct.unpack("<4d", struct.pack("<4Q", 0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001))
+NANS = struct.unpack(
+    "<4d",
+    struct.pack(
+        "<4Q", 0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0x7FF0000000000001
+    ),
+)
 HARD = (
-    *DISTINCT, *NANS[1:], *(complex(nan, 0.0) for nan in NANS), complex(0.0, -0.0), (NANS[0],), (NANS[1], 0.0), (np.ones(2),),
-    *(np.array([nan, 1.0]) for nan in NANS), np.array([0.0]), np.array([-0.0]), *(np.ones(2, dtype) for dtype in ("float32", "int8")),
-    np.ones(2, "bool"), Inner(np.ones(2)), Inner(np.ones((2, 1))), Inner(np.array([NANS[1]])), (np.zeros(2),),
+    *DISTINCT, *NANS[1:], *(complex(nan, 0.0) for nan in NANS), complex(0.0, -0.0), (NANS[0],),
+    (NANS[1], 0.0), (np.ones(2),),
+    *(np.array([nan, 1.0]) for nan in NANS), np.array([0.0]), np.array([-0.0]), *(np.ones(2,
+    dtype) for dtype in ("float32", "int8")),
+    np.ones(2, "bool"), Inner(np.ones(2)), Inner(np.ones((2, 1))), Inner(np.array([NANS[1]])),
+    (np.zeros(2),),
 )  # fmt: skip
 
 
@@ -143,7 +171,11 @@ leaves = st.one_of(
     st.text(max_size=1),
     st.binary(max_size=1),
     st.sampled_from([*Color, *Mode, np.dtype("int8"), np.dtype("bool")]),
-    st.builds(lambda x, dtype: np.array([x]).astype(dtype), st.integers(0, 2), st.sampled_from(["int8", "bool", "float32", "bfloat16"])),
+    st.builds(
+        lambda x, dtype: np.array([x]).astype(dtype),
+        st.integers(0, 2),
+        st.sampled_from(["int8", "bool", "float32", "bfloat16"]),
+    ),
     st.builds(lambda x: Inner(np.array(x)), st.sampled_from(NANS)),
 )
 values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=4)
@@ -178,7 +210,14 @@ def test_ops_are_static_arguments_of_jit(cls):
                 np.testing.assert_array_equal(scaled(cls(same_again(v)), 1.0), expected)
 
 
-COPIES = [copy.copy, copy.deepcopy, *(lambda op, p=p: pickle.loads(pickle.dumps(op, p)) for p in range(2, pickle.HIGHEST_PROTOCOL + 1))]
+COPIES = [
+    copy.copy,
+    copy.deepcopy,
+    *(
+        lambda op, p=p: pickle.loads(pickle.dumps(op, p))
+        for p in range(2, pickle.HIGHEST_PROTOCOL + 1)
+    ),
+]
 
 
 @pytest.mark.clause("X5.7", "X5.11")
@@ -189,14 +228,20 @@ def test_a_copy_is_equal_and_as_closed(cls):
             continue
         op = cls(v)
         for whole in (op, Extension.of(op)):
-            assert b"_hash" not in pickle.dumps(whole)  # Python hashes text with another seed in each process
+            assert b"_hash" not in pickle.dumps(
+                whole
+            )  # Python hashes text with another seed in each process
             for copied in (f(whole) for f in COPIES):
                 assert type(copied) is type(whole)
                 assert (copied, hash(copied)) == (whole, hash(whole))
     table = np.arange(3.0)
     for v in (table, (1, (table,)), Inner(table)):
         for copied in (f(cls(v)) for f in COPIES):
-            held = copied.v[1][0] if isinstance(copied.v, tuple) else getattr(copied.v, "array", copied.v)
+            held = (
+                copied.v[1][0]
+                if isinstance(copied.v, tuple)
+                else getattr(copied.v, "array", copied.v)
+            )
             with pytest.raises(ValueError, match="read-only"):
                 held[0] = 7
             with pytest.raises(ValueError, match="WRITEABLE"):
@@ -205,7 +250,9 @@ def test_a_copy_is_equal_and_as_closed(cls):
                 copied.v = 1
 
 
-Rule = made("Rule", ExtensionAdRule, fields={"factor": float}, family_id=ScaledSquare.family_id, factor=1.0)
+Rule = made(
+    "Rule", ExtensionAdRule, fields={"factor": float}, family_id=ScaledSquare.family_id, factor=1.0
+)
 
 
 def test_sets_and_rules_are_copied_as_equal_values():
@@ -236,4 +283,8 @@ def test_a_number_of_numpy_is_an_array_without_axes():
         held = Declared(number).v
         assert type(held) is np.ndarray
         assert (held.dtype, held.shape) == (number.dtype, ())
-        assert Declared(number) == Declared(np.array(number)) == from_payload_json(payload_json(Declared(number)), Declared)
+        assert (
+            Declared(number)
+            == Declared(np.array(number))
+            == from_payload_json(payload_json(Declared(number)), Declared)
+        )

@@ -1,4 +1,6 @@
-"""Section 9 of the contract: one factory for each family, safe under threads, asked by nothing that runs."""
+"""Section 9 of the contract: one factory for each family, safe under threads, asked by nothing that
+runs.
+"""
 
 import random
 import threading
@@ -30,10 +32,17 @@ def _empty_registry(monkeypatch):
 def test_one_factory_a_family():
     factory = ExtensionFactory(ScaledSquare)
     assert lookup_extension_factory(ScaledSquare.family_id) is None
-    assert lookup_extension_factory("nonsense") is lookup_extension_factory(None) is lookup_extension_factory([]) is None
+    assert (
+        lookup_extension_factory("nonsense")
+        is lookup_extension_factory(None)
+        is lookup_extension_factory([])
+        is None
+    )
     register_extension(factory)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
-    error = ends_in(lambda: register_extension(ScaledSquare), Duplicate, r"test-package\.scaled_square\.v1")
+    error = ends_in(
+        lambda: register_extension(ScaledSquare), Duplicate, r"test-package\.scaled_square\.v1"
+    )
     assert isinstance(error.value, RegistrationError)
     assert lookup_extension_factory(ScaledSquare.family_id) is factory
     ends_in(lambda: register_extension(ScaledSquare()), InvalidConfig, "ExtensionOp subclass")
@@ -65,7 +74,10 @@ class _Yielding(dict):
 @pytest.mark.clause("X9.4")
 def test_threads_register_and_look_up_at_once(monkeypatch):
     monkeypatch.setattr(registry_module, "_factories", _Yielding())
-    classes = [type("Op", (ExtensionOp,), {"family_id": f"test-package.raced_{i}.v1"}) for i in range(FAMILIES)]
+    classes = [
+        type("Op", (ExtensionOp,), {"family_id": f"test-package.raced_{i}.v1"})
+        for i in range(FAMILIES)
+    ]
     offered = [[ExtensionFactory(c) for c in classes] for _ in range(WRITERS)]
     of_family = [{id(factories[i]) for factories in offered} for i in range(FAMILIES)]
     won, refused, wrong = [[] for _ in classes], [[] for _ in classes], []
@@ -114,27 +126,51 @@ def test_threads_register_and_look_up_at_once(monkeypatch):
 @pytest.mark.clause("X9.5", "X5.9")
 def test_a_factory_is_derived_from_the_class():
     factory = ExtensionFactory(ScaledSquare)
-    assert (factory.family_id, factory.version, factory.instantiate_default()) == ("test-package.scaled_square.v1", 1, ScaledSquare())
+    assert (factory.family_id, factory.version, factory.instantiate_default()) == (
+        "test-package.scaled_square.v1",
+        1,
+        ScaledSquare(),
+    )
     op = factory.decode(payload_json(ScaledSquare(0.1)))
     assert Extension.of(op) == Extension.of(ScaledSquare(0.1))
     each_ends_in(
         (
-            (lambda: factory.decode(text) for text in ("", "[]", "{}", '{"factor": 1.0, "more": 2}', payload_json(HostCumulate()))),
+            (
+                lambda: factory.decode(text)
+                for text in (
+                    "",
+                    "[]",
+                    "{}",
+                    '{"factor": 1.0, "more": 2}',
+                    payload_json(HostCumulate()),
+                )
+            ),
             InvalidConfig,
             "ScaledSquare payload",
         ),
-        (lambda: ExtensionFactory(HostCumulate).decode('{"reverse": 1}'), InvalidConfig, "needed a value of its annotation, bool"),
+        (
+            lambda: ExtensionFactory(HostCumulate).decode('{"reverse": 1}'),
+            InvalidConfig,
+            "needed a value of its annotation, bool",
+        ),
     )
     stateless = type("Stateless", (ExtensionOp,), {"family_id": "test-package.stateless.v1"})
-    assert Extension.of(ExtensionFactory(stateless).decode(payload_json(stateless()))) == Extension.of(stateless())
+    assert Extension.of(
+        ExtensionFactory(stateless).decode(payload_json(stateless()))
+    ) == Extension.of(stateless())
 
 
 @pytest.mark.clause("X9.2", "X9.5")
 def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
     ends_in(
-        (lambda: ExtensionFactory(wrong) for wrong in (3, int, None, ScaledSquare(1.0))), InvalidConfig, "needed an ExtensionOp subclass"
+        (lambda: ExtensionFactory(wrong) for wrong in (3, int, None, ScaledSquare(1.0))),
+        InvalidConfig,
+        "needed an ExtensionOp subclass",
     )
-    for bad in (type("Bad", (ExtensionOp,), {}), type("Bad", (ExtensionOp,), {"family_id": property(str)})):
+    for bad in (
+        type("Bad", (ExtensionOp,), {}),
+        type("Bad", (ExtensionOp,), {"family_id": property(str)}),
+    ):
         with pytest.raises(MalformedFamilyId):
             ExtensionFactory(bad).family_id  # noqa: B018
         ends_in(lambda: register_extension(ExtensionFactory(bad)), MalformedFamilyId)
@@ -144,15 +180,26 @@ def test_a_factory_is_of_a_class_of_ops_with_a_family_id():
 @pytest.mark.parametrize(
     "text",
     [
-        None, 3, b"\xff", "[" * 5000, '{"factor":' * 5000, '{"factor": "1"}', '{"factor": true}', '{"factor": [[]]}', '{"factor": null}',
-        '{"factor": {"dtype": "int8"}}', '{"factor": {"array": [null, [], ""]}}', '{"factor": {"array": ["int8", [1], "AAAA"]}}',
-        '{"factor": {"array": [">i4", [1], "AAAAAA=="]}}', '{"factor": {"of": ["int", {}]}}', '{"factor": {"enum": ["Path", "x"]}}',
+        None, 3, b"\xff", "[" * 5000, '{"factor":' * 5000, '{"factor": '
+                                                           '"1"}', '{"factor": '
+                                                                   'true}', '{"factor": '
+                                                                            '[[]]}',
+                                                                            '{"factor": null}',
+        '{"factor": {"dtype": "int8"}}', '{"factor": {"array": [null, [], '
+                                         '""]}}', '{"factor": {"array": ["int8", [1], "AAAA"]}}',
+        '{"factor": {"array": [">i4", [1], "AAAAAA=="]}}', '{"factor": {"of": ["int", '
+                                                           '{}]}}',
+                                                           '{"factor": {"enum": ["Path", "x"]}}',
         '{"factor": {"dimension": "a, b"}}', "{" + '"factor": ' + "1" * 5000 + "}",
     ],
     ids=lambda text: repr(text)[:30],
 )  # fmt: skip
 def test_text_that_is_no_payload_is_refused(text):
-    ends_in(lambda: ExtensionFactory(ScaledSquare).decode(text), InvalidConfig, r"test-package\.scaled_square\.v1")
+    ends_in(
+        lambda: ExtensionFactory(ScaledSquare).decode(text),
+        InvalidConfig,
+        r"test-package\.scaled_square\.v1",
+    )
 
 
 @pytest.mark.clause("X9.5")
@@ -166,14 +213,23 @@ def test_a_factory_may_offer_a_default_and_validate_more():
         def decode(self, payload):
             op = super().decode(payload)
             if not op.factor > 0:
-                raise InvalidConfig(where=self.family_id, given=f"factor {op.factor}", needed="a positive one", fix="Change it.")
+                raise InvalidConfig(
+                    where=self.family_id,
+                    given=f"factor {op.factor}",
+                    needed="a positive one",
+                    fix="Change it.",
+                )
             return op
 
     factory = Positive(ScaledSquare)
     register_extension(factory)
     assert lookup_extension_factory(factory.family_id).instantiate_default() == ScaledSquare()
     assert factory.decode(payload_json(ScaledSquare(2.0))) == ScaledSquare(2.0)
-    ends_in(lambda: factory.decode(payload_json(ScaledSquare(-1.0))), InvalidConfig, r"test-package\.scaled_square\.v1: given factor -1\.0")
+    ends_in(
+        lambda: factory.decode(payload_json(ScaledSquare(-1.0))),
+        InvalidConfig,
+        r"test-package\.scaled_square\.v1: given factor -1\.0",
+    )
 
 
 class _Untouchable(dict):

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from tenferro_jax import Engine, check_extension, routes
-from tenferro_jax.errors import BackendFailure, ExtensionRegistryError, InvalidConfig, MalformedFamilyId, Unsupported
+from tenferro_jax.errors import (
+    BackendFailure,
+    ExtensionRegistryError,
+    InvalidConfig,
+    MalformedFamilyId,
+    Unsupported,
+)
 from tenferro_jax.extension import (
     ExtensionAdRule,
     ExtensionOp,
@@ -59,7 +65,9 @@ def test_choice(op, site, kind, reason):
 def test_routes_of_a_function_in_program_order():
     def f(x):
         y = apply(KernelSine(), x, rules=RULES, runtimes=RUNTIMES)[0]
-        return jax.lax.cond(y.sum() > 0, lambda y: apply(ScaledSquare(), y, rules=RULES)[0], lambda y: y, y).sum()
+        return jax.lax.cond(
+            y.sum() > 0, lambda y: apply(ScaledSquare(), y, rules=RULES)[0], lambda y: y, y
+        ).sum()
 
     assert [r.family_id for r in routes(f, X)] == [KernelSine.family_id, ScaledSquare.family_id]
     assert [r.kind for r in routes(f, X, platform="cpu")] == [RouteKind.KERNEL, RouteKind.LOWERING]
@@ -71,10 +79,15 @@ def test_routes_of_a_function_in_program_order():
 @pytest.mark.clause("X8.2")
 def test_routes_of_functions_with_rules_of_their_own():
     squared = jax.custom_vjp(lambda x: apply(ScaledSquare(), x, rules=RULES)[0])
-    squared.defvjp(lambda x: (squared(x), x), lambda x, c: (apply(KernelSine(), c, rules=RULES)[0],))
-    call = lambda x: jax.nn.relu(squared(jax.nn.softplus(x))).sum()  # noqa: E731
+    squared.defvjp(
+        lambda x: (squared(x), x), lambda x, c: (apply(KernelSine(), c, rules=RULES)[0],)
+    )
+    call = lambda x: jax.nn.relu(squared(jax.nn.softplus(x))).sum()
     assert [route.family_id for route in routes(call, X)] == [ScaledSquare.family_id]
-    assert [route.family_id for route in routes(jax.grad(call), X)] == [ScaledSquare.family_id, KernelSine.family_id]
+    assert [route.family_id for route in routes(jax.grad(call), X)] == [
+        ScaledSquare.family_id,
+        KernelSine.family_id,
+    ]
 
 
 def wide_alone(op, x):
@@ -83,14 +96,23 @@ def wide_alone(op, x):
 
 
 @pytest.mark.clause("X8.11", "X8.1")
-@pytest.mark.parametrize(("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))])
+@pytest.mark.parametrize(
+    ("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))]
+)
 def test_a_kernel_may_decline(columns, kind, value):
-    call = lambda x: apply(KernelSine(), x, runtimes=MAY_DECLINE)[0]  # noqa: E731
+    call = lambda x: apply(KernelSine(), x, runtimes=MAY_DECLINE)[0]
     mapped = jax.vmap(call, in_axes=2, out_axes=2)  # asked of one element
-    for fn, shape in ((call, (4, columns)), (jax.jit(call), (4, columns)), (mapped, (4, columns, 1)), (mapped, (4, columns, 5))):
+    for fn, shape in (
+        (call, (4, columns)),
+        (jax.jit(call), (4, columns)),
+        (mapped, (4, columns, 1)),
+        (mapped, (4, columns, 5)),
+    ):
         (route,) = routes(fn, np.ones(shape))
         assert route.kind is kind
-        assert ("its kernel declines: 2 columns are few" in route.reason) is (kind is RouteKind.LOWERING)
+        assert ("its kernel declines: 2 columns are few" in route.reason) is (
+            kind is RouteKind.LOWERING
+        )
         np.testing.assert_allclose(fn(np.ones(shape)), value)
 
 
@@ -103,10 +125,21 @@ def test_what_declines_and_stands_alone_is_no_route():
         "its kernel declines: 2 columns are few",
     )
     assert check_extension(
-        KernelSine(), (np.ones((2, 2)),), rules=RULES, runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone))
+        KernelSine(),
+        (np.ones((2, 2)),),
+        rules=RULES,
+        runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone)),
     ).ok
-    assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != MAY_DECLINE == ExtensionRuntimeSet(*MAY_DECLINE)
-    ends_in(lambda: ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3)), InvalidConfig, "of functions")
+    assert (
+        ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted))
+        != MAY_DECLINE
+        == ExtensionRuntimeSet(*MAY_DECLINE)
+    )
+    ends_in(
+        lambda: ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, 3)),
+        InvalidConfig,
+        "of functions",
+    )
 
 
 FAMILY = KernelSine.family_id
@@ -130,9 +163,13 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
     assert repr(runtimes) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
     assert len(runtimes) == 1
     more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
-    new = ExtensionRuntimeSet(Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted))  # the new one comes first
+    new = ExtensionRuntimeSet(
+        Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted)
+    )  # the new one comes first
     ends_in(
-        (lambda: more.merge(runtimes), lambda: runtimes.merge(new)), ExtensionRegistryError, rf"second kernel for family_id {FAMILY} on cpu"
+        (lambda: more.merge(runtimes), lambda: runtimes.merge(new)),
+        ExtensionRegistryError,
+        rf"second kernel for family_id {FAMILY} on cpu",
     )
     assert len(more) == 2
     assert runtimes == again  # nothing was changed
@@ -144,7 +181,11 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
 @pytest.mark.parametrize(
     ("kernel", "error", "text"),
     [
-        (Kernel(FAMILY, "gpu", shifted), InvalidConfig, r"Kernel of extension .*platforms=\('gpu',\); needed .* cuda"),
+        (
+            Kernel(FAMILY, "gpu", shifted),
+            InvalidConfig,
+            r"Kernel of extension .*platforms=\('gpu',\); needed .* cuda",
+        ),
         (Kernel("nonsense", "cpu", shifted), MalformedFamilyId, "nonsense"),
         (Kernel(FAMILY, "cpu", 3), InvalidConfig, "a Kernel"),
         (shifted, InvalidConfig, "a Kernel"),
@@ -155,7 +196,12 @@ def test_bad_kernels_are_refused(kernel, error, text):
 
 
 # Tells its routes apart by value: kernel 7, lowering sine, host -1.
-Traced = made("Traced", KernelSine, family_id="test-package.traced.v1", eager_execute=lambda self, x: [np.full_like(x, -1)])
+Traced = made(
+    "Traced",
+    KernelSine,
+    family_id="test-package.traced.v1",
+    eager_execute=lambda self, x: [np.full_like(x, -1)],
+)
 
 
 SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
@@ -165,16 +211,26 @@ WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind
 @pytest.mark.clause("X8.3")
 def test_what_is_not_selected_never_runs():
     for only in (RouteKind.KERNEL, RouteKind.HOST):
-        ends_in(lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(only)), Unsupported, r"scaled_square.*only " + only.value)
+        ends_in(
+            lambda: apply(ScaledSquare(), X, runtimes=SEVEN.only(only)),
+            Unsupported,
+            r"scaled_square.*only " + only.value,
+        )
     each_ends_in(
         (
-            lambda: jax.export.export(jax.jit(lambda x: apply(Traced(), x, runtimes=SEVEN.only(RouteKind.KERNEL))[0]))(X),
+            lambda: jax.export.export(
+                jax.jit(lambda x: apply(Traced(), x, runtimes=SEVEN.only(RouteKind.KERNEL))[0])
+            )(X),
             Unsupported,
             "in an export",
         ),
         (SEVEN.only, InvalidConfig, "RouteKind"),
         (lambda: SEVEN.only("host"), InvalidConfig, "RouteKind"),
-        (lambda: apply(Traced(), X, runtimes=[Kernel(FAMILY, "cpu", shifted)]), InvalidConfig, "ExtensionRuntimeSet"),
+        (
+            lambda: apply(Traced(), X, runtimes=[Kernel(FAMILY, "cpu", shifted)]),
+            InvalidConfig,
+            "ExtensionRuntimeSet",
+        ),
         (lambda: Engine(runtimes=[]), InvalidConfig, "ExtensionRuntimeSet"),
     )
 
@@ -192,9 +248,13 @@ def test_a_rule_emits_under_the_runtimes_of_the_call():
     for kind, want in WHAT.items():
         runtimes = SEVEN.only(kind, RouteKind.LOWERING) if kind is not RouteKind.HOST else None
         if runtimes is not None:
-            loss = lambda x, runtimes=runtimes: apply(ScaledSquare(), x, rules=rules, runtimes=runtimes)[0].sum()  # noqa: E731
+            loss = lambda x, runtimes=runtimes: apply(
+                ScaledSquare(), x, rules=rules, runtimes=runtimes
+            )[0].sum()
             np.testing.assert_allclose(jax.grad(loss)(X), want)
-            np.testing.assert_allclose(jax.grad(lambda x, loss=loss: jax.vmap(loss)(x).sum())(X), want)
+            np.testing.assert_allclose(
+                jax.grad(lambda x, loss=loss: jax.vmap(loss)(x).sum())(X), want
+            )
 
 
 @pytest.mark.clause("X8.6", "X8.8")
@@ -209,7 +269,11 @@ def test_the_host_form_runs_directly_where_a_lowering_declines():
 
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
     for _ in range(2):
-        error = ends_in(lambda: apply(Declining(), np.ones(3)), BackendFailure, r"declining.*LookupError: no table")
+        error = ends_in(
+            lambda: apply(Declining(), np.ones(3)),
+            BackendFailure,
+            r"declining.*LookupError: no table",
+        )
         assert isinstance(error.value.__cause__, LookupError)
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
 
@@ -225,8 +289,10 @@ def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
     )
 
     runtimes = ExtensionRuntimeSet(Kernel(KernelOrHost.family_id, "cpu", shifted))
-    call = lambda x: apply(KernelOrHost(), x, runtimes=runtimes)[0]  # noqa: E731
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    call = lambda x: apply(KernelOrHost(), x, runtimes=runtimes)[0]
+    mesh = jax.make_mesh(
+        (2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
+    )
     for _ in range(2):
         with jax.set_mesh(mesh):
             np.testing.assert_array_equal(call(X), -1.0)

@@ -1,4 +1,6 @@
-"""Section 10 of the contract: rules that travel with the call, zeros that are None, what a rule may emit."""
+"""Section 10 of the contract: rules that travel with the call, zeros that are None, what a rule may
+emit.
+"""
 
 import dataclasses
 
@@ -10,7 +12,13 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, trace
-from tenferro_jax.errors import ADRuleError, DuplicateRule, InvalidConfig, MalformedFamilyId, ShapeError
+from tenferro_jax.errors import (
+    ADRuleError,
+    DuplicateRule,
+    InvalidConfig,
+    MalformedFamilyId,
+    ShapeError,
+)
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,
     ExtensionAdRule,
@@ -24,7 +32,15 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.extension.rules import NO_RULES
 
-from ..extension_ops import RULES, Bilinear, HostCumulate, HostCumulateRule, MaxAndIndex, ScaledSquare, ScaledSquareRule
+from ..extension_ops import (
+    RULES,
+    Bilinear,
+    HostCumulate,
+    HostCumulateRule,
+    MaxAndIndex,
+    ScaledSquare,
+    ScaledSquareRule,
+)
 from ..helpers import each_ends_in, ends_in, made
 
 X = np.arange(6.0).reshape(2, 3)
@@ -33,7 +49,7 @@ X = np.arange(6.0).reshape(2, 3)
 @pytest.mark.clause("X10.1")
 def test_a_rule_serves_the_call_that_brought_it_and_no_other():
     once, ten = ExtensionRuleSet(ScaledSquareRule()), ExtensionRuleSet(ScaledSquareRule(mark=10.0))
-    call = lambda rules: lambda x: apply(ScaledSquare(), x, rules=rules)[0]  # noqa: E731
+    call = lambda rules: lambda x: apply(ScaledSquare(), x, rules=rules)[0]
     assert jax.grad(lambda x: call(once)(x) + call(ten)(x))(3.0) == 6.0 + 60.0
     assert jax.grad(jax.jit(lambda x: call(ten)(x) * call(once)(x)))(1.0) == 2.0 + 20.0
     ends_in(lambda: jax.grad(lambda x: call(once)(x) + call(NO_RULES)(x))(3.0), ADRuleError)
@@ -66,13 +82,15 @@ Exponential = made(
     output_count=property(lambda op: 1 + op.residual),
     lower_to_standard_ops=lambda self, x: (jnp.exp(x),) * self.output_count,
     differentiable_form=lambda self: Exponential(residual=True),
-    linearize=lambda self, primals, outputs, tangents: (outputs[1] * tangents[0],) * self.output_count,
+    linearize=lambda self, primals, outputs, tangents: (
+        (outputs[1] * tangents[0],) * self.output_count
+    ),
 )
 
 
 @pytest.mark.clause("X10.1", "X10.11", "X10.12", "X12.5")
 def test_an_op_may_state_its_rule_itself():
-    f = lambda x: apply(Exponential(), apply(Scaled(), x)[0])[0]  # noqa: E731
+    f = lambda x: apply(Exponential(), apply(Scaled(), x)[0])[0]
     x = np.array([0.0, 0.5])
     np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(f)))(x), 2 * np.exp(2 * x), rtol=1e-12)
     np.testing.assert_allclose(jax.hessian(f)(0.5), 4 * np.exp(1.0), rtol=1e-12)
@@ -93,7 +111,7 @@ def test_an_op_may_state_its_rule_itself():
 def test_a_rule_beside_that_of_the_class_is_refused_when_it_is_needed():
     Second = made("Second", ExtensionAdRule, family_id=Scaled.family_id)
 
-    f = lambda x: apply(Scaled(), x, rules=ExtensionRuleSet(Second()))[0]  # noqa: E731
+    f = lambda x: apply(Scaled(), x, rules=ExtensionRuleSet(Second()))[0]
     assert f(3.0) == 6.0
     ends_in(
         (lambda: jax.grad(f)(3.0), lambda: jax.linear_transpose(f, 1.0)(1.0)),
@@ -124,12 +142,16 @@ def test_a_second_rule_for_a_family_changes_nothing():
     for change in (
         lambda: mine.with_rule(ScaledSquareRule(3.0)),
         lambda: mine.with_rule(ScaledSquareRule()),
-        lambda: mine.merge(ExtensionRuleSet(New(), ScaledSquareRule())),  # the new one comes first, and does not stay
+        lambda: mine.merge(
+            ExtensionRuleSet(New(), ScaledSquareRule())
+        ),  # the new one comes first, and does not stay
         lambda: ExtensionRuleSet(ScaledSquareRule(), ScaledSquareRule()),
     ):
         ends_in(change, DuplicateRule, r"test-package\.scaled_square\.v1")
     assert mine == before
-    assert [mine.is_rule_registered(family) for family in (ScaledSquare.family_id, New.family_id)] == [True, False]
+    assert [
+        mine.is_rule_registered(family) for family in (ScaledSquare.family_id, New.family_id)
+    ] == [True, False]
     both = mine.merge(ExtensionRuleSet(New()))
     assert (len(both), len(mine)) == (2, 1)
     assert both.lookup_rule(New.family_id) == New()
@@ -138,7 +160,9 @@ def test_a_second_rule_for_a_family_changes_nothing():
 @pytest.mark.few(12)
 @pytest.mark.clause("X10.2")
 @pytest.mark.parametrize("kind", ["grad", "jvp", "vjp", "linearize", "hessian", "jacfwd"])
-@pytest.mark.parametrize("wrap", ["plain", "jit", "scan", "cond", "while", "checkpoint", "vmap", "shard_map"])
+@pytest.mark.parametrize(
+    "wrap", ["plain", "jit", "scan", "cond", "while", "checkpoint", "vmap", "shard_map"]
+)
 def test_a_missing_rule_is_named_from_inside_every_transform(kind, wrap):
     def f(x):
         return apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0].sum()
@@ -149,10 +173,16 @@ def test_a_missing_rule_is_named_from_inside_every_transform(kind, wrap):
         "jit": jax.jit(f),
         "scan": lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, None, length=2)[0],
         "cond": lambda x: jax.lax.cond(x.sum() > 0, f, lambda x: x.sum(), x),
-        "while": lambda x: jax.lax.fori_loop(0, jnp.int32(2), lambda i, c: c + f(x), 0.0) if kind in ("jvp", "jacfwd") else f(x),
+        "while": lambda x: (
+            jax.lax.fori_loop(0, jnp.int32(2), lambda i, c: c + f(x), 0.0)
+            if kind in ("jvp", "jacfwd")
+            else f(x)
+        ),
         "checkpoint": jax.checkpoint(f),
         "vmap": lambda x: jax.vmap(f)(x).sum(),
-        "shard_map": jax.shard_map(lambda x: jax.lax.psum(f(x), "d"), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P()),
+        "shard_map": jax.shard_map(
+            lambda x: jax.lax.psum(f(x), "d"), mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P()
+        ),
     }[wrap]
     run = {
         "grad": lambda: jax.grad(wrapped)(X),
@@ -169,9 +199,9 @@ def test_a_missing_rule_is_named_from_inside_every_transform(kind, wrap):
 @pytest.mark.clause("X10.2")
 def test_a_missing_rule_does_not_matter_where_nothing_is_differentiated():
     def f(x, n):
-        return (apply(ScaledSquare(), jax.lax.stop_gradient(x), rules=ExtensionRuleSet())[0] * x).sum() + apply(ScaledSquare(), n)[
-            0
-        ].sum() * 0.0
+        return (
+            apply(ScaledSquare(), jax.lax.stop_gradient(x), rules=ExtensionRuleSet())[0] * x
+        ).sum() + apply(ScaledSquare(), n)[0].sum() * 0.0
 
     np.testing.assert_allclose(jax.grad(f)(X, np.ones(2)), X * X)
 
@@ -186,16 +216,28 @@ def test_a_missing_transpose_rule():
     )
 
     rules = ExtensionRuleSet(OnlyForward())
-    f = lambda x: apply(HostCumulate(), x, rules=rules)[0].sum()  # noqa: E731
+    f = lambda x: apply(HostCumulate(), x, rules=rules)[0].sum()
     assert jax.jvp(f, (X,), (X,))[1] == np.cumsum(X, -1).sum()
-    error = ends_in(lambda: jax.grad(f)(X), ADRuleError, r"transpose of extension test-package\.host_cumulate\.v1")
+    error = ends_in(
+        lambda: jax.grad(f)(X),
+        ADRuleError,
+        r"transpose of extension test-package\.host_cumulate\.v1",
+    )
     assert error.value.kind == "transpose"
-    ends_in(lambda: jax.linear_transpose(lambda x: apply(HostCumulate(), x)[0], X)(X), ADRuleError, "transpose")
+    ends_in(
+        lambda: jax.linear_transpose(lambda x: apply(HostCumulate(), x)[0], X)(X),
+        ADRuleError,
+        "transpose",
+    )
 
 
 # (x + 2 y, 3 x): linear, two in and two out.
 Pair = made(
-    "Pair", family_id="test-package.pair.v1", input_count=2, output_count=2, lower_to_standard_ops=lambda self, x, y: (x + 2.0 * y, 3.0 * x)
+    "Pair",
+    family_id="test-package.pair.v1",
+    input_count=2,
+    output_count=2,
+    lower_to_standard_ops=lambda self, x, y: (x + 2.0 * y, 3.0 * x),
 )
 
 
@@ -227,7 +269,7 @@ PAIR = ExtensionRuleSet(PairRule())
 
 @pytest.mark.clause("X10.3", "X10.4")
 def test_none_is_zero_both_ways():
-    pair = lambda x, y: apply(Pair(), x, y, rules=PAIR)  # noqa: E731
+    pair = lambda x, y: apply(Pair(), x, y, rules=PAIR)
     SEEN.clear()
     out = jax.jvp(lambda x: pair(x, 1.0), (1.0,), (5.0,))[1]
     assert [float(t) for t in out] == [5.0, 15.0]
@@ -243,14 +285,21 @@ def test_none_is_zero_both_ways():
 
 @pytest.mark.clause("X10.3", "X10.4")
 def test_a_tangent_that_is_none_stays_symbolic_in_what_follows():
-    """The second output has no tangent for y: an op after it is not differentiated, so needs no rule."""
+    """The second output has no tangent for y: an op after it is not differentiated, so needs no
+    rule.
+    """
 
     def f(y):
         first, second = apply(Pair(), 1.0, y, rules=PAIR)
         return first + apply(ScaledSquare(), second, rules=NO_RULES)[0]
 
     assert jax.grad(f)(2.0) == 2.0
-    ends_in(lambda: jax.grad(lambda x: apply(ScaledSquare(), apply(Pair(), x, 1.0, rules=PAIR)[1], rules=NO_RULES)[0])(2.0), ADRuleError)
+    ends_in(
+        lambda: jax.grad(
+            lambda x: apply(ScaledSquare(), apply(Pair(), x, 1.0, rules=PAIR)[1], rules=NO_RULES)[0]
+        )(2.0),
+        ADRuleError,
+    )
 
 
 @pytest.mark.clause("X10.5")
@@ -266,7 +315,10 @@ def test_not_differentiable_has_its_own_error():
         return apply(ScaledSquare(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
 
     error = ends_in(
-        (lambda: run(X) for run in (jax.grad(f), jax.grad(lambda x: jax.vmap(f)(x).sum()), jax.jit(jax.grad(f)))),
+        (
+            lambda: run(X)
+            for run in (jax.grad(f), jax.grad(lambda x: jax.vmap(f)(x).sum()), jax.jit(jax.grad(f)))
+        ),
         ADRuleError,
         r"NOT_DIFFERENTIABLE for output 0",
     )
@@ -298,12 +350,12 @@ def test_a_rule_gets_jax_arrays():
         ),
     )
 
-    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))  # noqa: E731
+    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))
     jax.jvp(pair, (1.0, np.float64(2.0)), (5.0, np.float64(1.0)))
     jax.jvp(pair, (np.ones(2), jnp.ones(2)), (np.ones(2), jnp.ones(2)))
     jax.vjp(pair, 1.0, np.float64(2.0))[1]((1.0, np.float64(1.0)))
     jax.linear_transpose(pair, 1.0, 1.0)((1.0, 2.0))
-    bilinear = lambda x, w: apply(Bilinear(), x, w, rules=ExtensionRuleSet(Product()))[0]  # noqa: E731
+    bilinear = lambda x, w: apply(Bilinear(), x, w, rules=ExtensionRuleSet(Product()))[0]
     x, w = np.eye(2), np.arange(4.0).reshape(2, 2)
     jax.jvp(lambda x: bilinear(x, w), (x,), (x,))
     jax.linear_transpose(lambda x: bilinear(x, w), x)(x)
@@ -313,11 +365,22 @@ def test_a_rule_gets_jax_arrays():
 
 @pytest.mark.clause("X10.5")
 def test_not_differentiable_in_a_transpose_rule():
-    Rule = made("Rule", PairRule, transpose_rule=lambda self, op, cotangents, inputs: (cotangents[0], NOT_DIFFERENTIABLE))
+    Rule = made(
+        "Rule",
+        PairRule,
+        transpose_rule=lambda self, op, cotangents, inputs: (cotangents[0], NOT_DIFFERENTIABLE),
+    )
 
-    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))[0]  # noqa: E731
-    for run in (jax.linear_transpose(pair, 1.0, 1.0), jax.jit(jax.linear_transpose(pair, 1.0, 1.0))):
-        error = ends_in(lambda: run(1.0), ADRuleError, r"transpose of extension test-package\.pair\.v1.*NOT_DIFFERENTIABLE for input 1")
+    pair = lambda x, y: apply(Pair(), x, y, rules=ExtensionRuleSet(Rule()))[0]
+    for run in (
+        jax.linear_transpose(pair, 1.0, 1.0),
+        jax.jit(jax.linear_transpose(pair, 1.0, 1.0)),
+    ):
+        error = ends_in(
+            lambda: run(1.0),
+            ADRuleError,
+            r"transpose of extension test-package\.pair\.v1.*NOT_DIFFERENTIABLE for input 1",
+        )
         assert (error.value.kind, error.value.clause) == ("transpose", "X10.5")
     assert pair(1.0, 1.0) == 3.0
 
@@ -342,24 +405,37 @@ def test_tangents_and_cotangents_have_the_metas_of_their_primals():
     rules = ExtensionRuleSet(Rule(), HostRule())
     each_ends_in(
         (
-            (lambda: jax.jvp(wrap(lambda x: apply(MaxAndIndex(), x, rules=rules)), (X,), (X,)) for wrap in (lambda f: f, jax.vmap)),
+            (
+                lambda: jax.jvp(wrap(lambda x: apply(MaxAndIndex(), x, rules=rules)), (X,), (X,))
+                for wrap in (lambda f: f, jax.vmap)
+            ),
             InvalidConfig,
             r"linearize of extension test-package\.max_and_index\.v1, entry 1.*no tangents",
         ),
         (
             lambda: jax.grad(lambda x: apply(HostCumulate(), x, rules=rules)[0].sum())(X),
             InvalidConfig,
-            r"transpose_rule of extension test-package\.host_cumulate\.v1, entry 0.*float64\[1,3\].*float64\[2,3\]",
+            r"transpose_rule of extension test-package\.host_cumulate\.v1, entry "
+            r"0.*float64\[1,3\].*float64\[2,3\]",
         ),
     )
 
 
 # x ** 2; its rule emits Helper.
-Outer = made("Outer", family_id="test-package.outer_square.v1", lower_to_standard_ops=lambda self, x: (x * x,))
+Outer = made(
+    "Outer",
+    family_id="test-package.outer_square.v1",
+    lower_to_standard_ops=lambda self, x: (x * x,),
+)
 
 
 # 2 x dx, linear in dx. Terminal where no rule is given: no second order then.
-Helper = made("Helper", family_id="test-package.helper.v1", input_count=2, lower_to_standard_ops=lambda self, x, dx: (2.0 * x * dx,))
+Helper = made(
+    "Helper",
+    family_id="test-package.helper.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, dx: (2.0 * x * dx,),
+)
 
 
 OuterRule = made(
@@ -375,7 +451,10 @@ class HelperRule(ExtensionAdRule):
 
     def linearize(self, op, primals, outputs, tangents):
         (x, dx), (tx, tdx) = primals, tangents
-        terms = [*([] if tx is None else apply(op, tx, dx)), *([] if tdx is None else apply(op, x, tdx))]
+        terms = [
+            *([] if tx is None else apply(op, tx, dx)),
+            *([] if tdx is None else apply(op, x, tdx)),
+        ]
         return (sum(terms[1:], terms[0]),)
 
     def transpose_rule(self, op, cotangents, inputs):
@@ -385,15 +464,22 @@ class HelperRule(ExtensionAdRule):
 
 
 # Transposes Helper, and does not differentiate it.
-TerminalRule = made("TerminalRule", ExtensionAdRule, family_id=Helper.family_id, transpose_rule=HelperRule.transpose_rule)
+TerminalRule = made(
+    "TerminalRule",
+    ExtensionAdRule,
+    family_id=Helper.family_id,
+    transpose_rule=HelperRule.transpose_rule,
+)
 
 
 @pytest.mark.clause("X10.9", "X10.14")
 def test_a_rule_may_emit_an_extension_to_any_order():
-    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), HelperRule()))[0]  # noqa: E731
+    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), HelperRule()))[0]
     first, second, third = jax.grad(f), jax.grad(jax.grad(f)), jax.grad(jax.grad(jax.grad(f)))
     assert (first(3.0), second(3.0), third(3.0)) == (6.0, 2.0, 0.0)
-    np.testing.assert_array_equal(jax.hessian(lambda x: f(x).sum())(np.array([1.0, 2.0])), 2 * np.eye(2))
+    np.testing.assert_array_equal(
+        jax.hessian(lambda x: f(x).sum())(np.array([1.0, 2.0])), 2 * np.eye(2)
+    )
     np.testing.assert_array_equal(jax.vmap(jax.grad(f))(np.array([1.0, 2.0])), [2.0, 4.0])
     graph = trace(f, jax.ShapeDtypeStruct((), np.float64))
     assert Engine().eval(tj.grad(tj.grad(graph)), np.float64(3.0)) == 2.0
@@ -407,7 +493,9 @@ def _slope(x, dx):
 
 @pytest.mark.clause("X10.1", "X10.9")
 def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
-    """The derivative is x**2; its own derivative is that of ScaledSquare by the rules of the call, also in a jitted helper."""
+    """The derivative is x**2; its own derivative is that of ScaledSquare by the rules of the call,
+    also in a jitted helper.
+    """
 
     Rule = made(
         "Rule",
@@ -417,7 +505,11 @@ def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
     )
 
     def second(*rules, **kernels):
-        return jax.grad(jax.grad(lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule(), *rules), **kernels)[0]))
+        return jax.grad(
+            jax.grad(
+                lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule(), *rules), **kernels)[0]
+            )
+        )
 
     assert _slope(3.0, 1.0) == 9.0  # outside of any rule: no rules
     for mark in (1.0, 10.0, 1.0):
@@ -425,10 +517,14 @@ def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
         assert jax.jit(second(ScaledSquareRule(mark=mark)))(3.0) == 6.0 * mark
     each_ends_in(
         (lambda: second()(3.0), ADRuleError, r"test-package\.scaled_square\.v1"),
-        (lambda: jax.grad(lambda x: _slope(x, 1.0))(3.0), ADRuleError, r"test-package\.scaled_square\.v1"),
+        (
+            lambda: jax.grad(lambda x: _slope(x, 1.0))(3.0),
+            ADRuleError,
+            r"test-package\.scaled_square\.v1",
+        ),
     )
     ten = ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "cpu", lambda op, x: (10.0 * x * x,)))
-    first = lambda x, **kernels: jax.jvp(  # noqa: E731
+    first = lambda x, **kernels: jax.jvp(
         lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule()), **kernels)[0], (x,), (1.0,)
     )[1]
     assert (first(3.0), first(3.0, runtimes=ten), first(3.0)) == (9.0, 90.0, 9.0)
@@ -443,16 +539,25 @@ def test_a_call_in_a_rule_may_bring_its_own_rules():
             own = ExtensionRuleSet(ScaledSquareRule(mark=5.0))
             return (apply(ScaledSquare(), primals[0], rules=own)[0] * tangents[0],)
 
-    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule(), ScaledSquareRule()))[0]  # noqa: E731
+    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(Rule(), ScaledSquareRule()))[0]
     assert jax.grad(jax.grad(f))(3.0) == 30.0
 
 
 @pytest.mark.clause("X10.9")
 def test_a_terminal_helper_has_a_first_order_alone():
-    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), TerminalRule()))[0]  # noqa: E731
+    f = lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule(), TerminalRule()))[0]
     assert jax.grad(f)(3.0) == 6.0
-    assert jax.jvp(lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule()))[0], (3.0,), (1.0,))[1] == 6.0
-    for run in (lambda: jax.grad(jax.grad(f))(3.0), lambda: jax.hessian(f)(3.0), lambda: jax.jit(jax.jacfwd(jax.grad(f)))(3.0)):
+    assert (
+        jax.jvp(
+            lambda x: apply(Outer(), x, rules=ExtensionRuleSet(OuterRule()))[0], (3.0,), (1.0,)
+        )[1]
+        == 6.0
+    )
+    for run in (
+        lambda: jax.grad(jax.grad(f))(3.0),
+        lambda: jax.hessian(f)(3.0),
+        lambda: jax.jit(jax.jacfwd(jax.grad(f)))(3.0),
+    ):
         error = ends_in(run, ADRuleError, r"jvp of extension test-package\.helper\.v1")
         assert (error.value.family_id, error.value.kind) == (Helper.family_id, "jvp")
 
@@ -460,15 +565,24 @@ def test_a_terminal_helper_has_a_first_order_alone():
 @pytest.mark.clause("X10.14")
 def test_what_a_rule_does_is_what_the_next_order_differentiates():
     """The rule says 10 times too much; its own derivative follows the rule, not the lowering."""
-    f = lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(ScaledSquareRule(mark=10.0)))[0]  # noqa: E731
-    assert (jax.grad(f)(3.0), jax.grad(jax.grad(f))(3.0), jax.grad(jax.grad(jax.grad(f)))(3.0)) == (60.0, 20.0, 0.0)
+    f = lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(ScaledSquareRule(mark=10.0)))[0]
+    assert (jax.grad(f)(3.0), jax.grad(jax.grad(f))(3.0), jax.grad(jax.grad(jax.grad(f)))(3.0)) == (
+        60.0,
+        20.0,
+        0.0,
+    )
 
 
 B, C = jax.export.symbolic_shape("b, c")
 
 
 # x.sum() * y.sum(): any lengths. Its rule takes the lengths to be equal.
-Tails = made("Tails", family_id="test-package.tails.v1", input_count=2, lower_to_standard_ops=lambda self, x, y: (x.sum() * y.sum(),))
+Tails = made(
+    "Tails",
+    family_id="test-package.tails.v1",
+    input_count=2,
+    lower_to_standard_ops=lambda self, x, y: (x.sum() * y.sum(),),
+)
 
 
 class TailsRule(ExtensionAdRule):
@@ -482,8 +596,8 @@ class TailsRule(ExtensionAdRule):
 
 @pytest.mark.clause("X10.10")
 def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
-    f = lambda x, y: apply(Tails(), x, y, rules=ExtensionRuleSet(TailsRule()))[0]  # noqa: E731
-    spec = lambda d: jax.ShapeDtypeStruct((d,), np.float64)  # noqa: E731
+    f = lambda x, y: apply(Tails(), x, y, rules=ExtensionRuleSet(TailsRule()))[0]
+    spec = lambda d: jax.ShapeDtypeStruct((d,), np.float64)
     graph = trace(f, spec(B), spec(C))
     assert graph.guards == ()
     assert graph.to_jax()(np.ones(2), np.ones(3)) == 6.0
@@ -496,7 +610,10 @@ def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
         ends_in(
             (
                 lambda: run(x, np.ones(3), *[x] * more)
-                for run in (derivative.to_jax(), lambda *xs, derivative=derivative: Engine().eval(derivative, *xs))
+                for run in (
+                    derivative.to_jax(),
+                    lambda *xs, derivative=derivative: Engine().eval(derivative, *xs),
+                )
             ),
             ShapeError,
             r"test-package\.tails\.v1: given 2 for dimension b and 3 for dimension c",
@@ -517,9 +634,14 @@ def test_a_guard_taken_in_a_rule_is_one_of_the_derivative():
 
 @pytest.mark.clause("X10.11")
 def test_a_transpose_rule_alone_is_enough_for_linear_transpose():
-    Alone = made("Alone", ExtensionAdRule, family_id=HostCumulate.family_id, transpose_rule=HostCumulateRule.transpose_rule)
+    Alone = made(
+        "Alone",
+        ExtensionAdRule,
+        family_id=HostCumulate.family_id,
+        transpose_rule=HostCumulateRule.transpose_rule,
+    )
 
-    f = lambda x: apply(HostCumulate(), x, rules=ExtensionRuleSet(Alone()))[0]  # noqa: E731
+    f = lambda x: apply(HostCumulate(), x, rules=ExtensionRuleSet(Alone()))[0]
     w = np.cos(X)
     for transpose in (jax.linear_transpose(f, X), jax.jit(jax.linear_transpose(f, X))):
         (back,) = transpose(w)
@@ -543,10 +665,16 @@ def test_the_differentiable_form_gives_residuals():
             index = outputs[1]
             return jnp.take_along_axis(tangents[0], index[..., None], -1)[..., 0], None
 
-    Max = made("Max", family_id=MaxAndIndex.family_id, lower_to_standard_ops=lambda self, x: (jnp.max(x, -1),))
+    Max = made(
+        "Max",
+        family_id=MaxAndIndex.family_id,
+        lower_to_standard_ops=lambda self, x: (jnp.max(x, -1),),
+    )
 
-    f = lambda x: apply(Max(), x, rules=ExtensionRuleSet(Rule()))[0].sum()  # noqa: E731
+    f = lambda x: apply(Max(), x, rules=ExtensionRuleSet(Rule()))[0].sum()
     np.testing.assert_array_equal(jax.grad(f)(X), [[0.0, 0.0, 1.0]] * 2)
     assert forms == [(MaxAndIndex, 2)]
     (route,) = tj.routes(f, X)
-    assert [r.family_id for r in tj.routes(jax.grad(f), X)] == [route.family_id]  # the form runs in its place, once
+    assert [r.family_id for r in tj.routes(jax.grad(f), X)] == [
+        route.family_id
+    ]  # the form runs in its place, once

@@ -25,7 +25,11 @@ def ones(*shape, dtype=F32):
     return np.ones(shape, dtype)
 
 
-GRAPH = trace(lambda p, xs: (p["w"].sum() + xs[0].sum(), xs[1]), {"w": spec(3, B), "v": spec(2)}, [spec(B), spec(2 * B)])
+GRAPH = trace(
+    lambda p, xs: (p["w"].sum() + xs[0].sum(), xs[1]),
+    {"w": spec(3, B), "v": spec(2)},
+    [spec(B), spec(2 * B)],
+)
 GOOD = {"w": ones(3, 4), "v": ones(2)}, [ones(4), ones(8)]
 
 
@@ -38,21 +42,54 @@ def test_inputs_are_named_by_their_path():
 @pytest.mark.parametrize(
     ("args", "kind", "text"),
     [
-        (({"w": ones(3, 4)}, [ones(4), ones(8)]), InvalidConfig, r"nothing for args\[0\]\['v'\]: PyTreeDef"),
-        (({"w": ones(3, 4), "v": ones(2), "u": ones(1)}, GOOD[1]), InvalidConfig, r"an array too many, args\[0\]\['u'\]"),
+        (
+            ({"w": ones(3, 4)}, [ones(4), ones(8)]),
+            InvalidConfig,
+            r"nothing for args\[0\]\['v'\]: PyTreeDef",
+        ),
+        (
+            ({"w": ones(3, 4), "v": ones(2), "u": ones(1)}, GOOD[1]),
+            InvalidConfig,
+            r"an array too many, args\[0\]\['u'\]",
+        ),
         ((*GOOD, ones(1)), InvalidConfig, r"args\[2\]"),
         ((GOOD[0],), InvalidConfig, r"nothing for args\[1\]\[0\], args\[1\]\[1\]"),
         ((GOOD[0], tuple(GOOD[1])), InvalidConfig, "another nesting: PyTreeDef"),
-        (({"w": ones(3, 4), "v": ones(2, dtype=np.int32)}, GOOD[1]), DTypeError, r"args\[0\]\['v'\]: given int32\[2\]"),
-        (({"w": ones(3, 4), "v": ones(2, 1)}, GOOD[1]), ShapeError, r"args\[0\]\['v'\]: given float32\[2,1\]"),
-        (({"w": ones(3, 4), "v": ones(3)}, GOOD[1]), ShapeError, r"args\[0\]\['v'\], axis 0 \(declared 2\): given size 3"),
-        (({"w": ones(3, 4), "v": ones(2)}, [ones(5), ones(8)]), ShapeError, r"args\[1\]\[0\], axis 0 \(declared b\)"),
-        ((GOOD[0], [ones(4), ones(9)]), ShapeError, r"args\[1\]\[1\], axis 0 \(declared 2\*b\): given size 9 in .*size 8"),
+        (
+            ({"w": ones(3, 4), "v": ones(2, dtype=np.int32)}, GOOD[1]),
+            DTypeError,
+            r"args\[0\]\['v'\]: given int32\[2\]",
+        ),
+        (
+            ({"w": ones(3, 4), "v": ones(2, 1)}, GOOD[1]),
+            ShapeError,
+            r"args\[0\]\['v'\]: given float32\[2,1\]",
+        ),
+        (
+            ({"w": ones(3, 4), "v": ones(3)}, GOOD[1]),
+            ShapeError,
+            r"args\[0\]\['v'\], axis 0 \(declared 2\): given size 3",
+        ),
+        (
+            ({"w": ones(3, 4), "v": ones(2)}, [ones(5), ones(8)]),
+            ShapeError,
+            r"args\[1\]\[0\], axis 0 \(declared b\)",
+        ),
+        (
+            (GOOD[0], [ones(4), ones(9)]),
+            ShapeError,
+            r"args\[1\]\[1\], axis 0 \(declared 2\*b\): given size 9 in .*size 8",
+        ),
     ],
     ids=range(10),
 )
 def test_what_does_not_fit_is_named(args, kind, text):
-    for run in (GRAPH.to_jax(), GRAPH.bound_to, lambda *xs: tj.Engine().eval(GRAPH, *xs), jax.jit(GRAPH.to_jax())):
+    for run in (
+        GRAPH.to_jax(),
+        GRAPH.bound_to,
+        lambda *xs: tj.Engine().eval(GRAPH, *xs),
+        jax.jit(GRAPH.to_jax()),
+    ):
         error = ends_in(lambda: run(*args), kind, text)
         assert type(error.value) is kind
         assert isinstance(error.value, InvalidConfig)
@@ -80,12 +117,17 @@ def test_an_input_has_sizes(shape):
     ends_in(lambda: builder.input(TensorMeta(F32, shape)), ShapeError, "graph input 1")
 
 
-@pytest.mark.parametrize("spec", [types.SimpleNamespace(dtype=F32), types.SimpleNamespace(shape=(2,)), np.array(["a"], object)], ids=str)
+@pytest.mark.parametrize(
+    "spec",
+    [types.SimpleNamespace(dtype=F32), types.SimpleNamespace(shape=(2,)), np.array(["a"], object)],
+    ids=str,
+)
 def test_an_input_has_a_dtype_of_numbers_and_a_shape(spec):
     ends_in(
         lambda: GraphBuilder().input(spec),
         InvalidConfig,
-        r"GraphBuilder\.input: given .*; needed a TensorMeta, or an object with a dtype and a shape",
+        r"GraphBuilder\.input: given .*; needed a TensorMeta, or an object with a dtype and a "
+        r"shape",
     )
 
 
@@ -106,24 +148,37 @@ def ways(graph, *args):
 def test_no_symbol_is_zero(way):
     """Tracing folded max(b, 1) into b: at size 0 a graph would compute another function."""
     (b,) = jax.export.symbolic_shape("b")
-    graph = tj.trace(lambda x: x.sum() / jax.core.max_dim(x.shape[0], 1), jax.ShapeDtypeStruct((b,), np.float64))
+    graph = tj.trace(
+        lambda x: x.sum() / jax.core.max_dim(x.shape[0], 1), jax.ShapeDtypeStruct((b,), np.float64)
+    )
     assert float(ways(graph, np.ones(3))[0]()) == 1
     ends_in(ways(graph, np.ones(0))[way], ShapeError, r"symbol b: given size 0; needed 1 or more")
 
 
-CONSTRAINTS = [("c <= d", (6, 2)), ("c >= 4", (3, 9)), ("mod(d, 2) == 0", (1, 3)), ("2*c + 1 <= d^2", (5, 3)), ("max(c, 5) == d", (2, 6))]
+CONSTRAINTS = [
+    ("c <= d", (6, 2)),
+    ("c >= 4", (3, 9)),
+    ("mod(d, 2) == 0", (1, 3)),
+    ("2*c + 1 <= d^2", (5, 3)),
+    ("max(c, 5) == d", (2, 6)),
+]
 
 
 @pytest.mark.few(15)
 @pytest.mark.parametrize("way", range(6))
-@pytest.mark.parametrize(("constraint", "sizes"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS])
+@pytest.mark.parametrize(
+    ("constraint", "sizes"), CONSTRAINTS, ids=[text for text, _ in CONSTRAINTS]
+)
 def test_constraints_hold_where_sizes_are_given(constraint, sizes, way):
     c, d = jax.export.symbolic_shape("c, d", constraints=[constraint])
     specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (c, d)]
     graph = tj.trace(lambda x, y: x.sum() + y.sum(), *specs)
     error = ends_in(ways(graph, *map(np.ones, sizes))[way], ShapeError)
     assert error.value.where == "symbols of the input shapes"
-    assert all(f"{name} = {size}" in error.value.given or name not in constraint for name, size in zip("cd", sizes))
+    assert all(
+        f"{name} = {size}" in error.value.given or name not in constraint
+        for name, size in zip("cd", sizes)
+    )
     assert "a constraint of the symbols" in error.value.needed
 
 

@@ -1,4 +1,6 @@
-"""Pictures of graphs: valid, complete, legible, bounded. Placement is judged by the geometry of what was drawn."""
+"""Pictures of graphs: valid, complete, legible, bounded. Placement is judged by the geometry of
+what was drawn.
+"""
 
 import dataclasses
 import itertools
@@ -38,7 +40,9 @@ def drawn(svg):
     for group in ET.fromstring(svg).iter(f"{NAMESPACE}g"):
         title, rect = group.find(f"{NAMESPACE}title"), group.find(f"{NAMESPACE}rect")
         if title is not None:
-            boxes.append((title.text, rect.get("fill"), [t.text for t in group.findall(f"{NAMESPACE}text")]))
+            boxes.append(
+                (title.text, rect.get("fill"), [t.text for t in group.findall(f"{NAMESPACE}text")])
+            )
     return boxes
 
 
@@ -56,7 +60,10 @@ def test_every_node_input_and_output_is_a_box_with_its_full_text():
     tooltips = "\n".join(tooltip for tooltip, _, _ in boxes).splitlines()
     for line in str(graph).splitlines()[1:-2]:
         assert line.strip() in tooltips
-    assert next(lines for _, fill, lines in boxes if fill == LOOKS["input"][0]) == ["args[0]['b1']", "float32[8]"]
+    assert next(lines for _, fill, lines in boxes if fill == LOOKS["input"][0]) == [
+        "args[0]['b1']",
+        "float32[8]",
+    ]
     assert sorted(lines[0] for _, fill, lines in boxes if fill == LOOKS["output"][0]) == [
         "return ['b1']",
         "return ['w1']",
@@ -65,7 +72,9 @@ def test_every_node_input_and_output_is_a_box_with_its_full_text():
     ((_, _, lines),) = [box for box in boxes if box[1] == LOOKS["extension"][0]]
     assert lines[0] == "tenferro-ext-tropical.einsum.v1"
     assert "max_plus" in lines[1]
-    assert any(lines == ["32.0", "float32[]"] for _, fill, lines in boxes if fill == LOOKS["constant"][0])
+    assert any(
+        lines == ["32.0", "float32[]"] for _, fill, lines in boxes if fill == LOOKS["constant"][0]
+    )
 
 
 def test_a_large_graph_is_refused_and_the_error_names_the_other_ways():
@@ -82,7 +91,9 @@ def looped(x, n):
 
 
 def test_bodies_are_named_with_their_size():
-    texts = [line for _, _, lines in drawn(trace(looped, SPEC, np.float32(0)).svg()) for line in lines]
+    texts = [
+        line for _, _, lines in drawn(trace(looped, SPEC, np.float32(0)).svg()) for line in lines
+    ]
     assert {"Cond", "branches[0]: 1 nodes", "branches[1]: 2 nodes"} <= set(texts)
 
 
@@ -137,7 +148,11 @@ def test_text_and_lines_can_be_read_on_light_and_on_dark_ground():
 @st.composite
 def layered(draw):
     count = draw(st.integers(1, 12))
-    sizes = draw(st.lists(st.tuples(st.integers(10, 200), st.integers(10, 90)), min_size=count, max_size=count))
+    sizes = draw(
+        st.lists(
+            st.tuples(st.integers(10, 200), st.integers(10, 90)), min_size=count, max_size=count
+        )
+    )
     pairs = list(itertools.combinations(range(count), 2))
     return sizes, draw(st.sets(st.sampled_from(pairs), max_size=30)) if pairs else set()
 
@@ -159,7 +174,9 @@ def test_boxes_do_not_touch_and_arrows_go_down(case):
         assert route[0] == pytest.approx((boxes[source][0], spans[source][3]))
         assert route[-1] == pytest.approx((boxes[target][0], spans[target][2]))
         for x, y in route[1:-1]:  # a long arrow passes between the boxes of the layers on its way
-            assert not any(left < x < right and top < y < bottom for left, right, top, bottom in spans)
+            assert not any(
+                left < x < right and top < y < bottom for left, right, top, bottom in spans
+            )
 
 
 def arrows(graph):
@@ -178,7 +195,9 @@ def test_the_dot_text_has_every_node_and_body():
     if program is not None:
         nasty = trace(lambda tree: {'"\\x\n': jnp.sin(tree['"\\x\n'])}, {'"\\x\n': SPEC})
         for made in (graph, nasty, mlp_gradient()):
-            subprocess.run([program, "-Tsvg"], input=made.dot().encode(), check=True, capture_output=True)
+            subprocess.run(
+                [program, "-Tsvg"], input=made.dot().encode(), check=True, capture_output=True
+            )
 
 
 def explored(graph, tmp_path):
@@ -189,7 +208,15 @@ def explored(graph, tmp_path):
 SCHEMA = {
     "collection": {"label", "graphs"},
     "graph": {"id", "nodes"},
-    "node": {"id", "label", "namespace", "subgraphIds", "attrs", "incomingEdges", "outputsMetadata"},
+    "node": {
+        "id",
+        "label",
+        "namespace",
+        "subgraphIds",
+        "attrs",
+        "incomingEdges",
+        "outputsMetadata",
+    },
     "edge": {"sourceNodeId", "sourceNodeOutputId", "targetNodeInputId"},
     "item": {"id", "attrs"},
     "pair": {"key", "value"},
@@ -197,25 +224,39 @@ SCHEMA = {
 """The fields of model_explorer.graph_builder that are written."""
 
 
-@pytest.mark.parametrize("make", [mlp_gradient, lambda: trace(looped, SPEC, np.float32(0)), lambda: chain(2000)])
+@pytest.mark.parametrize(
+    "make", [mlp_gradient, lambda: trace(looped, SPEC, np.float32(0)), lambda: chain(2000)]
+)
 def test_the_file_for_model_explorer_is_a_graph_collection(make, tmp_path):
     graph = make()
     found = explored(graph, tmp_path)
     assert set(found) == SCHEMA["collection"]
-    assert len(found["graphs"][0]["nodes"]) == graph.input_count + len(graph.nodes) + len(graph.outputs)
+    assert len(found["graphs"][0]["nodes"]) == graph.input_count + len(graph.nodes) + len(
+        graph.outputs
+    )
     ids = [one["id"] for one in found["graphs"]]
-    named = [place for one in found["graphs"] for node in one["nodes"] for place in node["subgraphIds"]]
+    named = [
+        place for one in found["graphs"] for node in one["nodes"] for place in node["subgraphIds"]
+    ]
     assert sorted(named) == sorted(ids[1:])
     for one in found["graphs"]:
         assert set(one) == SCHEMA["graph"]
-        outputs = {node["id"]: {item["id"] for item in node["outputsMetadata"]} for node in one["nodes"]}
+        outputs = {
+            node["id"]: {item["id"] for item in node["outputsMetadata"]} for node in one["nodes"]
+        }
         for node in one["nodes"]:
             assert set(node) == SCHEMA["node"]
             for edge in node["incomingEdges"]:
                 assert set(edge) == SCHEMA["edge"]
                 assert edge["sourceNodeOutputId"] in outputs[edge["sourceNodeId"]]
-            pairs = [*node["attrs"], *(pair for item in node["outputsMetadata"] for pair in item["attrs"])]
-            assert all(set(pair) == SCHEMA["pair"] and set(map(type, pair.values())) == {str} for pair in pairs)
+            pairs = [
+                *node["attrs"],
+                *(pair for item in node["outputsMetadata"] for pair in item["attrs"]),
+            ]
+            assert all(
+                set(pair) == SCHEMA["pair"] and set(map(type, pair.values())) == {str}
+                for pair in pairs
+            )
 
 
 def test_model_explorer_reads_the_file(tmp_path):
@@ -231,7 +272,13 @@ def test_model_explorer_reads_the_file(tmp_path):
 
 
 def test_the_picture_of_the_docs_is_of_this_program():
-    path = mlp_gradient.__globals__["pathlib"].Path(mlp_gradient.__globals__["__file__"]).with_name("mlp_gradient.svg")
-    assert any(lines[0] == "tenferro-ext-tropical.einsum.v1" for _, _, lines in drawn(path.read_text()))
+    path = (
+        mlp_gradient.__globals__["pathlib"]
+        .Path(mlp_gradient.__globals__["__file__"])
+        .with_name("mlp_gradient.svg")
+    )
+    assert any(
+        lines[0] == "tenferro-ext-tropical.einsum.v1" for _, _, lines in drawn(path.read_text())
+    )
     assert not re.search(r"[^\x20-\x7e\n\u00b7\u2026]", path.read_text())
     assert tj.Graph.svg.__doc__

@@ -58,7 +58,7 @@ def test_text():
 
 def test_pytrees_in_and_out():
     spec = jax.ShapeDtypeStruct((2,), F64)
-    fn = lambda p, xs: {"sum": p["a"] + xs[0], "none": None, "pair": (xs[1], p["a"])}  # noqa: E731
+    fn = lambda p, xs: {"sum": p["a"] + xs[0], "none": None, "pair": (xs[1], p["a"])}
     graph = trace(fn, {"a": spec}, [spec, spec])
     args = {"a": np.ones(2)}, [np.arange(2.0), np.zeros(2)]
     got, want = graph.to_jax()(*args), fn(*args)
@@ -76,19 +76,26 @@ def test_rules_are_found_in_bodies(within):
         "cond": lambda x: jax.lax.cond(x[0, 0] > 0, body, lambda x: x, x),
         "while": lambda x: jax.lax.while_loop(lambda x: x[0, 0] < 9, body, x),
     }
-    assert trace(bodies[within], np.ones((2, 2))).rules == trace(body, np.ones((2, 2))).rules == RULES
+    assert (
+        trace(bodies[within], np.ones((2, 2))).rules == trace(body, np.ones((2, 2))).rules == RULES
+    )
 
 
 def test_symbolic_sizes_take_those_of_the_arguments():
     b, n = jax.export.symbolic_shape("b, n")
     graph = trace(
-        lambda x: (x.sum(1) / x.shape[1]).reshape(-1, 1) * jnp.ones((x.shape[0], 2 * x.shape[1])), jax.ShapeDtypeStruct((b, n), F64)
+        lambda x: (x.sum(1) / x.shape[1]).reshape(-1, 1) * jnp.ones((x.shape[0], 2 * x.shape[1])),
+        jax.ShapeDtypeStruct((b, n), F64),
     )
     assert "n" in str(graph)
     for shape in ((1, 1), (2, 5), (7, 3)):
         x = np.random.default_rng(0).normal(size=shape)
-        np.testing.assert_allclose(graph.to_jax()(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12)
-        np.testing.assert_allclose(jax.jit(graph.to_jax())(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12)
+        np.testing.assert_allclose(
+            graph.to_jax()(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            jax.jit(graph.to_jax())(x), np.repeat(x.mean(1)[:, None], 2 * shape[1], 1), rtol=1e-12
+        )
     square = trace(lambda x: x + x.T, jax.ShapeDtypeStruct((b, b), F64))
     each_ends_in(
         (lambda: square.to_jax()(np.ones((2, 3))), ShapeError, r"axis 1 \(declared b\)"),
@@ -123,9 +130,17 @@ def test_the_tropical_lowering_is_recorded_by_the_same_method_that_runs_it(outpu
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 30, 37)), rng.normal(size=(37, 8))
     builder = GraphBuilder()
-    graph = builder.build(builder.inline(op.lower_to_standard_ops, builder.input(a), builder.input(b)))
+    graph = builder.build(
+        builder.inline(op.lower_to_standard_ops, builder.input(a), builder.input(b))
+    )
     kinds = {type(node.op).__name__ for node in graph.nodes}
-    inner = {type(n.op).__name__ for node in graph.nodes if type(node.op) is Cond for branch in node.op.branches for n in branch.nodes}
+    inner = {
+        type(n.op).__name__
+        for node in graph.nodes
+        if type(node.op) is Cond
+        for branch in node.op.branches
+        for n in branch.nodes
+    }
     assert "Extension" not in kinds | inner
     assert "Scan" in inner
     for got, want in zip(graph(a, b), op.eager_execute(a, b)):
@@ -135,11 +150,17 @@ def test_the_tropical_lowering_is_recorded_by_the_same_method_that_runs_it(outpu
 def test_a_lowering_is_recorded_for_symbolic_sizes_too():
     i, j = jax.export.symbolic_shape("i, j")
     builder = GraphBuilder()
-    x, y = builder.input(jax.ShapeDtypeStruct((i, j), F64)), builder.input(jax.ShapeDtypeStruct((j, 2), F64))
+    x, y = (
+        builder.input(jax.ShapeDtypeStruct((i, j), F64)),
+        builder.input(jax.ShapeDtypeStruct((j, 2), F64)),
+    )
     op = TropicalEinsum(max_plus, "ij,jk->ik")
     graph = builder.build(builder.inline(op.lower_to_standard_ops, x, y))
     for m, n in ((1, 1), (3, 20)):
-        a, b = np.random.default_rng(n).normal(size=(m, n)), np.random.default_rng(m).normal(size=(n, 2))
+        a, b = (
+            np.random.default_rng(n).normal(size=(m, n)),
+            np.random.default_rng(m).normal(size=(n, 2)),
+        )
         np.testing.assert_array_equal(graph(a, b)[0], op.eager_execute(a, b)[0])
 
 
@@ -157,15 +178,26 @@ def test_ten_thousand_nodes_in_a_chain():
 
 
 def test_refusals():
-    error = ends_in(lambda: trace(lambda x: jax.lax.linalg.schur(x), np.ones((4, 4))), Unsupported, r"schur.*test_graph\.py:\d+")
+    error = ends_in(
+        lambda: trace(lambda x: jax.lax.linalg.schur(x), np.ones((4, 4))),
+        Unsupported,
+        r"schur.*test_graph\.py:\d+",
+    )
     assert "one of" in error.value.needed
     ends_in(
-        lambda: trace(lambda x: jax.lax.linalg.svd(x, full_matrices=False, subset_by_index=(0, 1)), np.ones((4, 4))),
+        lambda: trace(
+            lambda x: jax.lax.linalg.svd(x, full_matrices=False, subset_by_index=(0, 1)),
+            np.ones((4, 4)),
+        ),
         Unsupported,
         r"subset_by_index=.*test_graph\.py:\d+; needed subset_by_index=None",
     )
     other, builder = GraphBuilder(), GraphBuilder()
-    ends_in(lambda: builder.add(Add(), builder.input(np.ones(2)), other.input(np.ones(2))), InvalidConfig, "another builder")
+    ends_in(
+        lambda: builder.add(Add(), builder.input(np.ones(2)), other.input(np.ones(2))),
+        InvalidConfig,
+        "another builder",
+    )
     graph = trace(lambda x: x + 1, np.ones(2))
     with pytest.raises(AttributeError, match="immutable"):
         graph.nodes = ()
@@ -176,7 +208,11 @@ def test_refusals():
 def test_64_bit_specs_are_refused_while_x64_is_off():
     with jax.enable_x64(False):
         each_ends_in(
-            (lambda: trace(lambda x: x, jax.ShapeDtypeStruct((2,), np.float64)), DTypeError, r"enable_x64\(True\).*astype\(np\.float32\)"),
+            (
+                lambda: trace(lambda x: x, jax.ShapeDtypeStruct((2,), np.float64)),
+                DTypeError,
+                r"enable_x64\(True\).*astype\(np\.float32\)",
+            ),
             (lambda: GraphBuilder().input(np.ones(2)), DTypeError, "while 64-bit types are off"),
             (lambda: tj.export(lambda x: x, np.ones(2)), DTypeError, "while 64-bit types are off"),
         )
@@ -202,31 +238,46 @@ def test_custom_derivatives_stay_with_their_functions():
 
     n = np.arange(3)
     pairs = []
-    for fn in (jax.nn.relu, straight, lambda x: jax.lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x), lambda x: scaled(x, n)[0]):
+    for fn in (
+        jax.nn.relu,
+        straight,
+        lambda x: jax.lax.fori_loop(0, 2, lambda i, x: jax.nn.relu(x), x),
+        lambda x: scaled(x, n)[0],
+    ):
         graph = trace(lambda x, fn=fn: (fn(x) ** 3).sum(), x)
         assert not graph.lost_rules
         assert trace(graph.to_jax(), x) == graph
         want = fn
         for _ in range(3):
-            cubed = lambda x, want=want: (want(x) ** 3).sum()  # noqa: E731
+            cubed = lambda x, want=want: (want(x) ** 3).sum()
             want, derivative = jax.grad(cubed), tj.grad(graph).to_jax()
             pairs += [(graph.to_jax(), cubed), (derivative, want)]
             graph = trace(lambda x, g=derivative: (g(x) ** 3).sum(), x)
-    chex.assert_trees_all_equal(*jax.jit(lambda x: [[f(x) for f in side] for side in zip(*pairs)])(x))
+    chex.assert_trees_all_equal(
+        *jax.jit(lambda x: [[f(x) for f in side] for side in zip(*pairs)])(x)
+    )
     values, count = trace(scaled, x, n).to_jax()(x, n)
     np.testing.assert_array_equal(values, x * n)
     np.testing.assert_array_equal(count, n)
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("fn", [jax.nn.relu, jax.nn.relu6, jax.nn.softplus, jax.nn.silu, jax.nn.logsumexp], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn",
+    [jax.nn.relu, jax.nn.relu6, jax.nn.softplus, jax.nn.silu, jax.nn.logsumexp],
+    ids=lambda f: f.__name__,
+)
 def test_custom_derivatives_stay_where_sizes_are_symbols(fn):
     (b,) = jax.export.symbolic_shape("b")
     graph = trace(lambda x: fn(x).sum(), jax.ShapeDtypeStruct((b, 2), np.float64))
     assert not graph.lost_rules
     x = np.array([[0.0, 1.0], [-2.0, 3.0], [0.5, 0.0]])
     want = jax.grad(lambda x: fn(x).sum())(x)
-    for gradient in (tj.grad(graph).to_jax(), jax.grad(graph.to_jax()), jax.grad(tj.export(graph, vjp_order=1).call)):
+    for gradient in (
+        tj.grad(graph).to_jax(),
+        jax.grad(graph.to_jax()),
+        jax.grad(tj.export(graph, vjp_order=1).call),
+    ):
         np.testing.assert_allclose(gradient(x), want, rtol=1e-12)
 
 
@@ -247,7 +298,8 @@ def test_a_custom_derivative_that_cannot_be_kept_is_refused_not_replaced():
             lambda: jax.jvp(trace(graph.to_jax(), x).to_jax(), (x,), (x,)),
         ),
         Unsupported,
-        r"that tracing inlined: schur_at_heart at .*test_graph\.py:\d+ \(.*'schur'.*trace\(jax\.grad",
+        r"that tracing inlined: schur_at_heart at .*test_graph\.py:\d+ "
+        r"\(.*'schur'.*trace\(jax\.grad",
     )
     graph = trace(lambda x: (jax.nn.relu(x) ** 4).sum(), x)
     for _ in range(3):
@@ -258,18 +310,27 @@ def test_a_custom_derivative_that_cannot_be_kept_is_refused_not_replaced():
 
 def test_softmax_checkpoint_and_stop_gradient_are_read():
     x = np.array([-1.0, 0.5, 1.0])
-    np.testing.assert_allclose(trace(jax.nn.softmax, x).to_jax()(x), np.exp(x) / np.exp(x).sum(), rtol=1e-14)
+    np.testing.assert_allclose(
+        trace(jax.nn.softmax, x).to_jax()(x), np.exp(x) / np.exp(x).sum(), rtol=1e-14
+    )
     np.testing.assert_array_equal(trace(jax.checkpoint(jnp.sin), x).to_jax()(x), jnp.sin(x))
     stopped = trace(lambda x: (jax.lax.stop_gradient(x) * x).sum(), x)
     np.testing.assert_array_equal(tj.grad(stopped).to_jax()(x), x)
 
 
 def test_a_graph_made_with_64_bit_types_is_refused_without_them():
-    graph = trace(lambda x: (x.astype(np.int64) + 2**40).astype(np.float32), jax.ShapeDtypeStruct((3,), np.float32))
+    graph = trace(
+        lambda x: (x.astype(np.int64) + 2**40).astype(np.float32),
+        jax.ShapeDtypeStruct((3,), np.float32),
+    )
     ones = np.ones(3, np.float32)
     with jax.enable_x64(False):
         ends_in(
-            (lambda: graph.to_jax()(ones), lambda: tj.Engine().eval(graph, ones), lambda: tj.export(graph)),
+            (
+                lambda: graph.to_jax()(ones),
+                lambda: tj.Engine().eval(graph, ones),
+                lambda: tj.export(graph),
+            ),
             DTypeError,
             "graph that was made with 64-bit types",
         )
@@ -286,16 +347,29 @@ def test_wrong_kinds_of_things():
     value = other.input(np.ones(2))
     builder.input(np.ones(2))
     each_ends_in(
-        ((lambda: builder.build(outputs) for outputs in ([value], [3])), InvalidConfig, r"GraphBuilder\.build"),
-        ((lambda: builder.add(op, np.ones(2), np.ones(2)) for op in (3, Add)), InvalidConfig, "an instance of"),
         (
-            (lambda: run(jnp.sin) for run in (tj.grad, tj.jvp, tj.vjp, tj.Engine().compile, tj.Engine().eval)),
+            (lambda: builder.build(outputs) for outputs in ([value], [3])),
+            InvalidConfig,
+            r"GraphBuilder\.build",
+        ),
+        (
+            (lambda: builder.add(op, np.ones(2), np.ones(2)) for op in (3, Add)),
+            InvalidConfig,
+            "an instance of",
+        ),
+        (
+            (
+                lambda: run(jnp.sin)
+                for run in (tj.grad, tj.jvp, tj.vjp, tj.Engine().compile, tj.Engine().eval)
+            ),
             InvalidConfig,
             r"needed a Graph.*trace\(fn",
         ),
     )
     vector = trace(lambda x: x * 2, np.ones(2))
-    ends_in(lambda: tj.grad(vector), InvalidConfig, r"outputs float64\[2\]; needed one floating output")
+    ends_in(
+        lambda: tj.grad(vector), InvalidConfig, r"outputs float64\[2\]; needed one floating output"
+    )
     scalar = trace(lambda x, n: (x * n.astype(x.dtype)).sum(), np.ones(2), np.ones(2, np.int32))
     each_ends_in(
         (
@@ -315,19 +389,30 @@ def test_control_flow_under_vmap():
     def branching(x):
         return jax.vmap(lambda r: jax.lax.cond(r[0] > 0, jnp.sin, lambda a: a * 2, r))(x)
 
-    np.testing.assert_array_equal(trace(branching, x).to_jax()(x), np.where(x[:, :1] > 0, jnp.sin(x), 2 * x))
+    np.testing.assert_array_equal(
+        trace(branching, x).to_jax()(x), np.where(x[:, :1] > 0, jnp.sin(x), 2 * x)
+    )
 
     def looping(x):
         return jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 1, lambda r: r + 1, r))(x)
 
     np.testing.assert_array_equal(trace(looping, x).to_jax()(x), looping(x))
-    both = jax.vmap(lambda n, v: jax.lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * v[0]), (0, v)), in_axes=(0, None))
+    both = jax.vmap(
+        lambda n, v: jax.lax.while_loop(
+            lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * v[0]), (0, v)
+        ),
+        in_axes=(0, None),
+    )
     twice = jax.vmap(both, in_axes=(None, 0))
     n = np.array([3, 0, 5])
-    np.testing.assert_allclose(trace(twice, n, x).to_jax()(n, x)[1], [[r * r[0] ** k for k in n] for r in x], rtol=1e-14)
+    np.testing.assert_allclose(
+        trace(twice, n, x).to_jax()(n, x)[1], [[r * r[0] ** k for k in n] for r in x], rtol=1e-14
+    )
 
     def switching(i, x):
-        return jax.vmap(lambda i, r: jax.lax.switch(i, [jnp.sin, lambda a: a * 2, lambda a: -a], r))(i, x)
+        return jax.vmap(
+            lambda i, r: jax.lax.switch(i, [jnp.sin, lambda a: a * 2, lambda a: -a], r)
+        )(i, x)
 
     index = np.array([0, 1, 2, 7, -3])
     want = [[np.sin(r), 2 * r, -r][min(max(i, 0), 2)] for i, r in zip(index, x)]
@@ -338,7 +423,9 @@ def test_scans_are_read_with_their_slices_and_results():
     x = np.random.default_rng(0).normal(size=(5, 2))
 
     def f(x):
-        last, stacked = jax.lax.scan(lambda c, row: (jnp.tanh(c * row), c.sum()), jnp.ones(2), x, reverse=True, unroll=2)
+        last, stacked = jax.lax.scan(
+            lambda c, row: (jnp.tanh(c * row), c.sum()), jnp.ones(2), x, reverse=True, unroll=2
+        )
         return (last * stacked[:2]).sum()
 
     graph = trace(f, x)
@@ -346,5 +433,10 @@ def test_scans_are_read_with_their_slices_and_results():
     gradient = tj.grad(graph)
     second = tj.grad(trace(lambda x: gradient.to_jax()(x)[0, 0], x))
     theirs = f, jax.grad(f), jax.grad(lambda x: jax.grad(f)(x)[0, 0])
-    got, want = jax.jit(lambda x: [[g(x) for g in of] for of in ((graph.to_jax(), gradient.to_jax(), second.to_jax()), theirs)])(x)
+    got, want = jax.jit(
+        lambda x: [
+            [g(x) for g in of]
+            for of in ((graph.to_jax(), gradient.to_jax(), second.to_jax()), theirs)
+        ]
+    )(x)
     chex.assert_trees_all_close(got, want, rtol=1e-12)

@@ -1,4 +1,6 @@
-"""Guards: an equality that inference could not decide stays with the graph and is checked before anything runs."""
+"""Guards: an equality that inference could not decide stays with the graph and is checked before
+anything runs.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +15,13 @@ import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, TensorMeta, trace
 from tenferro_jax.dimensions import Guard
 from tenferro_jax.errors import ShapeError
-from tenferro_jax.extension import ExtensionAdRule, ExtensionOp, ExtensionRuleSet, apply, require_equal
+from tenferro_jax.extension import (
+    ExtensionAdRule,
+    ExtensionOp,
+    ExtensionRuleSet,
+    apply,
+    require_equal,
+)
 
 from ..extension_ops import Bilinear
 from ..helpers import each_ends_in, ends_in, made
@@ -43,7 +51,9 @@ TogetherRule = made(
     "TogetherRule",
     ExtensionAdRule,
     family_id=Together.family_id,
-    linearize=lambda self, op, primals, outputs, tangents: ((lambda *t: sum(x.sum() for x in t))(*(t for t in tangents if t is not None)),),
+    linearize=lambda self, op, primals, outputs, tangents: (
+        (lambda *t: sum(x.sum() for x in t))(*(t for t in tangents if t is not None)),
+    ),
 )
 
 
@@ -93,7 +103,10 @@ def test_a_guard_survives(fn, form):
     EXECUTED.clear()
     longer = {"": (), "grad": (), "jvp": (np.ones(2), np.ones(3)), "vjp": (np.float64(1),)}[form]
     ends_in(
-        (lambda: run(x, np.ones(3), *longer) for run in (graph.to_jax(), graph.bound_to, lambda *xs: tj.Engine().eval(graph, *xs))),
+        (
+            lambda: run(x, np.ones(3), *longer)
+            for run in (graph.to_jax(), graph.bound_to, lambda *xs: tj.Engine().eval(graph, *xs))
+        ),
         ShapeError,
         r"together\.v1: given 2 for dimension b and 3 for dimension c; needed b == c",
     )
@@ -101,13 +114,20 @@ def test_a_guard_survives(fn, form):
     assert graph.bound_to(x, y, *more).guards == ()
     program = tj.export(graph)
     chex.assert_trees_all_equal(program.call(x, y, *more), got)
-    ends_in(lambda: program.call(x, np.ones(3), *longer), ShapeError, r"given size 3 in .*; needed size 2")
+    ends_in(
+        lambda: program.call(x, np.ones(3), *longer),
+        ShapeError,
+        r"given size 3 in .*; needed size 2",
+    )
 
 
 @pytest.mark.clause("X7.4")
 def test_guards_that_an_export_cannot_make_true_are_refused():
     def pair(x, y, z, w):
-        return apply(Together(), jnp.concatenate([x, x]), y)[0] + apply(Together(), z.reshape(-1), w.reshape(-1))[0]
+        return (
+            apply(Together(), jnp.concatenate([x, x]), y)[0]
+            + apply(Together(), z.reshape(-1), w.reshape(-1))[0]
+        )
 
     i, j, k, m, n = jax.export.symbolic_shape("i, j, k, m, n")
     graph = trace(lambda x, y: apply(Together(), jnp.concatenate([x, x]), y)[0], spec(i), spec(j))
@@ -139,10 +159,16 @@ def test_a_guard_is_found_where_the_graph_is_traced_again():
 @pytest.mark.clause("X7.4")
 def test_outside_of_graphs_and_where_it_can_be_decided_nothing_changes():
     fn = jax.jit(together)
-    trace(fn, spec(B), spec(C))  # leaves a jaxpr in jit's cache, which the export below must not use
+    trace(
+        fn, spec(B), spec(C)
+    )  # leaves a jaxpr in jit's cache, which the export below must not use
     each_ends_in(
         (lambda: jax.export.export(fn)(spec(B), spec(C)), ShapeError, "may or may not be equal"),
-        (lambda: trace(together, spec(B), spec(B + 1)), ShapeError, r"dimensions b and b \+ 1|dimensions b \+ 1 and b"),
+        (
+            lambda: trace(together, spec(B), spec(B + 1)),
+            ShapeError,
+            r"dimensions b and b \+ 1|dimensions b \+ 1 and b",
+        ),
     )
     b, c = jax.export.symbolic_shape("b, c", constraints=("b == c",))
     assert trace(together, spec(b), spec(c)).guards == ()
@@ -178,8 +204,17 @@ def test_dead_nodes_take_their_guards_along():
 
 def test_batch_levels_and_matrices():
     k, m = jax.export.symbolic_shape("k, m")
-    graph = trace(jax.vmap(lambda x, w: apply(Bilinear(), x, w)[0], (0, None)), spec(4, B, k), spec(m, 2))
+    graph = trace(
+        jax.vmap(lambda x, w: apply(Bilinear(), x, w)[0], (0, None)), spec(4, B, k), spec(m, 2)
+    )
     assert [str(g) for g in graph.guards] == ["k == m"]
-    x, w = np.random.default_rng(0).normal(size=(4, 3, 5)), np.random.default_rng(1).normal(size=(5, 2))
+    x, w = (
+        np.random.default_rng(0).normal(size=(4, 3, 5)),
+        np.random.default_rng(1).normal(size=(5, 2)),
+    )
     np.testing.assert_allclose(graph.to_jax()(x, w), x @ w, rtol=1e-13)
-    ends_in(lambda: graph.to_jax()(x, jnp.ones((4, 2))), ShapeError, "5 for dimension k and 4 for dimension m")
+    ends_in(
+        lambda: graph.to_jax()(x, jnp.ones((4, 2))),
+        ShapeError,
+        "5 for dimension k and 4 for dimension m",
+    )

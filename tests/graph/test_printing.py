@@ -1,4 +1,6 @@
-"""Text, bytes and digests of graphs: golden, the same in every process, and equal exactly when the graphs are."""
+"""Text, bytes and digests of graphs: golden, the same in every process, and equal exactly when the
+graphs are.
+"""
 
 import hashlib
 import itertools
@@ -68,7 +70,11 @@ def rich():
     def fn(tree, x):
         y = jnp.concatenate([tree["w"], jnp.asarray(np.linspace(0, 1, 40))])[::-1]
         y = jnp.where(y > 0.25, y**3, -0.0) + jnp.nan + jnp.inf
-        return {"s": jax.lax.fori_loop(0, 3, lambda i, c: c * y.sum() + i, 1.5), "t": x.reshape(-1).sum(), "n": None}
+        return {
+            "s": jax.lax.fori_loop(0, 3, lambda i, c: c * y.sum() + i, 1.5),
+            "t": x.reshape(-1).sum(),
+            "n": None,
+        }
 
     return trace(fn, {"w": SPEC}, jax.ShapeDtypeStruct((b, 3), np.float32))
 
@@ -88,7 +94,14 @@ def test_every_process_writes_the_same():
     mine = rich()
     for seed in ("1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+            timeout=120,
+        )
         digest, _, text = done.stdout.partition("\n")
         assert digest == mine.digest
         assert text.rstrip("\n") == mine.text(expand=True)
@@ -103,18 +116,51 @@ def test_the_bytes_are_golden():
     assert graph.digest == hashlib.sha256(graph.canonical_bytes()).hexdigest()
 
 
-NESTINGS = (lambda x: x, lambda x: (x,), lambda x: [x], lambda x: {"a": x}, lambda x: {"b": x}, lambda x: (x, None))
+NESTINGS = (
+    lambda x: x,
+    lambda x: (x,),
+    lambda x: [x],
+    lambda x: {"a": x},
+    lambda x: {"b": x},
+    lambda x: (x, None),
+)
 
 
 def test_bytes_are_equal_exactly_when_graphs_are():
     def one(op, *shapes):
         builder = GraphBuilder()
-        return builder.build(list(builder.add(op, *(builder.input(TensorMeta(F64, shape)) for shape in shapes))))
+        return builder.build(
+            list(builder.add(op, *(builder.input(TensorMeta(F64, shape)) for shape in shapes)))
+        )
 
     (b,) = jax.export.symbolic_shape("b")
     graphs = [
-        *(one(source.Constant(np.asarray(v))) for v in (0.0, -0.0, 0, False, np.float32(0), [0.0], [[0.0]], np.nan, np.inf, 1, True, 1.0)),
-        *(one(op, (2, 3)) for op in (structural.Transpose((1, 0)), structural.Reverse((1, 0)), structural.Reshape((3, 2)), analytic.Sin())),
+        *(
+            one(source.Constant(np.asarray(v)))
+            for v in (
+                0.0,
+                -0.0,
+                0,
+                False,
+                np.float32(0),
+                [0.0],
+                [[0.0]],
+                np.nan,
+                np.inf,
+                1,
+                True,
+                1.0,
+            )
+        ),
+        *(
+            one(op, (2, 3))
+            for op in (
+                structural.Transpose((1, 0)),
+                structural.Reverse((1, 0)),
+                structural.Reshape((3, 2)),
+                analytic.Sin(),
+            )
+        ),
         *(one(logic.Compare(d), (2,), (2,)) for d in logic.Direction),
         one(analytic.Sin(), (2,)),
         one(analytic.Sin(), (b,)),
@@ -122,7 +168,14 @@ def test_bytes_are_equal_exactly_when_graphs_are():
         one(source.DimensionValue(b, np.dtype("int32"))),
         *(
             trace(fn, SPEC)
-            for fn in (lambda x: x, lambda x: (x,), lambda x: [x], lambda x: {"a": x}, lambda x: {"b": x}, lambda x: (x, None))
+            for fn in (
+                lambda x: x,
+                lambda x: (x,),
+                lambda x: [x],
+                lambda x: {"a": x},
+                lambda x: {"b": x},
+                lambda x: (x, None),
+            )
         ),
         *(trace(branching, SPEC, jax.ShapeDtypeStruct((), t)) for t in (np.float64, np.float32)),
     ]

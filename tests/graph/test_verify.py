@@ -1,4 +1,6 @@
-"""The checker of graphs: what builders make passes, and for each rule a graph broken by hand is refused by that rule."""
+"""The checker of graphs: what builders make passes, and for each rule a graph broken by hand is
+refused by that rule.
+"""
 
 import jax
 import jax.export
@@ -32,7 +34,9 @@ def graph(*nodes, metas=(X, X), inputs=1, outputs=(1,), in_tree=ONE, out_tree=ON
 
 
 def body(*metas, fn=lambda *xs: xs):
-    return trace(lambda *xs: tuple(fn(*xs)), *(jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas))
+    return trace(
+        lambda *xs: tuple(fn(*xs)), *(jax.ShapeDtypeStruct(m.shape, m.dtype) for m in metas)
+    )
 
 
 SAME = body(X)
@@ -43,7 +47,11 @@ TRUE = body(X, fn=lambda x: (x.sum() > 0,))
 X2 = (X, X)
 
 BROKEN = {
-    "ops": [graph(Node("sin", (0,), 1)), graph(Node(Scan(3, 2, 0, 1), (0,), 1)), graph(Node(Cond(()), (0,), 1))],
+    "ops": [
+        graph(Node("sin", (0,), 1)),
+        graph(Node(Scan(3, 2, 0, 1), (0,), 1)),
+        graph(Node(Cond(()), (0,), 1)),
+    ],
     "inputs first": [graph(inputs=3, outputs=(0,)), graph(inputs=-1)],
     "dense numbering": [
         graph(Node(Sin(), (0,), 2), metas=(X,) * 3, outputs=(2,)),
@@ -57,15 +65,34 @@ BROKEN = {
         graph(Node(Sin(), ("0",), 1)),
     ],
     "arity": [graph(Node(Add(), (0,), 1))],
-    "outputs in range": [graph(Node(Sin(), (0,), 1), outputs=(2,)), graph(Node(Sin(), (0,), 1), outputs=(-1,))],
+    "outputs in range": [
+        graph(Node(Sin(), (0,), 1), outputs=(2,)),
+        graph(Node(Sin(), (0,), 1), outputs=(-1,)),
+    ],
     "trees": [
         graph(Node(Sin(), (0,), 1), out_tree=jax.tree.structure((0, 0))),
         graph(Node(Sin(), (0,), 1), in_tree=jax.tree.structure((0, 0))),
         graph(Node(Sin(), (0,), 1), in_tree=LEAF),
     ],
-    "interned": [graph(Node(Sin(), (0,), 1), Node(Sin(), (0,), 2), Node(Add(), (1, 2), 3), metas=(X,) * 4, outputs=(3,))],
+    "interned": [
+        graph(
+            Node(Sin(), (0,), 1),
+            Node(Sin(), (0,), 2),
+            Node(Add(), (1, 2), 3),
+            metas=(X,) * 4,
+            outputs=(3,),
+        )
+    ],
     "reachable": [graph(Node(Sin(), (0,), 1), Node(Cos(), (0,), 2), metas=(X,) * 3)],
-    "canonical order": [graph(Node(Cos(), (0,), 1), Node(Sin(), (0,), 2), Node(Add(), (2, 1), 3), metas=(X,) * 4, outputs=(3,))],
+    "canonical order": [
+        graph(
+            Node(Cos(), (0,), 1),
+            Node(Sin(), (0,), 2),
+            Node(Add(), (2, 1), 3),
+            metas=(X,) * 4,
+            outputs=(3,),
+        )
+    ],
     "signatures": [
         graph(Node(Scan(WIDER, 2, 0, 1), (0,), 1)),
         graph(Node(Scan(SAME, -2, 0, 1), (0,), 1)),
@@ -75,7 +102,13 @@ BROKEN = {
     "inference": [
         graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(F64, (4,)))),
         graph(Node(Sin(), (0,), 1), metas=(X, TensorMeta(np.dtype("float32"), (3,)))),
-        graph(Node(Add(), (0, 1), 2), metas=(X, TensorMeta(F64, (4,)), X), inputs=2, outputs=(2,), in_tree=jax.tree.structure((0, 0))),
+        graph(
+            Node(Add(), (0, 1), 2),
+            metas=(X, TensorMeta(F64, (4,)), X),
+            inputs=2,
+            outputs=(2,),
+            in_tree=jax.tree.structure((0, 0)),
+        ),
         graph(Node(Extension.of(TropicalEinsum(max_plus, "i,i->")), (0, 0), 1)),
         graph(
             Node(Extension.of(Together()), (0, 1), 2),
@@ -89,12 +122,18 @@ BROKEN = {
 CASES = [(name, broken) for name, several in BROKEN.items() for broken in several]
 
 
-@pytest.mark.parametrize(("name", "broken"), CASES, ids=[f"{name} {i}" for i, (name, _) in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("name", "broken"), CASES, ids=[f"{name} {i}" for i, (name, _) in enumerate(CASES)]
+)
 def test_a_broken_graph_is_refused_by_its_rule(name, broken):
     error = ends_in(lambda: verify(broken), InvalidConfig)
     assert error.value.where == f"graph, rule {name!r}"
     assert error.value.needed == {rule.name: rule.says for rule in RULES}[name]
-    assert [rule.name for rule in RULES[: [r.name for r in RULES].index(name)] if list(rule.broken(broken))] == []
+    assert [
+        rule.name
+        for rule in RULES[: [r.name for r in RULES].index(name)]
+        if list(rule.broken(broken))
+    ] == []
 
 
 def test_every_rule_is_broken_by_some_graph():
@@ -104,22 +143,46 @@ def test_every_rule_is_broken_by_some_graph():
 def test_64_bit_values_need_64_bit_types():
     good = graph(Node(Sin(), (0,), 1))
     assert verify(good) is good
-    with jax.enable_x64(False), pytest.raises(InvalidConfig, match=r"'64-bit types': given %0 of float64\[3\]"):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(InvalidConfig, match=r"'64-bit types': given %0 of float64\[3\]"),
+    ):
         verify(good)
 
 
 def test_bodies_are_checked_and_named():
     inner = graph(Node(Sin(), (0,), 1), Node(Cos(), (0,), 2), metas=(X,) * 3)
     outer = graph(Node(Scan(inner, 2, 0, 1), (0,), 1))
-    ends_in(lambda: verify(outer), InvalidConfig, r"graph, node 0, body 0, rule 'reachable': given node 1, Cos")
+    ends_in(
+        lambda: verify(outer),
+        InvalidConfig,
+        r"graph, node 0, body 0, rule 'reachable': given node 1, Cos",
+    )
 
 
 def test_what_builders_make_passes():
     b = jax.export.symbolic_shape("b")[0]
     spec = jax.ShapeDtypeStruct((b, 3), F64)
-    mlp = trace(lambda p, x: (jnp.sin(x @ p["w"]) ** 2).sum(), {"w": jax.ShapeDtypeStruct((3, 2), F64)}, spec)
-    loop = trace(lambda x, n: jax.lax.cond(n > 0, lambda: jax.lax.fori_loop(0, 4, lambda i, x: x * 2 + i, x), lambda: -x), X_SPEC, I32_SPEC)
-    for made in (mlp, tj.grad(mlp), tj.jvp(mlp), loop, trace(lambda x: x, X_SPEC), trace(lambda: ())):
+    mlp = trace(
+        lambda p, x: (jnp.sin(x @ p["w"]) ** 2).sum(),
+        {"w": jax.ShapeDtypeStruct((3, 2), F64)},
+        spec,
+    )
+    loop = trace(
+        lambda x, n: jax.lax.cond(
+            n > 0, lambda: jax.lax.fori_loop(0, 4, lambda i, x: x * 2 + i, x), lambda: -x
+        ),
+        X_SPEC,
+        I32_SPEC,
+    )
+    for made in (
+        mlp,
+        tj.grad(mlp),
+        tj.jvp(mlp),
+        loop,
+        trace(lambda x: x, X_SPEC),
+        trace(lambda: ()),
+    ):
         assert verify(made) is made
 
 
@@ -135,32 +198,107 @@ def test_ten_thousand_nodes_need_no_recursion():
 
 
 REFUSED = [
-    (Scan(WIDER, 2, 0, 1), (X,), ShapeError, r"Scan, body, carry 0: given float64\[6\]; needed float64\[3\], as it goes in"),
+    (
+        Scan(WIDER, 2, 0, 1),
+        (X,),
+        ShapeError,
+        r"Scan, body, carry 0: given float64\[6\]; needed float64\[3\], as it goes in",
+    ),
     (Scan(INTEGER, 2, 0, 1), (X,), DTypeError, r"carry 0: given int32\[3\]; needed float64\[3\]"),
-    (Scan(SAME, 2, 0, 2), X2, InvalidConfig, r"Scan, body: given 2 of input.*needed 1, as the body declares"),
+    (
+        Scan(SAME, 2, 0, 2),
+        X2,
+        InvalidConfig,
+        r"Scan, body: given 2 of input.*needed 1, as the body declares",
+    ),
     (Scan(NONE_OUT, 2, 0, 1), (X,), InvalidConfig, r"Scan, body: given 0 of carry: none; needed 1"),
-    (Scan(SAME, 2, 3, 0), (X,), InvalidConfig, r"constant_count=3 with 1 inputs; needed a number from 0 to 1"),
+    (
+        Scan(SAME, 2, 3, 0),
+        (X,),
+        InvalidConfig,
+        r"constant_count=3 with 1 inputs; needed a number from 0 to 1",
+    ),
     (Scan(SAME, 2.0, 0, 1), (X,), InvalidConfig, "length=2.0"),
     (Scan(SAME, True, 0, 1), (X,), InvalidConfig, "length=True"),
-    (Scan(SAME, 2, 0, 0), (X,), ShapeError, r"Scan, scanned input 0: given float64\[3\]; needed a first axis of 2"),
-    (CustomJvp("f", SAME, SAME), (X,), InvalidConfig, r"CustomJvp, jvp: given 2 of input.*needed 1, as the body declares"),
-    (CustomVjp("f", SAME, SAME, WIDER), (X,), ShapeError, r"CustomVjp, backward, output 0: .*a cotangent for each floating input"),
-    (CustomVjp("f", SAME, WIDER, SAME), (X,), ShapeError, r"CustomVjp, forward, output 0: .*as the body gives, then residuals"),
-    (CustomVjp("f", SAME, NONE_OUT, SAME), (X,), InvalidConfig, r"forward: given 0 of output: none; needed 1, .*: float64\[3\]"),
+    (
+        Scan(SAME, 2, 0, 0),
+        (X,),
+        ShapeError,
+        r"Scan, scanned input 0: given float64\[3\]; needed a first axis of 2",
+    ),
+    (
+        CustomJvp("f", SAME, SAME),
+        (X,),
+        InvalidConfig,
+        r"CustomJvp, jvp: given 2 of input.*needed 1, as the body declares",
+    ),
+    (
+        CustomVjp("f", SAME, SAME, WIDER),
+        (X,),
+        ShapeError,
+        r"CustomVjp, backward, output 0: .*a cotangent for each floating input",
+    ),
+    (
+        CustomVjp("f", SAME, WIDER, SAME),
+        (X,),
+        ShapeError,
+        r"CustomVjp, forward, output 0: .*as the body gives, then residuals",
+    ),
+    (
+        CustomVjp("f", SAME, NONE_OUT, SAME),
+        (X,),
+        InvalidConfig,
+        r"forward: given 0 of output: none; needed 1, .*: float64\[3\]",
+    ),
     (Scan(SAME, 2, 0, 1, "no"), (X,), InvalidConfig, r"Scan: given reverse='no'"),
     (LinearSolve(SAME, WIDER, None, (0, 0, 0)), (X,), ShapeError, r"LinearSolve, solve, carry 0"),
     (Reduce(SAME, (0,)), (X, TensorMeta(F64, ())), InvalidConfig, "Reduce, body: given 2 of input"),
-    (Reduce(SAME, (0,)), (X, X), ShapeError, r"Reduce, initial value 0: given float64\[3\]; needed float64\[\]"),
+    (
+        Reduce(SAME, (0,)),
+        (X, X),
+        ShapeError,
+        r"Reduce, initial value 0: given float64\[3\]; needed float64\[\]",
+    ),
     (While(TRUE, WIDER), (X,), ShapeError, r"While, body, carry 0"),
-    (While(SAME, SAME), (X,), DTypeError, r"While, condition, output 0: given float64\[3\]; needed bool\[\], the predicate"),
-    (While(body(X, fn=lambda x: (x > 0,)), SAME), (X,), ShapeError, r"given bool\[3\]; needed bool\[\]"),
-    (While(TRUE, SAME), (TensorMeta(F64, (4,)),), ShapeError, r"While, condition, input 0: given float64\[4\]; needed float64\[3\]"),
-    (Cond((SAME, WIDER)), (TensorMeta(I32, ()), X), ShapeError, r"Cond, branch 1, output 0: .*as branch 0 gives"),
+    (
+        While(SAME, SAME),
+        (X,),
+        DTypeError,
+        r"While, condition, output 0: given float64\[3\]; needed bool\[\], the predicate",
+    ),
+    (
+        While(body(X, fn=lambda x: (x > 0,)), SAME),
+        (X,),
+        ShapeError,
+        r"given bool\[3\]; needed bool\[\]",
+    ),
+    (
+        While(TRUE, SAME),
+        (TensorMeta(F64, (4,)),),
+        ShapeError,
+        r"While, condition, input 0: given float64\[4\]; needed float64\[3\]",
+    ),
+    (
+        Cond((SAME, WIDER)),
+        (TensorMeta(I32, ()), X),
+        ShapeError,
+        r"Cond, branch 1, output 0: .*as branch 0 gives",
+    ),
     (Cond((SAME, NONE_OUT)), (TensorMeta(I32, ()), X), InvalidConfig, "Cond, branch 1"),
-    (Cond((SAME,)), (TensorMeta(BOOL, ()), X), DTypeError, r"Cond, index 0: given bool\[\]; needed int32\[\]"),
+    (
+        Cond((SAME,)),
+        (TensorMeta(BOOL, ()), X),
+        DTypeError,
+        r"Cond, index 0: given bool\[\]; needed int32\[\]",
+    ),
     (Cond((SAME,)), (), InvalidConfig, "Cond: given 0 of index"),
     (Cond(()), (TensorMeta(I32, ()),), InvalidConfig, "a tuple of one graph or more"),
-    (Cond((3,)), (TensorMeta(I32, ()), X), InvalidConfig, "Cond, branch 0: given 3; needed a Graph"),
+    (
+        Cond((3,)),
+        (TensorMeta(I32, ()), X),
+        InvalidConfig,
+        "Cond, branch 0: given 3; needed a Graph",
+    ),
 ]
 
 

@@ -1,4 +1,6 @@
-"""Graphs to be written as bytes: one of each op, one of each feature of graphs, and generated ones."""
+"""Graphs to be written as bytes: one of each op, one of each feature of graphs, and
+generated ones.
+"""
 
 import dataclasses
 import functools
@@ -45,9 +47,12 @@ payloads = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3).map(tu
 Pair = namedtuple("Pair", "first second")
 F64 = np.dtype("float64")
 DTYPES = [
-    "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16", "uint32", "uint64",
-    "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
-    "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16", "float32", "float64", "complex64", "complex128",
+    "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint2", "uint4", "uint8", "uint16",
+    "uint32", "uint64",
+    "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16", "float32", "float64", "complex64",
+    "complex128",
 ]  # fmt: skip
 
 
@@ -81,7 +86,11 @@ class Scaled:
         return cls(*children, by)
 
 
-NAMES = {Moments: "test-package.Moments", Layer: "test-package.Layer", Scaled: "test-package.Scaled"}
+NAMES = {
+    Moments: "test-package.Moments",
+    Layer: "test-package.Layer",
+    Scaled: "test-package.Scaled",
+}
 
 
 def op_of(case):
@@ -138,7 +147,9 @@ def constants(array):
 
 
 def all_bits(name):
-    """An array with every byte in it: all NaN payloads of small floats, some of large ones; of small integers all values."""
+    """An array with every byte in it: all NaN payloads of small floats, some of large ones; of
+    small integers all values.
+    """
     dtype = np.dtype(name)
     if dtype.kind == "b":
         return np.array([True, False])
@@ -154,7 +165,9 @@ def nested(depth):
     for _ in range(depth):
         builder = GraphBuilder()
         value = builder.input(x)
-        (value,) = builder.add(Sin(), value) if graph is None else builder.add(Scan(graph, 2, 0, 1), value)
+        (value,) = (
+            builder.add(Sin(), value) if graph is None else builder.add(Scan(graph, 2, 0, 1), value)
+        )
         graph = builder.build([value])
     return graph
 
@@ -162,7 +175,14 @@ def nested(depth):
 def symbolic():
     b, c = jax.export.symbolic_shape("b, c", constraints=["b >= 8", "mod(b, 2) == 0", "c <= 4*b"])
     spec = jax.ShapeDtypeStruct((b, c), F64)
-    return trace(lambda x: (x[4:], jnp.ones((x.shape[0] // 2, x.shape[1] * 3 + 1)), x.shape[0] * jnp.ones(())), spec)
+    return trace(
+        lambda x: (
+            x[4:],
+            jnp.ones((x.shape[0] // 2, x.shape[1] * 3 + 1)),
+            x.shape[0] * jnp.ones(()),
+        ),
+        spec,
+    )
 
 
 def guarded():
@@ -211,13 +231,28 @@ def lost():
 def everything():
     """An extension whose payload holds a leaf of every kind."""
     array, text = np.array([[1.5, -0.0]]), 'ü"\n\ud800'
-    return payload_graph((float("nan"), complex(-0.0, 1.5), b"\x00\xff", np.dtype("bfloat16"), array, (), Color.RED, None, 10**3000, text))
+    return payload_graph(
+        (
+            float("nan"),
+            complex(-0.0, 1.5),
+            b"\x00\xff",
+            np.dtype("bfloat16"),
+            array,
+            (),
+            Color.RED,
+            None,
+            10**3000,
+            text,
+        )
+    )
 
 
 def in_symbols(op_of_dimension):
     (b,) = jax.export.symbolic_shape("b")
     builder = GraphBuilder()
-    return builder.build(builder.add(op_of_dimension(b), builder.input(jax.ShapeDtypeStruct((b,), F64))))
+    return builder.build(
+        builder.add(op_of_dimension(b), builder.input(jax.ShapeDtypeStruct((b,), F64)))
+    )
 
 
 def payload_graph(value):
@@ -230,7 +265,10 @@ def used(layer, pair):
     return {"out": Moments(layer.weight * pair[0].value, [layer.bias]), "again": Scaled(pair[1], 7)}
 
 
-LAYERS = (Layer(np.arange(3.0), np.ones(3), ("first", 0.5, True, None, b"z", 2j)), (Scaled(np.arange(3.0), 3), np.ones(3)))
+LAYERS = (
+    Layer(np.arange(3.0), np.ones(3), ("first", 0.5, True, None, b"z", 2j)),
+    (Scaled(np.arange(3.0), 3), np.ones(3)),
+)
 
 MLP = {"w": np.ones((3, 2)), "b": [np.zeros(2), None]}
 FEATURES = {
@@ -241,21 +279,25 @@ FEATURES = {
     "classes": lambda: trace(used, *LAYERS),
     "integer keys": lambda: trace(lambda d: {1: d[0], -2: d[5]}, {0: np.ones(2), 5: np.ones(3)}),
     "control flow": lambda: trace(flow, np.ones(2), np.float64(1)),
-    "gradient of control flow": lambda: tj.grad(trace(lambda x: jax.lax.fori_loop(0, 4, lambda i, x: jnp.sin(x), x).sum(), np.ones(2))),
+    "gradient of control flow": lambda: tj.grad(trace(lambda x: jax.lax.fori_loop(0, 4, lambda i,
+    x: jnp.sin(x), x).sum(), np.ones(2))),
     "nested": lambda: nested(20),
     "symbolic": symbolic,
     "guarded": guarded,
     "batched": batched,
     "batched by hand": batched_by_hand,
     "lost derivative": lost,
-    "keys": lambda: trace(lambda k: (jax.random.normal(k, (3,)), jax.random.split(KEY, 2), jax.random.key(1, impl="unsafe_rbg")), KEY),
+    "keys": lambda: trace(lambda k: (jax.random.normal(k, (3,)), jax.random.split(KEY, 2),
+    jax.random.key(1, impl="unsafe_rbg")), KEY),
     "shared bodies": lambda: trace(thrice, np.ones(2)),
     "tropical": lambda: trace(lambda x: tropical_einsum("ij,jk->ik", x, x), np.ones((2, 2))),
     "every leaf": everything,
     "symbol in a payload": lambda: in_symbols(Holder),
     "symbols in a payload": lambda: in_symbols(lambda b: Holder((2 * b, (b, 1)))),
-    "bfloat16 network": lambda: trace(lambda w, x: jax.nn.softmax(x @ w), np.ones((2, 2), "bfloat16"), np.ones((1, 2), "bfloat16")),
-    "zero sizes": lambda: trace(lambda x: (x.sum(), jnp.zeros((0, 5)), np.zeros((3, 0), np.int8)), np.ones((0, 2))),
+    "bfloat16 network": lambda: trace(lambda w, x: jax.nn.softmax(x @ w), np.ones((2, 2),
+    "bfloat16"), np.ones((1, 2), "bfloat16")),
+    "zero sizes": lambda: trace(lambda x: (x.sum(), jnp.zeros((0, 5)), np.zeros((3, 0), np.int8)),
+    np.ones((0, 2))),
 }  # fmt: skip
 
 
@@ -267,7 +309,9 @@ def room_graph(room):
 
 @st.composite
 def graphs(draw):
-    """Graphs of any wiring: ops of any room, constants of any dtype and bits, extensions of any payload, loops."""
+    """Graphs of any wiring: ops of any room, constants of any dtype and bits, extensions of any
+    payload, loops.
+    """
     builder = GraphBuilder()
     pool = [builder.input(TensorMeta(F64, (2,)))]
 
@@ -288,7 +332,9 @@ def graphs(draw):
                 shape = draw(st.lists(st.integers(0, 3), max_size=3))
                 size = int(np.prod(shape)) * dtype.itemsize
                 data = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)
-                pool += builder.add(Constant((data & 1 if dtype.kind == "b" else data).view(dtype).reshape(shape)))
+                pool += builder.add(
+                    Constant((data & 1 if dtype.kind == "b" else data).view(dtype).reshape(shape))
+                )
             case "extension":
                 op = Extension.of(Holder(draw(payloads)))
                 for _ in range(draw(st.integers(0, 2))):
@@ -296,9 +342,15 @@ def graphs(draw):
                 pool += builder.add(op, value(TensorMeta(F64, (2,) * (1 + len(op.batching)))))
             case "loop":
                 body = draw(st.sampled_from([nested(1), nested(2)]))
-                pool += builder.add(Scan(body, draw(st.integers(0, 3)), 0, 1), value(TensorMeta(F64, ())))
+                pool += builder.add(
+                    Scan(body, draw(st.integers(0, 3)), 0, 1), value(TensorMeta(F64, ()))
+                )
     outputs = draw(st.lists(st.sampled_from(pool), max_size=4))
-    tree = draw(st.sampled_from([tuple, list, lambda leaves: {f"k{i}": (leaf, None) for i, leaf in enumerate(leaves)}]))
+    tree = draw(
+        st.sampled_from(
+            [tuple, list, lambda leaves: {f"k{i}": (leaf, None) for i, leaf in enumerate(leaves)}]
+        )
+    )
     return builder.build(outputs, out_tree=jax.tree.structure(tree([0] * len(outputs))))
 
 

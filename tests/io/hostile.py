@@ -1,6 +1,7 @@
 """Bytes that nobody's writer wrote, read in a process with limits of its own.
 
-python -m tests.io.hostile SUITE prints each case before it is read, then how it ended: a crash names its case.
+python -m tests.io.hostile SUITE prints each case before it is read, then how it ended: a crash
+names its case.
 """
 
 import json
@@ -50,7 +51,13 @@ def doubling(depth):
     """Each graph uses the one before twice: 2**depth nodes in a few lines."""
     lines = [S, NEG, *ONE]
     for i in range(depth):
-        lines += [SCAN % i, ONE[0], f'["node",{i + 1},[0],[0]]', f'["node",{i + 1},[1],[0]]', '["return",[2],0,[],[]]']
+        lines += [
+            SCAN % i,
+            ONE[0],
+            f'["node",{i + 1},[0],[0]]',
+            f'["node",{i + 1},[1],[0]]',
+            '["return",[2],0,[],[]]',
+        ]
     return sealed(text(*lines))
 
 
@@ -65,12 +72,22 @@ def chain(depth):
 def array_of(record, data=b""):
     constant = '["op","Constant",{"value":{"tensor":0}}]'
     return sealed(
-        text('["type","bool",[2]]', record, constant, '["graph",[],["tuple"]]', '["node",0,[],[0]]', '["return",[0],0,[],[]]'), data
+        text(
+            '["type","bool",[2]]',
+            record,
+            constant,
+            '["graph",[],["tuple"]]',
+            '["node",0,[],[0]]',
+            '["return",[0],0,[],[]]',
+        ),
+        data,
     )
 
 
 def extension(family_id, payload="{}", levels="[]", outputs="1"):
-    return sealed(text(F, EXTENSION % (json.dumps(family_id), json.dumps(payload), levels, outputs), *ONE))
+    return sealed(
+        text(F, EXTENSION % (json.dumps(family_id), json.dumps(payload), levels, outputs), *ONE)
+    )
 
 
 def hostile():
@@ -79,12 +96,21 @@ def hostile():
     deep = 100_000
     lies = (0, 1, 63, len(good) - 65, 2**31, 2**32 - 1)
     yield from ((f"text of {n} bytes", sealed(text(F, NEG, *ONE), text_bytes=n)) for n in lies)
-    yield from ((f"length {n}", sealed(text(F, NEG, *ONE), length=n)) for n in (0, 63, 64, len(good) - 1, 2**40, 2**64 - 1))
+    yield from (
+        (f"length {n}", sealed(text(F, NEG, *ONE), length=n))
+        for n in (0, 63, 64, len(good) - 1, 2**40, 2**64 - 1)
+    )
     yield from ((f"version {n}", sealed(text(F, NEG, *ONE), version=n)) for n in (0, 2, 2**32 - 1))
-    yield from ((f"magic {m!r}", sealed(text(F, NEG, *ONE), magic=m)) for m in (b"\0" * 16, b"tenferro-graph\n\n", b"PK\3\4" + bytes(12)))
+    yield from (
+        (f"magic {m!r}", sealed(text(F, NEG, *ONE), magic=m))
+        for m in (b"\0" * 16, b"tenferro-graph\n\n", b"PK\3\4" + bytes(12))
+    )
     yield from (
         ("header alone", sealed("")),
-        ("trailing bytes", resealed(good[:24] + (len(good) + 1).to_bytes(8, "little") + good[32:] + b"\0")),
+        (
+            "trailing bytes",
+            resealed(good[:24] + (len(good) + 1).to_bytes(8, "little") + good[32:] + b"\0"),
+        ),
         ("no final line end", sealed(text(F, NEG, *ONE)[:-1])),
         ("not ascii", sealed(text(F, NEG, *ONE).replace("Neg", "N\u00e9g"))),
         ("zero bytes", sealed(bytes(1000))),
@@ -153,9 +179,15 @@ def hostile():
     }.items():
         yield from (
             (f"constraints: {name}", sealed(text(record, F, NEG, *ONE))),
-            (f"constraints: {name}, used", sealed(text(record, '["type","float64",["a"]]', NEG, *ONE))),
+            (
+                f"constraints: {name}, used",
+                sealed(text(record, '["type","float64",["a"]]', NEG, *ONE)),
+            ),
         )
-    yield "constraints later", sealed(text('["type","float64",["a"]]', '["constraints","a >= 3"]', NEG, *ONE))
+    yield (
+        "constraints later",
+        sealed(text('["type","float64",["a"]]', '["constraints","a >= 3"]', NEG, *ONE)),
+    )
     for name, new in {
         "unknown": '["op","Import",{}]',
         "private": '["op","_Carrying",{}]',
@@ -251,18 +283,48 @@ def hostile():
             '["return",["1"],0,[],[]]',
         ],
     }.items():
-        yield from ((f"{old[2:7]}: {line[:70]!r}", replaced(f"{old}\n", f"{line}\n" if line else "")) for line in new)
+        yield from (
+            (f"{old[2:7]}: {line[:70]!r}", replaced(f"{old}\n", f"{line}\n" if line else ""))
+            for line in new
+        )
     yield from (
         ("types unused", sealed(text(F, S, NEG, *ONE))),
-        ("types out of order", sealed(text(S, F, NEG, '["graph",[1],["tuple",0]]', '["node",0,[0],[1]]', ONE[2]))),
+        (
+            "types out of order",
+            sealed(text(S, F, NEG, '["graph",[1],["tuple",0]]', '["node",0,[0],[1]]', ONE[2])),
+        ),
         ("a type twice", sealed(text(F, F, NEG, *ONE))),
         ("an op twice", sealed(text(F, NEG, NEG, *ONE))),
         ("no graph", sealed(text(F, NEG))),
         (
             "graph unused",
-            sealed(text(F, NEG, *ONE, '["op","Sin",{"accuracy":null}]', '["graph",[0],["tuple",0]]', '["node",1,[0],[0]]', ONE[2])),
+            sealed(
+                text(
+                    F,
+                    NEG,
+                    *ONE,
+                    '["op","Sin",{"accuracy":null}]',
+                    '["graph",[0],["tuple",0]]',
+                    '["node",1,[0],[0]]',
+                    ONE[2],
+                )
+            ),
         ),
-        ("body of another type", sealed(text(S, NEG, *ONE, SCAN % 0, F, '["graph",[1],["tuple",0]]', '["node",1,[0],[1]]', ONE[2]))),
+        (
+            "body of another type",
+            sealed(
+                text(
+                    S,
+                    NEG,
+                    *ONE,
+                    SCAN % 0,
+                    F,
+                    '["graph",[1],["tuple",0]]',
+                    '["node",1,[0],[1]]',
+                    ONE[2],
+                )
+            ),
+        ),
         ("graphs that double", doubling(40)),
     )
     yield "graphs that double, to the limit of nesting", doubling(62)
@@ -271,7 +333,15 @@ def hostile():
     yield "250,000 types", sealed(text(*(f'["type","float64",[{i}]]' for i in range(250_000))))
     yield (
         "a million nodes",
-        sealed(text(F, NEG, ONE[0], *(f'["node",0,[{i}],[0]]' for i in range(1_000_000)), '["return",[1000000],0,[],[]]')),
+        sealed(
+            text(
+                F,
+                NEG,
+                ONE[0],
+                *(f'["node",0,[{i}],[0]]' for i in range(1_000_000)),
+                '["return",[1000000],0,[],[]]',
+            )
+        ),
     )
     yield "a line of empty lists", sealed("[" + ",".join(["[]"] * 2_000_000) + "]\n")
     yield "a line of empty objects", sealed("[" + ",".join(["{}"] * 2_000_000) + "]\n")
@@ -283,7 +353,10 @@ def hostile():
         ("boolean of 2", array_of('["tensor","bool",[2]]', b"\2\0")),
         ("bytes after the tensor", array_of('["tensor","bool",[2]]', b"\1\0\0")),
         ("padding that holds something", padded()),
-        ("tensor twice", array_of('["tensor","bool",[2]]\n["tensor","bool",[2]]', b"\1\0" + bytes(62) + b"\1\0")),
+        (
+            "tensor twice",
+            array_of('["tensor","bool",[2]]\n["tensor","bool",[2]]', b"\1\0" + bytes(62) + b"\1\0"),
+        ),
     )
     for family in (
         "",
@@ -318,8 +391,16 @@ def hostile():
         '{"factor":{"array":["float64",[9999999999],""]}}',
     ):
         yield f"payload {payload[:40]!r}", extension(family, payload)
-    for array in ('["bool",[1],"Ag=="]', '["int4",[1],"/w=="]', '["float64",[1],"AA=="]', '["bool",[-1],""]'):
-        yield f"array {array} in a payload", extension(Holder.family_id, f'{{"value":{{"array":{array}}}}}')
+    for array in (
+        '["bool",[1],"Ag=="]',
+        '["int4",[1],"/w=="]',
+        '["float64",[1],"AA=="]',
+        '["bool",[-1],""]',
+    ):
+        yield (
+            f"array {array} in a payload",
+            extension(Holder.family_id, f'{{"value":{{"array":{array}}}}}'),
+        )
     good_payload = '{"factor":{"float":"0x1.8000000000000p+0"}}'
     for levels in (
         "[[]]",
@@ -340,7 +421,10 @@ def hostile():
     for outputs in ("0", "2", "-1", "true", "null", "99999999999", '"1"'):
         yield from (
             (f"outputs {outputs}", extension(family, good_payload, outputs=outputs)),
-            (f"outputs {outputs} of an unknown family", extension("test-package.nobody.v1", outputs=outputs)),
+            (
+                f"outputs {outputs} of an unknown family",
+                extension("test-package.nobody.v1", outputs=outputs),
+            ),
         )
 
 
@@ -379,10 +463,21 @@ def forged():
     for i in range(times(2000)):
         path = generator.choice(GOLDEN)
         content = bytearray(path.read_bytes())
-        start, stop = 64, min(len(content), 64 + int.from_bytes(content[20:24], "little") + generator.choice([0, 0, 0, 64]))
+        start, stop = (
+            64,
+            min(
+                len(content),
+                64 + int.from_bytes(content[20:24], "little") + generator.choice([0, 0, 0, 64]),
+            ),
+        )
         for _ in range(generator.choice([1, 1, 1, 2, 5])):
             place = generator.randrange(start, stop)
-            content[place] = generator.choice([content[place] ^ 1 << generator.randrange(8), *b'0123456789[]{},"-ab']) & 255
+            content[place] = (
+                generator.choice(
+                    [content[place] ^ 1 << generator.randrange(8), *b'0123456789[]{},"-ab']
+                )
+                & 255
+            )
         yield f"{i}: {path.stem}", resealed(bytes(content))
 
 

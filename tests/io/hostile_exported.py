@@ -1,4 +1,5 @@
-"""Exported files made to harm, each under a digest that matches: name -> content. Run as a program, it reads them under limits.
+"""Exported files made to harm, each under a digest that matches: name -> content. Run as a program,
+it reads them under limits.
 
 python -m tests.io.hostile_exported
 """
@@ -47,7 +48,16 @@ def cases():
     """Every name with its content; the first is not hostile."""
     honest = written()
     yield "honest", signed(honest)
-    for length in (0, 1, len(honest) - 1, len(honest) + 1, len(BODY) + len(honest) + 1, 2**31, 2**63, 2**64 - 1):
+    for length in (
+        0,
+        1,
+        len(honest) - 1,
+        len(honest) + 1,
+        len(BODY) + len(honest) + 1,
+        2**31,
+        2**63,
+        2**64 - 1,
+    ):
         yield f"length {length}", signed(honest, length)
     for text in (
         b"",
@@ -67,16 +77,41 @@ def cases():
         for bracket in (b"[", b'{"a":'):
             yield f"{depth} of {bracket!r}", signed(bracket * depth)
         yield f"{depth} closed", signed(b"[" * depth + b"]" * depth)
-        yield f"{depth} in a field", signed(honest[:-1] + b',"z":' + b"[" * depth + b"]" * depth + b"}")
+        yield (
+            f"{depth} in a field",
+            signed(honest[:-1] + b',"z":' + b"[" * depth + b"]" * depth + b"}"),
+        )
     for number in (b"NaN", b"Infinity", b"1e999", b"-0", b"1.0", b"9" * 100_000, b"1E400", b"01"):
         yield f"number {number[:8]!r}", signed(honest.replace(b'"format":1', b'"format":' + number))
     yield "a key twice", signed(b'{"body_bytes":%d,' % len(BODY) + honest[1:])
-    yield "keys in another order", signed(json.dumps(dict(reversed(HONEST.items())), separators=(",", ":")).encode())
+    yield (
+        "keys in another order",
+        signed(json.dumps(dict(reversed(HONEST.items())), separators=(",", ":")).encode()),
+    )
     for key in HONEST:
-        for value in (..., None, True, 0, -1, 1.5, "text", [], [[]], [[[]]], {}, [1], ["a", 1], {"a": "b"}, 2**70):
+        for value in (
+            ...,
+            None,
+            True,
+            0,
+            -1,
+            1.5,
+            "text",
+            [],
+            [[]],
+            [[[]]],
+            {},
+            [1],
+            ["a", 1],
+            {"a": "b"},
+            2**70,
+        ):
             if value != HONEST[key] or type(value) is not type(HONEST[key]):
                 harmless = key == "jax" and value == "text"
-                yield f"{key} {value!r}{' (harmless)' if harmless else ''}", signed(written(**{key: value}))
+                yield (
+                    f"{key} {value!r}{' (harmless)' if harmless else ''}",
+                    signed(written(**{key: value})),
+                )
     yield "format 2", signed(written(format=2))
     for family in (
         "",
@@ -93,7 +128,10 @@ def cases():
     yield "payload of 32 MB", signed(written(extensions=call(payload="x" * 2**25)))
     yield "batching of 1 MB", signed(written(extensions=call(batching="x" * 2**20)))
     yield "extension of numbers", signed(written(extensions=call(payload=1)))
-    yield "extension without payload", signed(written(extensions=[[{"family_id": "my-package.gone.v1"}]]))
+    yield (
+        "extension without payload",
+        signed(written(extensions=[[{"family_id": "my-package.gone.v1"}]])),
+    )
     yield "extensions beyond the limit", signed(written(extensions=call() * 100_001))
     yield "a derivative that is not there", signed(written(extensions=[[], []]))
     yield "a version of a million letters", signed(written(jax="0" * 10**6))
@@ -108,7 +146,9 @@ def cases():
 
 
 def main():
-    """Print each case before it is read and what became of it after; a process that dies has named its case."""
+    """Print each case before it is read and what became of it after; a process that dies has named
+    its case.
+    """
     if sys.platform == "linux":
         pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30,) * 2)

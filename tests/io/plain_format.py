@@ -1,4 +1,6 @@
-"""The format of graph bytes a second time, from docs/spec/wire_format.md alone: nothing is imported from the library."""
+"""The format of graph bytes a second time, from docs/spec/wire_format.md alone: nothing is imported
+from the library.
+"""
 
 import hashlib
 import json
@@ -8,14 +10,19 @@ MAGIC = b"tenferro-graph\r\n"
 
 
 def sealed(text, tensors=b"", version=1, text_bytes=None, length=None, magic=MAGIC):
-    """Bytes with a header that is right but for what is given; `tensors` follow the text after zeros up to a multiple of 64."""
+    """Bytes with a header that is right but for what is given; `tensors` follow the text after
+    zeros up to a multiple of 64.
+    """
     if isinstance(text, str):
         text = text.encode()
     body = text
     if tensors:
         body += bytes(-(64 + len(body)) % 64) + tensors
     head = magic + struct.pack(
-        "<IIQ", version, len(text) if text_bytes is None else text_bytes, 64 + len(body) if length is None else length
+        "<IIQ",
+        version,
+        len(text) if text_bytes is None else text_bytes,
+        64 + len(body) if length is None else length,
     )
     return head + hashlib.sha256(head + body).digest() + body
 
@@ -26,7 +33,9 @@ def opened(content, versions=(1, 2)):
     assert (magic, length) == (MAGIC, len(content))
     assert version in versions
     assert hashlib.sha256(content[:32] + content[64:]).digest() == content[32:64]
-    records = [json.loads(line) for line in content[64 : 64 + text_bytes].decode("ascii").splitlines()]
+    records = [
+        json.loads(line) for line in content[64 : 64 + text_bytes].decode("ascii").splitlines()
+    ]
     place, tensors = 64 + text_bytes, []
     for kind, *parts in records:
         if kind == "tensor":

@@ -18,7 +18,14 @@ from jax.experimental import io_callback
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
 from tenferro_jax.cli import main
-from tenferro_jax.errors import ADRuleError, ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import (
+    ADRuleError,
+    ArtifactError,
+    DTypeError,
+    InvalidConfig,
+    ShapeError,
+    Unsupported,
+)
 from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -40,7 +47,9 @@ def _clean_registry(monkeypatch):
 def program():
     (b,) = jax.export.symbolic_shape("b")
     fn = jax.vmap(lambda x, y: tropical_einsum("ij,jk->ik", x, y, semiring=min_plus))
-    return tj.export(fn, jax.ShapeDtypeStruct((b, 2, 3), np.float64), jax.ShapeDtypeStruct((b, 3, 2), np.float64))
+    return tj.export(
+        fn, jax.ShapeDtypeStruct((b, 2, 3), np.float64), jax.ShapeDtypeStruct((b, 3, 2), np.float64)
+    )
 
 
 @pytest.mark.clause("X11.1")
@@ -48,7 +57,9 @@ def test_identity_is_kept_and_decodes_to_the_op():
     p = program()
     (extension,) = p.extensions
     assert extension["family_id"] == "tenferro-ext-tropical.einsum.v1"
-    assert ExtensionFactory(TropicalEinsum).decode(extension["payload"]) == TropicalEinsum(min_plus, "aij,ajk->aik")
+    assert ExtensionFactory(TropicalEinsum).decode(extension["payload"]) == TropicalEinsum(
+        min_plus, "aij,ajk->aik"
+    )
     scaled = tj.export(jax.vmap(lambda x: apply(ScaledSquare(0.1), x)[0]), np.ones((2, 3)))
     (extension,) = scaled.extensions
     assert ExtensionFactory(ScaledSquare).decode(extension["payload"]) == ScaledSquare(0.1)
@@ -65,7 +76,10 @@ def test_no_source_path_of_this_machine_is_inside(tmp_path):
 def test_a_process_with_jax_alone_runs_the_file(tmp_path):
     path = tmp_path / "program.bin"
     assert program().save(path) == path.stat().st_size
-    x, y = np.random.default_rng(0).normal(size=(4, 2, 3)), np.random.default_rng(1).normal(size=(4, 3, 2))
+    x, y = (
+        np.random.default_rng(0).normal(size=(4, 2, 3)),
+        np.random.default_rng(1).normal(size=(4, 3, 2)),
+    )
     np.savez(tmp_path / "data.npz", x=x, y=y)
     code = """
 import sys, jax, jax.export, numpy as np
@@ -84,7 +98,10 @@ assert not [m for m in sys.modules if m.startswith(("tenferro", "ext_tropical"))
 def test_damage_is_a_typed_error():
     content = program().to_bytes()
     ends_in(
-        (lambda: tj.load_exported(content[:length]) for length in [0, 1, 10, len(content) // 2, *range(len(content) - 60, len(content))]),
+        (
+            lambda: tj.load_exported(content[:length])
+            for length in [0, 1, 10, len(content) // 2, *range(len(content) - 60, len(content))]
+        ),
         ArtifactError,
     )
     rng = np.random.default_rng(0)
@@ -110,7 +127,9 @@ def test_another_major_version_in_this_process_is_refused_and_both_are_named():
 
 @pytest.mark.clause("X11.3")
 def test_the_ops_of_a_program_are_read_back_by_their_factories():
-    content = tj.export(lambda x: apply(ScaledSquare(0.5), apply(ScaledSquare(2.0), x)[0])[0], np.ones(2)).to_bytes()
+    content = tj.export(
+        lambda x: apply(ScaledSquare(0.5), apply(ScaledSquare(2.0), x)[0])[0], np.ones(2)
+    ).to_bytes()
     program = tj.load_exported(content)  # needs no factory
     assert program.call(np.ones(2)).tolist() == [2.0, 2.0]
     ends_in(program.ops, Unsupported, r"test-package\.scaled_square\.v1: not registered")
@@ -120,14 +139,15 @@ def test_the_ops_of_a_program_are_read_back_by_their_factories():
 
 def test_repr_says_what_it_is():
     assert repr(program()) == (
-        "ExportedProgram((float64[b,2,3], float64[b,3,2]) -> (float64[b,2,2]); platforms cpu, cuda, tpu; "
+        "ExportedProgram((float64[b,2,3], float64[b,3,2]) -> (float64[b,2,2]); platforms cpu, "
+        "cuda, tpu; "
         "extensions tenferro-ext-tropical.einsum.v1)"
     )
 
 
 def test_graph_and_function_export_alike():
     x = np.linspace(0, 1, 4)
-    fn = lambda x: {"y": jnp.tanh(x)}  # noqa: E731
+    fn = lambda x: {"y": jnp.tanh(x)}
     for p in (tj.export(fn, x), tj.export(tj.trace(fn, x))):
         np.testing.assert_allclose(p.call(x)["y"], np.tanh(x), rtol=1e-14)
         assert p.families == ()
@@ -155,7 +175,11 @@ def test_unknown_platforms(platforms):
 def test_other_wrong_arguments():
     each_ends_in(
         (lambda: tj.export(jnp.sin, np.ones(2), compatibility="FOO"), InvalidConfig, "WEEK_12"),
-        (lambda: tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2)), InvalidConfig, "a graph and specs"),
+        (
+            lambda: tj.export(tj.trace(jnp.sin, np.ones(2)), np.ones(2)),
+            InvalidConfig,
+            "a graph and specs",
+        ),
         (lambda: tj.routes(jnp.sin, np.ones(2), platform="gpu"), InvalidConfig, "routes"),
         (lambda: tj.load_exported(None), InvalidConfig, "a path or bytes"),
     )
@@ -167,16 +191,26 @@ def test_other_wrong_arguments():
 def test_an_exported_program_says_what_is_wrong_with_its_arguments():
     (n,) = jax.export.symbolic_shape("n")
     program = tj.export(
-        lambda x, y: x.sum(0) + y["b"], jax.ShapeDtypeStruct((n, 3), np.float64), {"b": jax.ShapeDtypeStruct((3,), np.float64)}
+        lambda x, y: x.sum(0) + y["b"],
+        jax.ShapeDtypeStruct((n, 3), np.float64),
+        {"b": jax.ShapeDtypeStruct((3,), np.float64)},
     )
     x, b = np.ones((2, 3)), np.ones(3)
     np.testing.assert_array_equal(program.call(x, {"b": b}), np.full(3, 3.0))
     for args, kind, text in [
         ((x,), InvalidConfig, r": given arguments PyTreeDef\(\(\(\*,\), {}\)\); needed PyTreeDef"),
-        ((x, {"b": b}, x), InvalidConfig, r": given arguments PyTreeDef\(\(\(\*, {'b': \*}, \*\), {}\)\); needed PyTreeDef"),
+        (
+            (x, {"b": b}, x),
+            InvalidConfig,
+            r": given arguments PyTreeDef\(\(\(\*, {'b': \*}, \*\), {}\)\); needed PyTreeDef",
+        ),
         ((x, {"b": np.ones(4)}), ShapeError, r", input 1, axis 0 \(declared 3\): given size 4"),
         ((b, {"b": b}), ShapeError, r", input 0: given float64\[3\]; needed float64\[n,3\]"),
-        ((x.astype(np.float32), {"b": b}), DTypeError, r", input 0: given float32\[2,3\]; needed float64\[n,3\]"),
+        (
+            (x.astype(np.float32), {"b": b}),
+            DTypeError,
+            r", input 0: given float32\[2,3\]; needed float64\[n,3\]",
+        ),
     ]:
         ends_in(lambda: program.call(*args), kind, f"exported program{text}")
     ends_in(lambda: tj.export(None), InvalidConfig, "given None; needed a function or a Graph")
@@ -189,15 +223,23 @@ def foreign(x):
     return jax.ffi.ffi_call(FFI, jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-Foreign = made("Foreign", family_id="test-package.foreign.v1", lower_to_standard_ops=lambda self, x: (foreign(x),))
+Foreign = made(
+    "Foreign",
+    family_id="test-package.foreign.v1",
+    lower_to_standard_ops=lambda self, x: (foreign(x),),
+)
 
 
 def test_custom_calls_that_jax_does_not_keep_are_refused_by_name():
-    for fn, op in ((lambda x: foreign(x) + 1, "ffi_call"), (lambda x: apply(Foreign(), x)[0], r"test-package\.foreign\.v1.*ffi_call")):
+    for fn, op in (
+        (lambda x: foreign(x) + 1, "ffi_call"),
+        (lambda x: apply(Foreign(), x)[0], r"test-package\.foreign\.v1.*ffi_call"),
+    ):
         ends_in(
             lambda: tj.export(fn, np.ones(2)),
             Unsupported,
-            f"does not keep stable: 'no_such_target' of .*{op}.*custom_calls=\\('no_such_target',\\)",
+            f"does not keep stable: 'no_such_target' of "
+            f".*{op}.*custom_calls=\\('no_such_target',\\)",
         )
         program = tj.export(fn, np.ones(2), custom_calls=(FFI,))
         assert program.manifest.custom_calls == program.manifest.unguaranteed == (FFI,)
@@ -226,42 +268,71 @@ def nested(tree, x):
 
 def tree():
     rng = np.random.default_rng(3)
-    return {"a": rng.normal(size=(1, 3)), "b": (rng.normal(size=(3, 2)), None), "list": [rng.normal(size=2)]}
+    return {
+        "a": rng.normal(size=(1, 3)),
+        "b": (rng.normal(size=(3, 2)), None),
+        "list": [rng.normal(size=2)],
+    }
 
 
 def test_gradients_of_a_file_are_those_of_the_function():
     (n,) = jax.export.symbolic_shape("n")
     spec = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree())
-    program = tj.export(nested, spec, jax.ShapeDtypeStruct((n, 3), np.float64), platforms=("cpu",), vjp_order=2)
+    program = tj.export(
+        nested, spec, jax.ShapeDtypeStruct((n, 3), np.float64), platforms=("cpu",), vjp_order=2
+    )
     loaded = tj.load_exported(program.to_bytes())
     assert loaded.vjp_order == program.vjp_order == 2
-    of_file = lambda t, x: loaded.call(t, x)["loss"][0]  # noqa: E731
-    of_function = lambda t, x: nested(t, x)["loss"][0]  # noqa: E731
+    of_file = lambda t, x: loaded.call(t, x)["loss"][0]
+    of_function = lambda t, x: nested(t, x)["loss"][0]
     first = [jax.grad(f, (0, 1)) for f in (of_file, of_function)]
     second = [jax.grad(lambda t, x, g=g: jnp.sum(g(t, x)[1] ** 2)) for g in first]
     for size, orders in ((1, 1), (4, 3)):
         x = np.random.default_rng(size).normal(size=(size, 3))
         pairs = ((loaded.call, nested), first, second)[:orders]
-        got, want = jax.jit(lambda t, x: [[f(t, x) for f in side] for side in zip(*pairs)])(tree(), x)
+        got, want = jax.jit(lambda t, x: [[f(t, x) for f in side] for side in zip(*pairs)])(
+            tree(), x
+        )
         chex.assert_trees_all_close(got, want, rtol=1e-9, atol=1e-9)
     third = jax.grad(lambda t: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(second[0](t, x))))
-    ends_in(lambda: jax.eval_shape(third, tree()), Unsupported, r"without a derivative of this order.*higher vjp_order")
+    ends_in(
+        lambda: jax.eval_shape(third, tree()),
+        Unsupported,
+        r"without a derivative of this order.*higher vjp_order",
+    )
 
 
 def test_gradients_that_cannot_be_exported():
     each_ends_in(
         (
-            lambda: tj.export(lambda x: jax.lax.while_loop(lambda c: c < 9, lambda c: c * 2, x), np.float64(1), vjp_order=1),
+            lambda: tj.export(
+                lambda x: jax.lax.while_loop(lambda c: c < 9, lambda c: c * 2, x),
+                np.float64(1),
+                vjp_order=1,
+            ),
             Unsupported,
             "export with vjp_order=1: given Reverse-mode differentiation does not work",
         ),
         (
-            lambda: tj.export(lambda x: apply(Foreign(), x)[0], np.ones(2), custom_calls=(FFI,), vjp_order=1),
+            lambda: tj.export(
+                lambda x: apply(Foreign(), x)[0], np.ones(2), custom_calls=(FFI,), vjp_order=1
+            ),
             ADRuleError,
             r"test-package\.foreign\.v1",
         ),
-        ((lambda: tj.export(jnp.sin, np.ones(2), vjp_order=order) for order in (-1, True, 1.0, "1")), InvalidConfig, "vjp_order"),
-        (lambda: tj.export(jnp.sin, np.ones(2), custom_calls="ALL"), InvalidConfig, "custom_calls='ALL'"),
+        (
+            (
+                lambda: tj.export(jnp.sin, np.ones(2), vjp_order=order)
+                for order in (-1, True, 1.0, "1")
+            ),
+            InvalidConfig,
+            "vjp_order",
+        ),
+        (
+            lambda: tj.export(jnp.sin, np.ones(2), custom_calls="ALL"),
+            InvalidConfig,
+            "custom_calls='ALL'",
+        ),
         (lambda: tj.export(jnp.sin, "two"), DTypeError, "export: given 'two'"),
     )
 
@@ -269,7 +340,9 @@ def test_gradients_that_cannot_be_exported():
 def test_a_compiled_program_exports_as_its_graph():
     x = np.random.default_rng(5).normal(size=(3, 3))
     compiled = tj.Engine().compile(tj.trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x)}, x))
-    np.testing.assert_array_equal(tj.export(compiled).call(x)["y"], brute_force("max_plus", "ij,jk->ik", x, x)[0])
+    np.testing.assert_array_equal(
+        tj.export(compiled).call(x)["y"], brute_force("max_plus", "ij,jk->ik", x, x)[0]
+    )
     ends_in(lambda: tj.export(compiled, x), InvalidConfig, "a graph and specs")
 
 
@@ -284,7 +357,11 @@ class Named(NamedTuple):
 
 def test_pytree_classes():
     program = tj.export(lambda p: p.left, Pair(np.ones(2), np.ones(3)))
-    ends_in(program.to_bytes, Unsupported, r"unregistered type.*Pair.*register_pytree_node_serialization")
+    ends_in(
+        program.to_bytes,
+        Unsupported,
+        r"unregistered type.*Pair.*register_pytree_node_serialization",
+    )
     jax.export.register_namedtuple_serialization(Named, serialized_name="tests.io.Named")
     loaded = tj.load_exported(tj.export(lambda p: Named(p.left + 1), Named(np.ones(2))).to_bytes())
     np.testing.assert_array_equal(loaded.call(Named(np.ones(2))).left, np.full(2, 2.0))
@@ -303,13 +380,19 @@ def test_a_platform_that_is_not_here():
 def test_a_program_for_two_devices(kind, tmp_path, capsys):
     mesh = jax.make_mesh((2,), ("d",), (kind,), devices=jax.devices()[:2])
     place = jax.NamedSharding(mesh, jax.P("d"))
-    made = tj.export(lambda x: jnp.sin(x).sum(), jax.ShapeDtypeStruct((4,), np.float64, sharding=place), vjp_order=1)
+    made = tj.export(
+        lambda x: jnp.sin(x).sum(),
+        jax.ShapeDtypeStruct((4,), np.float64, sharding=place),
+        vjp_order=1,
+    )
     assert "; platforms cpu, cuda, tpu; 2 devices; extensions none" in repr(made)
     made.save(tmp_path / "two.bin")
     loaded = tj.load_exported(tmp_path / "two.bin")
     x = np.arange(4.0)
     with jax.set_mesh(mesh):
-        np.testing.assert_allclose(loaded.call(jax.device_put(x, place)), np.sin(x).sum(), rtol=1e-14)
+        np.testing.assert_allclose(
+            loaded.call(jax.device_put(x, place)), np.sin(x).sum(), rtol=1e-14
+        )
     ends_in(
         (lambda: call(x) for call in (loaded.call, jax.grad(loaded.call))),
         Unsupported,
@@ -317,9 +400,14 @@ def test_a_program_for_two_devices(kind, tmp_path, capsys):
     )
     np.save(tmp_path / "x.npy", x)
     assert main(["explain", str(tmp_path / "two.bin")]) == 1
-    assert "does not run here: it is for 2 devices, and a command runs on 1" in capsys.readouterr().out
+    assert (
+        "does not run here: it is for 2 devices, and a command runs on 1" in capsys.readouterr().out
+    )
     assert main(["run", str(tmp_path / "two.bin"), "--input", str(tmp_path / "x.npy")]) == 2
-    assert "error: run: given a program for 2 devices; needed a program for 1 device" in capsys.readouterr().err
+    assert (
+        "error: run: given a program for 2 devices; needed a program for 1 device"
+        in capsys.readouterr().err
+    )
     assert main(["inspect", "--json", str(tmp_path / "two.bin")]) == 0
     assert json.loads(capsys.readouterr().out)["devices"] == 2
 
@@ -330,17 +418,27 @@ def test_a_pickled_program_is_its_bytes():
     back = pickle.loads(pickle.dumps(made))
     assert back.to_bytes() == made.to_bytes()
     assert (float(back.call(3.0)), float(jax.grad(back.call)(3.0))) == (9.0, 6.0)
-    ends_in(lambda: pickle.dumps(tj.export(lambda x: Unnamed(x), np.ones(2))), Unsupported, "register_pytree_name")
+    ends_in(
+        lambda: pickle.dumps(tj.export(lambda x: Unnamed(x), np.ones(2))),
+        Unsupported,
+        "register_pytree_name",
+    )
 
 
 def test_extensions_are_checked_when_asked():
     content = tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).to_bytes()
-    ends_in(lambda: tj.load_exported(content, check_extensions=True), Unsupported, r"test-package\.scaled_square\.v1: not registered")
+    ends_in(
+        lambda: tj.load_exported(content, check_extensions=True),
+        Unsupported,
+        r"test-package\.scaled_square\.v1: not registered",
+    )
 
     Choosy = made(
         "Choosy",
         ExtensionFactory,
-        decode=lambda self, payload: throw(InvalidConfig(where="scaled_square", given=payload, needed="another", fix="None.")),
+        decode=lambda self, payload: throw(
+            InvalidConfig(where="scaled_square", given=payload, needed="another", fix="None.")
+        ),
     )
 
     tj.extension.register_extension(Choosy(ScaledSquare))
@@ -352,13 +450,18 @@ def test_extensions_are_checked_when_asked():
 
 
 def test_no_source_path_is_in_a_derivative_either():
-    content = tj.export(lambda x: tropical_einsum("ij,jk->ik", x, x), np.ones((2, 2)), vjp_order=2).to_bytes()
+    content = tj.export(
+        lambda x: tropical_einsum("ij,jk->ik", x, x), np.ones((2, 2)), vjp_order=2
+    ).to_bytes()
     assert b".py" not in content
     assert tj.load_exported(content).families == ("tenferro-ext-tropical.einsum.v1",)
 
 
 def test_text_of_the_program():
-    assert 'call @"test-package.scaled_square.v1"' in tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).stablehlo()
+    assert (
+        'call @"test-package.scaled_square.v1"'
+        in tj.export(lambda x: apply(ScaledSquare(0.5), x)[0], np.ones(2)).stablehlo()
+    )
 
 
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")])
@@ -370,14 +473,22 @@ def test_host_code_of_jax_is_refused_for_any_platforms(effect, platforms):
             return x
         return jax.pure_callback(np.sin, x, x) if effect == "pure" else io_callback(np.sin, x, x)
 
-    error = ends_in(lambda: tj.export(with_effect, jnp.zeros(2), platforms=platforms), Unsupported, "needed operations that JAX can write")
-    assert error.value.fix == "Remove host callbacks and jax.debug.print."  # which no choice of platforms does
+    error = ends_in(
+        lambda: tj.export(with_effect, jnp.zeros(2), platforms=platforms),
+        Unsupported,
+        "needed operations that JAX can write",
+    )
+    assert (
+        error.value.fix == "Remove host callbacks and jax.debug.print."
+    )  # which no choice of platforms does
 
 
 @pytest.mark.parametrize("platforms", [("tpu",), ("cpu", "cuda", "tpu")])
 def test_a_routine_that_a_platform_lacks(platforms):
     error = ends_in(
-        lambda: tj.export(lambda x: jnp.linalg.eig(x)[0], jnp.eye(2), platforms=platforms), Unsupported, "'eig' not found for platform"
+        lambda: tj.export(lambda x: jnp.linalg.eig(x)[0], jnp.eye(2), platforms=platforms),
+        Unsupported,
+        "'eig' not found for platform",
     )
     assert error.value.fix == "Export only for platforms that have this operation."
 
@@ -392,7 +503,12 @@ def test_an_error_of_the_function_itself_is_shown():
 
 def test_what_jax_writes_is_written():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-    summed = jax.shard_map(lambda x: jnp.cumsum(x, 1) + jax.lax.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+    summed = jax.shard_map(
+        lambda x: jnp.cumsum(x, 1) + jax.lax.psum(x, "i"),
+        mesh=mesh,
+        in_specs=jax.P("i"),
+        out_specs=jax.P("i"),
+    )
     x = jax.device_put(np.arange(8.0).reshape(4, 2), jax.NamedSharding(mesh, jax.P("i")))
     program = tj.export(summed, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding))
     want = np.cumsum(x, 1) + np.tile(np.asarray(x).reshape(2, 2, 2).sum(0), (2, 1))
@@ -400,7 +516,7 @@ def test_what_jax_writes_is_written():
 
 
 def test_a_program_that_older_readers_cannot_have():
-    narrow = lambda x: x.astype(jnp.float8_e3m4)  # noqa: E731
+    narrow = lambda x: x.astype(jnp.float8_e3m4)
     ends_in(
         lambda: tj.export(narrow, np.ones(2), compatibility="MAX"),
         Unsupported,

@@ -20,7 +20,12 @@ from ..helpers import ends_in
 FOLDER = pathlib.Path(write.__file__).parent
 FILES = sorted(FOLDER.glob("*.bin"))
 WRITERS = ("0.10.2", "0.11.2", "0.12.0.1")
-LAST_READER_OF_ALL = (0, 12, 0, 1)  # the newest JAX that was seen to read every file; a later one may have had enough of them
+LAST_READER_OF_ALL = (
+    0,
+    12,
+    0,
+    1,
+)  # the newest JAX that was seen to read every file; a later one may have had enough of them
 DIGESTS = {
     "cholesky-jax0.10.2.bin": "abc43f5476993125",
     "cholesky-jax0.11.2.bin": "8a69a2dde89bc9aa",
@@ -67,7 +72,9 @@ def judge(name, args):
 
 
 def test_golden_files_are_those_that_were_written():
-    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in FILES} == DIGESTS
+    assert {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in FILES
+    } == DIGESTS
     assert {re.search(r"jax([\d.]+?)(?:-|\.bin)", path.name)[1] for path in FILES} == set(WRITERS)
 
 
@@ -93,16 +100,23 @@ def test_a_file_runs_as_when_it_was_written_or_names_both_versions(path):
     assert program.manifest.jax == writer
     assert (name == "layer") == (program.families == ("tenferro-ext-tropical.einsum.v1",))
     if program.vjp_order:
-        scalar = lambda x: sum(jnp.sum(leaf) for leaf in jax.tree.leaves(program.call(*args[:-1], x)))  # noqa: E731
+        scalar = lambda x: sum(
+            jnp.sum(leaf) for leaf in jax.tree.leaves(program.call(*args[:-1], x))
+        )
         gradient = jax.grad(scalar)(args[-1])
         step = np.float32(2**-10)  # powers of two: sums of the inputs' quarters are exact
         for index in np.ndindex(args[-1].shape):
             moved = [args[-1].copy(), args[-1].copy()]
             moved[0][index] += step
             moved[1][index] -= step
-            ends = [sum(float(np.sum(leaf)) for leaf in jax.tree.leaves(judge(name, (*args[:-1], m)))) for m in moved]
+            ends = [
+                sum(float(np.sum(leaf)) for leaf in jax.tree.leaves(judge(name, (*args[:-1], m))))
+                for m in moved
+            ]
             if (2 * total_at(name, args) - sum(ends)) == 0:  # no kink here
-                np.testing.assert_allclose(gradient[index], (ends[0] - ends[1]) / (2 * step), atol=1e-3)
+                np.testing.assert_allclose(
+                    gradient[index], (ends[0] - ends[1]) / (2 * step), atol=1e-3
+                )
     jax.export.deserialize(bytearray(path.read_bytes())).call(*args)
 
 

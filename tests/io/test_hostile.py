@@ -1,4 +1,6 @@
-"""Bytes of unknown origin are refused in words or are what a writer writes; none ends the process, hangs it or takes its memory."""
+"""Bytes of unknown origin are refused in words or are what a writer writes; none ends the process,
+hangs it or takes its memory.
+"""
 
 import json
 import os
@@ -19,7 +21,12 @@ from .hostile import SUITES
 from .test_wire import constants
 
 ROOT = pathlib.Path(__file__).parents[2]
-GOOD = {"constraints: unused, used", "op: long exponent", """retur: '["return",[1],0,[["a","b"]],[]]'""", "graphs in graphs"}
+GOOD = {
+    "constraints: unused, used",
+    "op: long exponent",
+    """retur: '["return",[1],0,[["a","b"]],[]]'""",
+    "graphs in graphs",
+}
 """Odd, and yet what a writer writes."""
 
 
@@ -27,9 +34,13 @@ def ends(suite):
     """(case, how it ended) of every case of a suite, read in a process of its own."""
     environment = os.environ | {"JAX_ENABLE_X64": "1"}
     command = [sys.executable, "-W", "error", "-m", "tests.io.hostile", suite]
-    child = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    child = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
+    )
     lines = child.stdout.splitlines()
-    assert child.returncode == 0, f"ended by {child.returncode} in the case {lines[-1:]}\n{child.stderr[-2000:]}"
+    assert child.returncode == 0, (
+        f"ended by {child.returncode} in the case {lines[-1:]}\n{child.stderr[-2000:]}"
+    )
     assert lines.pop() == '"done"'
     decoder = json.JSONDecoder()
     for line in lines:
@@ -43,7 +54,11 @@ def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
     found = list(ends(suite))
     assert len(found) > 200
     assert len({case for case, _ in found}) == len(found)
-    kinds = {name for name, value in vars(tj.errors).items() if isinstance(value, type) and issubclass(value, tj.TenferroError)}
+    kinds = {
+        name
+        for name, value in vars(tj.errors).items()
+        if isinstance(value, type) and issubclass(value, tj.TenferroError)
+    }
     read = {case for case, end in found if end == "read"}
     assert [(case, end) for case, end in found if end != "read" and end not in kinds] == []
     if suite == "hostile":

@@ -1,4 +1,6 @@
-"""Exported files that are damaged or made to harm: a typed error or the same result, never a crash or another number."""
+"""Exported files that are damaged or made to harm: a typed error or the same result, never a crash
+or another number.
+"""
 
 import dataclasses
 import os
@@ -65,7 +67,10 @@ def test_damage_of_many_kinds():
 
 
 def test_the_footer_of_another_program():
-    body, other = (jax.export.export(jax.jit(f))(np.zeros(2, np.float32)).serialize() for f in (jnp.sin, jnp.cos))
+    body, other = (
+        jax.export.export(jax.jit(f))(np.zeros(2, np.float32)).serialize()
+        for f in (jnp.sin, jnp.cos)
+    )
     assert refused(bytes(other) + SMALL[len(body) :])
 
 
@@ -73,9 +78,13 @@ def test_the_footer_of_another_program():
 def outcomes():
     environment = os.environ | {"JAX_ENABLE_X64": "0", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.io.hostile_exported"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     lines = [line.split("\t") for line in done.stdout.splitlines()]
-    assert done.returncode == 0, f"died with {done.returncode} at {lines[-1:]}: {done.stderr[-500:]}"
+    assert done.returncode == 0, (
+        f"died with {done.returncode} at {lines[-1:]}: {done.stderr[-500:]}"
+    )
     return dict(lines)
 
 
@@ -113,14 +122,30 @@ def test_limits_are_checked_before_reading(tmp_path):
     with path.open("wb") as file:
         file.truncate(2**40)  # no memory holds it
     each_ends_in(
-        (lambda: tj.load_exported(path), ArtifactError, r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes"),
-        (lambda: tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1)), ArtifactError, "file_bytes"),
+        (
+            lambda: tj.load_exported(path),
+            ArtifactError,
+            r"file_bytes; needed at most 2147483648.*limits=Limits\(file_bytes",
+        ),
+        (
+            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL) - 1)),
+            ArtifactError,
+            "file_bytes",
+        ),
     )
     assert tj.load_exported(SMALL, limits=tj.io.Limits(file_bytes=len(SMALL))).families == ()
     each_ends_in(
-        (lambda: tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10)), ArtifactError, "record_bytes"),
+        (
+            lambda: tj.load_exported(SMALL, limits=tj.io.Limits(record_bytes=10)),
+            ArtifactError,
+            "record_bytes",
+        ),
         (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(nodes=1)), ArtifactError, "nodes"),
-        (lambda: tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10)), ArtifactError, "payload_bytes"),
+        (
+            lambda: tj.load_exported(LARGER, limits=tj.io.Limits(payload_bytes=10)),
+            ArtifactError,
+            "payload_bytes",
+        ),
         (lambda: tj.load_exported(LARGER, limits=10), InvalidConfig, "needed Limits"),
     )
 
@@ -142,10 +167,19 @@ print((peak() - before - 2**20) / pathlib.Path(large).stat().st_size)
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_memory_while_reading_is_at_most_four_times_the_file_and_a_megabyte(tmp_path):
     weights = np.random.default_rng(0).normal(size=(2048, 4096)).astype(np.float32)
-    tj.export(lambda x: x @ weights, np.zeros((1, 2048), np.float32), platforms=("cpu",)).save(tmp_path / "large")
+    tj.export(lambda x: x @ weights, np.zeros((1, 2048), np.float32), platforms=("cpu",)).save(
+        tmp_path / "large"
+    )
     (tmp_path / "small").write_bytes(SMALL)
     command = [sys.executable, "-c", MEMORY, tmp_path / "small", tmp_path / "large"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        command,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     assert (tmp_path / "large").stat().st_size > 2**25
     assert 1 < float(done.stdout) <= 4, done.stdout
 
@@ -154,7 +188,9 @@ def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
     plain = bytes(jax.export.export(jax.jit(jnp.sin))(np.zeros(2, np.float32)).serialize())
     assert refused(plain)
     program = tj.load_exported(plain, trusted=True)
-    np.testing.assert_allclose(program.call(np.ones(2, np.float32)), np.sin(np.float32(1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        program.call(np.ones(2, np.float32)), np.sin(np.float32(1)), rtol=1e-6
+    )
     damaged = bytearray(LARGER)
     damaged[-20] ^= 1  # of the digest
     assert refused(damaged)
@@ -162,7 +198,11 @@ def test_content_without_a_footer_is_read_where_the_caller_trusts_it():
     assert program.families == ("tenferro-ext-tropical.einsum.v1",)  # found in the program itself
     assert (program.vjp_order, program.manifest.jax) == (1, "unknown")
     assert tj.load_exported(LARGER, trusted=True).manifest.jax == "0.10.2"
-    ends_in(lambda: tj.load_exported(bytes(100), trusted=True), ArtifactError, f"what JAX {jax.__version__} cannot read")
+    ends_in(
+        lambda: tj.load_exported(bytes(100), trusted=True),
+        ArtifactError,
+        f"what JAX {jax.__version__} cannot read",
+    )
 
 
 def test_a_calling_convention_of_another_time_names_both_versions():
@@ -174,7 +214,8 @@ def test_a_calling_convention_of_another_time_names_both_versions():
         ends_in(
             lambda: tj.load_exported(content),
             Unsupported,
-            f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one in this process",
+            f"JAX 9.8.7 wrote .*calling convention {convention}.*JAX {jax.__version__}, the one "
+            f"in this process",
         )
 
 

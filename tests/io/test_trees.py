@@ -1,4 +1,6 @@
-"""Pytree classes keep their kind in graph bytes and exported programs, under names that the reader has registered."""
+"""Pytree classes keep their kind in graph bytes and exported programs, under names that the reader
+has registered.
+"""
 
 import collections
 import dataclasses
@@ -52,7 +54,9 @@ def test_a_graph_keeps_its_classes():
 
 def test_only_files_with_classes_are_of_version_2():
     assert int.from_bytes(to_wire(trace(used, *LAYERS))[16:20], "little") == 2
-    assert int.from_bytes(to_wire(trace(lambda x: {"class": [x, (x, None)]}, X))[16:20], "little") == 1
+    assert (
+        int.from_bytes(to_wire(trace(lambda x: {"class": [x, (x, None)]}, X))[16:20], "little") == 1
+    )
 
 
 def test_the_state_of_an_optimiser_goes_to_a_file_and_on(tmp_path):
@@ -119,18 +123,33 @@ def test_a_class_without_a_name_is_not_written_and_the_error_says_what_to_do():
     ends_in(
         lambda: to_wire(trace(Unnamed, X)),
         Unsupported,
-        r"to_wire, results.*Unnamed.*register_pytree_name\(Unnamed, 'tests\.io\.test_trees\.Unnamed'\)",
+        r"to_wire, results.*Unnamed.*register_pytree_name\(Unnamed, "
+        r"'tests\.io\.test_trees\.Unnamed'\)",
     )
 
 
 @pytest.mark.parametrize(
     "static",
-    [{"a": 1}, Unnamed, jax.export.symbolic_shape("b")[0], (np.float64(1),), tj.extension.routes.RouteKind.HOST, frozenset()],
+    [
+        {"a": 1},
+        Unnamed,
+        jax.export.symbolic_shape("b")[0],
+        (np.float64(1),),
+        tj.extension.routes.RouteKind.HOST,
+        frozenset(),
+    ],
     ids=str,
 )
 def test_static_data_beyond_the_list_is_refused(static):
-    needed = "static data of test-package.Layer.*needed None, bool, int, float, complex, str, bytes, dtype, and tuples of them"
-    ends_in(lambda: to_wire(trace(lambda layer: layer.weight, Layer(X, X, static))), InvalidConfig, needed)
+    needed = (
+        "static data of test-package.Layer.*needed None, bool, int, float, complex, str, "
+        "bytes, dtype, and tuples of them"
+    )
+    ends_in(
+        lambda: to_wire(trace(lambda layer: layer.weight, Layer(X, X, static))),
+        InvalidConfig,
+        needed,
+    )
 
 
 F = '["type","float64",[3]]'
@@ -161,25 +180,75 @@ HOSTILE = {
     "no children": (layer('["first"]'), 0, Unsupported, "0 children and the static data"),
     "too many children": (layer('["first"],0,0,0'), 3, Unsupported, "3 children"),
     "no static data": (layer("null,0,0"), 2, Unsupported, "2 children and the static data"),
-    "too much static data": (layer('["a","b"],0,0'), 2, Unsupported, "2 children and the static data"),
+    "too much static data": (
+        layer('["a","b"],0,0'),
+        2,
+        Unsupported,
+        "2 children and the static data",
+    ),
     "static data of another form": (layer('"a",0,0'), 2, Unsupported, "the static data 'a'"),
     "a number as static data": (layer("1,0,0"), 2, Unsupported, "the static data 1;"),
-    "static data of a namedtuple": (f'["class","test-package.Moments",{MOMENTS_FIELDS},[],0,0]', 2, Unsupported, "the static data"),
-    "other fields": (layer('["first"],0,0', '[["bias","weight"],["name"]]'), 2, Unsupported, "fields .*bias.*needed .*weight"),
+    "static data of a namedtuple": (
+        f'["class","test-package.Moments",{MOMENTS_FIELDS},[],0,0]',
+        2,
+        Unsupported,
+        "the static data",
+    ),
+    "other fields": (
+        layer('["first"],0,0', '[["bias","weight"],["name"]]'),
+        2,
+        Unsupported,
+        "fields .*bias.*needed .*weight",
+    ),
     "fewer fields": (layer('["first"],0', '[["weight"],["name"]]'), 1, Unsupported, "fields "),
     "no fields": (layer('["first"],0,0', "null"), 2, Unsupported, "fields None"),
-    "fields of a class without": ('["class","test-package.Scaled",[["value"],[]],3,0]', 1, Unsupported, "needed None"),
-    "a namedtuple of one": (f'["class","test-package.Moments",{MOMENTS_FIELDS},null,0]', 1, Unsupported, "1 children"),
+    "fields of a class without": (
+        '["class","test-package.Scaled",[["value"],[]],3,0]',
+        1,
+        Unsupported,
+        "needed None",
+    ),
+    "a namedtuple of one": (
+        f'["class","test-package.Moments",{MOMENTS_FIELDS},null,0]',
+        1,
+        Unsupported,
+        "1 children",
+    ),
     "what its author refuses": (scaled('"x"'), 1, ArtifactError, "scaled by 'x'"),
     "an array": (scaled('{"tensor":0}'), 1, ArtifactError, "an array, a graph or a dimension"),
-    "an array in the text": (scaled('{"array":["bool",[],"AA=="]}'), 1, ArtifactError, "an array in the text"),
-    "a dimension": (scaled('{"dimension":"b"}'), 1, ArtifactError, "an array, a graph or a dimension"),
+    "an array in the text": (
+        scaled('{"array":["bool",[],"AA=="]}'),
+        1,
+        ArtifactError,
+        "an array in the text",
+    ),
+    "a dimension": (
+        scaled('{"dimension":"b"}'),
+        1,
+        ArtifactError,
+        "an array, a graph or a dimension",
+    ),
     "too few children for its author": (scaled("3", ""), 0, ArtifactError, "missing 1 required"),
     "no name": ('["class",7,null,null,0]', 1, ArtifactError, "instead of a tree"),
     "nothing": ('["class"]', 0, ArtifactError, "instead of a tree"),
-    "a class of Python's": ('["class","tuple",null,null,0]', 1, Unsupported, "'tuple': not registered"),
-    "a stranger": ('["class","test-package.Lay\\u0435r",null,[],0]', 1, Unsupported, "not registered"),
-    "an unknown name": ('["class","test-package.Other",null,null,0]', 1, Unsupported, "'test-package.Other': not registered"),
+    "a class of Python's": (
+        '["class","tuple",null,null,0]',
+        1,
+        Unsupported,
+        "'tuple': not registered",
+    ),
+    "a stranger": (
+        '["class","test-package.Lay\\u0435r",null,[],0]',
+        1,
+        Unsupported,
+        "not registered",
+    ),
+    "an unknown name": (
+        '["class","test-package.Other",null,null,0]',
+        1,
+        Unsupported,
+        "'test-package.Other': not registered",
+    ),
 }
 
 
@@ -192,14 +261,25 @@ def test_classes_that_nobody_wrote_are_refused_in_words(case):
 def test_a_file_has_the_least_version_that_can_say_it():
     assert to_wire(from_wire(of_tree(LAYER))) == of_tree(LAYER)
     for tree, version in ((LAYER, 1), ("0", 2)):
-        ends_in(lambda: from_wire(of_tree(tree, version=version)), ArtifactError, f"version {version} where a writer writes {3 - version}")
-    ends_in(lambda: from_wire(of_tree("0", version=3)), Unsupported, "format version 3; needed version 1 to 2")
+        ends_in(
+            lambda: from_wire(of_tree(tree, version=version)),
+            ArtifactError,
+            f"version {version} where a writer writes {3 - version}",
+        )
+    ends_in(
+        lambda: from_wire(of_tree("0", version=3)),
+        Unsupported,
+        "format version 3; needed version 1 to 2",
+    )
 
 
 def test_a_name_is_of_one_class_and_a_class_has_one_name():
     register_pytree_name(Moments, NAMES[Moments])
     ends_in(
-        (lambda: register_pytree_name(cls, name) for cls, name in ((Moments, "test-package.Other"), (Unnamed, NAMES[Moments]))),
+        (
+            lambda: register_pytree_name(cls, name)
+            for cls, name in ((Moments, "test-package.Other"), (Unnamed, NAMES[Moments]))
+        ),
         Duplicate,
         "one name for each class, and one class for each name",
     )
@@ -207,7 +287,11 @@ def test_a_name_is_of_one_class_and_a_class_has_one_name():
 
 @pytest.mark.parametrize("cls", [tuple, dict, list, type(None), int, object, 3, Moments(1, 2)])
 def test_only_pytree_classes_have_names(cls):
-    ends_in(lambda: register_pytree_name(cls, "test-package.Any"), InvalidConfig, r"a namedtuple or a class that jax\.tree_util knows")
+    ends_in(
+        lambda: register_pytree_name(cls, "test-package.Any"),
+        InvalidConfig,
+        r"a namedtuple or a class that jax\.tree_util knows",
+    )
 
 
 @pytest.mark.parametrize("name", ["", b"a", None])
@@ -232,7 +316,10 @@ class Filling(Scaled):
 def test_a_class_that_no_reader_could_give_back_is_not_written():
     register_pytree_name(Filling, "test-package.Filling")
     ends_in(
-        (lambda: to_wire(trace(lambda f: f.value, Filling(X, 1))), lambda: tj.export(lambda f: f.value, Filling(X, 1))),
+        (
+            lambda: to_wire(trace(lambda f: f.value, Filling(X, 1))),
+            lambda: tj.export(lambda f: f.value, Filling(X, 1)),
+        ),
         Unsupported,
         "pytree classes whose tree_flatten returns what tree_unflatten was given",
     )
@@ -240,18 +327,28 @@ def test_a_class_that_no_reader_could_give_back_is_not_written():
 
 def classes_of(name, *fields, order=None):
     """A namedtuple and a dataclass with these fields, the last of the dataclass static."""
-    made = dataclasses.make_dataclass(name, [*fields, ("n", int, dataclasses.field(default=3, metadata={"static": True}))])
-    return typing.NamedTuple(name, [(field, object) for field in fields]), jax.tree_util.register_dataclass(made)
+    made = dataclasses.make_dataclass(
+        name, [*fields, ("n", int, dataclasses.field(default=3, metadata={"static": True}))]
+    )
+    return typing.NamedTuple(
+        name, [(field, object) for field in fields]
+    ), jax.tree_util.register_dataclass(made)
 
 
 def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
-    for old, new in zip(classes_of("M", "mean", "var"), classes_of("M", "var", "mean"), strict=True):
+    for old, new in zip(
+        classes_of("M", "mean", "var"), classes_of("M", "var", "mean"), strict=True
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(trees, "_classes", {})
             register_pytree_name(old, f"test-package.{old.__mro__[1].__name__}.M")
             content = to_wire(trace(lambda x, old=old: old(x, 2 * x), X))
             patch.setattr(trees, "_classes", {f"test-package.{old.__mro__[1].__name__}.M": new})
-            ends_in(lambda: from_wire(content), Unsupported, r"fields \[\['mean', 'var'\].*needed \[\['var', 'mean'\]")
+            ends_in(
+                lambda: from_wire(content),
+                Unsupported,
+                r"fields \[\['mean', 'var'\].*needed \[\['var', 'mean'\]",
+            )
 
 
 OTHER_FIELDS = """
@@ -276,30 +373,46 @@ def test_nor_are_they_in_exported_programs(tmp_path):
         tj.export(lambda x, cls=cls: cls(x, 2 * x), X).save(tmp_path / kind)
     root, environment = pathlib.Path(__file__).parents[2], os.environ | {"JAX_ENABLE_X64": "1"}
     command = [sys.executable, "-c", OTHER_FIELDS, tmp_path]
-    child = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    child = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert child.returncode == 0, child.stderr
     for kind, line in zip(("namedtuple", "dataclass"), child.stdout.splitlines(), strict=True):
-        assert line.startswith(f"pytree class test-package.other.{kind}: given fields [['mean', 'var'], [")
+        assert line.startswith(
+            f"pytree class test-package.other.{kind}: given fields [['mean', 'var'], ["
+        )
         assert "needed [['var', 'mean'], [" in line
 
 
 def test_a_dataclass_with_more_static_fields_than_the_file_has_is_refused(monkeypatch):
     (_, old), (_, new) = classes_of("State", "a"), classes_of("State", "a")
     new = jax.tree_util.register_dataclass(
-        dataclasses.make_dataclass("State", ["a"] + [(n, int, dataclasses.field(default=3, metadata={"static": True})) for n in "nk"])
+        dataclasses.make_dataclass(
+            "State",
+            ["a"]
+            + [(n, int, dataclasses.field(default=3, metadata={"static": True})) for n in "nk"],
+        )
     )
     register_pytree_name(old, "test-package.State")
     content = to_wire(trace(lambda x: old(x), X))
     monkeypatch.setattr(trees, "_classes", {"test-package.State": new})
     ends_in(
-        (lambda: from_wire(forged) for forged in (content, of_tree('["class","test-package.State",[["a"],["n","k"]],[5],0]'))),
+        (
+            lambda: from_wire(forged)
+            for forged in (
+                content,
+                of_tree('["class","test-package.State",[["a"],["n","k"]],[5],0]'),
+            )
+        ),
         (Unsupported, ArtifactError),
         r"fields|the static data",
     )
 
 
 def test_an_unknown_class_is_kept_where_that_is_asked():
-    content = of_tree('["class","test-package.Other",[["a"],["n"]],[3,{"float":"0x1.0000000000000p+0"}],0]')
+    content = of_tree(
+        '["class","test-package.Other",[["a"],["n"]],[3,{"float":"0x1.0000000000000p+0"}],0]'
+    )
     back = from_wire(content, skip_missing_extensions=True)
     assert to_wire(back) == content
     np.testing.assert_array_equal(back(X)[0], X)
@@ -313,18 +426,25 @@ def test_a_name_that_jax_has_for_another_class_is_refused():
 
     jax.export.register_namedtuple_serialization(Unnamed, serialized_name="test-package.jax")
     ends_in(lambda: register_pytree_name(Ours, "test-package.jax"), Duplicate, "a name of its own")
-    register_pytree_name(Unnamed, "test-package.ours")  # known to JAX under another name, which stays
+    register_pytree_name(
+        Unnamed, "test-package.ours"
+    )  # known to JAX under another name, which stays
     back = from_wire(to_wire(trace(Unnamed, X)))
     assert isinstance(back.to_jax()(X), Unnamed)
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), (1, 1 + 0j)], ids=str)
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, True), (1, 1.0), (0.0, -0.0), ((1,), (True,)), (1, 1 + 0j)], ids=str
+)
 def test_graphs_differ_where_static_data_does(one, other):
     first, second = (trace(lambda x, s=s: Layer(x, x, s), X) for s in (one, other))
     assert first != second
     assert to_wire(first) != to_wire(second)
     engine = tj.Engine()
-    assert [repr(engine.eval(graph, X).name) for graph in (first, second)] == [repr(one), repr(other)]
+    assert [repr(engine.eval(graph, X).name) for graph in (first, second)] == [
+        repr(one),
+        repr(other),
+    ]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -355,7 +475,9 @@ def test_a_dataclass_that_flattens_itself_is_written_as_it_does():
 
 
 def test_a_program_with_other_static_data_than_the_class_has_is_refused():
-    short = dataclasses.make_dataclass("Short", ["a", ("n", int, dataclasses.field(default=3, metadata={"static": True}))])
+    short = dataclasses.make_dataclass(
+        "Short", ["a", ("n", int, dataclasses.field(default=3, metadata={"static": True}))]
+    )
     cls = jax.tree_util.register_dataclass(short)
     register_pytree_name(cls, "test-package.Short")
     with pytest.MonkeyPatch.context() as patch:

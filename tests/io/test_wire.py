@@ -1,4 +1,6 @@
-"""Graph bytes: what is written is read back equal, byte for byte, in any process; what cannot be written or read is refused in words."""
+"""Graph bytes: what is written is read back equal, byte for byte, in any process; what cannot be
+written or read is refused in words.
+"""
 
 import dataclasses
 import json
@@ -19,7 +21,15 @@ from hypothesis import given, settings
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax import from_wire, load_graph, save_graph, to_wire, trace
-from tenferro_jax.errors import ADRuleError, ArtifactError, DTypeError, InvalidConfig, MalformedFamilyId, ShapeError, Unsupported
+from tenferro_jax.errors import (
+    ADRuleError,
+    ArtifactError,
+    DTypeError,
+    InvalidConfig,
+    MalformedFamilyId,
+    ShapeError,
+    Unsupported,
+)
 from tenferro_jax.extension import apply
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.registry import ExtensionFactory
@@ -36,7 +46,19 @@ from ..cases import ids
 from ..extension_ops import ALL_RUNTIMES, RULES, KernelSine, ScaledSquare
 from ..helpers import each_ends_in, ends_in, made
 from ..sweep import times
-from .graph_bank import DTYPES, FEATURES, SINGLE, Pair, all_bits, applied, constants, families_known, feature, graphs, nested
+from .graph_bank import (
+    DTYPES,
+    FEATURES,
+    SINGLE,
+    Pair,
+    all_bits,
+    applied,
+    constants,
+    families_known,
+    feature,
+    graphs,
+    nested,
+)
 from .plain_format import opened, resealed, sealed
 
 
@@ -96,7 +118,11 @@ def test_constants_keep_every_bit(name):
     for a in (array, array[:0], array[:1].reshape(()), array.reshape(1, -1, 1)):
         graph = round_trip(constants(a))
         (node,) = graph.nodes
-        assert (node.op.value.dtype, node.op.value.shape, node.op.value.tobytes()) == (a.dtype, a.shape, a.tobytes())
+        assert (node.op.value.dtype, node.op.value.shape, node.op.value.tobytes()) == (
+            a.dtype,
+            a.shape,
+            a.tobytes(),
+        )
         records, tensors = opened(to_wire(graph))
         assert tensors == [(name, a.shape, a.tobytes())]
         assert ["type", name, list(a.shape)] in records
@@ -118,7 +144,10 @@ def test_a_graph_that_was_read_computes_and_differentiates_as_before():
     np.testing.assert_array_equal(back.to_jax()(x, n), graph.to_jax()(x, n))
     np.testing.assert_array_equal(tj.Engine().eval(back, x, n), graph.to_jax()(x, n))
     x = np.array([[0.0, 3.0], [1.0, 2.0]])
-    for call, rules in ((lambda x: tropical_einsum("ij,jk->ik", x, x), None), (lambda x: apply(ScaledSquare(), x, rules=RULES)[0], RULES)):
+    for call, rules in (
+        (lambda x: tropical_einsum("ij,jk->ik", x, x), None),
+        (lambda x: apply(ScaledSquare(), x, rules=RULES)[0], RULES),
+    ):
         squared = trace(lambda x, call=call: (call(x) ** 2).sum(), x)
         back = round_trip(squared)
         if rules is not None:  # code that the file does not hold
@@ -158,7 +187,11 @@ def test_equal_graphs_have_equal_bytes():
         return jnp.sin(x) + q
 
     x = np.ones(3)
-    assert to_wire(trace(one, x, x)) == to_wire(trace(other, x, x)) != to_wire(trace(lambda x, y: one(y, x), x, x))
+    assert (
+        to_wire(trace(one, x, x))
+        == to_wire(trace(other, x, x))
+        != to_wire(trace(lambda x, y: one(y, x), x, x))
+    )
     assert to_wire(feature("symbolic")) == to_wire(FEATURES["symbolic"]())
     many = [feature(name) for name in FEATURES] + [applied(single) for single in SINGLE]
     contents = [to_wire(graph) for graph in many]
@@ -167,29 +200,58 @@ def test_equal_graphs_have_equal_bytes():
             assert (contents[i] == contents[j]) == (a == many[j])
 
 
-CONSTANT, TYPE, ADD = '["op","Constant",{"value":{"tensor":0}}]', '["type","float32",[]]', '["op","Add",{}]'
+CONSTANT, TYPE, ADD = (
+    '["op","Constant",{"value":{"tensor":0}}]',
+    '["type","float32",[]]',
+    '["op","Add",{}]',
+)
 
 
 def test_runtimes_stay_behind():
     x = np.ones(2)
     graph = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0], x)
     assert round_trip(graph) == trace(lambda x: apply(KernelSine(), x)[0], x) != graph
-    two = trace(lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x)
+    two = trace(
+        lambda x: apply(KernelSine(), x, runtimes=ALL_RUNTIMES)[0] + apply(KernelSine(), x)[0], x
+    )
     ends_in(lambda: to_wire(two), InvalidConfig, "with two runtime sets")
 
 
 @pytest.mark.parametrize(
     ("records", "numbers", "kind", "message"),
     [
-        ([CONSTANT, TYPE, ADD], (0, 0, 1), InvalidConfig, r"node 1, Constant\[value=2\.0\] repeats node 0"),
-        ([CONSTANT, TYPE, CONSTANT, ADD], (0, 1, 2), ArtifactError, "line 4: given .*Constant.* where a writer writes .*Add"),
-        ([CONSTANT, CONSTANT, TYPE, ADD], (0, 1, 2), ArtifactError, "line 3: given .*Constant.* where a writer writes .*type"),
+        (
+            [CONSTANT, TYPE, ADD],
+            (0, 0, 1),
+            InvalidConfig,
+            r"node 1, Constant\[value=2\.0\] repeats node 0",
+        ),
+        (
+            [CONSTANT, TYPE, CONSTANT, ADD],
+            (0, 1, 2),
+            ArtifactError,
+            "line 4: given .*Constant.* where a writer writes .*Add",
+        ),
+        (
+            [CONSTANT, CONSTANT, TYPE, ADD],
+            (0, 1, 2),
+            ArtifactError,
+            "line 3: given .*Constant.* where a writer writes .*type",
+        ),
     ],
 )
 def test_a_forger_who_writes_a_constant_twice_is_told_so(records, numbers, kind, message):
     first, second, add = numbers
-    nodes = ['["graph",[],["tuple"]]', f'["node",{first},[],[0]]', f'["node",{second},[],[0]]', f'["node",{add},[0,1],[0]]']
-    text = "".join(f"{line}\n" for line in ['["tensor","float32",[]]', *records, *nodes, '["return",[2],0,[],[]]'])
+    nodes = [
+        '["graph",[],["tuple"]]',
+        f'["node",{first},[],[0]]',
+        f'["node",{second},[],[0]]',
+        f'["node",{add},[0,1],[0]]',
+    ]
+    text = "".join(
+        f"{line}\n"
+        for line in ['["tensor","float32",[]]', *records, *nodes, '["return",[2],0,[],[]]']
+    )
     ends_in(lambda: from_wire(sealed(text, np.float32(2).tobytes())), kind, message)
 
 
@@ -199,17 +261,22 @@ def test_bytes_are_those_of_other_processes(tmp_path):
     code = (
         "import sys, jax; jax.config.update('jax_enable_x64', True)\n"
         "from tests.io.graph_bank import FEATURES\nimport tenferro_jax as tj\n"
-        "for i, name in enumerate(sys.argv[2:]): tj.save_graph(FEATURES[name](), f'{sys.argv[1]}/{i}')"
+        "for i, name in enumerate(sys.argv[2:]): tj.save_graph(FEATURES[name](), "
+        "f'{sys.argv[1]}/{i}')"
     )
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     root = pathlib.Path(__file__).parents[2]
-    subprocess.run([sys.executable, "-c", code, tmp_path, *names], env=environment, cwd=root, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code, tmp_path, *names], env=environment, cwd=root, check=True
+    )
     for i, name in enumerate(names):
         assert (tmp_path / str(i)).read_bytes() == to_wire(feature(name))
 
 
 def test_the_format_is_what_its_page_says():
-    records, tensors = opened(to_wire(trace(lambda x: jnp.sin(x) + np.array([1.0, 2.0]), np.ones(2))))
+    records, tensors = opened(
+        to_wire(trace(lambda x: jnp.sin(x) + np.array([1.0, 2.0]), np.ones(2)))
+    )
     assert records == [
         ["type", "float64", [2]],
         ["op", "Sin", {"accuracy": None}],
@@ -273,9 +340,16 @@ def test_each_reader_names_the_other(tmp_path):
     save_graph(graph, tmp_path / "a.graph")
     tj.export(graph).save(tmp_path / "a.bin")
     each_ends_in(
-        (lambda: load_graph(tmp_path / "a.bin"), ArtifactError, "Read an exported program with load_exported"),
         (
-            (lambda: tj.load_exported(tmp_path / "a.graph", trusted=trusted) for trusted in (False, True)),
+            lambda: load_graph(tmp_path / "a.bin"),
+            ArtifactError,
+            "Read an exported program with load_exported",
+        ),
+        (
+            (
+                lambda: tj.load_exported(tmp_path / "a.graph", trusted=trusted)
+                for trusted in (False, True)
+            ),
             ArtifactError,
             r"given a graph; .*Read it with load_graph",
         ),
@@ -287,11 +361,22 @@ def test_what_is_no_path_and_no_limits_is_refused(wrong, tmp_path):
     each_ends_in(
         (lambda: load_graph(wrong), InvalidConfig, r"load_graph: given .*needed a path"),
         (lambda: load_graph(tmp_path, limits=wrong), InvalidConfig, "load_graph: given limits="),
-        (lambda: from_wire(to_wire(trace(jnp.sin, np.ones(2))), limits=wrong), InvalidConfig, "from_wire: given limits="),
+        (
+            lambda: from_wire(to_wire(trace(jnp.sin, np.ones(2))), limits=wrong),
+            InvalidConfig,
+            "from_wire: given limits=",
+        ),
     )
 
 
-SPARE = {"bool": (1, 2), "int4": (0x0F, 0x7F), "uint4": (0x0A, 0xFA), "int2": (3, 0xFF), "uint2": (2, 6), "float4_e2m1fn": (9, 0x19)}
+SPARE = {
+    "bool": (1, 2),
+    "int4": (0x0F, 0x7F),
+    "uint4": (0x0A, 0xFA),
+    "int2": (3, 0xFF),
+    "uint2": (2, 6),
+    "float4_e2m1fn": (9, 0x19),
+}
 
 
 @pytest.mark.parametrize("name", SPARE)
@@ -303,8 +388,14 @@ def test_elements_have_one_spelling(name):
     content = to_wire(graph)
     assert content == to_wire(constants(clean))
     assert content[-2:] == clean.tobytes()
-    np.testing.assert_array_equal(from_wire(content)()[0].astype(np.float32), clean.astype(np.float32))
-    ends_in(lambda: from_wire(resealed(content[:-2] + odd.tobytes())), ArtifactError, f"bytes that no {name} has")
+    np.testing.assert_array_equal(
+        from_wire(content)()[0].astype(np.float32), clean.astype(np.float32)
+    )
+    ends_in(
+        lambda: from_wire(resealed(content[:-2] + odd.tobytes())),
+        ArtifactError,
+        f"bytes that no {name} has",
+    )
     assert payload_json((odd,)) == payload_json((clean,))
 
 
@@ -313,7 +404,11 @@ def test_elements_have_one_spelling(name):
     [
         ((), lambda b, c: 2**63 * b, r"9223372036854775808 .*at most 2\*\*63 - 1 is allowed"),
         ((), lambda b, c: b**100, "power 100 .* powers, up to 99"),
-        ((), lambda b, c: sum((1000 * c**i * b for i in range(1, 99)), b), "at most 1000 are allowed"),
+        (
+            (),
+            lambda b, c: sum((1000 * c**i * b for i in range(1, 99)), b),
+            "at most 1000 are allowed",
+        ),
         ([f"b + {i}*c >= {i * i}" for i in range(2, 70)], lambda b, c: b, "at most 64 are allowed"),
     ],
     ids=["number", "power", "characters", "constraints"],
@@ -326,16 +421,27 @@ def test_symbols_that_no_reader_takes_are_not_written(constraints, size, message
 
 @pytest.mark.slow
 def test_the_greatest_symbols_are_written_and_read():
-    b, c = jax.export.symbolic_shape("b, c", constraints=[f"b + {i}*c >= {i * i}" for i in range(2, 60)])
-    round_trip(trace(lambda x, y: y, *[jax.ShapeDtypeStruct((d,), np.float32) for d in (b, (2**63 - 1) * b * c**99)]))
+    b, c = jax.export.symbolic_shape(
+        "b, c", constraints=[f"b + {i}*c >= {i * i}" for i in range(2, 60)]
+    )
+    round_trip(
+        trace(
+            lambda x, y: y,
+            *[jax.ShapeDtypeStruct((d,), np.float32) for d in (b, (2**63 - 1) * b * c**99)],
+        )
+    )
 
 
 def test_keys_of_dicts_are_text_within_the_limit():
     content = to_wire(trace(lambda tree: tree["k" * 200], {"k" * 200: np.ones(2)}))
-    ends_in(lambda: from_wire(content, limits=Limits(text_bytes=100)), ArtifactError, "200 for text_bytes")
+    ends_in(
+        lambda: from_wire(content, limits=Limits(text_bytes=100)),
+        ArtifactError,
+        "200 for text_bytes",
+    )
 
 
-# --- extensions that this process does not know --------------------------------------------------------------------
+# --- extensions that this process does not know ---------------------------------------------------
 
 
 def gone(monkeypatch, *known):
@@ -355,15 +461,25 @@ def squared(x):
 
 
 def test_an_axis_name_that_is_no_text_is_refused():
-    graph = trace(jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name=("i", 1)), np.ones((2, 3)))
-    ends_in(lambda: to_wire(graph), Unsupported, r"to_wire: given a batch level of test-package\.scaled_square\.v1 with the axis names")
+    graph = trace(
+        jax.vmap(lambda x: apply(ScaledSquare(1.5), x)[0], axis_name=("i", 1)), np.ones((2, 3))
+    )
+    ends_in(
+        lambda: to_wire(graph),
+        Unsupported,
+        r"to_wire: given a batch level of test-package\.scaled_square\.v1 with the axis names",
+    )
 
 
 @pytest.mark.clause("X11.3")
 def test_an_unknown_family_is_named(monkeypatch):
     content = to_wire(trace(squared, np.ones((2, 3))))
     gone(monkeypatch)
-    ends_in(lambda: from_wire(content), Unsupported, r"extension: given test-package\.scaled_square\.v1: not registered")
+    ends_in(
+        lambda: from_wire(content),
+        Unsupported,
+        r"extension: given test-package\.scaled_square\.v1: not registered",
+    )
 
 
 @pytest.mark.clause("X11.2")
@@ -372,7 +488,11 @@ def test_an_unknown_family_is_named(monkeypatch):
 def test_another_version_is_refused_and_both_are_named(monkeypatch, cls, version, skip):
     content = to_wire(trace(squared, np.ones((2, 3))))
     gone(monkeypatch, cls)
-    ends_in(lambda: from_wire(content, skip_missing_extensions=skip), Unsupported, f"version mismatch, graph has v1, runtime has {version}")
+    ends_in(
+        lambda: from_wire(content, skip_missing_extensions=skip),
+        Unsupported,
+        f"version mismatch, graph has v1, runtime has {version}",
+    )
 
 
 @pytest.mark.clause("X11.6")
@@ -430,12 +550,27 @@ def with_extension(family_id, payload="{}"):
 @pytest.mark.clause("X11.4")
 @pytest.mark.parametrize(
     "family_id",
-    ["", "a", "a.b", "a.b.v", "a.b.1", "a b.c.v1", "test-package.sc\u0430led_square.v1", "test-package.scaled_square.v\uff11", "a.b.v1\n"],
+    [
+        "",
+        "a",
+        "a.b",
+        "a.b.v",
+        "a.b.1",
+        "a b.c.v1",
+        "test-package.sc\u0430led_square.v1",
+        "test-package.scaled_square.v\uff11",
+        "a.b.v1\n",
+    ],
 )
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_malformed_family_id_is_refused_before_any_lookup(monkeypatch, family_id, skip):
-    monkeypatch.setattr(registry_module, "_factories", None)  # to look into it is an AttributeError or TypeError
-    ends_in(lambda: from_wire(with_extension(family_id), skip_missing_extensions=skip), MalformedFamilyId)
+    monkeypatch.setattr(
+        registry_module, "_factories", None
+    )  # to look into it is an AttributeError or TypeError
+    ends_in(
+        lambda: from_wire(with_extension(family_id), skip_missing_extensions=skip),
+        MalformedFamilyId,
+    )
 
 
 @pytest.mark.clause("X11.5")
@@ -443,8 +578,13 @@ def test_a_batch_level_over_an_axis_that_is_not_there_names_its_node():
     content = to_wire(trace(jax.vmap(lambda x: apply(ScaledSquare(2.0), x)), np.ones((2, 3))))
     records, _ = opened(content)
     assert [record[3] for record in records if record[0] == "extension"] == [[[[0], None, None]]]
-    forged = [[*record[:3], [[[5], None, None]], *record[4:]] if record[0] == "extension" else record for record in records]
-    text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
+    forged = [
+        [*record[:3], [[[5], None, None]], *record[4:]] if record[0] == "extension" else record
+        for record in records
+    ]
+    text = "".join(
+        json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged
+    )
     ends_in(lambda: from_wire(sealed(text)), InvalidConfig, r"node 0, .*axis 5 of float64\[2,3\]")
 
 
@@ -453,11 +593,18 @@ def test_payloads_are_validated_by_their_family():
     family = ScaledSquare.family_id
     assert from_wire(with_extension(family, good)).nodes[0].op.op == ScaledSquare(1.5)
     odd = [
-        "", "{}", "[]", "null", '{"factor":1.5}', '{"factor":{"float":"1.5"}}', '{"factor":{"float":"0x1.8p+0"}}', '{"factor":"x"}',
-        ' {"factor":{"float":"0x1.8000000000000p+0"}}', good[:-1] + ',"more":1}', good.replace('{"float', '{"complex'), good.upper(),
-        '{"factor":{"float":"0x1.0000000000000p+0"},"factor":{"float":"0x1.8000000000000p+0"}}', '{"factor":NaN}', "[" * 100_000,
+        "", "{}", "[]", "null", '{"factor":1.5}', '{"factor":{"float":"1.5"}}',
+        '{"factor":{"float":"0x1.8p+0"}}', '{"factor":"x"}',
+        ' {"factor":{"float":"0x1.8000000000000p+0"}}', good[:-1] + ',"more":1}',
+        good.replace('{"float', '{"complex'), good.upper(),
+        '{"factor":{"float":"0x1.0000000000000p+0"},"factor":{"float":"0x1.8000000000000p+0"}}',
+        '{"factor":NaN}', "[" * 100_000,
     ]  # fmt: skip
-    ends_in((lambda: from_wire(with_extension(family, payload)) for payload in odd), InvalidConfig, "ScaledSquare payload")
+    ends_in(
+        (lambda: from_wire(with_extension(family, payload)) for payload in odd),
+        InvalidConfig,
+        "ScaledSquare payload",
+    )
 
 
 def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
@@ -469,14 +616,16 @@ def test_a_factory_that_decodes_by_hand_is_checked(monkeypatch):
         (lambda self, payload: [][0], "IndexError"),
     ]:
         monkeypatch.setattr(registry_module, "_factories", {})
-        tj.extension.register_extension(type("ByHand", (ExtensionFactory,), {"decode": decode})(ScaledSquare))
+        tj.extension.register_extension(
+            type("ByHand", (ExtensionFactory,), {"decode": decode})(ScaledSquare)
+        )
         if problem is None:
             assert from_wire(content).nodes[0].op.op == ScaledSquare(2.0)
         else:
             ends_in(lambda: from_wire(content), InvalidConfig, problem)
 
 
-# --- what cannot be written, limits --------------------------------------------------------------------------------
+# --- what cannot be written, limits ---------------------------------------------------------------
 
 
 FIELDS = [
@@ -486,46 +635,95 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("case", FIELDS, ids=[f"{type(op).__name__}.{field}" for op, _, field in FIELDS])
+@pytest.mark.parametrize(
+    "case", FIELDS, ids=[f"{type(op).__name__}.{field}" for op, _, field in FIELDS]
+)
 def test_a_field_of_another_kind_is_refused_where_it_is_read(case):
     op, inputs, field = case
     graph = applied((op, inputs))
     records, tensors = opened(to_wire(graph))
-    rest = b"".join(bytes(data) + bytes(-len(data) % 64) * (i + 1 < len(tensors)) for i, (_, _, data) in enumerate(tensors))
-    for wrong in ({"bytes": ""}, [[None]], {"float": "0x1.0000000000000p+0"}, "false", [{"float": "0x1.0000000000000p+0"}]):
-        if (wrong == "false" and field in ("kind", "name", "generator", "algorithm", "precision")) or (
-            isinstance(wrong, dict) and "float" in wrong and field in ("recall_target", "fill_value")
+    rest = b"".join(
+        bytes(data) + bytes(-len(data) % 64) * (i + 1 < len(tensors))
+        for i, (_, _, data) in enumerate(tensors)
+    )
+    for wrong in (
+        {"bytes": ""},
+        [[None]],
+        {"float": "0x1.0000000000000p+0"},
+        "false",
+        [{"float": "0x1.0000000000000p+0"}],
+    ):
+        if (
+            wrong == "false" and field in ("kind", "name", "generator", "algorithm", "precision")
+        ) or (
+            isinstance(wrong, dict)
+            and "float" in wrong
+            and field in ("recall_target", "fill_value")
         ):
             continue
         forged = [
-            ["op", name, fields[0] | {field: wrong}] if (kind, name) == ("op", type(op).__name__) else [kind, name, *fields]
+            ["op", name, fields[0] | {field: wrong}]
+            if (kind, name) == ("op", type(op).__name__)
+            else [kind, name, *fields]
             for kind, name, *fields in records
         ]
-        text = "".join(json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged)
-        ends_in(lambda: from_wire(sealed(text, rest)), ArtifactError, rf"{type(op).__name__} with {field}=.* which needs {field} of type")
+        text = "".join(
+            json.dumps(record, separators=(",", ":"), sort_keys=True) + "\n" for record in forged
+        )
+        ends_in(
+            lambda: from_wire(sealed(text, rest)),
+            ArtifactError,
+            rf"{type(op).__name__} with {field}=.* which needs {field} of type",
+        )
 
 
 def test_verify_tells_of_a_field_of_another_kind():
     graph = feature("control flow")
-    (i, node), *_ = [(i, node) for i, node in enumerate(graph.nodes) if type(node.op).__name__ == "Scan"]
+    (i, node), *_ = [
+        (i, node) for i, node in enumerate(graph.nodes) if type(node.op).__name__ == "Scan"
+    ]
     nodes = list(graph.nodes)
     nodes[i] = node._replace(op=dataclasses.replace(node.op, reverse="false"))
-    forged = Graph(graph.metas, graph.input_count, nodes, graph.outputs, graph.in_tree, graph.out_tree, graph.rules, (), graph.guards)
-    ends_in(lambda: verify(forged), InvalidConfig, "Scan with reverse='false', which needs reverse of type bool")
+    forged = Graph(
+        graph.metas,
+        graph.input_count,
+        nodes,
+        graph.outputs,
+        graph.in_tree,
+        graph.out_tree,
+        graph.rules,
+        (),
+        graph.guards,
+    )
+    ends_in(
+        lambda: verify(forged),
+        InvalidConfig,
+        "Scan with reverse='false', which needs reverse of type bool",
+    )
 
 
 def test_what_has_no_bytes_is_refused():
     x = np.ones(2)
-    ends_in(lambda: to_wire(trace(lambda x: Pair(x, x), x)), Unsupported, r"results: given a pytree node of type .*Pair")
+    ends_in(
+        lambda: to_wire(trace(lambda x: Pair(x, x), x)),
+        Unsupported,
+        r"results: given a pytree node of type .*Pair",
+    )
     b, c = jax.export.symbolic_shape("b")[0], jax.export.symbolic_shape("c")[0]
     spec = [jax.ShapeDtypeStruct((d,), np.float64) for d in (b, c)]
-    ends_in(lambda: to_wire(trace(lambda x, y: (jnp.sin(x), jnp.sin(y)), *spec)), Unsupported, "another scope")
+    ends_in(
+        lambda: to_wire(trace(lambda x, y: (jnp.sin(x), jnp.sin(y)), *spec)),
+        Unsupported,
+        "another scope",
+    )
     for wrong in (3, jnp.sin, None):
         each_ends_in(
             (lambda: to_wire(wrong), InvalidConfig, "needed a Graph"),
             (lambda: from_wire(wrong), InvalidConfig, "needed bytes"),
         )
-    assert from_wire(memoryview(to_wire(trace(jnp.sin, x)))) == from_wire(bytearray(to_wire(trace(jnp.sin, x))))
+    assert from_wire(memoryview(to_wire(trace(jnp.sin, x)))) == from_wire(
+        bytearray(to_wire(trace(jnp.sin, x)))
+    )
 
 
 def test_64_bit_values_need_64_bit_types():
@@ -541,7 +739,9 @@ LIMITED = {
     "records": lambda n: trace(lambda x: [x[:i] for i in range(n)], np.ones(50)),
     "record_bytes": lambda n: trace(lambda x: [x] * n, np.ones(2)),
     "payload_bytes": lambda n: FEATURES["every leaf"](),
-    "text_bytes": lambda n: trace(lambda x: x, jax.ShapeDtypeStruct((jax.export.symbolic_shape("b" * n)[0],), np.float64)),
+    "text_bytes": lambda n: trace(
+        lambda x: x, jax.ShapeDtypeStruct((jax.export.symbolic_shape("b" * n)[0],), np.float64)
+    ),
     "rank": lambda n: trace(lambda x: x.sum(), np.ones((1,) * n)),
     "elements": lambda n: trace(lambda x: x.sum(), np.ones((n, 2))),
     "nesting": nested,
@@ -564,7 +764,11 @@ def test_each_limit_binds_and_can_be_raised(name):
             assert needed > least
             least = needed
     assert to_wire(graph) == content
-    ends_in(lambda: from_wire(content, limits=Limits(**{name: least - 1})), ArtifactError, f"for {name}; needed at most {least - 1}")
+    ends_in(
+        lambda: from_wire(content, limits=Limits(**{name: least - 1})),
+        ArtifactError,
+        f"for {name}; needed at most {least - 1}",
+    )
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "3", None])

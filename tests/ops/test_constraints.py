@@ -1,4 +1,6 @@
-"""What the op page forbids is refused when an op is recorded: typed, naming the op, with its parts."""
+"""What the op page forbids is refused when an op is recorded: typed, naming the op, with
+its parts.
+"""
 
 import chex
 import jax
@@ -49,9 +51,21 @@ REFUSED = [
     (reduction.ArgMax(0, np.dtype("int8")), meta(300)),
     (reduction.ArgMax(0, F), meta(3)),
     (reduction.ArgMin(0, I), meta(3, dtype="complex64")),
-    (contraction.Convolution((0,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]), meta(1, 1, 5), meta(1, 1, 2)),
-    (contraction.Convolution((1,), ((0, 0),), (1,), (1,), (0, 1, 2), (0, 1, 2), (1, 1, 2)), meta(1, 1, 5), meta(1, 1, 2)),
-    (contraction.Convolution((1,), "SAME", (1,), (1,), *3 * [(0, 1, 2)]), meta(1, 1, 5), meta(1, 1, 2)),
+    (
+        contraction.Convolution((0,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]),
+        meta(1, 1, 5),
+        meta(1, 1, 2),
+    ),
+    (
+        contraction.Convolution((1,), ((0, 0),), (1,), (1,), (0, 1, 2), (0, 1, 2), (1, 1, 2)),
+        meta(1, 1, 5),
+        meta(1, 1, 2),
+    ),
+    (
+        contraction.Convolution((1,), "SAME", (1,), (1,), *3 * [(0, 1, 2)]),
+        meta(1, 1, 5),
+        meta(1, 1, 2),
+    ),
     (contraction.Fft("FFT", (2, 2, 2, 2)), meta(2, 2, 2, 2, dtype="complex64")),
     (contraction.Fft("FFT", (3,)), meta(3)),
     (contraction.Fft("RFFT", (3,)), meta(3, dtype=I)),
@@ -93,7 +107,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(REFUSED)])
+@pytest.mark.parametrize(
+    "case", REFUSED, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(REFUSED)]
+)
 def test_it_is_refused_when_it_is_recorded(case):
     op, *metas = case
     builder = GraphBuilder()
@@ -117,7 +133,11 @@ def test_no_payload_is_narrowed_while_64_bit_types_are_off(case):
     with jax.enable_x64(False):
         builder = GraphBuilder()
         each_ends_in(
-            (lambda: builder.add(op, *map(builder.input, metas)), DTypeError, "64-bit types are off"),
+            (
+                lambda: builder.add(op, *map(builder.input, metas)),
+                DTypeError,
+                "64-bit types are off",
+            ),
             (lambda: builder.input(meta(3, dtype="float64")), DTypeError, "64-bit types are off"),
         )
 

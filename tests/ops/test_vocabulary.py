@@ -1,4 +1,6 @@
-"""Every op of the vocabulary: value against NumPy, inference against the value, and through a graph and back."""
+"""Every op of the vocabulary: value against NumPy, inference against the value, and through a graph
+and back.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +63,12 @@ SUM_AND_PRODUCT = graph_of(lambda a, b, c, d: (a + c, b * d), *[scalar_meta()] *
 TWICE = graph_of(lambda x: (x * 2,), TensorMeta(np.dtype("float64"), (3, 4)))
 HALF = graph_of(lambda x: (x / 2,), TensorMeta(np.dtype("float64"), (3, 4)))
 DOUBLE_AND_RULE = graph_of(lambda x, t: (x * 2, t * 7), scalar_meta(), scalar_meta())
-RUNNING = graph_of(lambda k, c, row: (c + k * row.sum(), row + c), scalar_meta(), scalar_meta(), TensorMeta(np.dtype("float64"), (4,)))
+RUNNING = graph_of(
+    lambda k, c, row: (c + k * row.sum(), row + c),
+    scalar_meta(),
+    scalar_meta(),
+    TensorMeta(np.dtype("float64"), (4,)),
+)
 NEGATE = graph_of(lambda x: (-x,), scalar_meta())
 
 UNARY = {
@@ -106,7 +113,9 @@ BITS = {
     logic.Xor: np.bitwise_xor,
     logic.ShiftLeft: np.left_shift,
     logic.ShiftRightArithmetic: np.right_shift,
-    logic.ShiftRightLogical: lambda x, y: (x.astype(np.uint64) >> y.astype(np.uint64)).astype(np.int64),
+    logic.ShiftRightLogical: lambda x, y: (x.astype(np.uint64) >> y.astype(np.uint64)).astype(
+        np.int64
+    ),
 }
 CUMULATIVE = {
     cumulative.CumSum: np.cumsum,
@@ -135,7 +144,11 @@ def scattered(combine):
 def at_largest(x, y):
     """Each window of two: y where x is the larger, by a mask."""
     first = (PAIRS[..., 0] >= PAIRS[..., 1])[..., None]
-    return np.where(np.concatenate([first, ~first], -1), y.reshape(3, 2, 2) if y.shape == x.shape else y[..., None], 0)
+    return np.where(
+        np.concatenate([first, ~first], -1),
+        y.reshape(3, 2, 2) if y.shape == x.shape else y[..., None],
+        0,
+    )
 
 
 BINARY = {
@@ -176,7 +189,10 @@ def pivots(a):
 
 CASES = [
     *((op(), (X,), fn) for op, fn in UNARY.items()),
-    *((op(), (POSITIVE,), fn) for op, fn in [(analytic.Log, np.log), (analytic.Log1p, np.log1p), (analytic.Sqrt, np.sqrt)]),
+    *(
+        (op(), (POSITIVE,), fn)
+        for op, fn in [(analytic.Log, np.log), (analytic.Log1p, np.log1p), (analytic.Sqrt, np.sqrt)]
+    ),
     (analytic.Rsqrt(), (POSITIVE,), lambda x: 1 / np.sqrt(x)),
     (analytic.Pow(), (POSITIVE, Y), np.power),
     (analytic.IntegerPow(3), (X,), lambda x: x**3),
@@ -184,10 +200,25 @@ CASES = [
     *((op(), (X, Y), fn) for op, fn in BINARY.items()),
     (arithmetic.Div(), (I, J), lambda x, y: np.trunc(x / y).astype(np.int64)),
     (arithmetic.Rem(), (I, J), np.fmod),
-    *((logic.Compare(d), (I, J), getattr(np, name)) for d, name in zip(Direction, COMPARISONS, strict=False)),
-    (logic.Compare(Direction.LtTotal), (SPECIAL_ORDER[:-1], SPECIAL_ORDER[1:]), lambda x, y: np.ones(6, bool)),
-    (logic.Compare(Direction.LeTotal), (SPECIAL_ORDER, SPECIAL_ORDER), lambda x, y: np.ones(7, bool)),
-    (logic.Compare(Direction.EqTotal), (SPECIAL_ORDER, SPECIAL_ORDER[::-1]), lambda x, y: np.arange(7) == 3),
+    *(
+        (logic.Compare(d), (I, J), getattr(np, name))
+        for d, name in zip(Direction, COMPARISONS, strict=False)
+    ),
+    (
+        logic.Compare(Direction.LtTotal),
+        (SPECIAL_ORDER[:-1], SPECIAL_ORDER[1:]),
+        lambda x, y: np.ones(6, bool),
+    ),
+    (
+        logic.Compare(Direction.LeTotal),
+        (SPECIAL_ORDER, SPECIAL_ORDER),
+        lambda x, y: np.ones(7, bool),
+    ),
+    (
+        logic.Compare(Direction.EqTotal),
+        (SPECIAL_ORDER, SPECIAL_ORDER[::-1]),
+        lambda x, y: np.arange(7) == 3,
+    ),
     (logic.And(), (B, C), np.logical_and),
     (logic.Or(), (I, J), np.bitwise_or),
     (logic.Not(), (B,), np.logical_not),
@@ -198,22 +229,38 @@ CASES = [
     (source.StopGradient(), (X,), lambda x: x),
     (source.Constant(X), (), lambda: X),
     (source.DimensionValue(7, np.dtype("int32")), (), lambda: np.int32(7)),
-    (source.Iota(np.dtype("int32"), (2, 3), 1), (), lambda: np.broadcast_to(np.arange(3, dtype=np.int32), (2, 3))),
+    (
+        source.Iota(np.dtype("int32"), (2, 3), 1),
+        (),
+        lambda: np.broadcast_to(np.arange(3, dtype=np.int32), (2, 3)),
+    ),
     (structural.Transpose((1, 0)), (X,), np.transpose),
     (structural.Reshape((2, 6)), (X,), lambda x: x.reshape(2, 6)),
     (structural.BroadcastInDim((2, 3, 4), (1, 2)), (X,), lambda x: np.broadcast_to(x, (2, 3, 4))),
     (structural.Slice((0, 1), (3, 4), (2, 1)), (X,), lambda x: x[0:3:2, 1:4]),
-    (structural.Pad((1, 0), (0, 2), (0, 0)), (X, np.float64(9)), lambda x, f: np.pad(x, ((1, 0), (0, 2)), constant_values=f)),
+    (
+        structural.Pad((1, 0), (0, 2), (0, 0)),
+        (X, np.float64(9)),
+        lambda x, f: np.pad(x, ((1, 0), (0, 2)), constant_values=f),
+    ),
     (structural.Reverse((1,)), (X,), lambda x: x[:, ::-1]),
     (structural.Concatenate(0), (X, Y), lambda x, y: np.concatenate([x, y])),
     (contraction.DotGeneral((1,), (1,)), (X, Y), lambda x, y: x @ y.T),
-    (contraction.DotGeneral((1,), (1,), (0,), (0,)), (X, Y), lambda x, y: np.einsum("ij,ij->i", x, y)),
+    (
+        contraction.DotGeneral((1,), (1,), (0,), (0,)),
+        (X, Y),
+        lambda x, y: np.einsum("ij,ij->i", x, y),
+    ),
     *((op((1,)), (X,), lambda x, fn=fn: fn(x, axis=1)) for op, fn in REDUCTIONS.items()),
     (reduction.ReduceAnd((0,)), (B,), lambda x: np.all(x, axis=0)),
     (reduction.ReduceOr((0, 1)), (B,), np.any),
     (reduction.ArgMax(1, np.dtype("int32")), (X,), lambda x: x.argmax(1).astype(np.int32)),
     (reduction.ArgMin(0, np.dtype("int64")), (X,), lambda x: x.argmin(0)),
-    (indexing.Gather((1,), (0,), (0,), (1, 4)), (X, np.array([[2], [0], [2]])), lambda x, i: x[i[:, 0]]),
+    (
+        indexing.Gather((1,), (0,), (0,), (1, 4)),
+        (X, np.array([[2], [0], [2]])),
+        lambda x, i: x[i[:, 0]],
+    ),
     (
         indexing.Scatter((1,), (0,), (0,)),
         (X, np.array([[2], [0], [2]]), Y),
@@ -221,7 +268,11 @@ CASES = [
     ),
     (indexing.DynamicSlice((2, 2)), (X, np.int32(1), np.int32(7)), lambda x, i, j: x[1:3, 2:4]),
     (indexing.DynamicSlice((2, 2)), (X, np.int32(-1), np.int32(1)), lambda x, i, j: x[:2, 1:3]),
-    (indexing.DynamicUpdateSlice(), (X[0], Y[0, :1], np.int32(-2)), lambda x, u, i: np.concatenate([u, x[1:]])),
+    (
+        indexing.DynamicUpdateSlice(),
+        (X[0], Y[0, :1], np.int32(-2)),
+        lambda x, u, i: np.concatenate([u, x[1:]]),
+    ),
     (
         indexing.DynamicUpdateSlice(),
         (X, Y[:1, :2], np.int32(2), np.int32(1)),
@@ -234,19 +285,33 @@ CASES = [
     (analytic.Atan2(), (X, Y), np.arctan2),
     (analytic.Exp(jax.lax.AccuracyMode.HIGHEST), (X,), np.exp),
     (analytic.Pow(), (X, J.astype(np.int32)), np.power),
-    (arithmetic.Round(to_even=False), (np.array([0.5, 1.5, -2.5]),), lambda x: np.array([1.0, 2.0, -3.0])),
+    (
+        arithmetic.Round(to_even=False),
+        (np.array([0.5, 1.5, -2.5]),),
+        lambda x: np.array([1.0, 2.0, -3.0]),
+    ),
     (arithmetic.NextAfter(), (X, Y), np.nextafter),
     *((op(), (I, J), fn) for op, fn in BITS.items()),
-    (logic.PopulationCount(), (J,), lambda x: np.array([[bin(v).count("1") for v in row] for row in x])),
+    (
+        logic.PopulationCount(),
+        (J,),
+        lambda x: np.array([[bin(v).count("1") for v in row] for row in x]),
+    ),
     (logic.CountLeadingZeros(), (J,), lambda x: 63 - np.floor(np.log2(x)).astype(np.int64)),
-    (special.Polygamma(), (np.floor(POSITIVE), POSITIVE), lambda n, x: scipy.special.polygamma(n.astype(int), x)),
+    (
+        special.Polygamma(),
+        (np.floor(POSITIVE), POSITIVE),
+        lambda n, x: scipy.special.polygamma(n.astype(int), x),
+    ),
     (special.Zeta(), (POSITIVE + 1, POSITIVE), scipy.special.zeta),
     (special.Igamma(), (POSITIVE, POSITIVE[::-1]), scipy.special.gammainc),
     (special.Igammac(), (POSITIVE, POSITIVE[::-1]), scipy.special.gammaincc),
     (
         special.IgammaGradA(),
         (POSITIVE, POSITIVE[::-1]),
-        lambda a, x: (scipy.special.gammainc(a + 1e-6, x) - scipy.special.gammainc(a - 1e-6, x)) / 2e-6,
+        lambda a, x: (
+            (scipy.special.gammainc(a + 1e-6, x) - scipy.special.gammainc(a - 1e-6, x)) / 2e-6
+        ),
     ),
     (
         special.RandomGammaGrad(),
@@ -256,7 +321,11 @@ CASES = [
             / (scipy.special.gammainc(a, x + 1e-6) - scipy.special.gammainc(a, x - 1e-6))
         ),
     ),
-    (special.RegularizedIncompleteBeta(), (POSITIVE, POSITIVE[::-1], np.abs(INSIDE)), scipy.special.betainc),
+    (
+        special.RegularizedIncompleteBeta(),
+        (POSITIVE, POSITIVE[::-1], np.abs(INSIDE)),
+        scipy.special.betainc,
+    ),
     (conversion.BitcastConvert(np.dtype("int64")), (X,), lambda x: x.view(np.int64)),
     (conversion.ReducePrecision(8, 23), (X,), lambda x: x.astype(np.float32).astype(np.float64)),
     (conversion.Real(), (Z,), np.real),
@@ -265,8 +334,16 @@ CASES = [
     (conversion.Complex(), (X, Y), lambda x, y: x + 1j * y),
     (source.ShapeOf(1), (X,), lambda x: np.int32(4)),
     (source.OptimizationBarrier(), (X,), lambda x: x),
-    (diagonal.ExtractDiag(0, 2), (np.arange(18.0).reshape(3, 2, 3),), lambda x: np.einsum("iji->ij", x)),
-    (diagonal.ExtractDiag(2, 0), (np.arange(18.0).reshape(3, 2, 3),), lambda x: np.einsum("iji->ji", x)),
+    (
+        diagonal.ExtractDiag(0, 2),
+        (np.arange(18.0).reshape(3, 2, 3),),
+        lambda x: np.einsum("iji->ij", x),
+    ),
+    (
+        diagonal.ExtractDiag(2, 0),
+        (np.arange(18.0).reshape(3, 2, 3),),
+        lambda x: np.einsum("iji->ji", x),
+    ),
     (diagonal.EmbedDiag(0, 2), (X,), lambda x: np.einsum("ij,ik->ijk", x, np.eye(3))),
     (diagonal.EmbedDiag(2, 0), (X,), lambda x: np.einsum("ij,jk->kij", x, np.eye(4))),
     (diagonal.Tril(-1), (X,), lambda x: np.tril(x, -1)),
@@ -284,7 +361,10 @@ CASES = [
     (reduction.ReduceSumSquares((1,)), (X,), lambda x: (x * x).sum(1)),
     (reduction.Reduce(PRODUCT, (1,)), (X, np.float64(1)), lambda x, one: x.prod(1)),
     *((op(1), (POSITIVE,), lambda x, fn=fn: fn(x, axis=1)) for op, fn in CUMULATIVE.items()),
-    *((op(0, reverse=True), (POSITIVE,), lambda x, fn=fn: fn(x[::-1], axis=0)[::-1]) for op, fn in CUMULATIVE.items()),
+    *(
+        (op(0, reverse=True), (POSITIVE,), lambda x, fn=fn: fn(x[::-1], axis=0)[::-1])
+        for op, fn in CUMULATIVE.items()
+    ),
     (window.ReduceWindowSum(*WINDOW), (X,), lambda x: PAIRS.sum(-1)),
     (window.ReduceWindowMax(*WINDOW), (X,), lambda x: PAIRS.max(-1)),
     (window.ReduceWindowMin(*WINDOW), (X,), lambda x: PAIRS.min(-1)),
@@ -294,34 +374,90 @@ CASES = [
         (X, Y, np.float64(0), np.float64(1)),
         lambda x, y, zero, one: (PAIRS.sum(-1), Y.reshape(3, 2, 2).prod(-1)),
     ),
-    (window.SelectAndScatterAdd(True, *WINDOW[:3]), (Y[:, :2], X), lambda y, x: at_largest(x, y).reshape(3, 4)),
+    (
+        window.SelectAndScatterAdd(True, *WINDOW[:3]),
+        (Y[:, :2], X),
+        lambda y, x: at_largest(x, y).reshape(3, 4),
+    ),
     (window.SelectAndGatherAdd(True, *WINDOW), (Y, X), lambda y, x: at_largest(x, y).sum(-1)),
     (sorting.Sort(1), (X,), np.sort),
-    (sorting.ApproxTopK(4, 1, 1.0, largest=False, input_size_override=4), (X,), lambda x: (np.sort(x), np.argsort(x).astype(np.int32))),
-    (sorting.TopK(2, 0), (X,), lambda x: (-np.sort(-x, 0)[:2], np.argsort(-x, 0)[:2].astype(np.int32))),
-    (indexing.ScatterSub((1,), (0,), (0,)), (X, np.array([[2], [0], [2]]), Y), scattered(np.subtract)),
-    (indexing.ScatterMul((1,), (0,), (0,)), (X, np.array([[2], [0], [2]]), Y), scattered(np.multiply)),
-    (indexing.ScatterMin((1,), (0,), (0,)), (X, np.array([[2], [0], [2]]), Y), scattered(np.minimum)),
-    (indexing.ScatterMax((1,), (0,), (0,)), (X, np.array([[2], [0], [2]]), Y), scattered(np.maximum)),
-    (indexing.ScatterUpdate((1,), (0,), (0,)), (X, np.array([[2], [0]]), Y[:2]), scattered(lambda old, new: new)),
     (
-        indexing.Gather((1,), (0,), (0,), (1, 4), out_of_bounds=indexing.OutOfBounds.FillOrDrop, fill_value=7.0),
+        sorting.ApproxTopK(4, 1, 1.0, largest=False, input_size_override=4),
+        (X,),
+        lambda x: (np.sort(x), np.argsort(x).astype(np.int32)),
+    ),
+    (
+        sorting.TopK(2, 0),
+        (X,),
+        lambda x: (-np.sort(-x, 0)[:2], np.argsort(-x, 0)[:2].astype(np.int32)),
+    ),
+    (
+        indexing.ScatterSub((1,), (0,), (0,)),
+        (X, np.array([[2], [0], [2]]), Y),
+        scattered(np.subtract),
+    ),
+    (
+        indexing.ScatterMul((1,), (0,), (0,)),
+        (X, np.array([[2], [0], [2]]), Y),
+        scattered(np.multiply),
+    ),
+    (
+        indexing.ScatterMin((1,), (0,), (0,)),
+        (X, np.array([[2], [0], [2]]), Y),
+        scattered(np.minimum),
+    ),
+    (
+        indexing.ScatterMax((1,), (0,), (0,)),
+        (X, np.array([[2], [0], [2]]), Y),
+        scattered(np.maximum),
+    ),
+    (
+        indexing.ScatterUpdate((1,), (0,), (0,)),
+        (X, np.array([[2], [0]]), Y[:2]),
+        scattered(lambda old, new: new),
+    ),
+    (
+        indexing.Gather(
+            (1,), (0,), (0,), (1, 4), out_of_bounds=indexing.OutOfBounds.FillOrDrop, fill_value=7.0
+        ),
         (X, np.array([[2], [5]])),
         lambda x, i: np.stack([x[2], np.full(4, 7.0)]),
     ),
     (linalg.Cholesky(), (SQUARE,), np.linalg.cholesky),
-    (linalg.Lu(), (GENERAL,), lambda a: (*scipy.linalg.lu_factor(a)[:1], scipy.linalg.lu_factor(a)[1].astype(np.int32), permutation(a))),
+    (
+        linalg.Lu(),
+        (GENERAL,),
+        lambda a: (
+            *scipy.linalg.lu_factor(a)[:1],
+            scipy.linalg.lu_factor(a)[1].astype(np.int32),
+            permutation(a),
+        ),
+    ),
     (linalg.LuPivotsToPermutation(3), (np.int32([2, 2, 2]),), lambda p: np.int32([2, 0, 1])),
     (linalg.Qr(), (X.T,), lambda a: scipy.linalg.qr(a, mode="economic")),
-    (linalg.Qr(full_matrices=True, pivoting=True), (X.T,), lambda a: (*scipy.linalg.qr(a, pivoting=True)[:2], pivots(a))),
-    (linalg.HouseholderProduct(), scipy.linalg.qr(GENERAL, mode="raw")[0], lambda h, tau: scipy.linalg.qr(GENERAL)[0]),
+    (
+        linalg.Qr(full_matrices=True, pivoting=True),
+        (X.T,),
+        lambda a: (*scipy.linalg.qr(a, pivoting=True)[:2], pivots(a)),
+    ),
+    (
+        linalg.HouseholderProduct(),
+        scipy.linalg.qr(GENERAL, mode="raw")[0],
+        lambda h, tau: scipy.linalg.qr(GENERAL)[0],
+    ),
     (linalg.Svd(compute_uv=False), (X,), lambda a: np.linalg.svd(a, compute_uv=False)),
     (linalg.Eig(left=False, right=False), (GENERAL,), np.linalg.eigvals),
-    (linalg.TriangularSolve(transpose_a=True), (GENERAL, X), lambda a, b: scipy.linalg.solve_triangular(a, b, trans=1, lower=True)),
+    (
+        linalg.TriangularSolve(transpose_a=True),
+        (GENERAL, X),
+        lambda a, b: scipy.linalg.solve_triangular(a, b, trans=1, lower=True),
+    ),
     (
         linalg.TridiagonalSolve(),
         (Y[0], POSITIVE[0] + 3, Y[1], X.T),
-        lambda low, d, up, b: np.linalg.solve(np.diag(low[1:], -1) + np.diag(d) + np.diag(up[:-1], 1), b),
+        lambda low, d, up, b: np.linalg.solve(
+            np.diag(low[1:], -1) + np.diag(d) + np.diag(up[:-1], 1), b
+        ),
     ),
     (linalg.Solve(), (GENERAL, X), np.linalg.solve),
     (control.Scan(RUNNING, 3, 1, 1, reverse=True), (np.float64(2), np.float64(0), X), running),
@@ -331,19 +467,40 @@ CASES = [
     (control.Scan(HALVE, 5, 1, 1), (np.float64(0.5), np.float64(64.0)), lambda k, x: x * k**5),
     (control.While(BELOW, DOUBLE), (np.float64(3.0),), lambda x: np.float64(192.0)),
     (control.Cond((NEGATE, DOUBLE)), (np.int32(1), np.float64(3.0)), lambda i, x: np.float64(6.0)),
-    (control.Cond((NEGATE, DOUBLE)), (np.bool_(True), np.float64(3.0)), lambda i, x: np.float64(6.0)),
-    (control.Cond((NEGATE, DOUBLE)), (np.int32(-4), np.float64(3.0)), lambda i, x: np.float64(-3.0)),
+    (
+        control.Cond((NEGATE, DOUBLE)),
+        (np.bool_(True), np.float64(3.0)),
+        lambda i, x: np.float64(6.0),
+    ),
+    (
+        control.Cond((NEGATE, DOUBLE)),
+        (np.int32(-4), np.float64(3.0)),
+        lambda i, x: np.float64(-3.0),
+    ),
 ]
 BY_DIFFERENCES = (special.IgammaGradA, special.RandomGammaGrad)
-sweep = pytest.mark.parametrize(("op", "inputs", "oracle"), CASES, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(CASES)])
+sweep = pytest.mark.parametrize(
+    ("op", "inputs", "oracle"),
+    CASES,
+    ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(CASES)],
+)
 
 
 KEYED = {*ROOMS["Random bits"], linalg.Svd, linalg.Eigh, linalg.ValidateNonsingular}
 """Judged below: no NumPy function gives their values as they are."""
-SEVERAL = {diagonal.ExtractDiag, diagonal.EmbedDiag, diagonal.Tril, diagonal.Triu, diagonal.PadToMatch, source.ShapeOf}
+SEVERAL = {
+    diagonal.ExtractDiag,
+    diagonal.EmbedDiag,
+    diagonal.Tril,
+    diagonal.Triu,
+    diagonal.PadToMatch,
+    source.ShapeOf,
+}
 SEVERAL |= {reduction.ReduceSumSquares, linalg.Solve, source.Constant, conversion.Conj}
 SEVERAL |= {analytic.Log2, analytic.OneMinusSquare, special.RandomGammaGrad, source.DimensionValue}
-"""Ops whose definition is several primitives in some JAX version, or none: the Conj of a real number."""
+"""Ops whose definition is several primitives in some JAX version, or none: the Conj of a real
+number.
+"""
 
 
 def test_every_op_has_a_case():
@@ -361,7 +518,9 @@ def test_value_and_inference(op, inputs, oracle):
     assert len(got) == len(want) == (len(inputs) if op.output_count is None else op.output_count)
     for g, w in zip(got, map(np.asarray, want)):
         assert (g.shape, g.dtype) == (w.shape, w.dtype)
-        np.testing.assert_allclose(g, w, rtol=1e-7 if type(op) in BY_DIFFERENCES else 1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            g, w, rtol=1e-7 if type(op) in BY_DIFFERENCES else 1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.few(60)
@@ -384,7 +543,9 @@ def test_factorisations_multiply_back():
     for lower in (True, False):
         triangle = np.tril(SQUARE) if lower else np.triu(SQUARE)
         v, w = linalg.Eigh(lower=lower).apply(triangle)
-        np.testing.assert_allclose(np.asarray(v) * np.asarray(w) @ np.asarray(v).T, SQUARE, atol=1e-12)
+        np.testing.assert_allclose(
+            np.asarray(v) * np.asarray(w) @ np.asarray(v).T, SQUARE, atol=1e-12
+        )
 
 
 @pytest.mark.slow
@@ -398,18 +559,35 @@ def test_random_ops_are_those_of_jax():
         (data(random.RandomWrap("threefry2x32").apply(raw)), raw),
         (random.RandomBits(16, (5,)).apply(key), jax.random.bits(key, (5,), "uint16")),
         (data(random.RandomSplit((4,)).apply(key)), jax.random.key_data(keys)),
-        (data(random.RandomFoldIn().apply(key, np.uint32(9))), jax.random.key_data(jax.random.fold_in(key, 9))),
+        (
+            data(random.RandomFoldIn().apply(key, np.uint32(9))),
+            jax.random.key_data(jax.random.fold_in(key, 9)),
+        ),
         (random.RandomGamma().apply(keys[0], np.float64(2)), jax.random.gamma(keys[0], 2.0)),
         (
-            random.RngBitGenerator((3,), np.dtype("uint32"), "RNG_PHILOX").apply(np.uint64([1, 2]))[1],
-            jax.lax.rng_bit_generator(np.uint64([1, 2]), (3,), algorithm=jax.lax.RandomAlgorithm.RNG_PHILOX)[1],
+            random.RngBitGenerator((3,), np.dtype("uint32"), "RNG_PHILOX").apply(np.uint64([1, 2]))[
+                1
+            ],
+            jax.lax.rng_bit_generator(
+                np.uint64([1, 2]), (3,), algorithm=jax.lax.RandomAlgorithm.RNG_PHILOX
+            )[1],
         ),
     ]
     for got, want in pairs:
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got, want)
-    draws = trace(lambda k: [jax.random.normal(k, (3,)), jax.random.permutation(k, 5), jax.random.gamma(k, 2.0)], key)
-    for got, want in zip(draws(key), [jax.random.normal(key, (3,)), jax.random.permutation(key, 5), jax.random.gamma(key, 2.0)]):
+    draws = trace(
+        lambda k: [
+            jax.random.normal(k, (3,)),
+            jax.random.permutation(k, 5),
+            jax.random.gamma(k, 2.0),
+        ],
+        key,
+    )
+    for got, want in zip(
+        draws(key),
+        [jax.random.normal(key, (3,)), jax.random.permutation(key, 5), jax.random.gamma(key, 2.0)],
+    ):
         np.testing.assert_array_equal(got, want)
 
 
@@ -418,7 +596,14 @@ def test_validate_nonsingular_speaks_on_the_host_only():
     op.check_on_host(SQUARE)
     each_ends_in(
         (
-            (lambda: op.check_on_host(bad) for bad in (np.zeros((2, 2)), np.stack([np.eye(2), np.ones((2, 2))]), np.full((2, 2), np.nan))),
+            (
+                lambda: op.check_on_host(bad)
+                for bad in (
+                    np.zeros((2, 2)),
+                    np.stack([np.eye(2), np.ones((2, 2))]),
+                    np.full((2, 2), np.nan),
+                )
+            ),
             BackendFailure,
             "given a singular matrix",
         ),
@@ -430,18 +615,30 @@ def test_validate_nonsingular_speaks_on_the_host_only():
 def test_elementwise_ops_do_not_broadcast():
     for op in (arithmetic.Add(), logic.Compare(Direction.Lt), analytic.Pow()):
         ends_in(
-            lambda: op.infer(TensorMeta(np.dtype("float64"), (3, 4)), TensorMeta(np.dtype("float64"), (3, 5))),
+            lambda: op.infer(
+                TensorMeta(np.dtype("float64"), (3, 4)), TensorMeta(np.dtype("float64"), (3, 5))
+            ),
             InvalidConfig,
             type(op).__name__,
         )
 
 
 def test_arity_is_checked():
-    ends_in(lambda: call(arithmetic.Add(), [jnp.ones(2)]), InvalidConfig, "given 1 inputs; needed 2 inputs")
+    ends_in(
+        lambda: call(arithmetic.Add(), [jnp.ones(2)]),
+        InvalidConfig,
+        "given 1 inputs; needed 2 inputs",
+    )
 
 
 def test_broadcast_names_every_axis():
-    ends_in(lambda: structural.BroadcastInDim((5, 4), ()).infer(TensorMeta(np.dtype("float64"), (1, 4))), InvalidConfig, "rank 2")
+    ends_in(
+        lambda: structural.BroadcastInDim((5, 4), ()).infer(
+            TensorMeta(np.dtype("float64"), (1, 4))
+        ),
+        InvalidConfig,
+        "rank 2",
+    )
 
 
 def test_ops_with_equal_payload_are_equal_and_types_matter():

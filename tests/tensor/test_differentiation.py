@@ -21,7 +21,11 @@ X, W, B = RNG.normal(size=(4, 3)), RNG.normal(size=(3, 2)), RNG.normal(size=(1, 
 
 
 def tensors():
-    return TracedTensor.from_array(X, "x"), TracedTensor.from_array(W, "w"), TracedTensor.from_array(B, "b")
+    return (
+        TracedTensor.from_array(X, "x"),
+        TracedTensor.from_array(W, "w"),
+        TracedTensor.from_array(B, "b"),
+    )
 
 
 def loss_of(x, w, b, tanh=np.tanh):
@@ -44,7 +48,9 @@ def test_grad_against_finite_differences_nested_as_wrt():
     gradients = lazy_loss(x, w, b).grad({"x": x, "rest": [w, b]})
     got = eval_all([gradients["x"], *gradients["rest"]], ENGINE)
     for i in range(3):
-        np.testing.assert_allclose(got[i], central_difference(loss_of, [X, W, B], i), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            got[i], central_difference(loss_of, [X, W, B], i), rtol=1e-6, atol=1e-8
+        )
 
 
 def test_a_tensor_on_the_way_has_a_gradient_and_does_not_hide_what_is_behind_it():
@@ -55,12 +61,16 @@ def test_a_tensor_on_the_way_has_a_gradient_and_does_not_hide_what_is_behind_it(
     hidden = np.tanh(X @ W + B)
     np.testing.assert_allclose(to_h, 2 * hidden + W.sum(), rtol=1e-12)
     np.testing.assert_array_equal(to_h, again)
-    behind = central_difference(lambda w: (np.tanh(X @ w + B) ** 2).sum() + np.tanh(X @ w + B).sum() * w.sum(), [W], 0)
+    behind = central_difference(
+        lambda w: (np.tanh(X @ w + B) ** 2).sum() + np.tanh(X @ w + B).sum() * w.sum(), [W], 0
+    )
     np.testing.assert_allclose(to_w, behind, rtol=1e-6)
     assert y.grad(y).eval(ENGINE) == 1.0
     first, second = (x[:, :2], x[:, 2:])
     both = TracedTensor.inline(lambda p, q: (jnp.sin(p), jnp.cos(q)), first, second)
-    np.testing.assert_allclose((both[1] * both[1]).sum().grad(both[1]).eval(ENGINE), 2 * np.cos(X[:, 2:]), rtol=1e-12)
+    np.testing.assert_allclose(
+        (both[1] * both[1]).sum().grad(both[1]).eval(ENGINE), 2 * np.cos(X[:, 2:]), rtol=1e-12
+    )
 
 
 def test_jvp_and_vjp_are_adjoint_and_agree_with_finite_differences():
@@ -71,7 +81,9 @@ def test_jvp_and_vjp_are_adjoint_and_agree_with_finite_differences():
     ends = [np.tanh(X @ (W + s * np.cos(W)) + B + s * np.sin(B)) for s in (1e-6, -1e-6)]
     np.testing.assert_allclose(pushed, (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
     pulled = eval_all(y.vjp([w, b], TracedTensor.constant(cotangent)), ENGINE)
-    np.testing.assert_allclose(np.vdot(pushed, cotangent), sum(map(np.vdot, pulled, tangents)), rtol=1e-12)
+    np.testing.assert_allclose(
+        np.vdot(pushed, cotangent), sum(map(np.vdot, pulled, tangents)), rtol=1e-12
+    )
     h = x @ w
     both = (h + b).tanh().jvp([h, w], [np.cos(X @ W), np.cos(W)]).eval(ENGINE)
     ends = [np.tanh(X @ (W + s * np.cos(W)) + s * np.cos(X @ W) + B) for s in (1e-6, -1e-6)]
@@ -98,7 +110,9 @@ def test_value_and_gradients_are_one_program_without_repetition():
 
 def test_value_and_gradients_run_a_host_op_once(monkeypatch):
     calls, run = [], HostTanh.eager_execute
-    monkeypatch.setattr(HostTanh, "eager_execute", lambda self, x: calls.append(x.shape) or run(self, x))
+    monkeypatch.setattr(
+        HostTanh, "eager_execute", lambda self, x: calls.append(x.shape) or run(self, x)
+    )
     x = TracedTensor.from_array(np.array([1.0, 2.0]))
     (y,) = TracedTensor.apply(HostTanh(), x * 3.0, rules=ExtensionRuleSet(HostTanhRule()))
     loss = (y * y).sum()
@@ -112,7 +126,9 @@ def test_symbolic_sizes_stay_symbolic():
     x, w = TracedTensor.input("x", np.float64, ("n", 3)), TracedTensor.from_array(W)
     gradient = (x @ w).tanh().sum().grad(x)
     assert str(gradient.shape) == "(n, 3)"
-    np.testing.assert_allclose(gradient.eval(ENGINE, {x: X}), jax.grad(lambda x: jnp.tanh(x @ W).sum())(X), rtol=1e-12)
+    np.testing.assert_allclose(
+        gradient.eval(ENGINE, {x: X}), jax.grad(lambda x: jnp.tanh(x @ W).sum())(X), rtol=1e-12
+    )
 
 
 def test_extensions_follow_their_rules():
@@ -127,7 +143,9 @@ def test_extensions_follow_their_rules():
         return (brute_force("max_plus", "ij,jk->ik", a, b)[0] ** 2).sum()
 
     for i in (0, 1):
-        np.testing.assert_allclose(got[1 + i], central_difference(oracle, [a, b], i), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            got[1 + i], central_difference(oracle, [a, b], i), rtol=1e-6, atol=1e-8
+        )
     twice = (y * y).sum().grad(ta).sum().grad(tb)
     assert eval_all([twice], ENGINE)[0].shape == b.shape
     (squares,) = TracedTensor.apply(ScaledSquare(), ta, rules=RULES)
@@ -139,7 +157,10 @@ def test_extensions_follow_their_rules():
 
 def test_rules_travel_with_the_call_and_two_for_one_family_are_refused():
     x = TracedTensor.from_array(np.array([1.0, 2.0]))
-    marked = [TracedTensor.apply(ScaledSquare(1.0), x, rules=ExtensionRuleSet(ScaledSquareRule(mark)))[0] for mark in (10.0, 3.0)]
+    marked = [
+        TracedTensor.apply(ScaledSquare(1.0), x, rules=ExtensionRuleSet(ScaledSquareRule(mark)))[0]
+        for mark in (10.0, 3.0)
+    ]
     assert [y.sum().grad(x).eval(ENGINE).tolist() for y in marked] == [[20.0, 40.0], [6.0, 12.0]]
     ends_in((marked[0] + marked[1]).graph, DuplicateRule)
 
@@ -151,7 +172,10 @@ def test_nothing_that_depends_gives_zeros_as_in_jax():
     assert y.grad([w, b])[1].eval(ENGINE).tolist() == [[0.0, 0.0]]
     assert y.grad(other).eval(ENGINE) == 0.0
     assert y.jvp(b, B).eval(ENGINE) == 0.0
-    z = w.floor().astype(np.int32).sum().astype(np.float64) + TracedTensor.inline(jax.lax.stop_gradient, b).sum()
+    z = (
+        w.floor().astype(np.int32).sum().astype(np.float64)
+        + TracedTensor.inline(jax.lax.stop_gradient, b).sum()
+    )
     assert [np.any(g) for g in eval_all(z.grad([w, b]), ENGINE)] == [False, False]
 
 
@@ -171,11 +195,13 @@ def test_what_has_no_derivative_is_refused():
     )
     (ruleless,) = TracedTensor.apply(HostTanh(), x)
     z = (ruleless.checkpoint() @ w).sum()
-    np.testing.assert_allclose(z.grad(w).eval(ENGINE), np.tile(np.tanh(X).sum(0)[:, None], 2), rtol=1e-12)
+    np.testing.assert_allclose(
+        z.grad(w).eval(ENGINE), np.tile(np.tanh(X).sum(0)[:, None], 2), rtol=1e-12
+    )
     ends_in(lambda: z.grad(x), ADRuleError, r"host_tanh")
 
 
-# --- checkpoints ---------------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 def deep(x, w, checkpoint):
@@ -212,7 +238,10 @@ def test_a_checkpoint_computes_again_behind_a_barrier():
 
 
 def test_a_checkpoint_keeps_less_between_the_passes():
-    x, w = TracedTensor.input("x", np.float32, (256, 256)), TracedTensor.input("w", np.float32, (256, 256))
+    x, w = (
+        TracedTensor.input("x", np.float32, (256, 256)),
+        TracedTensor.input("w", np.float32, (256, 256)),
+    )
     memory = {}
     for checkpoint in (False, True):
         y = x

@@ -40,7 +40,11 @@ def test_one_program_serves_all_sizes_and_all_data(engine):
 
 def test_inputs_bind_by_name_by_tensor_and_in_pairs(engine):
     x, y = TracedTensor.input("x", F32, (1,)), TracedTensor.input("y", F32, (2,))
-    for bindings in ({"x": F32([2]), "y": F32([1, 2])}, {x: [2.0], y: F32([1, 2])}, [("x", F32([2])), (y, F32([1, 2]))]):
+    for bindings in (
+        {"x": F32([2]), "y": F32([1, 2])},
+        {x: [2.0], y: F32([1, 2])},
+        [("x", F32([2])), (y, F32([1, 2]))],
+    ):
         with jax.enable_x64(False):
             assert (x + y).eval(engine, bindings).tolist() == [3.0, 4.0]
     z, again = TracedTensor.input("z", F32, ()), TracedTensor.input("z", F32, ())
@@ -52,7 +56,9 @@ def test_attached_sizes_may_be_declared_symbolic():
     x, y = (TracedTensor.from_array(np.ones(k), shape=("k",)) for k in (2, 2))
     assert str((x + y).graph().input_metas[0]) == "float64[k]"
     assert (x + y).eval().tolist() == [2.0, 2.0]
-    ends_in((x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval, ShapeError, "an unnamed array")
+    ends_in(
+        (x + TracedTensor.from_array(np.ones(3), shape=("k",))).eval, ShapeError, "an unnamed array"
+    )
 
 
 X, Y = TracedTensor.input("x", F32, ("n", 2)), TracedTensor.input("y", F32, ("n",))
@@ -66,10 +72,22 @@ BAD = {
     "no name": ({**GOOD, 3: 1.0}, InvalidConfig, "an array for 3"),
     "twice": ([*GOOD.items(), (X, GOOD["x"])], InvalidConfig, "a second array"),
     "attached": ({**GOOD, "w": np.ones((1, 2), F32)}, InvalidConfig, "attached data"),
-    "dtype": ({**GOOD, "y": np.ones(3)}, DTypeError, r"input 'y': given float64\[3\]; needed float32\[n\]"),
+    "dtype": (
+        {**GOOD, "y": np.ones(3)},
+        DTypeError,
+        r"input 'y': given float64\[3\]; needed float32\[n\]",
+    ),
     "number": ({**GOOD, "y": 1j}, DTypeError, "input 'y': given the number 1j"),
-    "rank": ({**GOOD, "y": np.ones((3, 1), F32)}, ShapeError, r"input 'y': given float32\[3,1\]; needed float32\[n\]"),
-    "shape": ({**GOOD, "x": np.ones((3, 1), F32)}, ShapeError, r"input 'x', axis 1 \(declared 2\): given size 1"),
+    "rank": (
+        {**GOOD, "y": np.ones((3, 1), F32)},
+        ShapeError,
+        r"input 'y': given float32\[3,1\]; needed float32\[n\]",
+    ),
+    "shape": (
+        {**GOOD, "x": np.ones((3, 1), F32)},
+        ShapeError,
+        r"input 'x', axis 1 \(declared 2\): given size 1",
+    ),
     "symbol": ({**GOOD, "y": np.ones(4, F32)}, ShapeError, "input 'y'.*size 4"),
     "no pairs": ([1, 2], InvalidConfig, "a mapping"),
     "no array": ({**GOOD, "y": "text"}, DTypeError, "input 'y'"),
@@ -86,12 +104,20 @@ def test_wrong_bindings_are_refused_before_anything_is_compiled(case, engine):
 
 
 def test_a_number_that_the_dtype_does_not_hold_is_refused():
-    ends_in(lambda: TracedTensor.input("x", np.int8, ()).eval(bindings={"x": 300}), DTypeError, "the number 300")
+    ends_in(
+        lambda: TracedTensor.input("x", np.int8, ()).eval(bindings={"x": 300}),
+        DTypeError,
+        "the number 300",
+    )
 
 
 def test_two_inputs_of_one_name_and_two_metas_are_refused():
     each_ends_in(
-        ((X + TracedTensor.input("x", F32, ())).graph, InvalidConfig, r"'x': float32\[n,2\], and input 'x': float32\[\]"),
+        (
+            (X + TracedTensor.input("x", F32, ())).graph,
+            InvalidConfig,
+            r"'x': float32\[n,2\], and input 'x': float32\[\]",
+        ),
         ((W + TracedTensor.input("w", F32, (1, 2))).graph, InvalidConfig, "attached"),
     )
 
@@ -99,7 +125,10 @@ def test_two_inputs_of_one_name_and_two_metas_are_refused():
 def test_eval_takes_an_engine_and_eval_all_tensors():
     ends_in((lambda: TOTAL.eval({"x": 1}), lambda: eval_all([1.0])), InvalidConfig)
     assert eval_all([]) == []
-    assert [a.tolist() for a in eval_all((t for t in [Y, Y * 2]), bindings={"y": F32([1])})] == [[1.0], [2.0]]
+    assert [a.tolist() for a in eval_all((t for t in [Y, Y * 2]), bindings={"y": F32([1])})] == [
+        [1.0],
+        [2.0],
+    ]
 
 
 def test_symbols_of_jax_export_are_sizes_too(engine):
@@ -112,14 +141,24 @@ def test_symbols_of_jax_export_are_sizes_too(engine):
 def test_eval_under_jax_transforms(transform):
     x = TracedTensor.input("x", np.float64, (3,))
     y = (x * TracedTensor.from_array(np.arange(3.0))).exp()
-    data = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 1.0]])[0 if transform is not jax.vmap else slice(None)]
-    got, want = transform(lambda x: y.eval(bindings={"x": x})), transform(lambda x: jnp.exp(x * jnp.arange(3.0)))
+    data = np.array([[1.0, -1.0, 0.5], [0.0, 2.0, 1.0]])[
+        0 if transform is not jax.vmap else slice(None)
+    ]
+    got, want = (
+        transform(lambda x: y.eval(bindings={"x": x})),
+        transform(lambda x: jnp.exp(x * jnp.arange(3.0))),
+    )
     np.testing.assert_allclose(got(data), want(data), rtol=1e-12)
 
 
 def test_inputs_and_constants_evaluate_to_themselves(engine):
     x, c = TracedTensor.from_array(np.arange(2.0)), TracedTensor.constant(3.0)
-    assert [a.tolist() for a in eval_all([x, c, x, x.checkpoint()], engine)] == [[0.0, 1.0], 3.0, [0.0, 1.0], [0.0, 1.0]]
+    assert [a.tolist() for a in eval_all([x, c, x, x.checkpoint()], engine)] == [
+        [0.0, 1.0],
+        3.0,
+        [0.0, 1.0],
+        [0.0, 1.0],
+    ]
 
 
 def test_sizes_that_an_extension_assumed_equal_are_checked_also_for_derivatives(engine):
@@ -144,7 +183,13 @@ def test_equal_programs_are_one_whatever_made_them():
         return (x * 2.0).exp() + (x * 2.0).exp()
 
     assert build().graph() == build().graph()
-    assert [type(n.op).__name__ for n in build().graph().nodes] == ["Constant", "BroadcastInDim", "Mul", "Exp", "Add"]
+    assert [type(n.op).__name__ for n in build().graph().nodes] == [
+        "Constant",
+        "BroadcastInDim",
+        "Mul",
+        "Exp",
+        "Add",
+    ]
 
 
 @pytest.mark.slow
@@ -168,16 +213,28 @@ def test_chains_of_any_length_are_made_shown_run_and_forgotten(engine):
 
 def test_shared_nodes_run_once(monkeypatch):
     calls, run = [], HostTanh.eager_execute
-    monkeypatch.setattr(HostTanh, "eager_execute", lambda self, x: calls.append(x.shape) or run(self, x))
+    monkeypatch.setattr(
+        HostTanh, "eager_execute", lambda self, x: calls.append(x.shape) or run(self, x)
+    )
     x = TracedTensor.from_array(np.arange(3.0))
     (y,), (same,) = TracedTensor.apply(HostTanh(), x), TracedTensor.apply(HostTanh(), x)
     total, twice = eval_all([y.sum(), same * 2.0])
-    np.testing.assert_allclose([total, *twice], [np.tanh(np.arange(3.0)).sum(), *2 * np.tanh(np.arange(3.0))])
+    np.testing.assert_allclose(
+        [total, *twice], [np.tanh(np.arange(3.0)).sum(), *2 * np.tanh(np.arange(3.0))]
+    )
     assert calls == [(3,)]
 
 
 def test_repr():
-    shown = [X, W, TracedTensor.from_array(1.0), TracedTensor.constant(1.0), TOTAL, X.checkpoint(), Y + W[0, 0]]
+    shown = [
+        X,
+        W,
+        TracedTensor.from_array(1.0),
+        TracedTensor.constant(1.0),
+        TOTAL,
+        X.checkpoint(),
+        Y + W[0, 0],
+    ]
     assert [repr(t)[13:-1] for t in shown] == [
         "input 'x': float32[n,2]",
         "input 'w': float32[1,2], attached",

@@ -1,4 +1,6 @@
-"""Making lazy tensors, and the table of their operators and methods: what JAX does with arrays is the judge."""
+"""Making lazy tensors, and the table of their operators and methods: what JAX does with arrays is
+the judge.
+"""
 
 import operator
 
@@ -36,12 +38,29 @@ ARGUMENTS = {
     "triu": TRIANGLE,
     "where": [(A > B, A, 0.0), (A > B, 1.0, B)],
     **{name: [(A > 0, 0), (A > 0,)] for name in ("all", "any")},
-    **{name: [(A, B), (A, V[None]), (A, 1.5)] for name in ("equal", "not_equal", "maximum", "minimum")},
+    **{
+        name: [(A, B), (A, V[None]), (A, 1.5)]
+        for name in ("equal", "not_equal", "maximum", "minimum")
+    },
     **{name: [(A,), (A, 0), (A, (0, -1))] for name in ("max", "mean", "prod", "std", "sum", "var")},
 }
-OWN = {"apply", "array", "checkpoint", "constant", "eval", "from_array", "grad", "graph", "index", "inline", "input"}
+OWN = {
+    "apply",
+    "array",
+    "checkpoint",
+    "constant",
+    "eval",
+    "from_array",
+    "grad",
+    "graph",
+    "index",
+    "inline",
+    "input",
+}
 OWN |= {"jvp", "meta", "name", "size", "vjp"}
-METHODS = sorted(name for name in vars(TracedTensor) if not name.startswith("_") and name not in OWN)
+METHODS = sorted(
+    name for name in vars(TracedTensor) if not name.startswith("_") and name not in OWN
+)
 METHODS_OF_ARRAYS = {"reshape", "transpose"}
 
 
@@ -58,16 +77,24 @@ def leaf(dtype, shape=(), name="x"):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_function_of_jax_numpy(name):
     for x, *arguments in ARGUMENTS.get(name, [(A,), (A[0],)]):
-        judge = getattr(jnp.asarray(x), name) if name in METHODS_OF_ARRAYS else lambda *a: getattr(jnp, name)(x, *a)
+        judge = (
+            getattr(jnp.asarray(x), name)
+            if name in METHODS_OF_ARRAYS
+            else lambda *a: getattr(jnp, name)(x, *a)
+        )
         judge = (lambda: jnp.asarray(x).T) if name == "T" else judge
         lazy = getattr(TracedTensor.from_array(x), name)
         agree(lazy if isinstance(lazy, TracedTensor) else lazy(*arguments), judge(*arguments))
 
 
 EXPRESSIONS = {
-    "arithmetic": lambda a, b, v: (a + b - 2 * v[None]) / (b * b + 1) ** 2 - (-a) % v[None] + abs(b) ** 0.5 + a // b,
+    "arithmetic": lambda a, b, v: (
+        (a + b - 2 * v[None]) / (b * b + 1) ** 2 - (-a) % v[None] + abs(b) ** 0.5 + a // b
+    ),
     "reflected": lambda a, b, v: (1 - a) + 2 / b + 2.0 ** v[None] + 7 % b + (+a) + 3 // b + 1.0 * a,
-    "comparisons": lambda a, b, v: ((a < b) & (a <= 1)) | ~(a > 1) ^ (b >= v[None]) | (True & (a < 2)),
+    "comparisons": lambda a, b, v: (
+        ((a < b) & (a <= 1)) | ~(a > 1) ^ (b >= v[None]) | (True & (a < 2))
+    ),
     "matmul": lambda a, b, v: a @ b.T @ a @ v,
     "integers": lambda a, b, v: a[0, 1:] + b[-1, ::2][::-1] + v[None, ..., -1],
     "slices": lambda a, b, v: a[:, 2:0:-1] * a[::-1, 5:0:-2][0, None] + v[None, -3:2],
@@ -98,7 +125,9 @@ def judged(fn, *operands):
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
-@pytest.mark.parametrize("fn", [operator.add, operator.truediv, operator.lt], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize(
+    "fn", [operator.add, operator.truediv, operator.lt], ids=lambda fn: fn.__name__
+)
 @pytest.mark.parametrize("left", DTYPES)
 def test_promotion_is_jaxs_under_its_settings(left, fn, promotion):
     with jax.numpy_dtype_promotion(promotion):
@@ -116,14 +145,25 @@ def test_what_is_remembered_is_told_from_what_is_nearly_equal():
     x = TracedTensor.from_array(np.array([1.0, -2.0]))
     assert np.signbit((x * 0.0).eval(ENGINE)).tolist() == [False, True]
     assert np.signbit((x * -0.0).eval(ENGINE)).tolist() == [True, False]
-    assert [y.eval(ENGINE).tolist() for y in (x - 3.0, 3.0 - x, x - 3.0)] == [[-2.0, -5.0], [2.0, 5.0], [-2.0, -5.0]]
+    assert [y.eval(ENGINE).tolist() for y in (x - 3.0, 3.0 - x, x - 3.0)] == [
+        [-2.0, -5.0],
+        [2.0, 5.0],
+        [-2.0, -5.0],
+    ]
     y = TracedTensor.from_array(np.array([True, False]))
     with jax.numpy_dtype_promotion("standard"):
-        assert [(y * number).dtype.kind for number in (True, 1, 1.0, 1 + 0j)] == ["b", "i", "f", "c"]
+        assert [(y * number).dtype.kind for number in (True, 1, 1.0, 1 + 0j)] == [
+            "b",
+            "i",
+            "f",
+            "c",
+        ]
     assert (y[0].shape, y[False].shape, y[0:1].shape, y[0:2].shape) == ((), (0, 2), (1,), (2,))
     with jax.numpy_rank_promotion("allow"):
         assert (leaf("float32", (2, 3)) + leaf("float32", (3,), "y")).shape == (2, 3)
-    ends_in(lambda: leaf("float32", (2, 3)) + leaf("float32", (3,), "y"), ValueError, "rank_promotion")
+    ends_in(
+        lambda: leaf("float32", (2, 3)) + leaf("float32", (3,), "y"), ValueError, "rank_promotion"
+    )
     with jax.default_matmul_precision("highest"):
         highest = _precision_of(lambda a: a @ a)
     assert highest == ("HIGHEST", "HIGHEST") != _precision_of(lambda a: a @ a)
@@ -139,9 +179,15 @@ def test_symbolic_sizes():
     assert str((n + leaf("float32", (1, 3), "z")).shape) == "(n, 3)"
     assert str(n.reshape(-1).shape) == "(3*n,)"
     assert str(n.size) == "3*n"
-    ends_in((lambda: n + other for other in (m, leaf("float32", ("n + 1", 3), "z"))), TypeError, "incompatible shapes")
+    ends_in(
+        (lambda: n + other for other in (m, leaf("float32", ("n + 1", 3), "z"))),
+        TypeError,
+        "incompatible shapes",
+    )
     x, rows = leaf("float64", ("n", 3)), np.arange(12.0).reshape(4, 3)
-    got = (x[0] + x[-1] + x[1:].sum(0) + x[:-1].sum(0) + x[::-1][:, 0].sum() + x[::2].sum(0)).eval(ENGINE, {"x": rows})
+    got = (x[0] + x[-1] + x[1:].sum(0) + x[:-1].sum(0) + x[::-1][:, 0].sum() + x[::2].sum(0)).eval(
+        ENGINE, {"x": rows}
+    )
     np.testing.assert_array_equal(got, 2 * rows.sum(0) + rows[:, 0].sum() + rows[::2].sum(0))
 
 
@@ -152,12 +198,22 @@ def test_the_left_operand_may_be_an_array():
             np.testing.assert_array_equal(fn(left, t).eval(ENGINE), fn(np.asarray(left, float), V))
 
 
-@pytest.mark.parametrize("fn", [lambda t: t + "a", lambda t: "a" * t, lambda t: t @ [1], lambda t: t < None], ids=range(4))
+@pytest.mark.parametrize(
+    "fn",
+    [lambda t: t + "a", lambda t: "a" * t, lambda t: t @ [1], lambda t: t < None],
+    ids=range(4),
+)
 def test_what_is_no_operand_is_pythons_type_error(fn):
-    ends_in(lambda: fn(TracedTensor.from_array(V)), TypeError, r"unsupported operand|not supported|non-int")
+    ends_in(
+        lambda: fn(TracedTensor.from_array(V)),
+        TypeError,
+        r"unsupported operand|not supported|non-int",
+    )
 
 
-@pytest.mark.parametrize("fn", [bool, int, float, complex, iter, np.asarray, jnp.asarray, lambda t: 1 in t])
+@pytest.mark.parametrize(
+    "fn", [bool, int, float, complex, iter, np.asarray, jnp.asarray, lambda t: 1 in t]
+)
 def test_an_unknown_value_says_to_call_eval(fn):
     ends_in(lambda: fn(TracedTensor.from_array(1.0) + 1), InvalidConfig, r"Call eval\(\) first")
 
@@ -183,17 +239,33 @@ WRONG = {
     "two symbols": (lambda: leaf("float32", ("a, b",)), ShapeError, "the size 'a, b'"),
     "dtype": (lambda: leaf("float31"), TypeError, "float31"),
     "name": (lambda: TracedTensor.input("", np.float32, ()), InvalidConfig, "a name"),
-    "declared": (lambda: TracedTensor.from_array(V, shape=("n", "n")), ShapeError, r"given float64\[3\]; needed float64\[n,n\]"),
+    "declared": (
+        lambda: TracedTensor.from_array(V, shape=("n", "n")),
+        ShapeError,
+        r"given float64\[3\]; needed float64\[n,n\]",
+    ),
     "declared twice": (lambda: TracedTensor.from_array(A, shape=("n", "n")), ShapeError, "size 3"),
     "axis": (lambda: leaf("float32", (2,)).sum(1), ValueError, "axis 1"),
     "reshape": (lambda: leaf("float32", (3,)).reshape(2, -1), TypeError, "reshape"),
-    "sizes": (lambda: leaf("float32", (2, 3)) @ np.ones((2, 3), np.float32), TypeError, "contracting"),
+    "sizes": (
+        lambda: leaf("float32", (2, 3)) @ np.ones((2, 3), np.float32),
+        TypeError,
+        "contracting",
+    ),
     "indices": (lambda: leaf("float32", (2,))[0, 0], IndexError, "Too many indices"),
     "slice": (lambda: leaf("float32", (2,))["a":], TypeError, "str"),
     "extension": (lambda: TracedTensor.apply(jnp.add, leaf("float32")), InvalidConfig, "extension"),
     "text": (lambda: TracedTensor.from_array("a"), DTypeError, "an array"),
-    "traced": (lambda: jax.jit(lambda x: TracedTensor.from_array(x).meta)(V), DTypeError, "that JAX is tracing"),
-    "traced operand": (lambda: jax.jit(lambda x: (leaf("float64", (3,)) + x).meta)(V), DTypeError, "is tracing"),
+    "traced": (
+        lambda: jax.jit(lambda x: TracedTensor.from_array(x).meta)(V),
+        DTypeError,
+        "that JAX is tracing",
+    ),
+    "traced operand": (
+        lambda: jax.jit(lambda x: (leaf("float64", (3,)) + x).meta)(V),
+        DTypeError,
+        "is tracing",
+    ),
 }
 
 

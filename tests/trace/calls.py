@@ -1,6 +1,8 @@
-"""A call of every public function of arrays in jax.numpy, jax.nn, jax.scipy and jax.random, by name: what tests/trace/sweep.py sweeps.
+"""A call of every public function of arrays in jax.numpy, jax.nn, jax.scipy and jax.random, by
+name: what tests/trace/sweep.py sweeps.
 
-Arrays among the arguments are traced, all else is given as it is. A name without an entry is called with the array X alone.
+Arrays among the arguments are traced, all else is given as it is. A name without an entry is called
+with the array X alone.
 """
 
 import importlib
@@ -47,7 +49,9 @@ NO_ARRAYS = {
     "jax.nn": "get_scaled_dot_general_config",
     "jax.random": "key_dtype key_impl",
 }
-"""Functions that neither take nor give arrays, or read and write files and buffers, or that JAX refuses to trace (trim_zeros)."""
+"""Functions that neither take nor give arrays, or read and write files and buffers, or that JAX
+refuses to trace (trim_zeros).
+"""
 
 
 def each(names, *args, **kwargs):
@@ -76,7 +80,10 @@ CALLS = {
         **each("hsplit", X, 2),
         **each("vsplit dsplit", np.stack([X[:2]] * 2), 2),
         **each("bincount", ORDER, length=4),
-        **each("concat concatenate column_stack dstack hstack stack vstack broadcast_arrays block", [X, Y]),
+        **each(
+            "concat concatenate column_stack dstack hstack stack vstack broadcast_arrays block",
+            [X, Y],
+        ),
         **each("broadcast_arrays meshgrid ix_", V, W),
         **each("choose", ORDER, [V, W, V + 1], mode="clip"),
         **each("clip", X, 0.25, 0.75),
@@ -173,8 +180,17 @@ CALLS = {
         **each("dot_product_attention", T[:, :, None, :], T[:, :, None, :], T[:, :, None, :]),
         **each("log1mexp", X),
         **each("one_hot", ORDER, 3),
-        **each("scaled_matmul", *(np.ones((1, 4, 32), "float32"),) * 2, *(np.ones((1, 4, 1), "float32"),) * 2),
-        **each("scaled_dot_general", np.ones((4, 32), "float32"), np.ones((4, 32), "float32"), (((1,), (1,)), ((), ()))),
+        **each(
+            "scaled_matmul",
+            *(np.ones((1, 4, 32), "float32"),) * 2,
+            *(np.ones((1, 4, 1), "float32"),) * 2,
+        ),
+        **each(
+            "scaled_dot_general",
+            np.ones((4, 32), "float32"),
+            np.ones((4, 32), "float32"),
+            (((1,), (1,)), ((), ())),
+        ),
     },
     "jax.scipy.linalg": {
         **each(
@@ -200,7 +216,12 @@ CALLS = {
     "jax.scipy.special": {
         **each("bernoulli", 4),
         **each("bessel_jn", V, v=2),
-        **each("beta betaln gammainc gammaincc boxcox boxcox1p comb kl_div owens_t poch rel_entr xlog1py xlogy", X, Y),
+        **each(
+            "beta betaln gammainc gammaincc boxcox boxcox1p comb kl_div owens_t poch rel_entr "
+            "xlog1py xlogy",
+            X,
+            Y,
+        ),
         **each("betainc hyp1f1", X, Y, X),
         **each("hyp2f1", X, Y, Y + 1, X),
         **each("expn", np.int32([1, 2, 3, 4]), V),
@@ -234,12 +255,22 @@ CALLS = {
         **each("multinomial.logpmf multinomial.pmf", ORDER[:3], 5, np.array([0.2, 0.3, 0.5])),
         **each("multivariate_normal.logpdf multivariate_normal.pdf", A[0], A[1], A),
         **each("nbinom.logpmf nbinom.pmf", ORDER, 4, 0.3),
-        **each("pareto.cdf pareto.logcdf pareto.logpdf pareto.logsf pareto.pdf pareto.ppf pareto.sf", X, 3.0),
+        **each(
+            "pareto.cdf pareto.logcdf pareto.logpdf pareto.logsf pareto.pdf pareto.ppf pareto.sf",
+            X,
+            3.0,
+        ),
         **each("poisson.cdf poisson.logpmf poisson.pmf", ORDER, 2.0),
         **each("poisson.entropy", V),
         **each("t.logpdf t.pdf vonmises.logpdf vonmises.pdf", X, 3.0),
         **each("wrapcauchy.logpdf wrapcauchy.pdf", X, 0.3),
-        **each("truncnorm.cdf truncnorm.logcdf truncnorm.logpdf truncnorm.logsf truncnorm.pdf truncnorm.sf", X, -1.0, 1.0),
+        **each(
+            "truncnorm.cdf truncnorm.logcdf truncnorm.logpdf truncnorm.logsf truncnorm.pdf "
+            "truncnorm.sf",
+            X,
+            -1.0,
+            1.0,
+        ),
     },
     "jax.random": {
         **each("key PRNGKey Key", 7),
@@ -280,20 +311,33 @@ def functions():
         module = importlib.import_module(module_name)
         rooms = [("", module)]
         if module_name == "jax.scipy.stats":
-            rooms += [(f"{n}.", r) for n, r in vars(module).items() if isinstance(r, types.ModuleType) and not n.startswith("_")]
+            rooms += [
+                (f"{n}.", r)
+                for n, r in vars(module).items()
+                if isinstance(r, types.ModuleType) and not n.startswith("_")
+            ]
         left_out = NO_ARRAYS.get(module_name, "").split()
         for prefix, room in rooms:
             for name in dir(room):
                 value = getattr(room, name)
-                if name[0] != "_" and callable(value) and not isinstance(value, type) and name not in left_out:
+                if (
+                    name[0] != "_"
+                    and callable(value)
+                    and not isinstance(value, type)
+                    and name not in left_out
+                ):
                     found[f"{module_name}.{prefix}{name}"] = value
     return found
 
 
 def call_of(full_name, fn):
     """(function of the traced arguments alone, those arguments)."""
-    module_name = next(m for m in sorted(MODULES, key=len, reverse=True) if full_name.startswith(f"{m}."))
-    args, kwargs = CALLS.get(module_name, {}).get(full_name.removeprefix(f"{module_name}."), ((X,), {}))
+    module_name = next(
+        m for m in sorted(MODULES, key=len, reverse=True) if full_name.startswith(f"{m}.")
+    )
+    args, kwargs = CALLS.get(module_name, {}).get(
+        full_name.removeprefix(f"{module_name}."), ((X,), {})
+    )
     leaves, tree = jax.tree.flatten((args, kwargs))
     moving = [i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray | jax.Array)]
 
@@ -303,6 +347,10 @@ def call_of(full_name, fn):
             values[i] = array
         positional, named = jax.tree.unflatten(tree, values)
         out = fn(*positional, **named)
-        return out(X, *([Y] if full_name.endswith("frompyfunc") else [])) if callable(out) and not hasattr(out, "shape") else out
+        return (
+            out(X, *([Y] if full_name.endswith("frompyfunc") else []))
+            if callable(out) and not hasattr(out, "shape")
+            else out
+        )
 
     return of_arrays, [leaves[i] for i in moving]

@@ -1,4 +1,5 @@
-"""Traces, runs, exports, loads and runs again every public function of jax.numpy, jax.nn, jax.scipy and jax.random.
+"""Traces, runs, exports, loads and runs again every public function of jax.numpy, jax.nn, jax.scipy
+and jax.random.
 
 python -m tests.trace.sweep [NAME ...] prints those that fail, each with the reason.
 """
@@ -19,9 +20,15 @@ CHUNK = 24
 
 
 def sweep(names, run=None):
-    """Failures of the functions named: name -> 'trace' or 'export' -> the typed error. Those in `run`, or all, are run and compared."""
+    """Failures of the functions named: name -> 'trace' or 'export' -> the typed error. Those in
+    `run`, or all, are run and compared.
+    """
     found, failures = functions(), {}
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), warnings.catch_warnings():
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # of functions that JAX deprecates
         for start in range(0, len(names), CHUNK):
             prepared = {}
@@ -60,7 +67,11 @@ def _require_that_jax_refuses_too(name, fn, arrays):
 def _compare(prepared):
     """All forms of each function give what the function gives."""
     inputs = {name: arrays for name, (_, arrays) in prepared.items()}
-    run = jax.jit(lambda inputs: {name: [form(*inputs[name]) for form in forms] for name, (forms, _) in prepared.items()})
+    run = jax.jit(
+        lambda inputs: {
+            name: [form(*inputs[name]) for form in forms] for name, (forms, _) in prepared.items()
+        }
+    )
     for name, (want, *others) in run(inputs).items():
         for got in others:
             jax.tree.map(lambda a, b, name=name: _same(a, b, name), got, want)
@@ -71,7 +82,9 @@ def _same(got, want, name):
     if jax.dtypes.issubdtype(want.dtype, jax.dtypes.prng_key):
         got, want = jax.random.key_data(got), jax.random.key_data(want)
     tolerance = 1e-5 if want.dtype == np.float32 else 1e-9
-    np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance, err_msg=name)
+    np.testing.assert_allclose(
+        np.asarray(got), np.asarray(want), rtol=tolerance, atol=tolerance, err_msg=name
+    )
 
 
 if __name__ == "__main__":
@@ -79,5 +92,9 @@ if __name__ == "__main__":
     chosen = sys.argv[1:] or list(functions())
     failed = sweep(chosen)
     for failing, stages in failed.items():
-        print(failing, *(f"{stage}: {type(error).__name__}: {error}" for stage, error in stages.items()), sep="\n    ")
+        print(
+            failing,
+            *(f"{stage}: {type(error).__name__}: {error}" for stage, error in stages.items()),
+            sep="\n    ",
+        )
     print(f"{len(chosen)} functions, {len(failed)} fail")

@@ -1,6 +1,8 @@
-"""Round trip of JAX's own primitive harnesses: function -> graph -> function, judged by evaluating the jaxpr.
+"""Round trip of JAX's own primitive harnesses: function -> graph -> function, judged by evaluating
+the jaxpr.
 
-The harnesses are JAX's private test material, the one private module that the tests use; each JAX version brings its own.
+The harnesses are JAX's private test material, the one private module that the tests use; each JAX
+version brings its own.
 """
 
 import collections
@@ -22,7 +24,16 @@ GROUPS = collections.defaultdict(list)
 for harness in all_harnesses:
     GROUPS[harness.group_name].append(harness)
 SAMPLE = 2
-UNSUPPORTED_BY_LAPACK = {"cholesky", "qr", "svd", "eig", "eigh", "lu", "triangular_solve", "custom_linear_solve"}
+UNSUPPORTED_BY_LAPACK = {
+    "cholesky",
+    "qr",
+    "svd",
+    "eig",
+    "eigh",
+    "lu",
+    "triangular_solve",
+    "custom_linear_solve",
+}
 EXPECTED_REFUSALS = {"scatter": "another function"}
 
 
@@ -34,14 +45,19 @@ def permissive_promotion():
 
 
 def arguments(harness):
-    return [a if hasattr(a, "dtype") else np.asarray(a) for a in harness.dyn_args_maker(np.random.RandomState(0))]
+    return [
+        a if hasattr(a, "dtype") else np.asarray(a)
+        for a in harness.dyn_args_maker(np.random.RandomState(0))
+    ]
 
 
 def primitives(jaxpr, found):
     for eqn in jaxpr.eqns:
         found.add(eqn.primitive.name)
         for value in eqn.params.values():
-            for item in jax.tree.leaves(value, is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")):
+            for item in jax.tree.leaves(
+                value, is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")
+            ):
                 inner = item if hasattr(item, "eqns") else getattr(item, "jaxpr", None)
                 if hasattr(inner, "eqns"):
                     primitives(inner, found)
@@ -49,7 +65,9 @@ def primitives(jaxpr, found):
 
 def plain(x):
     """As an array that NumPy compares: key data for keys, float32 for the small float types."""
-    array = np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+    array = np.asarray(
+        jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    )
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
@@ -64,7 +82,10 @@ def test_every_primitive_has_a_row(capsys):
                 continue  # a harness that JAX itself refuses
             read += 1
     with capsys.disabled():
-        print(f"\nharnesses: {len(found)} primitives in {read} harnesses of {len(GROUPS)} groups, {len(found - set(ROWS))} without a row")
+        print(
+            f"\nharnesses: {len(found)} primitives in {read} harnesses of {len(GROUPS)} groups, "
+            f"{len(found - set(ROWS))} without a row"
+        )
     assert not found - set(ROWS)
     assert len(found) >= 134
     assert read >= 1200
@@ -75,7 +96,9 @@ def test_every_primitive_has_a_row(capsys):
 def test_round_trip(group):
     harnesses = GROUPS[group]
     ran = 0
-    for harness in harnesses if ALL else random.Random(group).sample(harnesses, min(len(harnesses), SAMPLE)):
+    for harness in (
+        harnesses if ALL else random.Random(group).sample(harnesses, min(len(harnesses), SAMPLE))
+    ):
         args = arguments(harness)
         try:
             closed = jax.make_jaxpr(harness.dyn_fun)(*args)
@@ -98,10 +121,15 @@ def test_round_trip(group):
         assert len(got) == len(want)
         for g, w in zip(got, want):
             assert (g.shape, g.dtype) == (w.shape, w.dtype)
-            if group == "cholesky":  # newer versions leave the primitive's upper triangle as it was; the op has zeros there
+            if (
+                group == "cholesky"
+                # newer versions leave the primitive's upper triangle as it was; the op has zeros
+                # there
+            ):
                 g, w = jnp.tril(g), jnp.tril(w)
             if group == "div" and not np.array_equal(plain(g), plain(w)):
-                # A broadcast inside the primitive is a node of its own here; XLA divides by a broadcast value in one way more.
+                # A broadcast inside the primitive is a node of its own here; XLA divides by a
+                # broadcast value in one way more.
                 np.testing.assert_array_max_ulp(plain(g), plain(w), 1)
                 continue
             np.testing.assert_array_equal(plain(g), plain(w), err_msg=f"{group} {harness.name}")

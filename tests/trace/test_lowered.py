@@ -1,4 +1,6 @@
-"""Extensions written out: no family is left in the jaxpr, wherever the calls are, and the values stay."""
+"""Extensions written out: no family is left in the jaxpr, wherever the calls are, and the values
+stay.
+"""
 
 import chex
 import jax
@@ -51,13 +53,17 @@ def with_vjp(a, n):
     return product(a, a) * n, n
 
 
-with_vjp.defvjp(lambda a, n: (with_vjp(a, n), a), lambda a, cotangents: (product(a, a) * cotangents[0], None))
+with_vjp.defvjp(
+    lambda a, n: (with_vjp(a, n), a), lambda a, cotangents: (product(a, a) * cotangents[0], None)
+)
 
 MESH = jax.make_mesh((2,), ("d",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
 SMOOTH = {  # differentiated too
     "alone": lambda a: product(a, a),
     "jit": lambda a: jax.jit(product)(a, a),
-    "scan": lambda a: jax.lax.scan(lambda c, x: (product(c, a) + x, c.sum()), a, jnp.ones((2, 3, 3), np.float32)),
+    "scan": lambda a: jax.lax.scan(
+        lambda c, x: (product(c, a) + x, c.sum()), a, jnp.ones((2, 3, 3), np.float32)
+    ),
     "cond": lambda a: jax.lax.cond(a.sum() > 0, lambda a: product(a, a), jnp.sin, a),
     "checkpoint": lambda a: jax.checkpoint(lambda a: jnp.sin(product(a, a)))(a),
     "vmap": lambda a: jax.vmap(lambda b: product(a, b))(jnp.stack([a, a + 1])),
@@ -66,12 +72,14 @@ SMOOTH = {  # differentiated too
     "custom_vjp": lambda a: jax.jit(lambda a: with_vjp(a, 3)[0])(a),
     "functions of JAX": lambda a: jax.nn.relu(product(a, a)) + jax.nn.logsumexp(a),
     "log_sum_exp": lambda a: tropical_einsum("ij,jk->ik", a, a, semiring="log_sum_exp"),
-    "shard_map": lambda a: jax.shard_map(lambda a: product(a, a.T), mesh=MESH, in_specs=jax.P("d"), out_specs=jax.P("d"))(
-        jnp.concatenate([a, a + 1])
-    ),
+    "shard_map": lambda a: jax.shard_map(
+        lambda a: product(a, a.T), mesh=MESH, in_specs=jax.P("d"), out_specs=jax.P("d")
+    )(jnp.concatenate([a, a + 1])),
 }
 OTHERS = {
-    "while": lambda a: jax.lax.while_loop(lambda s: product(s[1], a).sum() < 99, lambda s: (s[0] + 1, product(s[1], a) + 1), (0, a)),
+    "while": lambda a: jax.lax.while_loop(
+        lambda s: product(s[1], a).sum() < 99, lambda s: (s[0] + 1, product(s[1], a) + 1), (0, a)
+    ),
     "gradient": lambda a: jax.grad(lambda a: squared(product(a, a)).sum())(a),
     "second derivative": lambda a: jax.vmap(jax.grad(jax.grad(squared)))(a[0]),
     "winners": lambda a: best_assignment("ij,jk,ki->", a, a, a).labels,
@@ -91,7 +99,10 @@ def families(closed):
 
 def total(f):
     """A number of which every output is a part."""
-    return lambda a: sum(jnp.sum(x * jnp.arange(1, 1 + x.size, dtype=x.dtype).reshape(x.shape)) for x in jax.tree.leaves(f(a)))
+    return lambda a: sum(
+        jnp.sum(x * jnp.arange(1, 1 + x.size, dtype=x.dtype).reshape(x.shape))
+        for x in jax.tree.leaves(f(a))
+    )
 
 
 def test_no_family_is_left_and_the_values_stay():
@@ -100,7 +111,11 @@ def test_no_family_is_left_and_the_values_stay():
         assert list(families(jax.make_jaxpr(f)(A))) or name == "the rule of a custom_jvp", name
         assert not list(families(jax.make_jaxpr(tj.lowered(f))(A))), name
         assert not list(families(jax.make_jaxpr(jax.jit(tj.lowered(f)))(A))), name
-    want, got = jax.jit(lambda a: [{name: g(f)(a) for name, f in programs.items()} for g in (lambda f: f, tj.lowered)])(A)
+    want, got = jax.jit(
+        lambda a: [
+            {name: g(f)(a) for name, f in programs.items()} for g in (lambda f: f, tj.lowered)
+        ]
+    )(A)
     chex.assert_trees_all_close(got, want, rtol=1e-6)
     np.testing.assert_allclose(got["alone"], (A[:, :, None] + A[None]).max(1), rtol=1e-6)
 
@@ -112,7 +127,9 @@ def test_derivatives_are_those_of_plain_jax():
 
     for name, g in gradients(tj.lowered).items():
         assert not list(families(jax.make_jaxpr(g)(A))), name
-    want, got = jax.jit(lambda a: [{n: g(a) for n, g in gradients(of).items()} for of in (lambda f: f, tj.lowered)])(A)
+    want, got = jax.jit(
+        lambda a: [{n: g(a) for n, g in gradients(of).items()} for of in (lambda f: f, tj.lowered)]
+    )(A)
     # no ties in A: the winner alone has a derivative, by the rule and by JAX
     chex.assert_trees_all_close(got, want, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(jax.grad(tj.lowered(squared))(np.float32(3)), 3)
@@ -121,11 +138,19 @@ def test_derivatives_are_those_of_plain_jax():
 
 
 def test_a_graph_is_written_out():
-    graph = tj.trace(lambda tree, *, b: {"y": SMOOTH["scan"](tree["a"]), "z": product(tree["a"], b)}, {"a": A}, b=A)
+    graph = tj.trace(
+        lambda tree, *, b: {"y": SMOOTH["scan"](tree["a"]), "z": product(tree["a"], b)},
+        {"a": A},
+        b=A,
+    )
     plain = graph.lowered()
     assert len(graph.extensions) == 2
     assert plain.extensions == ()
-    assert (plain.in_tree, plain.out_tree, plain.output_metas) == (graph.in_tree, graph.out_tree, graph.output_metas)
+    assert (plain.in_tree, plain.out_tree, plain.output_metas) == (
+        graph.in_tree,
+        graph.out_tree,
+        graph.output_metas,
+    )
     tj.verify(plain)
     want, got = jax.jit(lambda a: (graph.to_jax()({"a": a}, b=a), plain.to_jax()({"a": a}, b=a)))(A)
     chex.assert_trees_all_equal(got, want)
@@ -148,6 +173,10 @@ def test_what_cannot_be_written_out():
         (lambda: takes_any(1.0, mode=["x", b"y"]), r"mode\[0\]", "'x'"),
         (lambda: takes_any(np.ones(2), mode=float), "mode", "<class 'float'>"),
     ):
-        ends_in(call, DTypeError, f"lowered, argument {name}: given {given}; needed an array or a number")
+        ends_in(
+            call,
+            DTypeError,
+            f"lowered, argument {name}: given {given}; needed an array or a number",
+        )
     assert takes_any(2, mode=[None, True, 1j])[()] == 2
     ends_in(lambda: tj.lowered(3), InvalidConfig, "lowered: given 3")

@@ -28,25 +28,54 @@ def affine(x, p, power, *, scale, shift=0.0, flip=False):
 def test_static_and_keyword_arguments_as_jit_has_them():
     p = {"w": np.ones((3, 2))}
     jitted = jax.jit(affine, static_argnums=2, static_argnames=("flip",))
-    graph = trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnums=2, static_argnames="flip")
+    graph = trace(
+        affine, X, p, 3, scale=np.float64(2), flip=True, static_argnums=2, static_argnames="flip"
+    )
     want = jitted(X, p, 3, scale=np.float64(2), flip=True)
-    for run in (graph.to_jax(), jax.jit(graph.to_jax()), functools.partial(tj.Engine().eval, graph), tj.Engine().compile(graph)):
+    for run in (
+        graph.to_jax(),
+        jax.jit(graph.to_jax()),
+        functools.partial(tj.Engine().eval, graph),
+        tj.Engine().compile(graph),
+    ):
         got = run(X, p, scale=np.float64(2))
         assert got["none"] is None
         np.testing.assert_array_equal(got["y"], want["y"])
     assert graph.input_names == ("args[0]", "args[1]['w']", "args[2]['scale']")
-    assert trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnames=("power", "flip")) == graph
-    assert trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnums=-1, static_argnames=["flip"]) == graph
+    assert (
+        trace(affine, X, p, 3, scale=np.float64(2), flip=True, static_argnames=("power", "flip"))
+        == graph
+    )
+    assert (
+        trace(
+            affine,
+            X,
+            p,
+            3,
+            scale=np.float64(2),
+            flip=True,
+            static_argnums=-1,
+            static_argnames=["flip"],
+        )
+        == graph
+    )
     each_ends_in(
         (lambda: graph.to_jax()(X, p), InvalidConfig, r"args\[2\]\['scale'\]"),
         (lambda: tj.Engine().eval(graph, X, p, scale=X), ShapeError, r"args\[2\]\['scale'\]"),
     )
     gradient = jax.grad(lambda x: affine(x, p, 3, scale=2.0, flip=True)["y"].sum())
-    scalar = trace(lambda x, p, scale: affine(x, p, 3, scale=scale, flip=True)["y"].sum(), X, p, scale=np.float64(2))
+    scalar = trace(
+        lambda x, p, scale: affine(x, p, 3, scale=scale, flip=True)["y"].sum(),
+        X,
+        p,
+        scale=np.float64(2),
+    )
     np.testing.assert_array_equal(tj.grad(scalar).to_jax()(X, p, scale=np.float64(2)), gradient(X))
 
 
-@pytest.mark.parametrize("static", [{"static_argnums": 3}, {"static_argnums": "a"}, {"static_argnames": "nobody"}])
+@pytest.mark.parametrize(
+    "static", [{"static_argnums": 3}, {"static_argnums": "a"}, {"static_argnames": "nobody"}]
+)
 def test_a_static_argument_that_is_not_there(static):
     ends_in(lambda: trace(lambda x: x, X, **static), InvalidConfig, "trace: given static_")
 
@@ -58,9 +87,15 @@ def test_every_primitive_that_is_refused_names_itself_its_line_and_a_way_out():
     def with_schur(x):
         return jax.jit(lambda a: jax.lax.linalg.schur(a @ a.T))(x)
 
-    for fn, name in ((with_callback, "pure_callback"), (with_schur, "schur"), (jax.scipy.linalg.hessenberg, "hessenberg")):
+    for fn, name in (
+        (with_callback, "pure_callback"),
+        (with_schur, "schur"),
+        (jax.scipy.linalg.hessenberg, "hessenberg"),
+    ):
         ends_in(
-            lambda: trace(fn, X.T @ X), Unsupported, rf"primitive '{name}'.*test_trace\.py:\d+; needed .*docs/spec/ops\.md.*keep it outside"
+            lambda: trace(fn, X.T @ X),
+            Unsupported,
+            rf"primitive '{name}'.*test_trace\.py:\d+; needed .*docs/spec/ops\.md.*keep it outside",
         )
 
 
@@ -75,16 +110,29 @@ def test_branches_for_pallas_kernels_are_left_out():
     """jnp.diagonal has one, and with it diag, det, slogdet and every Gaussian likelihood."""
 
     def likelihood(a):
-        steps = jax.lax.scan(lambda c, x: (c + jnp.diag(a) * x, jnp.trace(a)), jnp.zeros(3), a[0])[0]
+        steps = jax.lax.scan(lambda c, x: (c + jnp.diag(a) * x, jnp.trace(a)), jnp.zeros(3), a[0])[
+            0
+        ]
         sign, size = jnp.linalg.slogdet(a)
-        return jnp.log(jnp.diagonal(jnp.linalg.cholesky(a), 0)).sum() - size / 2 + sign - 1 + (steps**2).sum() - jnp.linalg.det(a)
+        return (
+            jnp.log(jnp.diagonal(jnp.linalg.cholesky(a), 0)).sum()
+            - size / 2
+            + sign
+            - 1
+            + (steps**2).sum()
+            - jnp.linalg.det(a)
+        )
 
     a = X.T @ X + 3 * np.eye(3)
     graph = trace(likelihood, a)
     want = (np.diag(a) ** 2).sum() * a[0].sum() ** 2 - np.linalg.det(a)
     np.testing.assert_allclose(jax.jit(graph.to_jax())(a), want, rtol=1e-12)
-    np.testing.assert_allclose(tj.load_exported(tj.export(graph, platforms=("cpu",)).to_bytes()).call(a), want, rtol=1e-12)
-    both = jax.jit(jax.vmap(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a))))(a[None])
+    np.testing.assert_allclose(
+        tj.load_exported(tj.export(graph, platforms=("cpu",)).to_bytes()).call(a), want, rtol=1e-12
+    )
+    both = jax.jit(jax.vmap(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a))))(
+        a[None]
+    )
     np.testing.assert_allclose(*both, rtol=1e-12)
     assert "Cond" not in {type(node.op).__name__ for node in graph.nodes}
 
@@ -103,11 +151,14 @@ def test_branches_for_platforms_belong_into_an_extension():
     ends_in(
         lambda: trace(chosen, X),
         Unsupported,
-        r"a branch for cpu, cuda at .*test_trace\.py:\d+; needed the same computation.*an extension op",
+        r"a branch for cpu, cuda at .*test_trace\.py:\d+; needed the same computation.*an "
+        r"extension op",
     )
     graph = trace(lambda x: tj.extension.apply(Chosen(), x)[0], X)
     program = tj.export(graph)
-    assert {"stablehlo.sine", "stablehlo.cosine", "stablehlo.tan"} <= set(program.stablehlo().split())
+    assert {"stablehlo.sine", "stablehlo.cosine", "stablehlo.tan"} <= set(
+        program.stablehlo().split()
+    )
     for run in (graph.to_jax(), jax.jit(graph.to_jax()), program.call):
         np.testing.assert_allclose(run(X), np.sin(X), rtol=1e-12)
 
@@ -141,7 +192,9 @@ def test_what_jax_prints_is_left_out(capsys):
         lambda x, i: jax.lax.slice_in_dim(x, i(0), i(2), i(1), i(1)),
         lambda x, i: jax.lax.pad(x, 0.0, [(i(0), i(1), i(2)), (i(0), i(0), i(0))]),
         lambda x, i: jax.lax.split(x, (i(1), i(2)), axis=i(1)),
-        lambda x, i: jax.lax.reduce_window(x, 0.0, jax.lax.add, (i(1), i(2)), (i(1), i(1)), "VALID"),
+        lambda x, i: jax.lax.reduce_window(
+            x, 0.0, jax.lax.add, (i(1), i(2)), (i(1), i(1)), "VALID"
+        ),
         lambda x, i: jax.lax.integer_pow(x, i(2)),
         lambda x, i: jax.lax.reduce_precision(x, i(8), i(7)),
         lambda x, i: jax.lax.scan(lambda c, _: (c + x, None), x, length=i(3), unroll=int(i(1)))[0],
@@ -159,7 +212,9 @@ def everything(x, key):
     q = jnp.linalg.solve(x.T @ x + 3 * jnp.eye(3), jnp.linalg.qr(x.T)[0])
     last, all_ = jax.lax.scan(lambda c, row: (c + row, c * row), q[:, 0], x)
     y = jax.lax.cond(last.sum() > 0, jnp.tanh, jnp.exp, all_)
-    return jax.lax.while_loop(lambda v: jnp.abs(v).max() > 1, lambda v: v / 2, y), jax.lax.top_k(x, 2)
+    return jax.lax.while_loop(lambda v: jnp.abs(v).max() > 1, lambda v: v / 2, y), jax.lax.top_k(
+        x, 2
+    )
 
 
 @pytest.mark.slow
@@ -167,7 +222,9 @@ def test_a_function_of_everything():
     key = jax.random.key(0)
     graph = trace(everything, X, key)
     assert CustomJvp in {type(node.op) for node in graph.nodes} <= set(VOCABULARY)
-    again = trace(graph.to_jax(), X, key)  # JAX may order the constants of a linear solve anew, once
+    again = trace(
+        graph.to_jax(), X, key
+    )  # JAX may order the constants of a linear solve anew, once
     assert trace(again.to_jax(), X, key) == again
     assert len(again.nodes) == len(graph.nodes)
 
@@ -175,27 +232,40 @@ def test_a_function_of_everything():
         tangent = jax.jvp(lambda x: f(x, key)[0], (x,), (jnp.cos(x),))[1]
         return f(x, key), jax.vmap(f, in_axes=(0, None))(jnp.stack([x, x + 1, -x]), key), tangent
 
-    ours, theirs = jax.jit(lambda x, key: [results(f, x, key) for f in (graph.to_jax(), everything)])(X, key)
+    ours, theirs = jax.jit(
+        lambda x, key: [results(f, x, key) for f in (graph.to_jax(), everything)]
+    )(X, key)
     chex.assert_trees_all_equal(ours[0], theirs[0])
     chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
-    np.testing.assert_allclose(jax.jit(tj.jvp(graph, 0).to_jax())(X, key, np.cos(X))[1][0], ours[2], rtol=1e-12)
+    np.testing.assert_allclose(
+        jax.jit(tj.jvp(graph, 0).to_jax())(X, key, np.cos(X))[1][0], ours[2], rtol=1e-12
+    )
 
 
 W = np.ones((3, 3)) + 3 * np.eye(3)
 SAME_PROGRAM = {
-    "dense layers": (lambda x: jax.grad(lambda w: (jax.nn.log_softmax(jax.nn.relu(x @ w)) ** 2).sum())(W), X),
+    "dense layers": (
+        lambda x: jax.grad(lambda w: (jax.nn.log_softmax(jax.nn.relu(x @ w)) ** 2).sum())(W),
+        X,
+    ),
     "gelu": (jax.nn.gelu, X),
     "scan": (lambda x: jax.lax.scan(lambda c, r: (c + r, c * r), x[0], x), X),
     "cond": (lambda x: jax.lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x), X),
     "switch": (lambda x: jax.lax.switch(x[0, 0].astype(int), [jnp.sin, jnp.cos, jnp.tanh], x), X),
     "while": (lambda x: jax.lax.while_loop(lambda x: x.sum() < 100, lambda x: x * 2 + 1, x), X),
-    "while under vmap": (jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 100, lambda r: r * 2 + 1, r)), X),
+    "while under vmap": (
+        jax.vmap(lambda r: jax.lax.while_loop(lambda r: r.sum() < 100, lambda r: r * 2 + 1, r)),
+        X,
+    ),
     "counted loop": (lambda x: jax.lax.fori_loop(0, 5, lambda i, x: x * i, x), X),
     "sort": (lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1)), X),
     "convolution": (lambda x: jnp.convolve(x[0], x[1]), X),
     "cumulative": (lambda x: jnp.cumsum(x, 0), X),
     "indexed update": (lambda x: x.at[jnp.array([0, 1])].set(1.0)[jnp.array([1, 0])], X),
-    "gradient of a scan": (jax.grad(lambda x: jax.lax.scan(lambda c, r: (jnp.sin(c) + r, c * r), x[0], x)[1].sum()), X),
+    "gradient of a scan": (
+        jax.grad(lambda x: jax.lax.scan(lambda c, r: (jnp.sin(c) + r, c * r), x[0], x)[1].sum()),
+        X,
+    ),
     "linear solve": (lambda x: jnp.linalg.solve(W, x.T), X),
     "second derivative": (jax.vmap(jax.vmap(jax.grad(jax.grad(jax.scipy.special.erf)))), X),
 }

@@ -1,4 +1,6 @@
-"""Kinds of extensions and transforms that do not work together, and why; docs/spec/transforms.md shows them."""
+"""Kinds of extensions and transforms that do not work together, and why; docs/spec/transforms.md
+shows them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ KERNELS_WHERE_XLA_PARTITIONS: Final = Limitation(
 )
 UNKNOWN_OUTPUT_SHARDING: Final = Limitation(
     "host code and kernels on a mesh with explicit axes",
-    "on an explicit mesh the type of a value includes its sharding, which only a lowering or the author can give",
-    "`InvalidConfig`; override `infer_output_sharding`, or call inside `jax.shard_map` or `jax.sharding.auto_axes`",
+    "on an explicit mesh the type of a value includes its sharding, which only a lowering or the "
+    "author can give",
+    "`InvalidConfig`; override `infer_output_sharding`, or call inside `jax.shard_map` or "
+    "`jax.sharding.auto_axes`",
 )
 DERIVATIVES_OF_INTEGERS: Final = Limitation(
     "reverse-mode derivatives of integer outputs",
@@ -40,7 +44,8 @@ TRANSPOSE_OF_A_NONLINEAR_OP: Final = Limitation(
 )
 REVERSE_MODE_OF_WHILE: Final = Limitation(
     "reverse-mode derivatives of `jax.lax.while_loop`",
-    "reverse mode keeps values of every iteration, and the number of iterations is not known when memory is planned",
+    "reverse mode keeps values of every iteration, and the number of iterations is not known when "
+    "memory is planned",
     "JAX's ValueError; `jax.lax.scan` has them, and forward mode works",
 )
 

@@ -93,13 +93,24 @@ EXPORTS = tuple(t for t in TRANSFORMS if t.startswith("export"))
 EXPLICIT = tuple(t for t in TRANSFORMS if "explicit" in t)
 PARTITIONED = ("vmap(spmd_axis_name)", "NamedSharding", "grad with NamedSharding")
 REVERSE = tuple(
-    t for t in TRANSFORMS if any(word in t for word in ("grad", "checkpoint", "jacrev", "hessian", "inside custom", "vjp_order"))
+    t
+    for t in TRANSFORMS
+    if any(
+        word in t
+        for word in ("grad", "checkpoint", "jacrev", "hessian", "inside custom", "vjp_order")
+    )
 )
 LINEAR = tuple(kind for kind in KINDS if "linear" in kind or "two inputs" in kind)
 HOST = tuple(kind for kind in KINDS if "host only" in kind)
 
 REFUSALS = (
-    Refusal(limitations.DERIVATIVES_OF_INTEGERS, TypeError, "real-valued outputs|float0", REVERSE, ("integer outputs",)),
+    Refusal(
+        limitations.DERIVATIVES_OF_INTEGERS,
+        TypeError,
+        "real-valued outputs|float0",
+        REVERSE,
+        ("integer outputs",),
+    ),
     Refusal(
         limitations.DERIVATIVES_OF_INTEGERS,
         TypeError,
@@ -107,7 +118,12 @@ REFUSALS = (
         ("linear_transpose",),
         ("integer outputs",),
     ),
-    Refusal(limitations.REVERSE_MODE_OF_WHILE, ValueError, "Reverse-mode differentiation does not work", ("grad of while",)),
+    Refusal(
+        limitations.REVERSE_MODE_OF_WHILE,
+        ValueError,
+        "Reverse-mode differentiation does not work",
+        ("grad of while",),
+    ),
     Refusal(
         limitations.TRANSPOSE_OF_A_NONLINEAR_OP,
         ADRuleError,
@@ -127,7 +143,11 @@ REFUSALS = (
         InvalidConfig,
         r"extension test-package\.\w+\.v1 on an explicit mesh.*known output shardings.*shard_map",
         EXPLICIT,
-        ("kernel only", "declined lowering", *(kind for kind in HOST if kind != "host only, output sharding stated")),
+        (
+            "kernel only",
+            "declined lowering",
+            *(kind for kind in HOST if kind != "host only, output sharding stated"),
+        ),
     ),
     Refusal(
         limitations.KERNELS_WHERE_XLA_PARTITIONS,
@@ -158,14 +178,23 @@ FURTHER = {
 
 
 def quick_kinds(transform: str) -> set[str]:
-    """The kinds that `make test` sweeps: two ways to carry out a call, others for the next transform, and every refusal."""
+    """The kinds that `make test` sweeps: two ways to carry out a call, others for the next
+    transform, and every refusal.
+    """
     i = TRANSFORMS.index(transform)
-    return {CARRIED_OUT[(i + turn) % 5] for turn in (0, 2)} | {kind for kind in KINDS if refusal_of(transform, kind)}
+    return {CARRIED_OUT[(i + turn) % 5] for turn in (0, 2)} | {
+        kind for kind in KINDS if refusal_of(transform, kind)
+    }
 
 
 def slow_kinds(transform: str) -> set[str]:
-    """The kinds that `make test-slow` sweeps too: every way to carry out a call, and those with a way of their own."""
-    return {*CARRIED_OUT, *(kind for word, kinds in FURTHER.items() if word in transform for kind in kinds)}
+    """The kinds that `make test-slow` sweeps too: every way to carry out a call, and those with a
+    way of their own.
+    """
+    return {
+        *CARRIED_OUT,
+        *(kind for word, kinds in FURTHER.items() if word in transform for kind in kinds),
+    }
 
 
 def refusal_of(transform: str, kind: str) -> Refusal | None:
@@ -174,7 +203,9 @@ def refusal_of(transform: str, kind: str) -> Refusal | None:
 
 
 def sweep(transform: str) -> Callable[[Callable[..., None]], Any]:
-    """Run a test for every case as a check of the transform; where the pair is refused, the test must end in that error."""
+    """Run a test for every case as a check of the transform; where the pair is refused, the test
+    must end in that error.
+    """
     SWEPT.add(transform)
 
     def decorate(check: Callable[..., None]) -> Any:
@@ -187,16 +218,23 @@ def sweep(transform: str) -> Callable[[Callable[..., None]], Any]:
                 ends_in(lambda: check(case, **arguments), refusal.error, refusal.message)
 
         kinds = quick_kinds(transform)
-        quick, slow = ({c.kind: c for c in reversed(CASES) if c.kind in chosen} for chosen in (kinds, slow_kinds(transform) - kinds))
+        quick, slow = (
+            {c.kind: c for c in reversed(CASES) if c.kind in chosen}
+            for chosen in (kinds, slow_kinds(transform) - kinds)
+        )
         chosen = CASES if ALL else [*quick.values(), *slow.values()]
-        cases = [c if quick.get(c.kind) is c else pytest.param(c, marks=pytest.mark.slow) for c in chosen]
+        cases = [
+            c if quick.get(c.kind) is c else pytest.param(c, marks=pytest.mark.slow) for c in chosen
+        ]
         return pytest.mark.parametrize("case", cases, ids=ids(chosen))(test)
 
     return decorate
 
 
 def agree(got: Any, want: Any, tolerance: float = 1e-12) -> None:
-    """The same number of arrays, the same shapes and dtypes; integers exactly, others within the tolerance."""
+    """The same number of arrays, the same shapes and dtypes; integers exactly, others within the
+    tolerance.
+    """
     got, want = list(got), list(want)
     assert len(got) == len(want)
     for g, w in zip(got, want):

@@ -1,4 +1,6 @@
-"""vmap over every subset of inputs and every axis, nested, with names; and with derivatives inside and outside."""
+"""vmap over every subset of inputs and every axis, nested, with names; and with derivatives inside
+and outside.
+"""
 
 import itertools
 
@@ -10,15 +12,25 @@ from .matrix import agree, agree_numerically, sweep
 
 
 def subsets(case):
-    """in_axes: for each input None or any axis of its batched form (first and last from rank 3), not all None."""
+    """in_axes: for each input None or any axis of its batched form (first and last from rank 3),
+    not all None.
+    """
     choices = [(None, *(range(x.ndim + 1) if x.ndim < 3 else (0, x.ndim))) for x in case.inputs]
     return [axes for axes in itertools.product(*choices) if any(axis is not None for axis in axes)]
 
 
 def arranged(batch, case, axes):
-    """The batch with its axis where `axes` says; the first element alone where it says None; and the same by element."""
-    args = [x if axis is None else np.moveaxis(b, 0, axis) for x, b, axis in zip(case.inputs, batch, axes)]
-    by_element = [np.stack([x] * len(b)) if axis is None else b for x, b, axis in zip(case.inputs, batch, axes)]
+    """The batch with its axis where `axes` says; the first element alone where it says None; and
+    the same by element.
+    """
+    args = [
+        x if axis is None else np.moveaxis(b, 0, axis)
+        for x, b, axis in zip(case.inputs, batch, axes)
+    ]
+    by_element = [
+        np.stack([x] * len(b)) if axis is None else b
+        for x, b, axis in zip(case.inputs, batch, axes)
+    ]
     return args, by_element
 
 
@@ -27,7 +39,12 @@ def arranged(batch, case, axes):
 def test_vmap_over_every_subset_of_inputs_and_axes(case):
     batch = case.batch(2)
     args, by_element = zip(*(arranged(batch, case, axes) for axes in subsets(case)))
-    mapped = jax.jit(lambda args: [jax.vmap(case, in_axes=axes, axis_name="batch")(*xs) for axes, xs in zip(subsets(case), args)])
+    mapped = jax.jit(
+        lambda args: [
+            jax.vmap(case, in_axes=axes, axis_name="batch")(*xs)
+            for axes, xs in zip(subsets(case), args)
+        ]
+    )
     for got, elements in zip(mapped(args), by_element):
         agree(got, case.stacked(*elements))
     agree(jax.vmap(case)(*batch), case.stacked(*batch))
@@ -68,6 +85,8 @@ def test_derivatives_in_and_around_vmap(case):
 @sweep("grad of vmap of vmap")
 def test_nested_vmap_of_grad(case):
     batch = [np.stack([b, 0.7 * b]) for b in case.batch(2)]
-    got = jax.jit(jax.grad(lambda *xs: jax.vmap(jax.vmap(case.scalar))(*xs).sum(), case.argnums))(*batch)
+    got = jax.jit(jax.grad(lambda *xs: jax.vmap(jax.vmap(case.scalar))(*xs).sum(), case.argnums))(
+        *batch
+    )
     rows = [case.stacked_gradients(*(b[i] for b in batch)) for i in range(2)]
     agree_numerically(got, [np.stack(column) for column in zip(*rows)])

@@ -38,7 +38,9 @@ def test_a_saved_family_runs_once_less(case):
 
 @pytest.mark.clause("X13.6", "X10.12")
 def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
-    """The einsum of values alone is differentiated by the one with winners: that is what is saved."""
+    """The einsum of values alone is differentiated by the one with winners: that is what
+    is saved.
+    """
 
     def call(x):
         return apply(TropicalEinsum(max_plus, "ij,jk->ik"), x, x)[0]
@@ -55,7 +57,9 @@ def test_a_value_that_is_differentiated_by_another_form_is_saved_too():
 
 def test_a_traced_gradient_computes_again_behind_a_barrier():
     """Without it the nodes that are made again would be one with those of the forward pass."""
-    gradient = jax.value_and_grad(lambda x: jnp.sum(jax.checkpoint(lambda x: jnp.exp(jnp.sin(x)))(x)))
+    gradient = jax.value_and_grad(
+        lambda x: jnp.sum(jax.checkpoint(lambda x: jnp.exp(jnp.sin(x)))(x))
+    )
     x = jnp.arange(3.0)
     graph = trace(gradient, x)
     names = [type(node.op).__name__ for node in graph.nodes]
@@ -65,7 +69,9 @@ def test_a_traced_gradient_computes_again_behind_a_barrier():
 
 
 def test_a_call_whose_inputs_are_not_differentiated_is_not_saved():
-    """A known limit: outputs get their name where an AD rule is applied, and none is applied here."""
+    """A known limit: outputs get their name where an AD rule is applied, and none is
+    applied here.
+    """
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
 
     def call(x, w):

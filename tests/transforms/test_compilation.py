@@ -41,9 +41,13 @@ def test_ahead_of_time(case):
 @pytest.mark.clause("X13.3")
 @sweep("donation")
 def test_donated_inputs_are_overwritten_and_the_results_are_right(case):
-    """Every input has an output of its own shape beside the op's: its buffer is reused while the op reads it."""
+    """Every input has an output of its own shape beside the op's: its buffer is reused while the op
+    reads it.
+    """
     arrays = [jnp.array(x) for x in case.inputs]
-    outs, moved = jax.jit(lambda *xs: (case(*xs), [x + 1 for x in xs]), donate_argnums=case.argnums)(*arrays)
+    outs, moved = jax.jit(
+        lambda *xs: (case(*xs), [x + 1 for x in xs]), donate_argnums=case.argnums
+    )(*arrays)
     agree(outs, case.oracle(*case.inputs))
     agree(moved, [x + 1 for x in case.inputs])
     assert all(x.is_deleted() for x in arrays)
@@ -55,7 +59,11 @@ def check_value_vmap_and_grad(case):
     differentiable = case.kind != "integer outputs"
 
     def program(xs, batch):
-        return case(*xs), jax.vmap(case)(*batch), jax.grad(case.scalar, case.argnums)(*xs) if differentiable else ()
+        return (
+            case(*xs),
+            jax.vmap(case)(*batch),
+            jax.grad(case.scalar, case.argnums)(*xs) if differentiable else (),
+        )
 
     value, mapped, gradients = jax.jit(program)(case.inputs, batch)
     agree(value, case.oracle(*case.inputs))
@@ -84,6 +92,11 @@ def test_equal_ops_are_traced_once(case):
         return apply(carrier, *xs, runtimes=case.runtimes)
 
     carrier = Extension.of(case.op)
-    rebuilt = type(carrier.op)(**{name: getattr(carrier.op, name) for name in getattr(carrier.op, "__dataclass_fields__", ())})
+    rebuilt = type(carrier.op)(
+        **{
+            name: getattr(carrier.op, name)
+            for name in getattr(carrier.op, "__dataclass_fields__", ())
+        }
+    )
     f(carrier, *case.inputs)
     f(Extension(rebuilt, carrier.batching), *case.inputs)

@@ -26,14 +26,23 @@ def test_scan(case):
 def test_grad_of_scan(case):
     def loop(*xs):
         start = jax.tree.map(jnp.zeros_like, jax.eval_shape(case.scalar, *xs))
-        return jax.lax.scan(lambda total, k: (total + case.scalar(*halves(xs, k)), None), start, jnp.array([0.0, 1.0]))[0]
+        return jax.lax.scan(
+            lambda total, k: (total + case.scalar(*halves(xs, k)), None),
+            start,
+            jnp.array([0.0, 1.0]),
+        )[0]
 
-    want = [g + 1.5 * h for g, h in zip(case.gradients(*case.inputs), case.gradients(*halves(case.inputs, 1)))]
+    want = [
+        g + 1.5 * h
+        for g, h in zip(case.gradients(*case.inputs), case.gradients(*halves(case.inputs, 1)))
+    ]
     agree_numerically(jax.jit(jax.grad(loop, case.argnums))(*case.inputs), want)
 
 
 def looped(case):
-    """The sum of the outputs over turns 0 and 1 of a loop whose end is not known when it is traced."""
+    """The sum of the outputs over turns 0 and 1 of a loop whose end is not known when it
+    is traced.
+    """
 
     def loop(count, *xs):
         def body(state):
@@ -60,7 +69,9 @@ def test_jvp_of_while(case):
         moved = [x + sign * 1e-6 * np.cos(x) for x in case.inputs]
         return [a + b for a, b in zip(case.oracle(*moved), case.oracle(*halves(moved, 1)))]
 
-    _, got = jax.jvp(lambda *xs: looped(case)(2.0, *xs), case.inputs, tuple(np.cos(x) for x in case.inputs))
+    _, got = jax.jvp(
+        lambda *xs: looped(case)(2.0, *xs), case.inputs, tuple(np.cos(x) for x in case.inputs)
+    )
     for g, ahead, behind in zip(got, ends(1), ends(-1)):
         if ahead.dtype.kind == "f":
             agree_numerically([g], [(ahead - behind) / 2e-6])
@@ -77,7 +88,9 @@ def test_grad_of_while(case):
 @pytest.mark.clause("X13.3")
 @sweep("cond")
 def test_cond(case):
-    branch = jax.jit(lambda flag, *xs: jax.lax.cond(flag, case, lambda *xs: case(*halves(xs, 1)), *xs))
+    branch = jax.jit(
+        lambda flag, *xs: jax.lax.cond(flag, case, lambda *xs: case(*halves(xs, 1)), *xs)
+    )
     agree(branch(True, *case.inputs), case.oracle(*case.inputs))
     agree(branch(False, *case.inputs), case.oracle(*halves(case.inputs, 1)))
 
@@ -104,7 +117,9 @@ def test_vmap_of_cond(case):
 @sweep("grad of cond, of switch")
 def test_grad_of_cond_and_switch(case):
     branches = [lambda *xs, k=k: case.scalar(*halves(xs, k)) for k in range(2)]
-    grad = jax.jit(jax.grad(lambda *xs_k: jax.lax.switch(xs_k[-1], branches, *xs_k[:-1]), case.argnums))
+    grad = jax.jit(
+        jax.grad(lambda *xs_k: jax.lax.switch(xs_k[-1], branches, *xs_k[:-1]), case.argnums)
+    )
     for k in range(2):
         want = [(1 + k / 2) * g for g in case.gradients(*halves(case.inputs, k))]
         agree_numerically(grad(*case.inputs, k), want)

@@ -1,4 +1,6 @@
-"""First and second derivatives, forward and reverse, against finite differences of the NumPy oracle; also with 64-bit types off."""
+"""First and second derivatives, forward and reverse, against finite differences of the NumPy
+oracle; also with 64-bit types off.
+"""
 
 import jax
 import numpy as np
@@ -13,8 +15,12 @@ def directions(case, seed=3):
 
 
 def along(case, tangents, step=1e-6):
-    """The derivative of every output of the oracle along the tangents; None for an integer output."""
-    ahead, behind = (case.oracle(*(x + s * step * t for x, t in zip(case.inputs, tangents))) for s in (1, -1))
+    """The derivative of every output of the oracle along the tangents; None for an
+    integer output.
+    """
+    ahead, behind = (
+        case.oracle(*(x + s * step * t for x, t in zip(case.inputs, tangents))) for s in (1, -1)
+    )
     return [(a - b) / (2 * step) if a.dtype.kind == "f" else None for a, b in zip(ahead, behind)]
 
 
@@ -35,7 +41,10 @@ def jacobian(case, i):
         tangents = [np.zeros_like(x) for x in case.inputs]
         tangents[i][at] = 1
         columns.append([t for t in along(case, tangents) if t is not None])
-    return [np.stack(column, -1).reshape(*column[0].shape, *case.inputs[i].shape) for column in zip(*columns)]
+    return [
+        np.stack(column, -1).reshape(*column[0].shape, *case.inputs[i].shape)
+        for column in zip(*columns)
+    ]
 
 
 def floating(case):
@@ -77,7 +86,9 @@ def test_vjp(case):
         return
     weights = tuple(np.cos(np.arange(out.size, dtype=float)).reshape(out.shape) for out in outs)
     got = sum(np.vdot(ct, t) for ct, t in zip(pullback(weights), tangents))
-    want = sum(np.vdot(w, t) for w, t in zip(weights, (t for t in along(case, tangents) if t is not None)))
+    want = sum(
+        np.vdot(w, t) for w, t in zip(weights, (t for t in along(case, tangents) if t is not None))
+    )
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 

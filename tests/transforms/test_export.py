@@ -1,4 +1,6 @@
-"""jax.export: static and symbolic sizes, one and several platforms, exported derivatives; judged after deserialisation."""
+"""jax.export: static and symbolic sizes, one and several platforms, exported derivatives; judged
+after deserialisation.
+"""
 
 import jax
 import jax.export
@@ -77,7 +79,9 @@ def test_all_sizes_of_an_einsum_symbolic(name):
     for m, n, p in ((1, 1, 1), (3, 16, 2), (2, 17, 2)):
         a, b = rng.normal(size=(m, n)), rng.normal(size=(n, p))
         np.testing.assert_array_equal(value.call(a, b), brute_force(name, "ij,jk->ki", a, b)[0])
-        want = central_difference(lambda a, b: (brute_force(name, "ij,jk->ki", a, b)[0] ** 2).sum(), [a, b], 0)
+        want = central_difference(
+            lambda a, b: (brute_force(name, "ij,jk->ki", a, b)[0] ** 2).sum(), [a, b], 0
+        )
         np.testing.assert_allclose(gradient.call(a, b), want, rtol=1e-5, atol=1e-5)
 
 
@@ -93,10 +97,18 @@ def test_two_symbols_that_may_differ_are_refused_with_the_constraint_to_add():
     specs = jax.ShapeDtypeStruct((2, j), jnp.float64), jax.ShapeDtypeStruct((k, 3), jnp.float64)
     exported = jax.export.export(jax.jit(lambda a, b: tropical_einsum("ij,jk->ik", a, b)))(*specs)
     a, b = np.ones((2, 5)), np.arange(15.0).reshape(5, 3)
-    np.testing.assert_array_equal(exported.call(a, b), brute_force("max_plus", "ij,jk->ik", a, b)[0])
+    np.testing.assert_array_equal(
+        exported.call(a, b), brute_force("max_plus", "ij,jk->ik", a, b)[0]
+    )
 
 
 @pytest.mark.clause("X10.2")
 def test_exporting_a_derivative_without_a_rule_names_the_family():
-    exported = jax.export.export(jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0]))(jnp.ones(3))
-    ends_in(lambda: exported.serialize(vjp_order=1), ADRuleError, r"jvp.*test-package\.scaled_square\.v1")
+    exported = jax.export.export(
+        jax.jit(lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet())[0])
+    )(jnp.ones(3))
+    ends_in(
+        lambda: exported.serialize(vjp_order=1),
+        ADRuleError,
+        r"jvp.*test-package\.scaled_square\.v1",
+    )

@@ -1,4 +1,6 @@
-"""Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values and derivatives."""
+"""Arrays split over devices under jit: NamedSharding, explicit meshes of one and two axes, values
+and derivatives.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -45,11 +47,16 @@ def test_grad_with_named_sharding(case):
 @sweep("vmap(spmd_axis_name)")
 def test_vmap_over_a_mesh_axis(case):
     batch = case.batch(DEVICES)
-    agree(jax.jit(jax.vmap(case, spmd_axis_name="d"))(*put(batch, mesh(), P("d"))), case.stacked(*batch))
+    agree(
+        jax.jit(jax.vmap(case, spmd_axis_name="d"))(*put(batch, mesh(), P("d"))),
+        case.stacked(*batch),
+    )
 
 
 def on_mesh(kinds, shape, fn, arrays, spec):
-    """fn(*arrays) under jit, the arrays placed by spec, and the specs in the types of the results."""
+    """fn(*arrays) under jit, the arrays placed by spec, and the specs in the types of the
+    results.
+    """
     specs = []
 
     def observed(*xs):
@@ -75,7 +82,10 @@ def test_explicit_mesh(case):
 def test_explicit_mesh_of_two_axes(case):
     """One vmap a mesh axis."""
     batch = [np.stack([b, 0.7 * b]) for b in case.batch(4)]
-    want = [np.stack(column) for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))]
+    want = [
+        np.stack(column)
+        for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))
+    ]
     got, specs = on_mesh((Explicit, Explicit), (2, 4), jax.vmap(jax.vmap(case)), batch, P("d", "e"))
     agree(got, want)
     assert set(specs) == {("d", "e")}
@@ -106,7 +116,11 @@ def test_grad_on_an_explicit_mesh(case):
 
 
 # All entries in one axis: JAX cannot tell where they lie when the last axis is split.
-Folded = made("Folded", family_id="test-package.folded.v1", lower_to_standard_ops=lambda self, x: [x.reshape(-1)])
+Folded = made(
+    "Folded",
+    family_id="test-package.folded.v1",
+    lower_to_standard_ops=lambda self, x: [x.reshape(-1)],
+)
 
 
 @pytest.mark.clause("X13.5")
@@ -136,19 +150,28 @@ def test_a_stated_sharding_is_mapped_over_every_level():
     np.testing.assert_array_equal(got, np.tanh(x).swapaxes(1, 2))
 
 
-TWICE = tuple(case for case in CASES if case.kind in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum"))
+TWICE = tuple(
+    case
+    for case in CASES
+    if case.kind
+    in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum")
+)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("case", TWICE, ids=ids(TWICE))
 def test_second_derivatives_on_an_explicit_mesh(case):
-    """Against the same on one device, which test_derivatives.py holds against finite differences."""
+    """Against the same on one device, which test_derivatives.py holds against finite
+    differences.
+    """
     batch = case.batch(DEVICES)
 
     def along(*xs):
         gradient = jax.grad(lambda *xs: jax.vmap(case.scalar)(*xs).sum())
         tangents = tuple(x * 0.5 for x in xs)
-        return *jax.jvp(gradient, xs, tangents), jax.grad(lambda *xs: (gradient(*xs) ** 2).sum())(*xs)
+        return *jax.jvp(gradient, xs, tangents), jax.grad(lambda *xs: (gradient(*xs) ** 2).sum())(
+            *xs
+        )
 
     got, specs = on_mesh((Explicit,), (DEVICES,), along, batch, P("d"))
     agree(got, jax.jit(along)(*batch), 1e-9)

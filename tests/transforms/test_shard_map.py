@@ -1,4 +1,6 @@
-"""shard_map, checked and unchecked: values, derivatives inside and through it, replicated inputs, under vmap, with scan."""
+"""shard_map, checked and unchecked: values, derivatives inside and through it, replicated inputs,
+under vmap, with scan.
+"""
 
 import jax
 import numpy as np
@@ -13,7 +15,9 @@ from .matrix import agree, agree_numerically, sweep
 P = jax.P
 DEVICES = 8
 SPLIT = P("d")
-check_vma = pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["checked", "unchecked"])
+check_vma = pytest.mark.parametrize(
+    "check_vma", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["checked", "unchecked"]
+)
 
 
 def sharded(fn, check_vma=True, in_specs=SPLIT, out_specs=SPLIT):
@@ -58,7 +62,10 @@ def test_the_gradient_of_a_replicated_input_is_summed_over_the_devices(case, che
     got = jax.jit(jax.grad(sharded(body, check_vma, specs, P()), case.argnums))(x, *batch)
     rows = [case.gradients(x, *(b[i] for b in batch)) for i in range(DEVICES)]
     weighed = [[(1 + i) * g for g in row] for i, row in enumerate(rows)]
-    agree_numerically(got, [sum(row[0] for row in weighed), *(np.stack(column) for column in list(zip(*weighed))[1:])])
+    agree_numerically(
+        got,
+        [sum(row[0] for row in weighed), *(np.stack(column) for column in list(zip(*weighed))[1:])],
+    )
 
 
 @sweep("scan in shard_map")
@@ -76,7 +83,10 @@ def test_under_vmap_with_a_mesh_axis(case):
     """One mesh axis maps by hand, the other one by vmap; value and gradient."""
     mesh = jax.make_mesh((2, 4), ("b", "d"), axis_types=(AxisType.Auto,) * 2)
     batch = [np.stack([b, 0.7 * b]) for b in case.batch(4)]
-    want = [np.stack(column) for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))]
+    want = [
+        np.stack(column)
+        for column in zip(*(case.stacked(*(b[i] for b in batch)) for i in range(2)))
+    ]
     fn = jax.shard_map(jax.vmap(case), mesh=mesh, in_specs=P("d"), out_specs=P("d"))
     places = [jax.device_put(b, jax.NamedSharding(mesh, P("b", "d"))) for b in batch]
     agree(jax.jit(jax.vmap(fn, spmd_axis_name="b"))(*places), want)

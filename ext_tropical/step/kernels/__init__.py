@@ -1,1 +1,3 @@
-"""The computation of a contraction step: `reference` is the definition, `choose` selects the lowering, `blocked` or `direct`."""
+"""The computation of a contraction step: `reference` is the definition, `choose` selects the
+lowering, `blocked` or `direct`.
+"""

@@ -1,14 +1,17 @@
 """Value and winner in lax, in memory of a few results, never the array of all candidates.
 
-A loop runs over blocks of the contracted axis. The columns are cut into tiles, and a block of a tile is contiguous: rows that
-are a power of two apart would fall into one set of the first-level cache and take three times as long. The last block
-begins earlier if needed, so that every size works: a candidate seen twice changes neither value nor first winner.
+A loop runs over blocks of the contracted axis. The columns are cut into tiles, and a block of a
+tile is contiguous: rows that are a power of two apart would fall into one set of the first-level
+cache and take three times as long. The last block begins earlier if needed, so that every size
+works: a candidate seen twice changes neither value nor first winner.
 
-Comparisons that skip NaN are twice as fast as ones that keep it, so NaN operands are found separately, from the operands. Only
-if times of two numbers could be NaN (inf - inf, 0 * inf), a slower loop tests each candidate.
+Comparisons that skip NaN are twice as fast as ones that keep it, so NaN operands are found
+separately, from the operands. Only if times of two numbers could be NaN (inf - inf, 0 * inf), a
+slower loop tests each candidate.
 
-Values come first, then winners: the second loop searches the first candidate that equals the value. If one loop carried
-value and index, XLA would compute it once for each of them, which is slower than two loops.
+Values come first, then winners: the second loop searches the first candidate that equals the value.
+If one loop carried value and index, XLA would compute it once for each of them, which is slower
+than two loops.
 """
 
 from __future__ import annotations
@@ -25,14 +28,18 @@ from ...algebra.shipped import are_finite
 from . import direct
 
 BLOCK = 16
-"""Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array from 16 uses on; with fewer
-uses it folds the fetch into the loop, which then is not vectorised (ten times slower)."""
+"""Contracted entries in each turn of the loop. XLA CPU keeps the fetched block as a separate array
+from 16 uses on; with fewer uses it folds the fetch into the loop, which then is not vectorised (ten
+times slower).
+"""
 
 TILE = 128
 """The most columns of a tile: 16 rows of them are a quarter of a first-level cache of 32 KiB."""
 
 FLAT = 8
-"""Up to this number of rows columns are not cut, because a cut copies them and they are read only a few times."""
+"""Up to this number of rows columns are not cut, because a cut copies them and they are read only a
+few times.
+"""
 
 CELLS = 1 << 15
 """The contracted axis is cut into parts up to this number of cells times parts."""
@@ -61,7 +68,11 @@ def contract(
     is_flat = isinstance(lhs.shape[2], int) and lhs.shape[2] <= FLAT
     tiles = max(1, -(-columns // TILE)) if isinstance(columns, int) and not is_flat else 1
     width = -(-columns // tiles)
-    padded = rhs if tiles == 1 else jnp.pad(rhs, ((0, 0), (0, 0), (0, tiles * width - columns)), mode="edge")
+    padded = (
+        rhs
+        if tiles == 1
+        else jnp.pad(rhs, ((0, 0), (0, 0), (0, tiles * width - columns)), mode="edge")
+    )
     cut = jnp.swapaxes(padded.reshape(batch, count, tiles, width), 1, 2)
     found = _searched(semiring, _Operands(jnp.swapaxes(lhs, 1, 2)[:, None], cut), with_winner)
     whole = (jnp.swapaxes(x, 1, 2).reshape(batch, lhs.shape[2], tiles * width) for x in found)
@@ -69,12 +80,21 @@ def contract(
 
 
 def _parts(lhs: jax.Array, rhs: jax.Array) -> int:
-    """The number of equal parts of the contracted axis, because a turn over few cells uses only one thread, and only briefly."""
+    """The number of equal parts of the contracted axis, because a turn over few cells uses only one
+    thread, and only briefly.
+    """
     sizes = (*rhs.shape, lhs.shape[2])
     if not all(isinstance(size, int) for size in sizes):
         return 1
     batch, count, columns, rows = sizes
-    return next((p for p in (8, 4, 2) if p * batch * rows * columns <= CELLS and count % p == 0 and count // p >= LONG), 1)
+    return next(
+        (
+            p
+            for p in (8, 4, 2)
+            if p * batch * rows * columns <= CELLS and count % p == 0 and count // p >= LONG
+        ),
+        1,
+    )
 
 
 def _by_parts(
@@ -84,20 +104,35 @@ def _by_parts(
     parts: int,
     with_winner: bool,
 ) -> tuple[jax.Array, ...]:
-    """Each part as one more entry of the batch; then the best of the parts' values, from the first part among equal ones."""
+    """Each part as one more entry of the batch; then the best of the parts' values, from the first
+    part among equal ones.
+    """
     batch, count, columns = rhs.shape
     length, rows = count // parts, lhs.shape[2]
-    value, *winner = contract(semiring, *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)), with_winner=with_winner)
-    best, *part = direct.contract(semiring, [value.reshape(batch, parts, rows * columns)], with_winner=with_winner)
+    value, *winner = contract(
+        semiring,
+        *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)),
+        with_winner=with_winner,
+    )
+    best, *part = direct.contract(
+        semiring, [value.reshape(batch, parts, rows * columns)], with_winner=with_winner
+    )
     found = [best]
     for x in winner:
-        inside = jnp.take_along_axis(x.reshape(batch, parts, rows * columns), part[0][:, None, :, 0], 1, mode="promise_in_bounds")[:, 0]
+        inside = jnp.take_along_axis(
+            x.reshape(batch, parts, rows * columns),
+            part[0][:, None, :, 0],
+            1,
+            mode="promise_in_bounds",
+        )[:, 0]
         found.append(part[0] * length + inside[..., None])
     return tuple(x.reshape(batch, rows, columns) for x in found)
 
 
 class _Operands(NamedTuple):
-    """Rows (batch, 1, rows, contracted) and tiles of columns (batch, tiles, contracted, columns of a tile)."""
+    """Rows (batch, 1, rows, contracted) and tiles of columns (batch, tiles, contracted, columns of
+    a tile).
+    """
 
     rows: jax.Array
     columns: jax.Array
@@ -125,7 +160,9 @@ def _searched(
 
     def fast(*operands: jax.Array) -> tuple[jax.Array, ...]:
         found = _fast(semiring, _Operands(*operands), with_winner)
-        return lax.cond(finite, lambda _, found: found, _with_operand_nans, _Operands(*operands), found)
+        return lax.cond(
+            finite, lambda _, found: found, _with_operand_nans, _Operands(*operands), found
+        )
 
     may = semiring.may_make_nan(operands.rows, operands.columns)
     if isinstance(may, np.bool_):
@@ -140,7 +177,9 @@ def _fast(
 ) -> tuple[jax.Array, ...]:
     """Value and winner among the candidates that are not NaN."""
     blocks, width = _steps(operands)
-    if with_winner and isinstance(blocks, int) and blocks == 1:  # XLA makes no loop of one turn: see `direct`
+    if (
+        with_winner and isinstance(blocks, int) and blocks == 1
+    ):  # XLA makes no loop of one turn: see `direct`
         return direct.one_by_one(semiring, _candidates(semiring, operands, jnp.int32(0), width)[1])
     value = _values(semiring, operands)
     return (value, _first_equal(semiring, operands, value)) if with_winner else (value,)
@@ -159,7 +198,9 @@ def _candidates(
     start: jax.Array,
     width: int,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """The index of the first of `width` candidates, and the candidates; at the end these are the last ones."""
+    """The index of the first of `width` candidates, and the candidates; at the end these are the
+    last ones.
+    """
     count = operands.columns.shape[2]
     if isinstance(count, int):
         start = jnp.minimum(start, count - width)
@@ -169,8 +210,13 @@ def _candidates(
         )
     else:  # if there are fewer than a block, the last one is repeated
         at = jnp.minimum(start + lax.iota(jnp.int32, width), jnp.asarray(count - 1, jnp.int32))
-        rows, columns = jnp.take(operands.rows, at, axis=3, mode="clip"), jnp.take(operands.columns, at, axis=2, mode="clip")
-    return start, [semiring.times(rows[:, :, :, t, None], columns[:, :, t, None, :]) for t in range(width)]
+        rows, columns = (
+            jnp.take(operands.rows, at, axis=3, mode="clip"),
+            jnp.take(operands.columns, at, axis=2, mode="clip"),
+        )
+    return start, [
+        semiring.times(rows[:, :, :, t, None], columns[:, :, t, None, :]) for t in range(width)
+    ]
 
 
 def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
@@ -180,18 +226,30 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
         _, best = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
         while len(best) > 1:  # a tree, so that the operations of a level run in parallel
             odd = best[len(best) & ~1 :]
-            best = [jnp.where(semiring.better(y, x), y, x) for x, y in zip(best[0::2], best[1::2], strict=False)] + odd
+            best = [
+                jnp.where(semiring.better(y, x), y, x)
+                for x, y in zip(best[0::2], best[1::2], strict=False)
+            ] + odd
         return jnp.where(semiring.better(best[0], value), best[0], value)
 
-    return lax.fori_loop(0, blocks, step, jnp.full(operands.cells, semiring.identity(operands.rows.dtype)))
+    return lax.fori_loop(
+        0, blocks, step, jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
+    )
 
 
 def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Array) -> jax.Array:
-    """The first contracted index whose candidate equals the value; the search starts at the last block, so that the first index stays."""
+    """The first contracted index whose candidate equals the value; the search starts at the last
+    block, so that the first index stays.
+    """
     blocks, width = _steps(operands)
 
     def step(i: jax.Array, winner: jax.Array) -> jax.Array:
-        start, candidates = _candidates(semiring, operands, (jnp.asarray(blocks - 1, jnp.int32) - jnp.asarray(i, jnp.int32)) * width, width)
+        start, candidates = _candidates(
+            semiring,
+            operands,
+            (jnp.asarray(blocks - 1, jnp.int32) - jnp.asarray(i, jnp.int32)) * width,
+            width,
+        )
         found = jnp.full(value.shape, width, jnp.int32)
         for t, candidate in reversed(list(enumerate(candidates))):
             found = jnp.where(candidate == value, jnp.int32(t), found)
@@ -226,5 +284,8 @@ def _careful(
         wins = (semiring.better(candidate, value) | jnp.isnan(candidate)) & ~jnp.isnan(value)
         return jnp.where(wins, candidate, value), jnp.where(wins, k, winner)
 
-    start = (jnp.full(operands.cells, semiring.identity(operands.rows.dtype)), jnp.zeros(operands.cells, jnp.int32))
+    start = (
+        jnp.full(operands.cells, semiring.identity(operands.rows.dtype)),
+        jnp.zeros(operands.cells, jnp.int32),
+    )
     return lax.fori_loop(0, operands.columns.shape[2], step, start)[: 1 + with_winner]

@@ -1,8 +1,9 @@
 """The lowering of a step: the choice between one reduction and a loop over blocks.
 
-If one side is a vector, there are no more candidates than entries of the operands, and one reduction is enough; a loop
-would have many turns with little work in each. The same holds if there are few candidates, as in the steps of a network
-of small tables: a loop of one turn is not faster, and compiles five times as long.
+If one side is a vector, there are no more candidates than entries of the operands, and one
+reduction is enough; a loop would have many turns with little work in each. The same holds if there
+are few candidates, as in the steps of a network of small tables: a loop of one turn is not faster,
+and compiles five times as long.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ def contract(
 
     Args:
       semiring: the algebra.
-      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype; sizes
-        may be symbolic.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
+        same dtype; sizes may be symbolic.
       with_winner: whether winners are wanted.
-      contracted_last: for each operand, whether contracted entries were adjacent in memory before it was transposed.
+      contracted_last: for each operand, whether contracted entries were adjacent in memory before
+        it was transposed.
 
     Returns:
-      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The winner is the first best
-      candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has one column.
+      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The
+      winner is the first best candidate, the first NaN if there is one, -1 if nothing is
+      contracted. One operand has one column.
 
     Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
     """
@@ -46,17 +49,28 @@ def contract(
     columns = operands[1].shape[2] if len(operands) == 2 else 1
     if _is_known(count) and count == 0:
         cells = (batch, rows, columns)
-        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[: 1 + with_winner]
+        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
+            : 1 + with_winner
+        ]
     if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
-        laid = [jnp.swapaxes(x, 1, 2) if last else x for x, last in zip(operands, contracted_last, strict=False)]
-        return direct.contract(semiring, laid, with_winner=with_winner, contracted_last=contracted_last)
+        laid = [
+            jnp.swapaxes(x, 1, 2) if last else x
+            for x, last in zip(operands, contracted_last, strict=False)
+        ]
+        return direct.contract(
+            semiring, laid, with_winner=with_winner, contracted_last=contracted_last
+        )
     return blocked.contract(semiring, *operands, with_winner=with_winner)
 
 
 def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
-    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count as large."""
+    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count
+    as large.
+    """
     few = _is_known(count) and count <= direct.FEW
-    small = _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
+    small = (
+        _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
+    )
     vector = any(_is_known(size) and size == 1 for size in (rows, columns))
     return few or small or vector
 

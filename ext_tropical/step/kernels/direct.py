@@ -1,4 +1,6 @@
-"""Value and winner in lax as one reduction of all candidates: for one operand, for a vector, or for few candidates."""
+"""Value and winner in lax as one reduction of all candidates: for one operand, for a vector, or for
+few candidates.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from jax import lax
 from ...algebra.semiring import SelectiveSemiring
 
 FEW = 4
-"""Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop, up to ten times as fast as a
-reduction over such a short axis."""
+"""Up to this number, contracted entries are taken one by one. XLA makes this one elementwise loop,
+up to ten times as fast as a reduction over such a short axis."""
 
 
 def contract(
@@ -24,9 +26,11 @@ def contract(
 ) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
-    XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as long.
+    XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as
+    long.
 
-    Args, Returns: as `choose.contract`, except that an operand is (batch, own, contracted) if `contracted_last`.
+    Args, Returns: as `choose.contract`, except that an operand is (batch, own, contracted) if
+    `contracted_last`.
 
     Cost: time and memory b m n k; XLA fuses the candidates into the reduction if it can.
     """
@@ -46,7 +50,9 @@ def contract(
 
 
 def _is_narrower(columns: int, rows: int) -> bool:
-    """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so that nothing is transposed."""
+    """A symbolic size counts as wide. If both sides are equal, the columns are the wide one, so
+    that nothing is transposed.
+    """
     return isinstance(columns, int) and (not isinstance(rows, int) or columns < rows)
 
 
@@ -58,7 +64,9 @@ def _reduced(
 ) -> tuple[jax.Array, ...]:
     count = candidates.shape[axis]
     if isinstance(count, int) and count <= FEW:
-        return one_by_one(semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)])[: 1 + with_winner]
+        return one_by_one(
+            semiring, [lax.index_in_dim(candidates, t, axis, keepdims=False) for t in range(count)]
+        )[: 1 + with_winner]
     if with_winner:
         return _together(semiring, candidates, axis)
     return (semiring.best(candidates, axis),)
@@ -82,7 +90,9 @@ def _together(
     candidates: jax.Array,
     axis: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Value and winner in one reduction, because XLA may round a candidate differently if it is computed twice."""
+    """Value and winner in one reduction, because XLA may round a candidate differently if it is
+    computed twice.
+    """
 
     def first_best(
         x: tuple[jax.Array, jax.Array],

@@ -10,16 +10,20 @@ import numpy as np
 from ...algebra.semiring import SelectiveSemiring
 
 
-def contract(semiring: SelectiveSemiring, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def contract(
+    semiring: SelectiveSemiring, operands: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Value and first winner of each cell, one contracted entry after the other.
 
     Args:
       semiring: the algebra.
-      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the same dtype.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
+        same dtype.
 
     Returns:
-      value (batch, rows, columns) in the operands' dtype, winner int32 of the same shape: the first best candidate, the
-      first NaN if there is one, -1 if nothing is contracted. One operand has one column.
+      value (batch, rows, columns) in the operands' dtype, winner int32 of the same shape: the first
+      best candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has
+      one column.
     """
     lhs = operands[0]
     batch, count, rows = lhs.shape
@@ -31,7 +35,9 @@ def contract(semiring: SelectiveSemiring, operands: Sequence[np.ndarray]) -> tup
     with np.errstate(all="ignore"):
         for k in range(count):
             entries: list[Any] = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
-            candidate: Any = np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
+            candidate: Any = (
+                np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
+            )
             wins = np.asarray(semiring.better(candidate, value)) | (candidate != candidate)
             wins &= value == value
             value, winner = np.where(wins, candidate, value), np.where(wins, np.int32(k), winner)

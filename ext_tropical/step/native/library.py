@@ -1,7 +1,9 @@
-"""The shared library that is built at installation; it is loaded and registered with JAX at first use.
+"""The shared library that is built at installation; it is loaded and registered with JAX at first
+use.
 
-JAX's CPU backend is started before a handler is registered, because a handler that was built for a newer JAX could
-otherwise break the whole backend. So only the handler fails, and XLA computes the step.
+JAX's CPU backend is started before a handler is registered, because a handler that was built for a
+newer JAX could otherwise break the whole backend. So only the handler fails, and XLA computes the
+step.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Native(NamedTuple):
     """The state of the library.
 
     Attributes:
-      instructions: the sets that it has for this machine, of "baseline", "AVX2" and "AVX-512", the widest last.
+      instructions: the sets that it has for this machine, of "baseline", "AVX2" and "AVX-512", the
+        widest last.
       problem: why there is no library, or "".
     """
 
@@ -32,7 +35,11 @@ class Native(NamedTuple):
     problem: str
 
     def __str__(self) -> str:
-        return f"native kernels: absent ({self.problem})" if self.problem else f"native kernels: {self.instructions[-1]}"
+        return (
+            f"native kernels: absent ({self.problem})"
+            if self.problem
+            else f"native kernels: {self.instructions[-1]}"
+        )
 
 
 @functools.cache
@@ -51,7 +58,9 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tropical_einsum), platform="cpu")
+        jax.ffi.register_ffi_target(
+            TARGET, jax.ffi.pycapsule(library.tropical_einsum), platform="cpu"
+        )
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
     return Native(tuple(instructions), "")

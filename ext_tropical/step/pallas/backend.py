@@ -1,6 +1,8 @@
-"""Mosaic GPU, Pallas's backend for GPUs: whether it is available, checked at first use, and whether the kernel may be used.
+"""Mosaic GPU, Pallas's backend for GPUs: whether it is available, checked at first use, and whether
+the kernel may be used.
 
-`import ext_tropical` does not load it, which would take a third of a second more even without a card.
+`import ext_tropical` does not load it, which would take a third of a second more even without a
+card.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ SWITCH = "TENFERRO_TROPICAL_GPU"
 OPTED_IN = os.environ.get(SWITCH) == "1"
 
 HOPPER = 9.0
-"""The first compute capability whose copy engine fills shared memory in blocks of several axes, which the kernel needs."""
+"""The first compute capability whose copy engine fills shared memory in blocks of several axes,
+which the kernel needs.
+"""
 
 
 class Backend(NamedTuple):
@@ -43,10 +47,16 @@ def backend() -> Backend:
       >>> (backend().module is None) == bool(backend().problem)
       True
     """
-    if jax.__version_info__ < (0, 11):  # 0.10 has no public way to run such a kernel without a card, so none to test it
+    if jax.__version_info__ < (
+        0,
+        11,
+    ):  # 0.10 has no public way to run such a kernel without a card, so none to test it
         return Backend(None, None, f"it needs JAX 0.11 or newer, and this is {jax.__version__}")
     try:
-        pallas, module = map(importlib.import_module, ("jax.experimental.pallas", "jax.experimental.pallas.mosaic_gpu"))
+        pallas, module = map(
+            importlib.import_module,
+            ("jax.experimental.pallas", "jax.experimental.pallas.mosaic_gpu"),
+        )
     except ImportError as error:
         return Backend(None, None, f"Mosaic GPU is missing: {error}")
     return Backend(pallas, module, "")
@@ -59,7 +69,9 @@ def problem_of_cards(devices: list[Any]) -> str:
       >>> problem_of_cards([])
       ''
     """
-    old = [d.device_kind for d in devices if float(getattr(d, "compute_capability", HOPPER)) < HOPPER]
+    old = [
+        d.device_kind for d in devices if float(getattr(d, "compute_capability", HOPPER)) < HOPPER
+    ]
     return f"it needs compute capability {HOPPER} or newer, and {old[0]} has less" if old else ""
 
 

@@ -1,15 +1,18 @@
-"""Value and winner of batched matrices on a GPU of the Hopper generation or newer, in Pallas for Mosaic GPU.
+"""Value and winner of batched matrices on a GPU of the Hopper generation or newer, in Pallas for
+Mosaic GPU.
 
-One program, a warpgroup of 128 threads, holds a tile of the result in registers. The copy engine loads blocks of both operands,
-one contracted entry after another, into shared memory while earlier blocks are searched. A thread combines the loaded entries
-of its rows and columns into all its cells: for 8 x 16 cells 24 loads give 128 candidates. The maximum that keeps NaN is one
-instruction there, so NaN needs no separate search, unlike on CPU.
+One program, a warpgroup of 128 threads, holds a tile of the result in registers. The copy engine
+loads blocks of both operands, one contracted entry after another, into shared memory while earlier
+blocks are searched. A thread combines the loaded entries of its rows and columns into all its
+cells: for 8 x 16 cells 24 loads give 128 candidates. The maximum that keeps NaN is one instruction
+there, so NaN needs no separate search, unlike on CPU.
 
-Winners: a cell keeps the number of the last block that improved it. This takes two comparisons and a selection for each block;
-an index beside the value would take a comparison and two selections for each candidate. XLA then searches the winner in the block.
+Winners: a cell keeps the number of the last block that improved it. This takes two comparisons and
+a selection for each block; an index beside the value would take a comparison and two selections for
+each candidate. XLA then searches the winner in the block.
 
-Sizes that are not a multiple of a tile are padded by repeating the last entry: a candidate seen twice changes neither value
-nor first winner in any semiring.
+Sizes that are not a multiple of a tile are padded by repeating the last entry: a candidate seen
+twice changes neither value nor first winner in any semiring.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ BLOCK = 16
 """Contracted entries of a block, among which the winner is searched afterwards."""
 
 UNROLLED = 4
-"""Contracted entries in each turn of the innermost loop: the loop of the largest tile is 18 KB of instructions."""
+"""Contracted entries in each turn of the innermost loop: the loop of the largest tile is 18 KB of
+instructions.
+"""
 
 IN_FLIGHT = 4
 """Blocks that are copied or waited for while one is searched."""
@@ -54,7 +59,9 @@ class Tile(NamedTuple):
 
 
 TILES = {False: (Tile(256, 64), Tile(128, 64), Tile(128, 32)), True: (Tile(128, 64), Tile(128, 32))}
-"""Tiles without and with winners, the largest first: a cell takes one register, with winners three, of at most 255 for each thread."""
+"""Tiles without and with winners, the largest first: a cell takes one register, with winners three,
+of at most 255 for each thread.
+"""
 
 
 def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
@@ -64,7 +71,11 @@ def tile_for(batch: int, rows: int, columns: int, *, with_winner: bool) -> Tile:
       >>> tile_for(1, 8192, 8192, with_winner=False), tile_for(1, 256, 256, with_winner=False)
       (Tile(rows=256, columns=64), Tile(rows=128, columns=32))
     """
-    enough = (t for t in TILES[with_winner] if batch * -(-rows // t.rows) * -(-columns // t.columns) >= PROGRAMS)
+    enough = (
+        t
+        for t in TILES[with_winner]
+        if batch * -(-rows // t.rows) * -(-columns // t.columns) >= PROGRAMS
+    )
     return next(enough, TILES[with_winner][-1])
 
 
@@ -83,18 +94,22 @@ def contract(
       lhs: (batch, contracted, rows), float32 or int32; no size is 0 or symbolic.
       rhs: (batch, contracted, columns) of the same dtype.
       with_winner: whether winners are wanted.
-      interpret: parameters of Mosaic GPU's interpreter, which runs the kernel on CPU; None: compile it.
+      interpret: parameters of Mosaic GPU's interpreter, which runs the kernel on CPU; None: compile
+        it.
 
     Returns:
       (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32.
 
-    Cost: time b m n k; memory of both padded operands, twice with winners, and of the padded results.
+    Cost: time b m n k; memory of both padded operands, twice with winners, and of the padded
+    results.
     """
     batch, _, rows = lhs.shape
     columns = rhs.shape[2]
     tile = tile_for(batch, rows, columns, with_winner=with_winner)
     operands = (_filled(lhs, tile.rows), _filled(rhs, tile.columns))
-    if with_winner:  # both searches use the same rounded operands; otherwise XLA may compute them twice with different rounding
+    # both searches use the same rounded operands; otherwise XLA may compute them twice with
+    # different rounding
+    if with_winner:
         operands = lax.optimization_barrier(operands)
     found = _searched(semiring, *operands, tile=tile, with_winner=with_winner, interpret=interpret)
     value, *block = (x[:, :rows, :columns] for x in found)
@@ -117,12 +132,16 @@ def _searched(
     with_winner: bool,
     interpret: object,
 ) -> Sequence[jax.Array]:
-    """The kernel: values, and with winners the number of the block that has the first best candidate."""
+    """The kernel: values, and with winners the number of the block that has the first best
+    candidate.
+    """
     gpu, dslice = backend().module, backend().pallas.dslice
     batch, contracted, rows = lhs.shape
     columns, dtype = rhs.shape[2], lhs.dtype
     down, across = rows // tile.rows, columns // tile.columns
-    of_cells = gpu.Layout.WGMMA  # rows and columns of a tile both have a layout that broadcasts into it without moving data
+    of_cells = (
+        gpu.Layout.WGMMA
+    )  # rows and columns of a tile both have a layout that broadcasts into it without moving data
 
     def program(lhs: jax.Array, rhs: jax.Array, *results: jax.Array) -> None:
         number = lax.axis_index("program")
@@ -132,7 +151,9 @@ def _searched(
         def candidates(left: jax.Array, right: jax.Array, k: jax.Array) -> jax.Array:
             row = gpu.load(left.at[0, k], layout=of_cells.reduce(1), optimized=False)
             column = gpu.load(right.at[0, k], layout=of_cells.reduce(0), optimized=False)
-            return semiring.times(lax.broadcast_in_dim(row, tile, (0,)), lax.broadcast_in_dim(column, tile, (1,)))
+            return semiring.times(
+                lax.broadcast_in_dim(row, tile, (0,)), lax.broadcast_in_dim(column, tile, (1,))
+            )
 
         def block(
             index: Sequence[jax.Array],
@@ -167,10 +188,22 @@ def _searched(
             init_carry=start,
         )
         for result, cells in zip(results, search(lhs, rhs), strict=True):
-            result[at_batch, dslice(at_row * tile.rows, tile.rows), dslice(at_column * tile.columns, tile.columns)] = cells
+            result[
+                at_batch,
+                dslice(at_row * tile.rows, tile.rows),
+                dslice(at_column * tile.columns, tile.columns),
+            ] = cells
 
-    types = [jax.ShapeDtypeStruct((batch, rows, columns), t) for t in (dtype, jnp.dtype("int32"))][: 1 + with_winner]
-    return gpu.kernel(program, out_type=types, grid=(batch * down * across,), grid_names=("program",), interpret=interpret)(lhs, rhs)
+    types = [jax.ShapeDtypeStruct((batch, rows, columns), t) for t in (dtype, jnp.dtype("int32"))][
+        : 1 + with_winner
+    ]
+    return gpu.kernel(
+        program,
+        out_type=types,
+        grid=(batch * down * across,),
+        grid_names=("program",),
+        interpret=interpret,
+    )(lhs, rhs)
 
 
 def _resolved(
@@ -180,13 +213,21 @@ def _resolved(
     *,
     block: jax.Array,
 ) -> jax.Array:
-    """The first best candidate of each cell's block, in plain JAX; the candidates of a block are adjacent."""
-    batch, row, column = (lax.broadcasted_iota(jnp.int32, [n if i == j else 1 for j, n in enumerate(block.shape)], i) for i in range(3))
+    """The first best candidate of each cell's block, in plain JAX; the candidates of a block are
+    adjacent.
+    """
+    batch, row, column = (
+        lax.broadcasted_iota(jnp.int32, [n if i == j else 1 for j, n in enumerate(block.shape)], i)
+        for i in range(3)
+    )
     left, right = jnp.swapaxes(lhs, 1, 2), jnp.swapaxes(rhs, 1, 2)
 
     def candidate(t: int) -> jax.Array:
         k = block * BLOCK + t
-        entries = (x.at[batch, own, k].get(mode="promise_in_bounds") for x, own in ((left, row), (right, column)))
+        entries = (
+            x.at[batch, own, k].get(mode="promise_in_bounds")
+            for x, own in ((left, row), (right, column))
+        )
         return semiring.times(*entries)
 
     best, winner = candidate(0), block * BLOCK

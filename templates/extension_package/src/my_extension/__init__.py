@@ -53,7 +53,8 @@ def soft_plus(x, t=1.0):
 def register():
     """Register the family, so that this process can read ops from files.
 
-    The entry point in pyproject.toml has the package part of the family_id as its name, and names this function.
+    The entry point in pyproject.toml has the package part of the family_id as its name, and names
+    this function.
     """
     if lookup_extension_factory(SoftPlus.family_id) is None:
         register_extension(SoftPlus)
