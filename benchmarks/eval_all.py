@@ -38,7 +38,7 @@ def network(
 
 def main(widths: Sequence[int], batch: int, repeats: int = 30) -> tuple[float, float, bool]:
     """Print the figures; returns separate/together, together/jit, and whether all three agree."""
-    print(header((__doc__ or "").splitlines()[0]))
+    print(header(__doc__))
     loss, weights, x = network(widths, batch)
     wanted = [loss, *loss.grad(weights)]
     engine = Engine()

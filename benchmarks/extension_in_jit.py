@@ -126,7 +126,7 @@ def main(
     size: int = 256, repeats: int = 30, count: int = 1000
 ) -> tuple[dict[str, tuple[bool, float]], tuple[int, int, int]]:
     """Print both; returns what they found."""
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     found = programs(size, repeats)
     print(f"{'body':>24} | optimised HLO equal | lowest time / plain function, {size} x {size}")
     for name, (equal, ratio) in found.items():

@@ -204,7 +204,7 @@ def main(
     ops: Sequence[int], contracted: Sequence[int], operands: Sequence[int]
 ) -> tuple[dict[Any, Any], ...]:
     """Print the three tables; returns them."""
-    print(header((__doc__ or "").splitlines()[0]))
+    print(header(__doc__))
     tables: list[dict[Any, Any]] = [ops_table(ops)]
     print()
     tables.append(contracted_table(contracted))

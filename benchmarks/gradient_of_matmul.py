@@ -40,7 +40,7 @@ def gradient(f: Callable[[jax.Array, jax.Array], jax.Array]) -> Callable[..., An
 
 def main(sizes: list[int], repeats: int = 5) -> list[float]:
     """Print the table; returns the ratios of the gradients' medians, naive over ours."""
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     print(
         f"{'float32':>16} | {'ours: compile, run (low-high)':^42} | "
         f"{'naive: compile, run (low-high)':^42} | naive/ours"

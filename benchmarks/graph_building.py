@@ -71,7 +71,7 @@ def per_node(run: Callable[[], Any], count: int, repeats: int) -> float:
 
 def main(counts: list[int], repeats: int = 3) -> dict[tuple[str, int], float]:
     """Print the table; returns microseconds a node of recording and building."""
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     print(
         f"{'us a node':>24} | {'record':>8} {'build':>8} {'hash':>8} {'str':>8} {'bytes':>8} "
         f"{'verify':>8} {'dot':>8}"

@@ -81,7 +81,7 @@ CASES: dict[
 
 def main(n: int = 512, repeats: int = 100) -> dict[str, float]:
     """Print the table; returns for each case the ratio of medians, as it comes over rewritten."""
-    print(header((__doc__ or "").splitlines()[0]))
+    print(header(__doc__))
     print(
         f"{'float32, median (lowest)':>28} | HLO instructions | {'as it comes':>18} | "
         f"{'rewritten':>18} | ratio of medians (lowest)"

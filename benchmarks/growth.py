@@ -155,7 +155,7 @@ def main(
     """Print times with exponents, and memory; returns both, and writes them as JSON and as a plot
     if asked.
     """
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     found = {"time": times(doublings, repeats), "memory": memory(doublings)}
     print(f"{'ms':>35} | exponent, of operations | sizes fitted to | all sizes")
     for name, curve in found["time"].items():

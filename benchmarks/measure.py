@@ -86,8 +86,9 @@ def canonical_hlo(text: str) -> str:
     return "\n".join(sorted(lines))  # of the last computation, the entry
 
 
-def header(question: str) -> str:
-    """The question, and the machine and versions that answer it."""
+def header(doc: str | None) -> str:
+    """The first paragraph of a module's docstring, and the machine and versions that answer it."""
+    question = " ".join((doc or "").split("\n\n")[0].split())
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")),
         platform.processor(),

@@ -160,7 +160,7 @@ def main(
     count: int = 1000, operands: int = 1000, repeats: int = 5
 ) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, float]]:
     """Print the three tables; returns what `calls`, `plans` and `imports` found."""
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     called = calls(count)
     for name, value in called.items():
         print(f"{name:>28} {value:8.1f} us   {value / called['jax.jit']:6.1f} x jit")

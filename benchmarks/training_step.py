@@ -53,7 +53,7 @@ def main(widths: Sequence[int], batch: int, repeats: int = 50) -> tuple[bool, fl
     """Print the figures; returns whether the optimised programs are equal, and the ratio of
     medians, graph over jit.
     """
-    print(header((__doc__ or "").splitlines()[0]))
+    print(header(__doc__))
     args = arguments(batch, *widths)
     start = time.perf_counter()
     jitted = jax.jit(step).lower(*args).compile()

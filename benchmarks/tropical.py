@@ -371,7 +371,7 @@ def main(
     chosen: list[Case], repeats: int = 5, json_path: str | None = None, plot_path: str | None = None
 ) -> list[dict[str, Any]]:
     """Print the table, and write it as JSON and as a plot if asked."""
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     print(native())
     print(HEAD)
     table = []

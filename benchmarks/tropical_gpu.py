@@ -144,7 +144,7 @@ def main(
     """Print the table; without a card that can run the kernel one line, unless it is interpreted:
     then times mean nothing.
     """
-    print(header(__doc__.splitlines()[0]))
+    print(header(__doc__))
     missing = (
         backend().problem
         or problem_of_cards(cards())

@@ -204,7 +204,7 @@ class RegistrationError(TenferroError, ValueError):
 
 
 class Duplicate(RegistrationError):
-    """A factory for this family_id is registered already."""
+    """A factory for this family_id, a semiring or a pytree name is registered already."""
 
 
 class ExtensionRegistryError(TenferroError, ValueError):
@@ -214,7 +214,7 @@ class ExtensionRegistryError(TenferroError, ValueError):
 
 
 class DuplicateRule(ExtensionRegistryError):
-    """The rule set has a rule for this family_id already."""
+    """The rule set, or the class of the op, has a rule for this family_id already."""
 
 
 class MalformedFamilyId(RegistrationError, ExtensionRegistryError):

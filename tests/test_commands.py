@@ -21,6 +21,7 @@ from ext_tropical import tropical_einsum
 from tenferro_jax.cli import main
 from tenferro_jax.extension import registry
 
+from .extension_ops import HostCumulate
 from .io.plain_format import sealed
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -251,6 +252,12 @@ def test_explain_says_how_an_op_runs_on_each_platform(capsys):
     assert "in an export" in next(
         line for line in out.splitlines() if line.startswith("  exported")
     )
+
+
+def test_explain_takes_example_inputs_that_are_lists(capsys, monkeypatch):
+    monkeypatch.setattr(HostCumulate, "example_inputs", lambda self: (([0.5, 2.0],),))
+    assert main(["explain", "tests.extension_ops:HostCumulate"]) == 0
+    assert "(float64[2]) -> (float64[2])" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,15 @@ This page is written by `python -m tests.transform_page` from the tests' own lis
 """
 
 
+def summary(op):
+    """The first paragraph of an op's docstring."""
+    return " ".join(inspect.getdoc(op).split("\n\n")[0].split())
+
+
 def kind_row(kind):
     """A kind with its ops."""
     ops = {Extension.of(case.op).op for case in CASES if case.kind == kind}
-    docs = sorted({f"{type(op).__name__}: {inspect.getdoc(op).splitlines()[0]}" for op in ops})
+    docs = sorted({f"{type(op).__name__}: {summary(op)}" for op in ops})
     return f"| {kind} | {'; '.join(docs)} |"
 
 

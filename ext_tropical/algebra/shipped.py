@@ -239,7 +239,7 @@ class LogSumExp(Semiring):
             raise InvalidConfig(
                 where="log_sum_exp, temperature",
                 given=repr(given),
-                needed="a positive finite number",
+                needed="a positive finite number of Python or NumPy: it is part of the op",
                 fix="For the limit at 0 use max_plus; for a minimum negate the operands.",
             )
         object.__setattr__(self, "temperature", temperature)

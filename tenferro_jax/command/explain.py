@@ -75,7 +75,8 @@ def _explain_op(chosen: argparse.Namespace) -> int:
     offered = next(iter(op.example_inputs()), ())
     arrays = [random_array(text, np.random.default_rng(0)) for text in chosen.input]
     if not arrays:
-        arrays = list(offered) if isinstance(offered, list | tuple) else [offered]
+        each = offered if isinstance(offered, list | tuple) else (offered,)
+        arrays = [np.asarray(x) for x in each]
     if not arrays:
         raise InvalidConfig(
             where=f"explain {op.family_id}",

@@ -24,7 +24,13 @@ from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp, op
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
-from .contract import ExtensionOp, checked_sequence, require_own_family
+from .contract import (
+    ExtensionOp,
+    checked_sequence,
+    closed_over,
+    require_not_traced,
+    require_own_family,
+)
 from .family import family_of
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, Assume, Method, running
@@ -217,6 +223,7 @@ class Extension(StdTensorOp):
         carrier: Extension | None = getattr(op, "_carrier", None)
         if carrier is None or carrier.runtimes is not runtimes:
             carrier = Extension(op, (), runtimes)
+            require_not_traced(op, closed_over(type(op).lower_to_standard_ops))
             object.__setattr__(op, "_carrier", carrier)
         return carrier
 
@@ -312,6 +319,7 @@ class Extension(StdTensorOp):
                 given=f"{TensorMeta(*outs)}, one output that is not in a list",
                 needed="a tuple or list with one entry for each output",
                 fix="Return (meta,) for a single output.",
+                clause="X6.3",
             )
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]

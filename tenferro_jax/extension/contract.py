@@ -4,15 +4,16 @@ results.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId
+from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId, Unsupported
 from ..identity import Sealed
 from ..payload_text import require_annotated
 from ..shapes import Described, TensorMeta, meta_of, struct
@@ -98,12 +99,22 @@ class ExtensionOp(Sealed):
         Returns:
           For each output a TensorMeta, or a plain (dtype, shape) pair.
         """
-        outs = jax.eval_shape(lambda *arrays: lowered(self, arrays), *map(struct, inputs))
+        traced, outs = jax.make_jaxpr(lambda *xs: lowered(self, xs), return_shape=True)(
+            *map(struct, inputs)
+        )
+        require_not_traced(self, traced.consts)
         if outs is None:
+            where = f"extension {self.family_id}"
+            given = ", ".join(map(str, inputs))
+            if has_lowering(self):
+                raise Unsupported(
+                    where=where,
+                    given=f"inputs {given}, for which lower_to_standard_ops returned None",
+                    needed="infer_output_meta, which another way to run them needs",
+                )
             raise InvalidConfig(
-                where=f"extension {self.family_id}",
-                given=f"no infer_output_meta and no lowering for inputs "
-                f"{', '.join(map(str, inputs))}",
+                where=where,
+                given=f"no infer_output_meta and no lowering for inputs {given}",
                 needed="one of the two",
                 fix="Write infer_output_meta, or write lower_to_standard_ops, from which it is "
                 "derived.",
@@ -324,6 +335,24 @@ def has_own_rule(op: ExtensionOp) -> bool:
     )
 
 
+def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
+    """Refuse a lowering that closes over a traced value, which would have no derivative."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(list(values))):
+        raise InvalidConfig(
+            where=f"{LOWERING} of extension {op.family_id}",
+            given="a lowering that closes over a traced value",
+            needed="traced values as inputs: a value that is closed over has no derivative",
+            fix="Make the value an input of the op.",
+        )
+
+
+def closed_over(function: object) -> Iterator[object]:
+    """The values that a function closes over."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that has no value yet
+            yield cell.cell_contents
+
+
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
     with authored(op.family_id, LOWERING):
@@ -336,12 +365,15 @@ def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ..
 def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> tuple[Any, ...]:
     """The result of an author's method as a tuple of the right length."""
     slot = "input" if method == "transpose_rule" else "output"
+    clauses = {"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}
+    clause = clauses.get(method, "X6.4")
     if not isinstance(outs, tuple | list):
         raise InvalidConfig(
             where=f"{method} of extension {op.family_id}",
             given=f"a {type(outs).__name__}",
             needed=f"a tuple or list with one entry for each {slot}",
             fix="Return (value,) for a single value.",
+            clause=clause,
         )
     if len(outs) != count:
         raise InvalidConfig(
@@ -349,9 +381,7 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
             given=f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
             fix=f"Correct what {method} returns, or the count.",
-            clause={"infer_output_meta": "X6.3", "linearize": "X6.5", "transpose_rule": "X6.5"}.get(
-                method, "X6.4"
-            ),
+            clause=clause,
         )
     return tuple(outs)
 

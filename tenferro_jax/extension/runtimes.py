@@ -139,8 +139,8 @@ class ExtensionRuntimeSet(Sealed):
             f"{family_id} on {platform}" for family_id, platform in sorted(self._by_place)
         )
         chosen = [route.value for route in RouteKind if route in self.routes]
-        only = "" if len(chosen) == len(RouteKind) else f"; only {', '.join(chosen)}"
-        return f"ExtensionRuntimeSet({kernels}{only})"
+        only = "" if len(chosen) == len(RouteKind) else f"only {', '.join(chosen)}"
+        return f"ExtensionRuntimeSet({'; '.join(filter(None, [kernels, only]))})"
 
 
 def _place(kernel: Kernel) -> tuple[str, str]:

@@ -82,7 +82,8 @@ class Abs(Unary):
 
     C1: signed integer, floating or complex.
     Gradient: t where x >= 0, -t elsewhere, so t at zero; Re(conj(x) t) / |x| for complex x, 0 at
-    zero. Example: Abs().apply(-2.0) = 2.0
+    zero.
+    Example: Abs().apply(-2.0) = 2.0
     """
 
     apply = staticmethod(lax.abs)

@@ -71,7 +71,8 @@ class DotGeneral(StdTensorOp):
     booleans "or" and "and".
 
     C1: paired contracted and batch axes have equal sizes, each axis named once. C2: for two dtypes
-    the result has JAX's common dtype. Gradient: linear in each input.
+    the result has JAX's common dtype.
+    Gradient: linear in each input.
     Example: DotGeneral((1,), (0,)).apply(np.ones((1, 3)), np.ones((3, 1))) = [[3.0]]
     """
 
@@ -102,7 +103,8 @@ class Convolution(StdTensorOp):
     of (output feature, input feature, spatial...).
 
     C1: two or more axes, one entry for each spatial axis. C2: feature_group_count and
-    batch_group_count divide, one is 1. C3: one dtype. Gradient: linear in each input.
+    batch_group_count divide, one is 1. C3: one dtype.
+    Gradient: linear in each input.
     Example: Convolution((1,), ((0, 0),), (1,), (1,), *3 * [(0, 1, 2)]).apply(np.ones((1, 1, 3)),
     np.ones((1, 1, 2))) = [[[2.0, 2.0]]]
     """

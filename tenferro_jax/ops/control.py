@@ -38,7 +38,8 @@ class Scan(_Carrying):
     the outputs are the last carries, then the results stacked along a new first axis.
 
     C1: the body's carries keep dtype and shape. C2: scanned arrays have first axes of the length.
-    C3: length and unroll not negative. Gradient: forward and reverse, through the body.
+    C3: length and unroll not negative.
+    Gradient: forward and reverse, through the body.
     Example: Scan(graph(lambda k, x: k * x), 3, 1, 1).apply(2.0, 1.0) = [8.0]
     """
 

@@ -206,7 +206,8 @@ class DynamicUpdateSlice(StdTensorOp):
     are x, window, starts.
 
     C1: the window has x's dtype and rank, sizes within x's; one start for each axis. C2: integer
-    starts of one dtype. Gradient: linear in x and window.
+    starts of one dtype.
+    Gradient: linear in x and window.
     Example: DynamicUpdateSlice().apply(np.arange(3), np.array([9]), np.int32(1)) = [0, 9, 2]
     """
 

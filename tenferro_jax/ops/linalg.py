@@ -214,7 +214,8 @@ class TridiagonalSolve(StdTensorOp):
     diagonal, B.
 
     C1: diagonals of one shape (..., n), B of shape (..., n, k); entries outside T are ignored. C2:
-    float32 or float64. Gradient: linear in B; in the diagonals by the derivative of the inverse.
+    float32 or float64.
+    Gradient: linear in B; in the diagonals by the derivative of the inverse.
     Example: TridiagonalSolve().apply(np.zeros(3), 2.0 * np.ones(3), np.zeros(3), np.ones((3, 1))) =
     [[0.5], [0.5], [0.5]]
     """

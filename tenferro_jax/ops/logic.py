@@ -169,7 +169,8 @@ class Select(StdTensorOp):
     """on_true where predicate, else on_false.
 
     C1: a boolean predicate of the cases' shape, or of shape (). C2: both cases have one dtype and
-    shape. Gradient: linear in the cases.
+    shape.
+    Gradient: linear in the cases.
     Example: Select().apply(True, 1.0, 2.0) = 1.0
     """
 

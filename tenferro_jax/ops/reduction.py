@@ -118,7 +118,8 @@ class Reduce(StdTensorOp):
     the inputs.
 
     C1: inputs of one shape; different axes, in range. C2: body takes 2n scalars of these dtypes and
-    returns n. Gradient: in the inputs, through the body; refused in the initial scalars.
+    returns n.
+    Gradient: in the inputs, through the body; refused in the initial scalars.
     Example: Reduce(graph(lambda a, b: a + b), (0,)).apply(np.array([1.0, 2.0]), 0.0) = [3.0]
     """
 
@@ -175,7 +176,8 @@ class ArgMax(_Arg):
     """Index of the first maximum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
-    C4: not complex. Gradient: none.
+    C4: not complex.
+    Gradient: none.
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
 
@@ -187,7 +189,8 @@ class ArgMin(_Arg):
     """Index of the first minimum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
-    C4: not complex. Gradient: none.
+    C4: not complex.
+    Gradient: none.
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """
 

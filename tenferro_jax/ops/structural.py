@@ -104,7 +104,8 @@ class Pad(StdTensorOp):
     interior gaps.
 
     C1: one entry for each axis. C2: a fill of shape () and of the dtype. C3: interior gaps and
-    resulting sizes not negative. Gradient: linear in both.
+    resulting sizes not negative.
+    Gradient: linear in both.
     Example: Pad((1,), (0,), (1,)).apply(np.array([1, 2]), 0) = [0, 1, 0, 2]
     """
 

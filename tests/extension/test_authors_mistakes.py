@@ -384,3 +384,68 @@ def test_a_bare_meta_is_named(count, returned):
         r"infer_output_meta of extension test-package\.bare\.v1: given float64\[2,3\], one output "
         r"that is not in a list",
     )
+
+
+WEIGHED = "test-package.weighed.v1"
+
+
+@pytest.mark.parametrize("infers", [False, True], ids=["derived", "written"])
+@pytest.mark.parametrize(
+    "transform",
+    [jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), lambda f: lambda w: jax.vmap(f)(w[None])],
+    ids=["grad", "jit", "jit of grad", "vmap"],
+)
+def test_a_lowering_that_closes_over_a_traced_value_is_refused(transform, infers):
+    """Its derivative by that value was zero, without a word."""
+
+    def f(w):
+        inference = {"infer_output_meta": lambda self, metas: metas} if infers else {}
+        Weighed = made(
+            "Weighed",
+            family_id=WEIGHED,
+            lower_to_standard_ops=lambda self, x: (x * w,),
+            linearize=lambda self, primals, outputs, tangents: (tangents[0] * w,),
+            **inference,
+        )
+        return apply(Weighed(), X)[0].sum()
+
+    ends_in(lambda: transform(f)(jnp.float64(2)), InvalidConfig, f"{WEIGHED}: .*closes over")
+    assert f(2.0) == 2 * X.sum()
+
+
+def test_a_traced_value_in_a_helper_of_the_lowering_is_refused_where_metas_are_derived():
+    def f(w):
+        times = lambda x: x * w
+        Weighed = made(
+            "Weighed", family_id=WEIGHED, lower_to_standard_ops=lambda self, x: (times(x),)
+        )
+        return apply(Weighed(), X)[0].sum()
+
+    ends_in(lambda: jax.jit(jax.grad(f))(2.0), InvalidConfig, f"{WEIGHED}: .*closes over")
+
+
+@pytest.mark.clause("X12.12")
+def test_a_lowering_that_declines_is_no_missing_lowering():
+    Declining = made(
+        "Declining",
+        family_id="test-package.declining.v1",
+        lower_to_standard_ops=lambda self, x: None,
+    )
+    ends_in(lambda: apply(Declining(), X), Unsupported, "lower_to_standard_ops returned None")
+
+
+@pytest.mark.clause("X6.3", "X6.4", "X6.5")
+def test_what_is_no_sequence_breaks_a_numbered_clause():
+    one = lambda self, x: (x,)
+    for clause, members in (
+        ("X6.3", {"infer_output_meta": lambda self, metas: 7, "lower_to_standard_ops": one}),
+        ("X6.3", {"infer_output_meta": lambda self, m: m[0], "lower_to_standard_ops": one}),
+        ("X6.4", {"lower_to_standard_ops": lambda self, x: x}),
+        ("X6.5", {"lower_to_standard_ops": one, "linearize": lambda self, p, o, t: t[0]}),
+    ):
+        op = made("Bare", family_id="test-package.bare_result.v1", **members)()
+        call = lambda x: apply(op, x)
+        if "linearize" in members:
+            call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
+        refused = ends_in(lambda: call(X), InvalidConfig)
+        assert refused.value.clause == clause
