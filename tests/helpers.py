@@ -21,9 +21,11 @@ def made(
     members["__module__"] = sys._getframe(1).f_globals["__name__"]
     if fields is None:
         return type(name, (base,), members)
-    return dataclasses.make_dataclass(
+    cls = dataclasses.make_dataclass(
         name, fields.items(), bases=(base,), namespace=members, frozen=True
     )
+    cls.__module__ = members["__module__"]  # Python 3.12 writes the module of this function
+    return cls
 
 
 def ends_in(
