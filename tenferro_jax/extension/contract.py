@@ -337,7 +337,7 @@ def has_own_rule(op: ExtensionOp) -> bool:
 
 def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
     """Refuse a lowering that closes over a traced value, which would have no derivative."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(list(values))):
+    if any(isinstance(value, jax.core.Tracer) for value in values):
         raise InvalidConfig(
             where=f"{LOWERING} of extension {op.family_id}",
             given="a lowering that closes over a traced value",
@@ -347,10 +347,11 @@ def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
 
 
 def closed_over(function: object) -> Iterator[object]:
-    """The values that a function closes over."""
+    """The leaves of the pytrees that a function closes over."""
     for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # a cell that has no value yet
-            yield cell.cell_contents
+        # A cell that has no value yet, or a value that JAX cannot flatten and so holds no weights.
+        with contextlib.suppress(ValueError, TypeError):
+            yield from jax.tree.leaves(cell.cell_contents)
 
 
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:

@@ -424,6 +424,31 @@ def test_a_traced_value_in_a_helper_of_the_lowering_is_refused_where_metas_are_d
     ends_in(lambda: jax.jit(jax.grad(f))(2.0), InvalidConfig, f"{WEIGHED}: .*closes over")
 
 
+def test_a_lowering_may_close_over_anything_else():
+    """Also over what is no pytree, such as a dict whose keys have no order."""
+    scale, unordered = np.float64(3), {1: 2.0, "a": 3.0}
+    Weighed = made(
+        "Weighed",
+        family_id=WEIGHED,
+        lower_to_standard_ops=lambda self, x: (x * scale * unordered[1],),
+    )
+    assert np.array_equal(apply(Weighed(), X)[0], 6 * X)
+
+
+def test_weights_in_a_nest_are_refused_too():
+    def f(weights):
+        Weighed = made(
+            "Weighed",
+            family_id=WEIGHED,
+            infer_output_meta=lambda self, metas: metas,
+            lower_to_standard_ops=lambda self, x: (x * weights["w"],),
+            linearize=lambda self, p, o, t: (t[0],),
+        )
+        return apply(Weighed(), X)[0].sum()
+
+    ends_in(lambda: jax.jit(jax.grad(f))({"w": 2.0}), InvalidConfig, f"{WEIGHED}: .*closes over")
+
+
 @pytest.mark.clause("X12.12")
 def test_a_lowering_that_declines_is_no_missing_lowering():
     Declining = made(
