@@ -23,7 +23,6 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_building": (),
     "graph_passes": (),
     "eval_all": (),
-    "tropical_gpu": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

@@ -87,7 +87,14 @@ def _count_traces_anew():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of a test marked few(n), `make test` has n cases; the others are slow."""
+    """Of a test marked few(n), `make test` has n cases; the others are slow. With a GPU or TPU
+    tests marked cpu are skipped.
+    """
+    if jax.default_backend() != "cpu":
+        why = pytest.mark.skip(reason="it needs kernels for the CPU, or eight devices")
+        for item in items:
+            if item.get_closest_marker("cpu"):
+                item.add_marker(why)
     by_function = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("few") and not ALL:

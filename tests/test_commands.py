@@ -215,6 +215,7 @@ def test_results_keep_the_names_of_their_dtypes(name, capsys, tmp_path, monkeypa
         assert {key: one[key].tobytes() for key in one} == {key: two[key].tobytes() for key in two}
 
 
+@pytest.mark.cpu
 def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
     assert run(folder, "explain", "layer.bin", "--size", "n=7", monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
@@ -233,6 +234,7 @@ def test_explain_says_how_a_file_runs_here(folder, capsys, monkeypatch):
     assert "does not run here: it is for tpu, and JAX runs on cpu" in capsys.readouterr().out
 
 
+@pytest.mark.cpu
 def test_explain_says_how_an_op_runs_on_each_platform(capsys):
     ext_tropical.register()
     assert main(["explain", "ext_tropical:TropicalEinsum"]) == 0

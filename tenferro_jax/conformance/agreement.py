@@ -222,7 +222,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     fix = "Write the lowering in functions that accept symbolic sizes, or in scan and gather."
     try:
         with breaking("X13.7", "export with symbolic sizes", fix):
-            program = load_exported(export(graph, platforms=("cpu",)).to_bytes())
+            program = load_exported(export(graph, platforms=(current_platform(),)).to_bytes())
     except Broken as broken:
         if isinstance(broken.__cause__, ShapeError) and broken.__cause__.clause == "X7.3":
             reason = (

@@ -128,6 +128,7 @@ def test_an_oracle_of_another_kind_of_number(oracle, op, given):
     assert "the oracle's output 0 is" in failed.problem
 
 
+@pytest.mark.cpu
 def test_a_kernel_for_another_platform_is_named():
     runtimes = ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "tpu", lambda op, x: (x,)))
     untold = {

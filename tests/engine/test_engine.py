@@ -127,6 +127,7 @@ def test_an_executable_is_made_once(compilations):
         assert len(compilations) - before == (given is x)
 
 
+@pytest.mark.cpu
 def test_arrays_on_other_devices_and_meshes_run_where_they_are():
     x = jnp.arange(8.0)
     graph = trace(lambda x: jnp.sin(x) * 2, x)
@@ -358,6 +359,7 @@ def test_cost_and_memory_of_one_segment_are_what_xla_says_of_the_jitted_function
     assert memory.peak == memory.argument + memory.output + memory.temp
 
 
+@pytest.mark.cpu
 def test_cost_and_memory_sum_over_segments():
     x = np.ones((100, 100))
     matmul = compile_std_to_exec(trace(lambda x: x @ x, x)).cost().flops
@@ -379,6 +381,7 @@ def test_a_platform_without_analysis_is_a_typed_error(monkeypatch):
             ends_in(ask, Unsupported, r"without (cost|memory) analysis")
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.2")
 def test_programs_explain_steps_and_routes():
     x = np.random.default_rng(0).normal(size=(3, 3))
@@ -402,6 +405,7 @@ def test_programs_explain_steps_and_routes():
     np.testing.assert_allclose(program(x), want, rtol=1e-14)
 
 
+@pytest.mark.cpu
 def test_routes_inside_control_flow_are_told_too():
     x = np.ones((2, 2))
     program = compile_std_to_exec(

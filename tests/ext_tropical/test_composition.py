@@ -325,6 +325,7 @@ def test_a_semiring_that_jax_has_no_reduction_for():
         composition.tropical_einsum("ij->i", np.zeros((2, 2)), semiring=Nearest())
 
 
+@pytest.mark.cpu
 @pytest.mark.slow
 def test_the_composed_form_holds_all_candidates_and_the_fused_one_does_not():
     n = 128

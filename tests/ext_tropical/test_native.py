@@ -34,6 +34,7 @@ from tenferro_jax.extension.routes import RouteKind
 
 from ..sweep import in_turn, times
 
+pytestmark = pytest.mark.cpu
 ROOT = pathlib.Path(__file__).parents[2]
 BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
 SEMIRINGS = (max_plus, min_plus, max_mul)

@@ -383,6 +383,7 @@ def test_reductions_sixteen_bits_and_log_sum_exp_are_within_the_plan(
         check_memory(equation, specs, limit, tropical_einsum, semiring=semiring)
 
 
+@pytest.mark.cpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "winners"), some(list(itertools.product(range(times(2)), [False, True])), 2)
@@ -412,6 +413,7 @@ ALGEBRAS_AND_DTYPES = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.few(8)
 @pytest.mark.parametrize(("algebra", "step"), in_turn(ALGEBRAS_AND_DTYPES, STEPS, 4), ids=str)
 def test_a_step_allocates_no_more_than_documented(algebra, step):

@@ -111,6 +111,7 @@ def broken_kernel(op, x):
 BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_kernel))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("method", "run"),
     [
@@ -134,6 +135,7 @@ def test_an_authors_exception_passes_with_a_note(method, run):
     assert notes[0].startswith(f"in {method} of extension test-package.")
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X13.5")
 @pytest.mark.parametrize(
     ("given", "error"),
@@ -221,11 +223,13 @@ def test_what_is_no_set_is_refused():
     )
 
 
+@pytest.mark.cpu
 def test_a_lazy_tensor_takes_runtimes():
     (y,) = TracedTensor.apply(KernelSine(offset=1.0), TracedTensor.from_array(X), runtimes=RUNTIMES)
     np.testing.assert_allclose(y.eval(), np.sin(X) + 1)
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.2")
 def test_the_route_that_is_told_knows_shardings():
     mesh = jax.make_mesh(
@@ -348,6 +352,7 @@ def test_a_field_that_only_the_constructor_has_is_refused():
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.11")
 @pytest.mark.parametrize("why", [True, None, ["no"]], ids=str)
 def test_a_kernel_declines_in_words(why):

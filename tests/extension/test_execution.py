@@ -69,6 +69,7 @@ def test_calls_are_merged_repeated_and_dropped():
     assert ran == []
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.1")
 @pytest.mark.parametrize(
     ("left_out", "runtimes", "kind"),
@@ -100,6 +101,7 @@ def test_the_first_route_that_exists_runs(left_out, runtimes, kind):
             assert [r.kind for r in routes(call, X)] == [kind]
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.2")
 def test_routes_are_told_without_running():
     Never = made(
@@ -120,6 +122,7 @@ def test_routes_are_told_without_running():
     ] == told
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.3")
 @pytest.mark.parametrize("kind", RouteKind)
 def test_routes_can_be_selected(kind):
@@ -162,6 +165,7 @@ def test_routes_can_be_selected(kind):
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.4")
 def test_a_kernel_is_not_for_an_export():
     call = lambda x: apply(Telling(), x, runtimes=KERNEL)[0]
@@ -255,6 +259,7 @@ def test_any_error_of_the_author_becomes_a_backend_failure():
     assert isinstance(error.value.__cause__, ExtensionLoweringError)
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.9")
 def test_a_host_op_is_a_step_in_an_engine_and_a_callback_in_a_jit():
     call = lambda x: apply(HostCumulate(), x)[0] + 1.0
@@ -297,6 +302,7 @@ def test_no_pass_looks_inside_an_extension():
     np.testing.assert_array_equal(program(X), 0.0 * X)
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.13", "X5.8")
 def test_kernels_travel_with_the_call_and_key_what_runs():
     with_kernel, without = (
@@ -332,6 +338,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X6.4", "X7.1", "X12.8")
 @pytest.mark.parametrize("how", GIVEN)
 @pytest.mark.parametrize("kind", RouteKind)

@@ -81,6 +81,7 @@ def test_eager_execute_raises():
         assert type(error.value.__cause__) is JIT
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X12.2")
 def test_a_missing_capability_does_not_fall_back():
     Particular = made(
@@ -161,6 +162,7 @@ Declining = made(
 )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X12.3", "X12.12")
 @pytest.mark.parametrize("op", [Nothing(), Declining()], ids=lambda op: type(op).__name__)
 def test_no_route_when_called(op):
@@ -188,6 +190,7 @@ def test_no_route_when_called(op):
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X12.3", "X12.12")
 def test_no_route_says_what_is_there_already():
     elsewhere = ExtensionRuntimeSet(
@@ -258,6 +261,7 @@ def test_another_number_of_inputs(count):
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.7", "X12.9")
 def test_eager_execute_returns_a_tensor_on_a_device():
     OnDevice = made(

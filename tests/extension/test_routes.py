@@ -61,6 +61,7 @@ def test_choice(op, site, kind, reason):
         assert str(route).startswith(f"{op.family_id} on {site.platform}: {kind.value}")
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.2")
 def test_routes_of_a_function_in_program_order():
     def f(x):
@@ -95,6 +96,7 @@ def wide_alone(op, x):
     return "" if x.shape[-1] >= 3 else f"{x.shape[-1]} columns are few"
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.11", "X8.1")
 @pytest.mark.parametrize(
     ("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))]
@@ -235,6 +237,7 @@ def test_what_is_not_selected_never_runs():
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X8.13", "X10.9")
 def test_a_rule_emits_under_the_runtimes_of_the_call():
     class Rule(ExtensionAdRule):
@@ -278,6 +281,7 @@ def test_the_host_form_runs_directly_where_a_lowering_declines():
     assert apply(Declining(), np.ones(2))[0].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.cpu
 def test_a_route_taken_on_a_mesh_is_not_remembered_elsewhere():
     KernelOrHost = made(
         "KernelOrHost",

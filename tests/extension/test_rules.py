@@ -491,6 +491,7 @@ def _slope(x, dx):
     return apply(ScaledSquare(), x)[0] * dx
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X10.1", "X10.9")
 def test_what_a_rule_calls_has_the_rules_and_kernels_of_the_outer_call():
     """The derivative is x**2; its own derivative is that of ScaledSquare by the rules of the call,

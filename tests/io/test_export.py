@@ -275,6 +275,7 @@ def tree():
     }
 
 
+@pytest.mark.cpu
 def test_gradients_of_a_file_are_those_of_the_function():
     (n,) = jax.export.symbolic_shape("n")
     spec = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree())
@@ -376,6 +377,7 @@ def test_a_platform_that_is_not_here():
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
 def test_a_program_for_two_devices(kind, tmp_path, capsys):
     mesh = jax.make_mesh((2,), ("d",), (kind,), devices=jax.devices()[:2])
@@ -464,6 +466,7 @@ def test_text_of_the_program():
     )
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "tpu")])
 @pytest.mark.parametrize("effect", ["print", "pure", "io"])
 def test_host_code_of_jax_is_refused_for_any_platforms(effect, platforms):
@@ -501,6 +504,7 @@ def test_an_error_of_the_function_itself_is_shown():
     ends_in(lambda: tj.export(mistaken, jnp.zeros(2)), TypeError, "the author's own")
 
 
+@pytest.mark.cpu
 def test_what_jax_writes_is_written():
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     summed = jax.shard_map(

@@ -74,7 +74,9 @@ def test_a_golden_file_computes_what_numpy_said(path):
             if jax.dtypes.issubdtype(got.dtype, jax.dtypes.prng_key)
             else got
         )
-        np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-11)
+        # on a GPU JAX computes derivatives of windowed maxima in 32 bits, with a warning
+        exact = "window" not in path.stem or jax.default_backend() == "cpu"
+        np.testing.assert_allclose(got, want, rtol=1e-7 if exact else 1e-6, atol=1e-11)
 
 
 def test_every_op_and_every_family_is_in_a_golden_file_of_every_version():

@@ -147,6 +147,7 @@ class Chosen(tj.extension.ExtensionOp):
         return (chosen(x),)
 
 
+@pytest.mark.cpu
 def test_branches_for_platforms_belong_into_an_extension():
     ends_in(
         lambda: trace(chosen, X),
@@ -163,6 +164,7 @@ def test_branches_for_platforms_belong_into_an_extension():
         np.testing.assert_allclose(run(X), np.sin(X), rtol=1e-12)
 
 
+@pytest.mark.cpu
 def test_what_jax_prints_is_left_out(capsys):
     def printing(x):
         jax.debug.print("x is {}", x)

@@ -79,6 +79,7 @@ def test_jvp_of_while(case):
             assert g.dtype == jax.dtypes.float0
 
 
+@pytest.mark.cpu
 @pytest.mark.few(6)
 @sweep("grad of while")
 def test_grad_of_while(case):

@@ -45,6 +45,7 @@ def check_symbolic_batch(case, platforms):
     assert tag["family_id"] == case.op.family_id
 
 
+@pytest.mark.cpu
 @pytest.mark.clause("X13.7")
 @sweep("export with symbolic sizes")
 def test_symbolic_batch(case):

@@ -17,6 +17,7 @@ from ..extension_ops import PlacedTanh
 from ..helpers import each_ends_in, ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
+pytestmark = pytest.mark.cpu
 P = jax.P
 DEVICES = 8
 Auto, Explicit = AxisType.Auto, AxisType.Explicit

@@ -12,6 +12,7 @@ from tenferro_jax.extension import apply
 from ..extension_ops import RULES, RUNTIMES, KernelSine
 from .matrix import agree, agree_numerically, sweep
 
+pytestmark = pytest.mark.cpu
 P = jax.P
 DEVICES = 8
 SPLIT = P("d")

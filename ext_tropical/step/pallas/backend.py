@@ -1,5 +1,5 @@
-"""Mosaic GPU, Pallas's backend for GPUs: whether it is available, checked at first use, and whether
-the kernel may be used.
+"""Mosaic GPU, Pallas's backend for GPUs: whether it is available, and whether the cards can run the
+kernel, checked at first use.
 
 `import ext_tropical` does not load it, which would take a third of a second more even without a
 card.
@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 from typing import Any, NamedTuple
 
 import jax
-
-SWITCH = "TENFERRO_TROPICAL_GPU"
-"""The environment variable that turns the kernel on: 1, set before the package is imported."""
-
-OPTED_IN = os.environ.get(SWITCH) == "1"
 
 HOPPER = 9.0
 """The first compute capability whose copy engine fills shared memory in blocks of several axes,
@@ -86,8 +80,6 @@ def cards() -> list[Any]:
 
 def problem() -> str:
     """Why the kernel is not used here, or ""."""
-    if not OPTED_IN:
-        return f"nobody has measured it on a card yet; {SWITCH}=1 turns it on"
     return backend().problem or problem_of_cards(cards())
 
 

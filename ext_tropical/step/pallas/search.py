@@ -232,6 +232,8 @@ def _resolved(
 
     best, winner = candidate(0), block * BLOCK
     for t in range(1, BLOCK):
+        # otherwise XLA keeps the candidates of the whole block, 64 bytes a cell, and is slower
+        best, winner = lax.optimization_barrier((best, winner))
         other = candidate(t)
         takes = (semiring.better(other, best) | (other != other)) & (best == best)
         best, winner = jnp.where(takes, other, best), jnp.where(takes, block * BLOCK + t, winner)
