@@ -5,7 +5,8 @@ forms.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,11 +14,10 @@ import numpy as np
 
 from ..errors import ADRuleError, TenferroError
 from ..extension.carrier import Extension
-from ..extension.contract import has_own_rule
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
-from .examples import FLOATS, Array, Inputs, cast, first_wrong
+from .examples import FLOATS, Array, Inputs, cast, first_wrong, listed
 from .smooth import (
     DECLARED,
     Derivative,
@@ -25,6 +25,7 @@ from .smooth import (
     Smooth,
     at_two_sizes,
     directional,
+    in_each_dtype,
     inner,
     names,
     smooth,
@@ -44,13 +45,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Traces derivatives in both modes, for every subset of inputs and every precision, and
     compares dtypes and shapes.
     """
-    for dtype in FLOATS:
-        try:
-            view = smooth(subject, inputs, dtype, reverse=False)
-        except NotApplicable:
-            if dtype == "float64":
-                raise
-            continue
+    for dtype, view in in_each_dtype(subject, inputs, reverse=False):
         for mask in view.masks():
             what = f"{dtype}, derivative by {names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
@@ -82,14 +77,11 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             yield view.undeclared or None
 
 
-def jvp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+@at_two_sizes
+def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
     """Compares with finite differences of the values along random directions; at other sizes for
     all inputs together.
     """
-    yield from at_two_sizes(subject, inputs, _jvp)
-
-
-def _jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
     view = smooth(subject, inputs, reverse=False)
     rng = subject.rng
     masks = [view.active] if place else list(view.masks())
@@ -132,17 +124,24 @@ def _agree(
 
 def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The tangent of a sum is the sum of the tangents, that of a multiple is the multiple, and that
-    of zero is zero.
+    of zero is zero; with all but one tangent None the tangents of the inputs add up to it.
     """
     view = smooth(subject, inputs, reverse=False)
     at, rng = view.at(view.active), subject.rng
     u, v = view.random(at, rng), view.random(at, rng)
     w = tuple(3 * a - 0.5 * b for a, b in zip(u, v, strict=True))
     zero = tuple(map(np.zeros_like, at))
+    whole = view.function(view.active)
 
-    push = functools.partial(_pushed, view.function(view.active), at)
+    def pushed(*directions: Sequence[jax.Array]) -> tuple[Sequence[Any], Sequence[Any]]:
+        alone = [
+            jax.jvp(view.function((i,)), (x,), (d,))[1]
+            for i, x, d in zip(view.active, at, directions[0], strict=True)
+        ]
+        return [jax.jvp(whole, at, d)[1] for d in directions], alone
+
     with breaking("X10.6", "jvp", LINEARIZE):
-        ju, jv, jw, j0 = jax.jit(lambda ds: [push(*d) for d in ds])([u, v, w, zero])
+        (ju, jv, jw, j0), alone = jax.jit(pushed)(u, v, w, zero)
     view.require_finite([ju, jv, jw, j0])
     combined = [np.asarray(3 * a - 0.5 * b) for a, b in zip(ju, jv, strict=True)]
     fix = "Make linearize linear in the tangents; nonlinear factors may depend only on primals."
@@ -150,38 +149,10 @@ def linear(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
     subject.require_equal("J (3u - v/2) against 3 J u - (J v)/2", jw, combined, "X10.6", fix)
     yield
-
-
-def inactive_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """A tangent of None gives the same result as a tangent of zeros."""
-    view = smooth(subject, inputs, reverse=False)
-    if len(view.active) < 2:
-        raise NotApplicable("one input alone has derivatives", "Nothing is to be done.")
-    rng = subject.rng
-    directions = dict(zip(view.active, view.random(view.at(view.active), rng), strict=True))
-    whole, at = view.function(view.active), view.at(view.active)
-    masks = list(view.masks())[1:]
-    padded = [
-        tuple(d if i in mask else np.zeros_like(d) for i, d in directions.items()) for mask in masks
-    ]
-    wanted = jax.jit(lambda ds: [jax.jvp(whole, at, d)[1] for d in ds])(padded)
-    claims = []
-    for mask, want in zip(masks, wanted, strict=True):
-        push = functools.partial(_pushed, view.function(mask), view.at(mask))
-        claims.append(
-            Claim(f"jvp by {names(mask)}", push, tuple(directions[i] for i in mask), want)
-        )
-    yield from subject.hold(
-        claims, "X10.3", "A tangent that is None is a zero: leave its term out."
-    )
-
-
-def _pushed(
-    f: Callable[..., Sequence[jax.Array]],
-    at: Sequence[np.ndarray],
-    *direction: Array,
-) -> Sequence[jax.Array]:
-    return jax.jvp(f, at, direction)[1]
+    added = [sum(column) for column in zip(*alone, strict=True)]
+    fix = "A tangent that is None is a zero: leave its term out."
+    subject.require_equal("J u, each input alone, added up", added, ju, "X10.3", fix)
+    yield
 
 
 def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
@@ -214,104 +185,56 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     for note in _agree("second derivative", forward, want, "X10.14", fix):
         yield note or None
     if all(not np.iscomplexobj(x) for x in at):
-        left, right = inner(reverse, direction), inner(forward, direction)
-        size = inner([abs(np.asarray(r)) for r in reverse], map(abs, direction))
-        if not abs(left - right) <= view.rounding() * size:
-            raise Broken(
-                "X10.14", f"reverse over reverse: <d, H u> = {left} and <H d, u> = {right}", fix
-            )
+        _require_adjoint(
+            view, "reverse over reverse", (direction, forward), (reverse, direction), "X10.14", fix
+        )
         yield None
 
 
-def missing_rule(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """Without a rule every derivative raises an error that names the family, also inside
-    transforms.
-    """
-    floating = [i for i, x in enumerate(inputs) if is_inexact(x)]
-    if not floating:
-        raise NotApplicable("no input is floating or complex", "Nothing is to be done.")
-    if has_own_rule(subject.op):
-        raise NotApplicable("the op's class states its rule", "Nothing is to be done.")
-
-    def bare(*xs: jax.Array) -> tuple[jax.Array, ...]:
-        return apply(subject.op, *xs, runtimes=subject.runtimes)
-
-    def looped(*xs: jax.Array) -> tuple[jax.Array, ...]:
-        return jax.lax.cond(True, bare, bare, *xs)
-
-    for name, fn in {
-        "a call": bare,
-        "jit": jax.jit(bare),
-        "checkpoint": jax.checkpoint(bare),
-        "cond": looped,
-    }.items():
-        try:
-            jax.eval_shape(lambda *xs, fn=fn: jax.vjp(fn, *xs)[0], *inputs)
-        except ADRuleError as error:
-            if error.family_id == subject.op.family_id:
-                yield
-                continue
-        raise Broken(
-            "X10.2",
-            f"inside {name} a derivative without a rule was not refused by name",
-            "Leave the primitive to the library.",
-        )
+def _require_adjoint(
+    view: Smooth,
+    what: str,
+    forward: tuple[Sequence[Array], Sequence[Array]],
+    back: tuple[Sequence[Array], Sequence[Array]],
+    clause: str,
+    fix: str,
+) -> None:
+    """Refuse <w, J v> and <J' w, v> that differ by more than rounding."""
+    left, right = inner(*forward), inner(*back)
+    size = max(inner(*(map(np.abs, xs) for xs in pair)) for pair in (forward, back))
+    if not abs(left - right) <= view.rounding() * size:
+        raise Broken(clause, f"{what}: <w, J v> = {left} and <J' w, v> = {right}", fix)
 
 
 TRANSPOSE = "Correct transpose_rule or linearize."
 
 
-def adjoint(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+@at_two_sizes
+def adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
     """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; at other sizes
     for all together.
     """
-    yield from at_two_sizes(subject, inputs, _adjoint)
-
-
-def _adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
     view = smooth(subject, inputs)
     rng = subject.rng
-    cases: list[Any] = []
-    runs: list[Any] = []
+    parts, claims = [], []
     for mask in [view.active] if place else view.masks():
-        v, w = view.random(view.at(mask), rng), view.cotangents(rng)
-        for chosen in _choices(view)[: 1 if place else None]:
-            f = view.function(mask)
-            cases.append(
-                (
-                    f"by {names(mask)}, output {', '.join(map(str, chosen))}{place}",
-                    v,
-                    [w[i] for i in chosen],
-                )
-            )
-            runs.append(
-                (lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], view.at(mask))
-            )
-
-    def both(all_v: Sequence[Sequence[jax.Array]], all_w: Sequence[Sequence[jax.Array]]) -> PyTree:
-        return [
-            (jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w))
-            for (f, at), v, w in zip(runs, all_v, all_w, strict=True)
-        ]
-
-    with breaking("X10.7", f"vjp{place}", TRANSPOSE):
-        found = jax.jit(both)([c[1] for c in cases], [c[2] for c in cases])
+        for part in view.parts()[: 1 if place else None]:
+            what = f"by {names(mask)}, {part.output_names}{place}"
+            pair = part.random(part.at(mask), rng), part.cotangents(rng)
+            claims.append(Claim(what, functools.partial(_both_ways, part, mask), pair, None))
+            parts.append(part)
+    found = subject.results(claims, "X10.7", TRANSPOSE)
     view.require_finite(found)
-    for (what, v, w), (jv, jtw) in zip(cases, found, strict=True):
-        left, right = inner(w, jv), inner(jtw, v)
-        if not abs(left - right) <= view.rounding() * max(_size(w, jv), _size(jtw, v)):
-            raise Broken("X10.7", f"{what}: <w, J v> = {left} and <J' w, v> = {right}", TRANSPOSE)
+    for part, (what, _, (v, w), _), (jv, jtw) in zip(parts, claims, found, strict=True):
+        _require_adjoint(part, what, (w, jv), (jtw, v), "X10.7", TRANSPOSE)
         yield
 
 
-def _choices(view: Smooth) -> list[tuple[int, ...]]:
-    """All outputs together, then each alone."""
-    together = tuple(range(len(view.outputs)))
-    return [together, *((i,) for i in together)] if len(together) > 1 else [together]
-
-
-def _size(a: Iterable[Array], b: Iterable[Array]) -> float:
-    return inner([abs(np.asarray(x)) for x in a], [abs(np.asarray(y)) for y in b])
+def _both_ways(
+    view: Smooth, mask: Mask, v: Sequence[jax.Array], w: Sequence[jax.Array]
+) -> tuple[Any, Any]:
+    f, at = view.function(mask), view.at(mask)
+    return jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)
 
 
 def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -324,16 +247,24 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
     view = smooth(subject, inputs, linearized=False)
     held = [(mask, zero) for mask in view.masks() if (zero := _linear(view, mask)) is not None]
     if not held:
-        raise NotApplicable("the op is linear in no input", "Nothing is to be done.")
-    for dtype in FLOATS:
-        try:
-            there = smooth(subject, inputs, dtype, linearized=False)
-        except NotApplicable:
-            continue
-        if dtype == "float64" or any(
-            a.dtype != b.dtype for a, b in zip(there.inputs, view.inputs, strict=True)
-        ):
-            yield from _transposes(there, held, dtype)
+        raise NotApplicable("the op is linear in no input")
+    for dtype, there in in_each_dtype(subject, inputs, linearized=False):
+        for (mask, zero), part in itertools.product(held, there.parts()):
+            what = (
+                f"{dtype} transpose by {names(mask)}{', the others zero' if zero else ''}, "
+                f"{part.output_names}"
+            )
+            f, x = part.function(mask, _others(part, mask, zero)), part.at(mask)
+            w = part.cotangents(subject.rng)
+            with breaking("X10.11", what, TRANSPOSE):
+                try:
+                    back = jax.linear_transpose(f, *x)(w)
+                except ADRuleError as error:
+                    if error.clause != DECLARED:
+                        raise
+                    continue
+            _require_adjoint(part, what, (w, f(*x)), (back, x), "X10.11", TRANSPOSE)
+            yield
 
 
 def _linear(view: Smooth, mask: Mask) -> bool | None:
@@ -361,36 +292,6 @@ def _others(view: Smooth, mask: Mask, zero: bool) -> Sequence[np.ndarray]:
     ]
 
 
-def _transposes(view: Smooth, held: Sequence[tuple[Mask, bool]], dtype: str) -> Iterator[None]:
-    rng = view.subject.rng
-    for mask, zero in held:
-        f, x = view.function(mask, _others(view, mask, zero)), view.at(mask)
-        y, weights = f(*x), view.cotangents(rng)
-        for chosen in _choices(view):
-            what = (
-                f"{dtype} transpose by {names(mask)}{', the others zero' if zero else ''}, "
-                f"output {', '.join(map(str, chosen))}"
-            )
-            w = [weights[i] for i in chosen]
-            with breaking("X10.11", what, TRANSPOSE):
-                try:
-                    back = jax.linear_transpose(
-                        lambda *xs, f=f, chosen=chosen: [f(*xs)[i] for i in chosen], *x
-                    )(w)
-                except ADRuleError as error:
-                    if error.clause != DECLARED:
-                        raise
-                    continue
-            left, right = inner(w, [y[i] for i in chosen]), inner(back, x)
-            if not abs(left - right) <= view.rounding() * max(
-                _size(w, [y[i] for i in chosen]), _size(back, x)
-            ):
-                raise Broken(
-                    "X10.11", f"{what}: <w, A x> = {left} and <A' w, x> = {right}", TRANSPOSE
-                )
-            yield
-
-
 FORM = (
     "Let differentiable_form give an op of the same family and inputs, whose first outputs are "
     "those of the op."
@@ -404,7 +305,7 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
         form = rule.differentiable_form(subject.op)
         carrier = Extension(form, (), subject.runtimes)
     if carrier == subject.carrier:
-        raise NotApplicable("the rule differentiates the op itself", "Nothing is to be done.")
+        raise NotApplicable("the rule differentiates the op itself")
     if form.family_id != subject.op.family_id:
         raise Broken("X10.12", f"differentiable_form gives an op of family {form.family_id}", FORM)
     casts = {
@@ -413,18 +314,14 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     }
     taken = [made for made in casts.values() if subject.metas(made) is not None]
 
-    def both(examples: Sequence[Inputs]) -> PyTree:
-        return [
-            (
-                apply(form, *made, runtimes=subject.runtimes)[: subject.op.output_count],
-                subject.call(*made),
-            )
-            for made in examples
-        ]
+    def both(*xs: jax.Array) -> PyTree:
+        outs = apply(form, *xs, runtimes=subject.runtimes)
+        return outs[: subject.op.output_count], subject.call(*xs)
 
-    with breaking("X10.12", f"{form!r}", FORM):
-        found = jax.block_until_ready(jax.jit(both)(taken))
-    for made, (got, want) in zip(taken, found, strict=True):
-        what = f"the first outputs of {form!r} for {', '.join(str(meta_of(x)) for x in made)}"
+    claims = [
+        Claim(f"the first outputs of {form!r} for {listed(xs)}", both, xs, None) for xs in taken
+    ]
+    results = subject.results(claims, "X10.12", FORM)
+    for (what, *_), (got, want) in zip(claims, results, strict=True):
         subject.require_equal(what, got, want, "X10.12", FORM)
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
-from ..shapes import as_operand, is_inexact
+from ..shapes import Shaped, as_operand, is_inexact, meta_of
 
 Array: TypeAlias = np.ndarray | jax.Array
 Inputs = tuple[np.ndarray, ...]
@@ -93,6 +93,11 @@ def replaced(full: Sequence[object], numbers: Sequence[int], values: Sequence[ob
     return [new.get(i, x) for i, x in enumerate(full)]
 
 
+def listed(inputs: Iterable[Shaped]) -> str:
+    """The dtypes and shapes of the inputs as text."""
+    return ", ".join(str(meta_of(x)) for x in inputs)
+
+
 def first_wrong(wrong: np.ndarray, got: np.ndarray, want: np.ndarray, said: str) -> str:
     """The first wrong entry as text, and the number of wrong entries; "" if there is none. `said`
     names the expected values.
@@ -160,12 +165,15 @@ def grown(inputs: Inputs) -> Inputs:
     return inputs
 
 
+def differ(inputs: Inputs, others: Inputs) -> bool:
+    """Whether a dtype differs."""
+    return any(a.dtype != b.dtype for a, b in zip(inputs, others, strict=True))
+
+
 def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
     """The inputs in each other precision."""
-    for dtype in FLOATS:
-        made = cast(inputs, dtype)
-        if any(a.dtype != b.dtype for a, b in zip(made, inputs, strict=True)):
-            yield made
+    made = (cast(inputs, dtype) for dtype in FLOATS)
+    return (each for each in made if differ(each, inputs))
 
 
 def variants(inputs: Inputs) -> Iterator[Inputs]:

@@ -26,7 +26,7 @@ from ..extension.runtimes import RouteKind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
-from .examples import Inputs, of_other_sizes, sizes_of, variants
+from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
 from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 
 AGREE = "Make infer_output_meta and the implementation agree."
@@ -56,7 +56,7 @@ def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
         for kind in RouteKind:
             if refused and kind is RouteKind.HOST:
                 continue
-            what = f"{kind.value} for {', '.join(str(meta_of(x)) for x in made)}"
+            what = f"{kind.value} for {listed(made)}"
             with breaking("X7.1", what, AGREE):
                 outs = _returned(subject, kind, made)
             if outs is None:
@@ -184,10 +184,10 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             continue
         if bound != metas:
             clause, fix = _why(subject, made)
-            given = ", ".join(str(meta_of(x)) for x in made)
             raise Broken(
                 clause,
-                f"{given}: {_text(metas)}, but symbolic sizes bound to these give {_text(bound)}",
+                f"{listed(made)}: {_text(metas)}, but symbolic sizes bound to these give "
+                f"{_text(bound)}",
                 fix,
             )
         yield None

@@ -49,9 +49,9 @@ class Finding:
     law: str
     check: str
     clauses: tuple[str, ...]
-    verdict: Verdict
-    cases: int
-    seconds: float
+    verdict: Verdict = Verdict.NOT_APPLICABLE
+    cases: int = 0
+    seconds: float = 0.0
     problem: str = ""
     clause: str = ""
     example: tuple[Any, ...] = ()

@@ -11,13 +11,14 @@ import numpy as np
 from ..extension.carrier import Extension
 from ..extension.rules import absent, linearize, present
 from ..extension.scope import inherited
-from ..jax_seam import Atom, ClosedJaxpr, Eqn, inner_jaxprs, is_literal, open_jaxpr
+from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
 from .examples import Array, Inputs
 from .smooth import Mask, Smooth, names, smooth
 from .subject import Broken, Subject
 
 MULTIPLIES = ("mul", "dot_general", "div")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 ADDS = ("add", "add_any", "sub")
 
 
@@ -97,13 +98,8 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
 
     for eqn in jaxpr.eqns:
         given = [look(atom) for atom in eqn.invars]
-        inner = inner_jaxprs(eqn)
-        if (
-            len(inner) == 1
-            and len(open_jaxpr(inner[0])[0].invars) == len(given)
-            and _same_outputs(eqn, inner[0])
-        ):
-            outs, more = _walk(inner[0], given)
+        if eqn.primitive.name in CALLS:
+            outs, more = _walk(inner_jaxprs(eqn)[0], given)
             terms += more
         else:
             tangent, primal = any(t.tangent for t in given), any(t.primal for t in given)
@@ -120,18 +116,6 @@ def _walk(closed: ClosedJaxpr, arguments: Sequence[Traced]) -> tuple[list[Traced
             outs = [Traced(zero, tangent, primal)] * len(eqn.outvars)
         known.update(zip(eqn.outvars, outs, strict=True))
     return [look(atom) for atom in jaxpr.outvars], terms
-
-
-def _same_outputs(eqn: Eqn, inner: ClosedJaxpr) -> bool:
-    """Whether the equation calls its inner jaxpr once: not a loop, not a branch."""
-    return eqn.primitive.name in (
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat",
-        "checkpoint",
-    ) and len(eqn.outvars) == len(open_jaxpr(inner)[0].outvars)
 
 
 def _is_zero(value: Array) -> bool:

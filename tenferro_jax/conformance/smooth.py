@@ -11,6 +11,7 @@ counts. For functions that are smooth on the scale of 1 the error is 1e-9 or bet
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ import numpy as np
 
 from ..errors import ADRuleError, BackendFailure
 from ..extension.rules import is_stated
-from ..shapes import PyTree, is_inexact, meta_of
-from .examples import Array, Inputs, cast, replaced, resized, sizes_of
+from ..shapes import PyTree, is_inexact
+from .examples import FLOATS, Array, Inputs, cast, differ, listed, replaced, resized, sizes_of
 from .subject import NotApplicable, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
@@ -160,6 +161,17 @@ class Smooth(NamedTuple):
         for count in range(len(self.active), 0, -1):
             yield from itertools.combinations(self.active, count)
 
+    def parts(self) -> list[Smooth]:
+        """All outputs together, then each alone."""
+        if len(self.outputs) < 2:
+            return [self]
+        return [self, *(self._replace(outputs=(i,)) for i in self.outputs)]
+
+    @property
+    def output_names(self) -> str:
+        """The outputs in words."""
+        return "output " + ", ".join(map(str, self.outputs))
+
     def rounding(self) -> float:
         """Relative error of a sum of products of derivatives: of the narrowest dtype among inputs
         and outputs.
@@ -230,7 +242,6 @@ def smooth(
     if not outputs or not floating:
         raise NotApplicable(
             f"no {'output' if floating else 'input'} is floating or complex",
-            "Nothing is to be done.",
         )
     whole = Smooth(subject, wide, floating, outputs, "")
     declared = [i for i in floating if _is_declared(whole, i, reverse)]
@@ -241,6 +252,21 @@ def smooth(
         )
     note = f"declared NOT_DIFFERENTIABLE: {names(declared)}" if declared else ""
     return whole._replace(active=tuple(i for i in floating if i not in declared), undeclared=note)
+
+
+def in_each_dtype(
+    subject: Subject, inputs: Inputs, *, reverse: bool = True, linearized: bool = True
+) -> Iterator[tuple[str, Smooth]]:
+    """The derivative view of an example in float64, and in each other precision that the op
+    takes.
+    """
+    wide = smooth(subject, inputs, reverse=reverse, linearized=linearized)
+    yield "float64", wide
+    for dtype in FLOATS[1:]:
+        with contextlib.suppress(NotApplicable):
+            narrow = smooth(subject, inputs, dtype, reverse=reverse, linearized=linearized)
+            if differ(narrow.inputs, wide.inputs):
+                yield dtype, narrow
 
 
 def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
@@ -284,16 +310,21 @@ def names(mask: Sequence[int]) -> str:
 
 
 def at_two_sizes(
-    subject: Subject, inputs: Inputs, check: Callable[[Subject, Inputs, str], Iterator[str | None]]
-) -> Iterator[str | None]:
-    """A check at the example, and at other sizes if the op takes any; the third argument names
+    check: Callable[[Subject, Inputs, str], Iterator[str | None]],
+) -> Callable[[Subject, Inputs], Iterator[str | None]]:
+    """A check at the example, and at other sizes if the op takes any; its third argument names
     these sizes.
     """
-    yield from check(subject, inputs, "")
-    other = _of_another_size(subject, inputs)
-    if other is not None:
-        with contextlib.suppress(NotApplicable):  # the example itself was checked
-            yield from check(subject, other, f" at {', '.join(str(meta_of(x)) for x in other)}")
+
+    @functools.wraps(check)
+    def both(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+        yield from check(subject, inputs, "")
+        other = _of_another_size(subject, inputs)
+        if other is not None:
+            with contextlib.suppress(NotApplicable):  # the example itself was checked
+                yield from check(subject, other, f" at {listed(other)}")
+
+    return both
 
 
 def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:

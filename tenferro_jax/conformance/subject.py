@@ -36,7 +36,7 @@ class Broken(Exception):
 class NotApplicable(Exception):
     """Raised by a check that does not apply to this op."""
 
-    def __init__(self, reason: str, instead: str):
+    def __init__(self, reason: str, instead: str = "Nothing is to be done."):
         self.reason, self.instead = reason, instead
         super().__init__(reason)
 
@@ -157,12 +157,8 @@ class Subject:
         """
         error = self.host_error(inputs)
         if error:
-            self.notes.update(
-                {
-                    f"not applicable there: the op refuses values made from the example "
-                    f"({error})": None
-                }
-            )
+            note = f"not applicable there: the op refuses values made from the example ({error})"
+            self.notes.update({note: None})
         return bool(error)
 
     def host_error(self, inputs: Inputs) -> str:
@@ -176,7 +172,7 @@ class Subject:
                 )  # NumPy on values such as the mean of nothing
                 self.op.eager_execute(*[x.copy() for x in inputs])
         except Exception as error:
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return _one_line(error)
         return ""
 
     def rows(self, inputs: Inputs, count: int) -> list[Inputs]:
@@ -295,15 +291,14 @@ class Subject:
         transform: Callable[[Any], Any],
         args: Sequence[object],
     ) -> None:
-        """Let a failure count only if JAX can do it: the lowering as a plain function in the same
-        transform, without extensions.
+        """Let a failure count only if JAX can do it: the lowering as a plain jitted function in the
+        same transform, without extensions.
         """
         try:
-            transform(lambda *xs: lowered(self.op, xs) or ())(*args)
+            transform(jax.jit(lambda *xs: lowered(self.op, xs) or ()))(*args)
         except Exception as error:
-            text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise NotApplicable(
-                f"JAX itself cannot {what} ({text})",
+                f"JAX itself cannot {what} ({_one_line(error)})",
                 "Use other functions in the lowering, if you need it.",
             ) from error
 
@@ -312,15 +307,6 @@ class Subject:
         difference = self.difference(got, want)
         if difference:
             raise Broken(clause, f"{what}: {difference}", fix)
-
-
-def _is_tolerance(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )
 
 
 @contextlib.contextmanager
@@ -338,21 +324,18 @@ def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
 
 
 def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
-    """An exception as a broken clause."""
-    named = _clause_of(error)
-    text = " ".join(str(error).split())
-    if isinstance(error, TenferroError) and named:
-        fix = error.fix
-    return Broken(named or clause, f"{what}: {type(error).__name__}: {text[:600]}", fix)
-
-
-def _clause_of(error: Exception) -> str:
-    """The clause to which one of our own errors belongs, or ""; the checks themselves judge a
-    missing derivative.
+    """An exception as a broken clause: the clause and the fix are those of the error if it has
+    some. The checks themselves judge a missing derivative.
     """
-    if not isinstance(error, TenferroError) or isinstance(error, ADRuleError):
-        return ""
-    return "X8.8" if isinstance(error, BackendFailure) else error.clause
+    if isinstance(error, BackendFailure):
+        clause, fix = "X8.8", error.fix
+    elif isinstance(error, TenferroError) and not isinstance(error, ADRuleError) and error.clause:
+        clause, fix = error.clause, error.fix
+    return Broken(clause, f"{what}: {_one_line(error, 600)}", fix)
+
+
+def _one_line(error: Exception, length: int = 200) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"
 
 
 def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> str:

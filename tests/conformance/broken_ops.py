@@ -819,9 +819,7 @@ DEFECTS: dict[str, Defect] = {
     "zeros of another dtype for an inactive input": Defect(
         "derivative_metas", "X10.4", **_product("zeros")
     ),
-    "an inactive input that silences the other": Defect(
-        "inactive_inputs", "X10.3", **_product("silent")
-    ),
+    "an inactive input that silences the other": Defect("linear", "X10.3", **_product("silent")),
 }
 
 

@@ -60,7 +60,6 @@ def test_a_suite_of_a_user(tmp_path):
     alone = {
         "L2-others",
         "L3-differentiable_form",
-        "L3-inactive_inputs",
         "L3-linear_transpose",
         "L5-host_form",
     }

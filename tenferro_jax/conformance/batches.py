@@ -1,0 +1,293 @@
+"""L4: vmap equals the stack of the op on each element. L5: the same over devices."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..extension.contract import ExtensionOp
+from ..extension.runtimes import RouteKind
+from ..shapes import PyTree
+from .examples import Array, Inputs, replaced
+from .smooth import Smooth, smooth
+from .subject import Broken, Claim, NotApplicable, Subject
+
+ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
+
+Axes = tuple[int | None, ...]
+SAMPLED = {True: 8, False: 2}
+"""How many mixed positions of the batch axis are drawn, for an op with its own batched() and
+without, where JAX moves the axes.
+"""
+
+
+def choices(subject: Subject, inputs: Inputs) -> list[Axes]:
+    """Every position of the batch axis in every subset of inputs; if these are many, each position
+    alone, all in front, and a sample.
+    """
+    options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
+    sampled, rng = SAMPLED[_has_own(subject.op)], subject.rng
+    found: Iterable[Axes] = itertools.product(*options)
+    if math.prod(map(len, options)) > 2 * sampled:
+        found = [
+            *(alone(i, axis, len(inputs)) for i, places in enumerate(options) for axis in places),
+            (0,) * len(inputs),
+            *(
+                tuple(places[rng.integers(len(places))] for places in options)
+                for _ in range(sampled)
+            ),
+        ]
+    return [axes for axes in dict.fromkeys(found) if any(axis is not None for axis in axes)]
+
+
+def alone(i: int, axis: int | None, count: int) -> Axes:
+    """Input i mapped along an axis, the others shared."""
+    return (*(None,) * i, axis, *(None,) * (count - i - 1))
+
+
+def stacked(elements: Sequence[Inputs], axes: Axes) -> tuple[tuple[np.ndarray, ...], list[Inputs]]:
+    """Elements stacked along these axes, and the elements; an input without an axis is that of the
+    first element.
+    """
+    first = elements[0]
+    args = tuple(
+        first[i] if axis is None else np.stack([e[i] for e in elements], axis)
+        for i, axis in enumerate(axes)
+    )
+    each = [
+        tuple(first[i] if axis is None else e[i] for i, axis in enumerate(axes)) for e in elements
+    ]
+    return args, each
+
+
+def columns(rows: Iterable[Sequence[Array]], axis: int = 0) -> tuple[np.ndarray, ...]:
+    """The arrays of several rows, stacked over the rows."""
+    return tuple(np.stack([np.asarray(x) for x in c], axis) for c in zip(*rows, strict=True))
+
+
+class Mapped(NamedTuple):
+    """The op mapped over these axes of its inputs, and the axis over which its outputs are
+    stacked.
+    """
+
+    what: str
+    axes: Axes
+    fn: Callable[..., Any]
+    out: int = 0
+
+
+def _elements(subject: Subject, inputs: Inputs, count: int) -> list[Inputs]:
+    if not inputs:
+        raise NotApplicable("the op has no inputs")
+    return subject.rows(inputs, count)
+
+
+def _values(subject: Subject, elements: Sequence[Inputs], cases: Iterable[Mapped]) -> list[Claim]:
+    """The outputs of a mapped op are those of each element."""
+    claims = []
+    for what, axes, fn, out in cases:
+        args, each = stacked(elements, axes)
+        claims.append(Claim(what, fn, args, columns(map(subject.expected, each), out)))
+    return claims
+
+
+def _derivatives(
+    view: Smooth, elements: Sequence[Inputs], cases: Iterable[Mapped], *, by_vmap: bool
+) -> list[Claim]:
+    """The derivatives of a mapped op are those of each element, summed for the inputs that they
+    share; and those of each element by vmap of the derivative.
+    """
+    w = view.cotangents(view.subject.rng)
+    pulled = functools.partial(_pulled, view, view.subject.call, w)
+    one = jax.jit(pulled)
+    claims = []
+    for what, axes, fn, _ in cases:
+        args, each = stacked(elements, axes)
+        wants = columns(one(*e) for e in each)
+        summed = [
+            want.sum(0) if axes[i] is None else want
+            for i, want in zip(view.active, wants, strict=True)
+        ]
+        through = functools.partial(_pulled, view, fn, columns([w] * len(elements)))
+        claims.append(Claim(f"vjp of {what}", through, args, summed))
+        if by_vmap:
+            name = f"vmap of vjp, in_axes={axes}"
+            claims.append(Claim(name, jax.vmap(pulled, axes), args, wants))
+    return claims
+
+
+def _pulled(
+    view: Smooth, call: Callable[..., Any], cotangents: Sequence[Array], *xs: Array
+) -> Sequence[jax.Array]:
+    """The derivative of a function of all inputs by those that are active."""
+
+    def floating(*moving: Array) -> PyTree:
+        outs = call(*replaced(xs, view.active, moving))
+        return tuple(outs[i] for i in view.outputs)
+
+    return jax.vjp(floating, *[xs[i] for i in view.active])[1](cotangents)
+
+
+def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Maps every axis of every input, also mixed over the inputs; outputs are stacked as first and
+    as last axis.
+    """
+    elements = _elements(subject, inputs, 3)
+    cases = [
+        Mapped(f"vmap in_axes={axes}, out_axes={out}", axes, jax.vmap(subject.call, axes, out), out)
+        for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False)
+    ]
+    yield from subject.hold(_values(subject, elements, cases), *_fix(subject.op))
+
+
+def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Maps twice, over one input each and over all at once."""
+    elements = _elements(subject, inputs, 4)
+    pairs = (elements[:2], elements[2:])
+    claims = [
+        Claim(
+            "vmap of vmap",
+            jax.vmap(jax.vmap(subject.call), axis_name="outer"),
+            columns(map(columns, pairs)),
+            columns(columns(map(subject.expected, pair)) for pair in pairs),
+        )
+    ]
+    if len(inputs) > 1:
+        want = columns(
+            columns(subject.expected((a[0], *b[1:])) for b in elements[:2]) for a in elements[:2]
+        )
+        rest = (None, *(0,) * (len(inputs) - 1))
+        mapped = jax.vmap(jax.vmap(subject.call, rest), alone(0, 0, len(inputs)))
+        claims.append(
+            Claim("vmap over input 0 of vmap over the others", mapped, columns(elements[:2]), want)
+        )
+    yield from subject.hold(claims, *_fix(subject.op))
+
+
+def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Compares the derivative of each element with vmap of the derivative and the derivative of
+    vmap, which sums over unmapped inputs.
+    """
+    view = smooth(subject, inputs)
+    count = len(inputs)
+    cases = [
+        Mapped(f"vmap, in_axes={axes}", axes, jax.vmap(subject.call, axes))
+        for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
+    ]
+    yield from subject.hold(
+        _derivatives(view, subject.rows(view.inputs, 2), cases, by_vmap=True),
+        "X13.1",
+        "Let the rule work under vmap: it is mapped as it stands.",
+    )
+
+
+def _fix(op: ExtensionOp) -> tuple[str, str]:
+    if _has_own(op):
+        return "X13.2", "Correct batched(in_axes), or leave it out: vmap then maps the lowering."
+    return (
+        "X13.1",
+        "Write the lowering in functions that vmap can map, or give a form of your own by "
+        "batched().",
+    )
+
+
+def _has_own(op: ExtensionOp) -> bool:
+    return type(op).batched is not ExtensionOp.batched
+
+
+def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
+    """Two devices, or one if there is no second: more devices add no new case."""
+    devices = jax.devices()[:2]
+    return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
+
+
+def _shard_maps(subject: Subject, mesh: jax.sharding.Mesh, count: int) -> list[Mapped]:
+    """shard_map with all inputs spread over the mesh, checked and unchecked, and with input 0
+    alone.
+    """
+    cases: list[tuple[Axes, bool]] = [((0,) * count, True), ((0,) * count, False)]
+    if count > 1:
+        cases.append((alone(0, 0, count), True))
+    return [
+        Mapped(
+            f"shard_map of axes {axes}, check_vma={checked}",
+            axes,
+            jax.shard_map(
+                jax.vmap(subject.call, axes),
+                mesh=mesh,
+                in_specs=tuple(jax.P() if axis is None else jax.P("d") for axis in axes),
+                out_specs=jax.P("d"),
+                check_vma=checked,
+            ),
+        )
+        for axes, checked in cases
+    ]
+
+
+def shard_map(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """shard_map with one element on each device, checked and unchecked; and with one input spread
+    and the others replicated.
+    """
+    mesh = _mesh()
+    elements = _elements(subject, inputs, mesh.size)
+    cases = _shard_maps(subject, mesh, len(inputs))
+    yield from subject.hold(_values(subject, elements, cases), "X13.4", ONE_DEVICE)
+
+
+def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The derivative through shard_map is that of each element, summed for replicated inputs."""
+    view = smooth(subject, inputs)
+    mesh = _mesh()
+    elements, cases = subject.rows(view.inputs, mesh.size), _shard_maps(subject, mesh, len(inputs))
+    claims = _derivatives(view, elements, cases, by_vmap=False)
+    yield from subject.hold(claims, "X13.4", ONE_DEVICE)
+
+
+def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Runs under jit on arrays whose first axis is spread by a NamedSharding."""
+    if subject.routes(inputs) == (RouteKind.KERNEL,):
+        raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
+    mesh = _mesh()
+    elements = _elements(subject, inputs, mesh.size)
+    place = jax.NamedSharding(mesh, jax.P("d"))
+    placed = tuple(jax.device_put(x, place) for x in columns(elements))
+    want = columns(map(subject.expected, elements))
+    claim = Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)
+    yield from subject.hold([claim], "X13.3", ONE_DEVICE)
+
+
+def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
+    it, and with replicated inputs.
+    """
+    stated = type(subject.op).infer_output_sharding is not ExtensionOp.infer_output_sharding
+    lowered = RouteKind.LOWERING in subject.routes(inputs)
+    if not lowered and not stated:
+        raise NotApplicable(
+            "the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding."
+        )
+    mesh = _mesh(jax.sharding.AxisType.Explicit)
+    elements = _elements(subject, inputs, mesh.size)
+    fix = "Correct infer_output_sharding, or leave it out to use the sharding of the lowering."
+    cases: list[Any] = [
+        ("replicated inputs", lambda fn: fn, jax.P(), inputs, subject.expected(inputs))
+    ]
+    if lowered:
+        want = columns(map(subject.expected, elements))
+        cases.append(("vmap", jax.vmap, jax.P("d"), columns(elements), want))
+    with jax.set_mesh(mesh):
+        for what, map_, spec, xs, want in cases:
+            placed = tuple(jax.device_put(x, spec) for x in xs)
+            claim = Claim(f"{what} on an explicit mesh", map_(subject.call), placed, want)
+            try:
+                yield from subject.hold([claim], "X13.5", fix)
+            except Broken:
+                if not stated:
+                    subject.require_plain(f"place {what} on an explicit mesh", map_, placed)
+                raise
