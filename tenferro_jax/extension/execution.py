@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..errors import BackendFailure, InvalidConfig, TenferroError
@@ -86,9 +85,7 @@ def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]
         if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated
     )
     placement = next(placed, None)
-    return [
-        jnp.asarray(out) if placement is None else jax.device_put(out, placement) for out in outs
-    ]
+    return [jax.device_put(out, placement) for out in outs]
 
 
 def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:

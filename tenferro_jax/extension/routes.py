@@ -227,7 +227,7 @@ declines: one reduction does it)
     )
     return [
         route_of(carrier, metas, site._replace(partitioned=site.partitioned and not manual))
-        for carrier, metas, manual in _calls(closed, manual=False)
+        for carrier, metas, manual in _calls(closed)
     ]
 
 
@@ -235,12 +235,12 @@ def extensions_in(closed: ClosedJaxpr) -> Iterator[tuple[Extension, tuple[Tensor
     """Every extension of a jaxpr with the metas of its inputs, inner jaxprs included, in program
     order.
     """
-    return ((carrier, metas) for carrier, metas, _ in _calls(closed, manual=False))
+    return ((carrier, metas) for carrier, metas, _ in _calls(closed))
 
 
 def _calls(
     closed: ClosedJaxpr,
-    manual: bool,
+    manual: bool = False,
 ) -> Iterator[tuple[Extension, tuple[TensorMeta, ...], bool]]:
     """Every extension, the dtypes and shapes of its inputs, and whether all mesh axes are manual
     there.

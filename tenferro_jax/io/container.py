@@ -169,8 +169,6 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
             needed=f"version 1 to {VERSION}",
             fix="Use the release that wrote the file, or a later one.",
         )
-    if text_bytes > len(body):
-        raise damaged(where, f"a text of {text_bytes} bytes among {len(body)}")
     return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes), version)
 
 

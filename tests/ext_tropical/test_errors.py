@@ -25,6 +25,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
+from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.registry import require_extension_factory
 from tenferro_jax.payload_text import payload_json
@@ -37,6 +38,13 @@ LONG = ((2, 2**31), (2**31, 2))
 
 def product(a=A, b=B, **options):
     return tropical_einsum("ij,jk->ik", a, b, **options)
+
+
+def test_as_many_entries_are_contracted_as_an_int32_numbers():
+    dtype, most = np.dtype("float32"), 2**31 - 1
+    metas = [TensorMeta(dtype, shape) for shape in ((2, most), (most, 2))]
+    (out,) = TropicalEinsum(max_plus, "ij,jk->ik").infer_output_meta(metas)
+    assert out.shape == (2, 2)
 
 
 @pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])

@@ -79,6 +79,12 @@ def test_min_max_sends_the_gradient_to_the_bottleneck():
     assert [g.tolist() for g in gradients] == [[[0, 0]], [[0, 0], [0, 0]], [[1], [0]]]
 
 
+def test_the_leaves_of_a_result_are_its_arrays():
+    specs = [jax.ShapeDtypeStruct((2, 2), np.float64)] * 3
+    result = jax.eval_shape(functools.partial(tropical_einsum_with_argmax, "ij,jk,kl->il"), *specs)
+    assert jax.tree.leaves(result) == [result.value, *(step.winner for step in result.steps)]
+
+
 TRANSFORMS = {
     "eager": lambda f, *xs: f,
     "jit": lambda f, *xs: jax.jit(f),
@@ -246,6 +252,19 @@ def test_derivatives_of_slices(semiring, order):
 
     sliced, whole = (derivatives(f(m), order, *operands) for m in (limit, None))
     chex.assert_trees_all_close(sliced, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("semiring", [max_plus, log_sum_exp(0.7)], ids=str)
+def test_slices_have_derivatives(semiring):
+    """Traced; their values take long to compile, in the test above."""
+    specs, limit = [jax.ShapeDtypeStruct((64, 64), np.float64)] * 2, SCRATCH + 160_000
+    plan = plan_tropical_einsum("ij,jk->ik", *specs, semiring=semiring, memory_limit=limit)
+    assert plan.slices > 1
+
+    def f(*xs):
+        return tropical_einsum("ij,jk->ik", *xs, semiring=semiring, memory_limit=limit).sum()
+
+    assert list(jax.eval_shape(jax.grad(f, (0, 1)), *specs)) == specs
 
 
 @pytest.mark.slow
@@ -502,7 +521,7 @@ LARGE = np.ones((64, 64))
     (DTypeError, "dtype: given 'foo'", lambda: plan_tropical_einsum("ij->", (2, 2), dtype="foo")),
     (
         ShapeError,
-        "a result of 73786976294838206464 entries",
+        r"a result of 73786976294838206464 entries.* operands: 0, 1, 2, 3, 4, \.\.\.; needed",
         lambda: tropical_einsum(
             *(part for i in range(66) for part in (np.zeros(2), [i])), list(range(66))
         ),

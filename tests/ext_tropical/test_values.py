@@ -6,6 +6,7 @@ import functools
 import itertools
 import string
 
+import chex
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -194,15 +195,29 @@ def test_every_block_boundary(name, contracted):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("name", "columns"), in_turn(NAMES, [127, 128, 129, 257], 1))
+@pytest.mark.parametrize(("name", "columns"), in_turn(NAMES, [128, 129, 127, 257], 1))
 def test_every_tile_of_columns(name, columns):
+    """With more rows than those for which columns are not cut."""
     rng = np.random.default_rng(columns)
     rhs = rng.choice(
         [-2.0, -1.0, 0.0, 1.0, 2.0, np.inf, np.nan],
         (17, columns),
         p=[0.2, 0.2, 0.2, 0.19, 0.2, 0.005, 0.005],
     )
-    check(name, "ij,jk->ik", rng.integers(-2, 3, (3, 17)).astype(float), rhs, kernels=True)
+    lhs = rng.integers(-2, 3, (blocked.FLAT + 1, 17)).astype(float)
+    check(name, "ij,jk->ik", lhs, rhs, kernels=True)
+
+
+def test_the_first_winner_of_all_parts_of_a_long_contraction():
+    """The best is in the second part, in both, or in both and twice."""
+    count = 2 * blocked.LONG
+    lhs, rhs = np.zeros((count, 1)), np.zeros((count, 3))
+    for column, rows in enumerate(([-2], [7, -2], [9, -5, -2])):
+        rhs[rows, column] = 1.0
+    found = jax.jit(KERNELS["loop"], static_argnums=0)(max_plus, lhs[None], rhs[None])
+    chex.assert_trees_all_equal(
+        found, (np.ones((1, 1, 3)), np.array([[[count - 2, 7, 9]]], np.int32))
+    )
 
 
 @pytest.mark.few(5)

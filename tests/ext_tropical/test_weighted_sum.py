@@ -13,7 +13,7 @@ import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus
 from ext_tropical.step.weighted_sum import Place, WeightedSum
 from tenferro_jax import check_extension
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 
 from ..sweep import ALL, in_turn, some
@@ -163,6 +163,18 @@ def test_derivatives_and_transposes_stay_in_the_family(op):
     np.testing.assert_allclose((back * moved).sum(), (w * tangent).sum(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("linear", [(0,), (3, 4)])
+def test_there_is_no_transpose_but_in_one_factor(linear):
+    op = WeightedSum(max_mul, "ij,jk->ik", (LHS, RHS), OUT, "l")
+    inputs = [np.ones(shape) for shape in ((3, 1), (1, 2), (3, 2), (3, 1), (1, 2))]
+
+    def f(*moving):
+        return apply(op, *({**dict(enumerate(inputs)), **dict(zip(linear, moving))}.values()))[0]
+
+    with pytest.raises(ADRuleError, match=f"NOT_DIFFERENTIABLE for input {linear[0]}"):
+        jax.linear_transpose(f, *(inputs[i] for i in linear))(np.ones((3, 2)))
+
+
 def test_what_does_not_count_is_left_out_whatever_its_factors_are():
     a, b, f = np.array([[1.0, -np.inf, 0.0]]), np.zeros((3, 1)), np.array([[1.0, np.nan, 0.0]])
     for semiring, value in ((log_sum_exp(), np.log(np.e + 1)), (max_plus, 1.0)):
@@ -182,11 +194,11 @@ def test_what_does_not_count_is_left_out_whatever_its_factors_are():
 
 
 def test_nan_candidates_are_the_winners_of_a_cell():
+    op = WeightedSum(max_plus, "ij->i", (LHS,))
     a = np.array([[1.0, np.nan, np.nan]])
-    got = apply(
-        WeightedSum(max_plus, "ij->i", (LHS,)), a, np.array([np.nan]), np.array([[1.0, 2.0, 4.0]])
-    )[0]
-    np.testing.assert_array_equal(got, [6.0])
+    inputs = a, np.array([np.nan]), np.array([[1.0, 2.0, 4.0]])
+    for got in (apply(op, *inputs)[0], op.eager_execute(*inputs)[0]):
+        np.testing.assert_array_equal(got, [6.0])
 
 
 def test_symbolic_sizes():

@@ -48,6 +48,17 @@ KERNEL = ExtensionRuntimeSet(
 NUMBER = {RouteKind.KERNEL: 1.0, RouteKind.LOWERING: 2.0, RouteKind.HOST: 3.0}
 
 
+@pytest.mark.cpu
+def test_a_host_form_gives_back_where_its_first_placed_input_lies():
+    op, (first, _, third, *_) = HostCumulate(), jax.devices()
+    for x, place, is_committed in (
+        (jnp.asarray(X), first, False),
+        (jax.device_put(X, third), third, True),
+    ):
+        (out,) = apply(op, x)
+        assert (out.devices(), out.committed) == ({place}, is_committed)
+
+
 @pytest.mark.clause("X4.3")
 def test_calls_are_merged_repeated_and_dropped():
     ran = []

@@ -14,10 +14,14 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import GraphBuilder, from_wire, to_wire
+from tenferro_jax.errors import ArtifactError
+from tenferro_jax.io import Limits
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.shapes import TensorMeta
 
-from .hostile import SUITES
+from ..helpers import ends_in
+from .graph_bank import families_known
+from .hostile import SUITES, doubling, ended, small
 from .test_wire import constants
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -26,6 +30,7 @@ GOOD = {
     "op: long exponent",
     """retur: '["return",[1],0,[["a","b"]],[]]'""",
     "graphs in graphs",
+    "tensor",
 }
 """Odd, and yet what a writer writes."""
 
@@ -48,10 +53,8 @@ def ends(suite):
         yield case, json.loads(line[place:])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
-    found = list(ends(suite))
+def read_of(found):
+    """The cases that were read, of (case, how it ended); all others ended in words."""
     assert len(found) > 200
     assert len({case for case, _ in found}) == len(found)
     kinds = {
@@ -61,10 +64,30 @@ def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
     }
     read = {case for case, end in found if end == "read"}
     assert [(case, end) for case, end in found if end != "read" and end not in kinds] == []
+    return read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_case_is_refused_in_words_or_is_what_a_writer_writes(suite):
+    read = read_of(list(ends(suite)))
     if suite == "hostile":
         assert read == GOOD
     elif suite != "forged":  # whose digest fits: it may be another graph
         assert not read
+
+
+def test_small_files_are_refused_in_words_or_are_what_a_writer_writes(monkeypatch):
+    """In this process, so without limits of memory and time."""
+    families_known(monkeypatch)
+    cases = [(name, content) for name, content in small() if len(content) < 20_000]
+    assert read_of([(name, ended(name, content)) for name, content in cases]) == GOOD
+
+
+def test_the_nodes_of_a_body_count_each_time_it_is_used():
+    content = doubling(3)  # 2 * (1 + 2 * (1 + 2 * (1 + 1))) nodes
+    assert to_wire(from_wire(content, limits=Limits(nodes=22))) == content
+    ends_in(lambda: from_wire(content, limits=Limits(nodes=21)), ArtifactError, "22 for nodes")
 
 
 def peak(content):

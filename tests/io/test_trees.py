@@ -81,6 +81,12 @@ def test_the_state_of_an_optimiser_goes_to_a_file_and_on(tmp_path):
     chex.assert_trees_all_close(wanted, got, rtol=1e-12)
 
 
+def test_an_exported_program_keeps_them():
+    program = tj.export(used, *LAYERS)
+    old, new = program.exported, tj.load_exported(program.to_bytes()).exported
+    assert (new.in_tree, new.out_tree) == (old.in_tree, old.out_tree)
+
+
 READER = """
 import json, sys, jax, jax.export, numpy as np
 from tests.io.graph_bank import Layer, Moments, NAMES, Scaled

@@ -12,6 +12,7 @@ import tenferro_jax as tj
 from benchmarks.measure import canonical_hlo
 from tenferro_jax import trace
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.graph.graph import bodies
 from tenferro_jax.ops.control import CustomJvp
 from tenferro_jax.ops.vocabulary import VOCABULARY
 
@@ -205,6 +206,31 @@ def test_what_jax_prints_is_left_out(capsys):
 def test_numpy_integers_are_integers(fn):
     """Whatever of them jnp or a user hands to lax."""
     assert trace(lambda x: fn(x, np.int64), X) == trace(lambda x: fn(x, int), X)
+
+
+def test_primitives_that_no_op_is_like():
+    def branch(x):
+        return jax.lax.cond(x.sum() > 0, lambda x: jnp.sin(x).sum(), lambda x: (x**3).sum(), x)
+
+    def f(x):
+        made = jnp.tile(x, (2, 2)), jnp.stack([x, -x], 1), jnp.unstack(x), jnp.polyval(x[1], x)
+        return *made, jax.grad(branch)(x)
+
+    want = np.tile(X, (2, 2)), np.stack([X, -X], 1), tuple(X), np.polyval(X[1], X), np.cos(X)
+    chex.assert_trees_all_close(jax.jit(trace(f, X).to_jax())(X), want, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jax.lax.scan(lambda c, _: (jax.nn.relu(c), None), x, length=2)[0],
+        lambda x: jax.lax.while_loop(lambda x: x.sum() > 9, jax.nn.relu, x),
+        lambda x: jax.lax.cond(x.sum() > 9, jax.nn.relu, jnp.sin, x),
+    ],
+)
+def test_a_custom_derivative_stays_inside_control_flow(fn):
+    inside = [body for node in trace(fn, X).nodes for body in bodies(node.op)]
+    assert CustomJvp in {type(node.op) for body in inside for node in body.nodes}
 
 
 def everything(x, key):

@@ -13,7 +13,7 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 
 from ..cases import CASES, ids
-from ..extension_ops import PlacedTanh
+from ..extension_ops import HostTanh, PlacedTanh, Softplus
 from ..helpers import each_ends_in, ends_in, made
 from .matrix import agree, agree_numerically, sweep
 
@@ -125,15 +125,23 @@ Folded = made(
 
 
 @pytest.mark.clause("X13.5")
-def test_a_lowering_that_jax_cannot_place_is_refused_with_its_reason():
+@pytest.mark.parametrize(
+    ("op", "problem", "cause"),
+    [
+        (Folded(), "a lowering that JAX cannot place: ", "ShardingTypeError"),
+        (Softplus(), "a lowering that declines", "NoneType"),
+        (HostTanh(), "an op without lowering", "NoneType"),
+    ],
+)
+def test_an_op_whose_outputs_nobody_can_place_is_refused_with_the_reason(op, problem, cause):
     with jax.set_mesh(mesh((Explicit,))):
-        x = jax.device_put(jnp.ones((2, 8)), P(None, "d"))
+        x = jax.ShapeDtypeStruct((2, 8), np.float64, sharding=P(None, "d"))
         caught = ends_in(
-            lambda: jax.jit(lambda x: apply(Folded(), x)[0])(x),
+            lambda: jax.eval_shape(lambda x: apply(op, x)[0], x),
             InvalidConfig,
-            r"folded\.v1 on an explicit mesh.*a lowering that JAX cannot place",
+            rf"{op.family_id} on an explicit mesh: given {problem}.*, and no infer_output_sharding",
         )
-        assert "ShardingTypeError" in type(caught.value.__cause__).__name__
+        assert type(caught.value.__cause__).__name__ == cause
 
 
 def test_vmap_over_several_mesh_axes_at_once():

@@ -76,7 +76,7 @@ def contract(
     cut = jnp.swapaxes(padded.reshape(batch, count, tiles, width), 1, 2)
     found = _searched(semiring, _Operands(jnp.swapaxes(lhs, 1, 2)[:, None], cut), with_winner)
     whole = (jnp.swapaxes(x, 1, 2).reshape(batch, lhs.shape[2], tiles * width) for x in found)
-    return tuple(x if tiles == 1 else x[..., :columns] for x in whole)
+    return tuple(x[..., :columns] for x in whole)
 
 
 def _parts(lhs: jax.Array, rhs: jax.Array) -> int:

@@ -62,7 +62,7 @@ def blocked(
         )
         return jnp.sum(terms, axis=1)
     width = min(count, BLOCK) if isinstance(count, int) else BLOCK
-    is_ragged = not isinstance(count, int) or count % width != 0
+    is_ragged = count % width != 0
 
     def turn(i: jax.Array, total: jax.Array) -> jax.Array:
         start = jnp.asarray(i, jnp.int32) * width
