@@ -90,18 +90,14 @@ class Memory:
       plan: the steps.
       itemsize: bytes of an entry of the operands.
       work: bytes of an entry of the dtype that steps compute in.
-      semiring: a selective one has winners, which a derivative needs; log_sum_exp takes two passes.
+      is_selective: whether there are winners, which a derivative needs; log_sum_exp takes two
+        passes.
     """
 
     plan: Plan
     itemsize: int
     work: int
-    semiring: Semiring
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether there are winners."""
-        return isinstance(self.semiring, SelectiveSemiring)
+    is_selective: bool
 
     def peak(self, lengths: Mapping[str, int]) -> int:
         """The most bytes at one time: the result and its coordinates, slices of operands,
@@ -129,18 +125,17 @@ class Memory:
             )
             if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
                 held += sum(self.work * entries(whole, term) for term in plan.terms)
-        runs = 1 + len(by_least(plan, lengths, self.semiring))
         if self.is_selective:  # the walk back
-            held += runs * 8 * contracted * entries(lengths, plan.equation.output)
+            held += 8 * contracted * entries(lengths, plan.equation.output)
         yield held, "".join(plan.terms)
         values = dict.fromkeys(range(len(plan.terms)), 0)
         for number, step in enumerate(plan.steps, len(plan.terms)):
             labels = "".join(dict.fromkeys("".join(step.terms)))
             out = entries(lengths, step.result)
-            values[number] = runs * self.itemsize * out
+            values[number] = self.itemsize * out
             contracts = any(label not in step.result for label in labels)
-            held += values[number] + runs * 4 * out * (self.is_selective and contracts)
-            yield held + runs * self.work * self._scratch(lengths, step, out, contracts), labels
+            held += values[number] + 4 * out * (self.is_selective and contracts)
+            yield held + self.work * self._scratch(lengths, step, out, contracts), labels
             held -= sum(values[i] for i in step.operands)
 
     def _scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
@@ -361,7 +356,8 @@ def cached_plan(
             )
         return TropicalPlan(plan, plan.sizes, None)
     _require_possible(equation, plan, dtype.itemsize, memory_limit)
-    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, semiring)
+    is_selective = isinstance(semiring, SelectiveSemiring)
+    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
         lengths |= dict.fromkeys(cut, 1)
