@@ -16,7 +16,7 @@ from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from . import agreement, batches, derivatives, inference, payloads, precisions, slots, transforms
+from . import agreement, batches, derivatives, inference, payloads, precisions, slots
 from .examples import Inputs, smaller
 from .report import ConformanceReport, Finding, Verdict
 from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
@@ -79,11 +79,11 @@ CHECKS = (
     Check("L5", agreement.value, ("X8.1", "X8.10")),
     Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
     Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
-    Check("L5", transforms.control_flow, ("X13.3",), RUNS),
-    Check("L5", transforms.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
-    Check("L5", transforms.checked_tracing, ("X4.1",), RUNS),
-    Check("L5", transforms.checked_derivative, ("X4.1",), DIFFERENTIATES),
-    Check("L5", transforms.single_precision, ("X7.1", "X7.7"), RUNS),
+    Check("L5", agreement.control_flow, ("X13.3",), RUNS),
+    Check("L5", agreement.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
+    Check("L5", agreement.checked_tracing, ("X4.1",), RUNS),
+    Check("L5", agreement.checked_derivative, ("X4.1",), DIFFERENTIATES),
+    Check("L5", agreement.single_precision, ("X7.1", "X7.7"), RUNS),
     Check("L5", batches.shard_map, ("X13.4",), (*RUNS, "vmap")),
     Check(
         "L5", batches.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")

@@ -28,8 +28,18 @@ def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...
         an example is not that of the inputs.
     """
     where = f"check_extension of {op.family_id}"
-    own = () if given else _offered(op, where)
-    found = tuple(given) or own or (() if op.input_count else ((),))
+    found = tuple(given)
+    if not found:
+        try:
+            found = tuple(tuple(e) if isinstance(e, list) else e for e in op.example_inputs())
+        except Exception as error:
+            raise InvalidConfig(
+                where=where,
+                given=f"example_inputs(): {type(error).__name__}: {error}",
+                needed="a sequence of examples, each with an array for each input",
+                fix="Correct it, or pass the examples after the op.",
+            ) from error
+    found = found or (() if op.input_count else ((),))
     if not found:
         raise InvalidConfig(
             where=where,
@@ -39,22 +49,6 @@ def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...
             "and values away from ties and kinks.",
         )
     return tuple(_example(op, example, where) for example in found)
-
-
-def _offered(op: ExtensionOp, where: str) -> tuple[Any, ...]:
-    """The op's example_inputs, checked."""
-    try:
-        return tuple(
-            tuple(example) if isinstance(example, list) else example
-            for example in op.example_inputs()
-        )
-    except Exception as error:
-        raise InvalidConfig(
-            where=where,
-            given=f"example_inputs(): {type(error).__name__}: {error}",
-            needed="a sequence of examples, each with an array for each input",
-            fix="Correct it, or pass the examples after the op.",
-        ) from error
 
 
 def _example(op: ExtensionOp, example: object, where: str) -> Inputs:

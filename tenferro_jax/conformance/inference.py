@@ -29,6 +29,7 @@ from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
 from .subject import Broken, NotApplicable, Subject, as_broken, breaking
 
+COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta and the implementation agree."
 
 
@@ -183,7 +184,11 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 ) from error
             continue
         if bound != metas:
-            clause, fix = _why(subject, made)
+            clause, fix = (
+                ("X7.3", COMPARE)
+                if _has_equal_sizes(made)
+                else ("X7.2", "Compute sizes from input shapes, without constants in their place.")
+            )
             raise Broken(
                 clause,
                 f"{listed(made)}: {_text(metas)}, but symbolic sizes bound to these give "
@@ -191,15 +196,6 @@ def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 fix,
             )
         yield None
-
-
-def _why(subject: Subject, inputs: Inputs) -> tuple[str, str]:
-    if _has_equal_sizes(inputs):
-        return (
-            "X7.3",
-            "Compare sizes with require_equal: == is False for symbols that may be equal.",
-        )
-    return "X7.2", "Compute sizes from input shapes, without constants in their place."
 
 
 def _has_equal_sizes(inputs: Inputs) -> bool:
@@ -239,8 +235,7 @@ def _symbolic_failure(error: Exception, derived: bool) -> Broken:
     ):
         fix = "Use arithmetic of dimensions and require_equal, not int(), < or range() of a size."
         return as_broken(error, "X7.2", "different symbols that may be equal", fix)
-    fix = "Compare sizes with require_equal: == is False for symbols that may be equal."
-    return as_broken(error, "X7.3", "different symbols that may be equal are refused", fix)
+    return as_broken(error, "X7.3", "different symbols that may be equal are refused", COMPARE)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

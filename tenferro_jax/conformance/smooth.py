@@ -199,19 +199,18 @@ class Smooth(NamedTuple):
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, ...]:
         """Random directions like these arrays."""
-        return tuple(_random(x, rng) for x in arrays)
+        made = []
+        for x in arrays:
+            direction = rng.normal(size=x.shape)
+            if np.iscomplexobj(x):
+                direction = direction + 1j * rng.normal(size=x.shape)
+            made.append(np.asarray(direction, x.dtype))
+        return tuple(made)
 
     def cotangents(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
         """Random cotangents of the floating outputs."""
         metas = self.subject.metas(self.inputs) or ()
         return self.random([np.empty(metas[i].shape, metas[i].dtype) for i in self.outputs], rng)
-
-
-def _random(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    made = rng.normal(size=x.shape)
-    if np.iscomplexobj(x):
-        made = made + 1j * rng.normal(size=x.shape)
-    return np.asarray(made, x.dtype)
 
 
 def smooth(
