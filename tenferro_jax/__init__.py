@@ -14,13 +14,13 @@ from .engine.engine import Engine, compile_std_to_exec
 from .engine.exec_program import ExecProgram
 from .errors import TenferroError
 from .extension.execution import host_errors
+from .extension.function_op import op
 from .extension.routes import routes
 from .graph.builder import GraphBuilder
 from .graph.graph import Graph
 from .graph.verify import verify
 from .io.export import export
 from .io.exported import ExportedProgram, load_exported
-from .io.trees import register_pytree_name
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .shapes import TensorMeta
 from .tensor.einsum import einsum
@@ -53,8 +53,8 @@ __all__ = [
     "load_exported",
     "load_graph",
     "lowered",
+    "op",
     "plan_einsum",
-    "register_pytree_name",
     "routes",
     "save_graph",
     "to_wire",

@@ -302,7 +302,7 @@ def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The first outputs of the differentiable form are those of the op, in every precision."""
     rule = subject.rule()
     with breaking("X10.12", "differentiable_form", FORM):
-        form = rule.differentiable_form(subject.op)
+        form = rule.form_for(subject.op, list(map(meta_of, inputs)))
         carrier = Extension(form, (), subject.runtimes)
     if carrier == subject.carrier:
         raise NotApplicable("the rule differentiates the op itself")

@@ -15,7 +15,7 @@ from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
 from .examples import Array, Inputs
 from .smooth import Mask, Smooth, names, smooth
-from .subject import Broken, Subject
+from .subject import Broken, NotApplicable, Subject
 
 MULTIPLIES = ("mul", "dot_general", "div")
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
@@ -34,6 +34,11 @@ def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """An output that no given tangent reaches gets None, and the rule computes no term from zeros
     that it made for an inactive input.
     """
+    if getattr(subject.op, "takes_zeros", False):
+        raise NotApplicable(
+            "the rule takes zeros for missing tangents, as that of jax.custom_jvp",
+            "Use defjvp(rule, symbolic_zeros=True), and leave out terms whose tangent is None.",
+        )
     view = smooth(subject, inputs, reverse=False)
     _, _, most = _emitted(view, view.active)
     for mask in view.masks():
@@ -60,8 +65,8 @@ def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
     """
     subject = view.subject
     rule = subject.rule()
-    form = subject.carrier.with_op(rule.differentiable_form(subject.op))
     metas = [meta_of(x) for x in view.inputs]
+    form = subject.carrier.with_op(rule.form_for(subject.op, metas))
     numbers: list[int] = []
 
     def run(

@@ -290,7 +290,7 @@ class Extension(StdTensorOp):
                 TensorMeta(m.dtype, (size, *m.shape))
                 for m in self._infer(levels[1:], levels[0].inner(metas), assume)
             ]
-        derived = type(self.op).infer_output_meta is ExtensionOp.infer_output_meta
+        derived = not self.op.has_own("infer_output_meta")
         method = Method(
             self.family_id,
             f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta",
@@ -323,6 +323,12 @@ class Extension(StdTensorOp):
             )
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
+
+    def of_one(self, metas: Sequence[TensorMeta]) -> list[TensorMeta]:
+        """The metas of one element of all batch levels."""
+        for level in self.batching:
+            metas = level.inner(metas)
+        return list(metas)
 
     def batch(self, level: BatchLevel) -> Extension:
         """The carrier under one more vmap, the outermost one."""

@@ -147,6 +147,14 @@ class ExtensionOp(Sealed):
         """
         return self
 
+    def has_own(self, method: str) -> bool:
+        """Whether the author wrote a method of this name."""
+        return getattr(type(self), method) is not getattr(ExtensionOp, method)
+
+    def form_for(self, inputs: Sequence[TensorMeta]) -> ExtensionOp:
+        """The differentiable form for these inputs; functions as ops choose it by them."""
+        return self.differentiable_form()
+
     def linearize(
         self,
         primals: Sequence[jax.Array],
@@ -318,21 +326,17 @@ def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig
 
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
-    return type(op).eager_execute is not ExtensionOp.eager_execute
+    return op.has_own("eager_execute")
 
 
 def has_lowering(op: ExtensionOp) -> bool:
     """Whether the author wrote lower_to_standard_ops."""
-    return type(op).lower_to_standard_ops is not ExtensionOp.lower_to_standard_ops
+    return op.has_own("lower_to_standard_ops")
 
 
 def has_own_rule(op: ExtensionOp) -> bool:
     """Whether the author wrote linearize or transpose_rule in the op's class."""
-    cls = type(op)
-    return (
-        cls.linearize is not ExtensionOp.linearize
-        or cls.transpose_rule is not ExtensionOp.transpose_rule
-    )
+    return op.has_own("linearize") or op.has_own("transpose_rule")
 
 
 def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:

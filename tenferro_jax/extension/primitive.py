@@ -259,7 +259,7 @@ def _differentiable_form(
     """
     where = f"differentiable_form of extension {op.family_id}"
     with authored(op.family_id, "differentiable_form"):
-        form = rule.differentiable_form(op.op)
+        form = rule.form_for(op.op, op.of_one(metas))
     if form is op.op:
         return op
     if not isinstance(form, ExtensionOp) or form.family_id != op.family_id:
@@ -291,7 +291,7 @@ def _jvp(
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     rule = rules.rule_of(op.op)
     if rule is None:
-        raise ADRuleError(op.family_id, "jvp")
+        raise ADRuleError(op.family_id, "jvp", fix=getattr(op.op, "missing_rule", ""))
     primals = list(map(_jax_value, primals))
     form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
     # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot

@@ -111,6 +111,27 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
         _factories[family_id] = factory
 
 
+def register_function(op_class: type[ExtensionOp], place: str) -> None:
+    """Register the class of a function. A class of the same name, of a cell that ran again, is
+    replaced.
+
+    Raises:
+      Duplicate: another function or class has the family_id; the text names both.
+    """
+    factory = ExtensionFactory(op_class)
+    family_id = factory.family_id
+    with _lock:
+        known = _factories.get(family_id, factory).op_class
+        if (known.__module__, known.__qualname__) != (op_class.__module__, op_class.__qualname__):
+            raise Duplicate(
+                where=place,
+                given=f"family_id {family_id}, which belongs to {known.__module__}."
+                f"{known.__qualname__}",
+                needed="a family_id of its own",
+            )
+        _factories[family_id] = factory
+
+
 def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:
     """The factory of a family, or None; never raises.
 

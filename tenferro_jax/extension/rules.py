@@ -51,6 +51,10 @@ class ExtensionAdRule(Sealed):
         """
         return op
 
+    def form_for(self, op: ExtensionOp, inputs: Sequence[TensorMeta]) -> ExtensionOp:
+        """The differentiable form for these inputs."""
+        return self.differentiable_form(op)
+
     def linearize(
         self,
         op: Any,
@@ -97,8 +101,8 @@ class ExtensionAdRule(Sealed):
 class _OwnRule(ExtensionAdRule):
     """The rule of an op whose class has a rule."""
 
-    def differentiable_form(self, op: ExtensionOp) -> ExtensionOp:
-        return op.differentiable_form()
+    def form_for(self, op: ExtensionOp, inputs: Sequence[TensorMeta]) -> ExtensionOp:
+        return op.form_for(inputs)
 
     def linearize(
         self,
@@ -123,8 +127,9 @@ _OWN_RULE = _OwnRule()
 
 def is_stated(rule: ExtensionAdRule, op: ExtensionOp, method: str) -> bool:
     """Whether a rule of an op overrides linearize or transpose_rule."""
-    cls, base = (type(op), ExtensionOp) if rule is _OWN_RULE else (type(rule), ExtensionAdRule)
-    return getattr(cls, method) is not getattr(base, method)
+    if rule is _OWN_RULE:
+        return op.has_own(method)
+    return getattr(type(rule), method) is not getattr(ExtensionAdRule, method)
 
 
 class ExtensionRuleSet(Sealed):

@@ -105,7 +105,7 @@ def register_families():
         if lookup_extension_factory(cls.family_id) is None:
             register_extension(ExtensionFactory(cls))
     for cls, name in NAMES.items():
-        tj.register_pytree_name(cls, name)
+        tj.io.register_pytree_name(cls, name)
 
 
 def families_known(monkeypatch):

@@ -19,9 +19,9 @@ import optax
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import from_wire, register_pytree_name, to_wire, trace
+from tenferro_jax import from_wire, to_wire, trace
 from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, Unsupported
-from tenferro_jax.io import trees
+from tenferro_jax.io import register_pytree_name, trees
 
 from ..helpers import ends_in
 from .graph_bank import LAYERS, NAMES, Layer, Moments, Scaled, families_known, used
@@ -91,7 +91,8 @@ READER = """
 import json, sys, jax, jax.export, numpy as np
 from tests.io.graph_bank import Layer, Moments, NAMES, Scaled
 if sys.argv[2] == "ours":
-    from tenferro_jax import load_exported, register_pytree_name
+    from tenferro_jax import load_exported
+    from tenferro_jax.io import register_pytree_name
     for cls, name in NAMES.items():
         register_pytree_name(cls, name)
     call = load_exported(sys.argv[1]).call
@@ -360,7 +361,8 @@ def test_fields_in_another_order_are_not_taken_for_each_other(monkeypatch):
 OTHER_FIELDS = """
 import sys
 from tests.io.test_trees import classes_of
-from tenferro_jax import load_exported, register_pytree_name
+from tenferro_jax import load_exported
+from tenferro_jax.io import register_pytree_name
 from tenferro_jax.errors import Unsupported
 for kind, cls in zip(("namedtuple", "dataclass"), classes_of("M", "var", "mean")):
     register_pytree_name(cls, f"test-package.other.{kind}")

@@ -1,0 +1,378 @@
+"""Functions as ops: every transform, by every kind of rule, against the same function in plain
+JAX.
+"""
+
+import pickle
+
+import chex
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax.errors import ADRuleError, BackendFailure, Duplicate, InvalidConfig, Unsupported
+from tenferro_jax.extension import LinearInput, apply
+from tenferro_jax.extension.routes import RouteKind
+
+from ..helpers import ends_in
+
+X = np.array([0.3, -1.2, 2.0])
+Y = np.array([1.5, 0.5, -0.7])
+
+
+def plain(x, y, t=2.0):
+    return jnp.sin(x) * y + t * x * x
+
+
+@tj.op("test-functions.by_jvp.v1")
+def by_jvp(x, y, *, t: float = 2.0):
+    return plain(x, y, t)
+
+
+@by_jvp.defjvp
+def _(primals, outputs, tangents, *, t):
+    (x, y), (dx, dy) = primals, tangents
+    return (jnp.cos(x) * y + 2 * t * x) * dx + jnp.sin(x) * dy
+
+
+@tj.op("test-functions.by_vjp.v1")
+def by_vjp(x, y, *, t: float = 2.0):
+    return plain(x, y, t)
+
+
+by_vjp.defvjp(
+    lambda x, y, *, t: (by_vjp(x, y, t=t), {"x": x, "y": y}),
+    lambda r, g, *, t: (
+        (jnp.cos(r["x"]) * r["y"] + 2 * t * r["x"]) * g,
+        jnp.sin(r["x"]) * g,
+    ),
+)
+
+
+@tj.op("test-functions.derived.v1", derive=True)
+def derived(x, y, *, t: float = 2.0):
+    return plain(x, y, t)
+
+
+@tj.op("test-functions.in_trees.v1")
+def in_trees(p, n, *, t: float = 2.0):
+    return {"value": plain(p["x"], p["y"][0], t), "count": n + 1}
+
+
+in_trees.defvjp(
+    lambda p, n, *, t: (in_trees(p, n, t=t), (p["x"], p["y"][0])),
+    lambda r, g, *, t: (
+        {
+            "x": (jnp.cos(r[0]) * r[1] + 2 * t * r[0]) * g["value"],
+            "y": [jnp.sin(r[0]) * g["value"]],
+        },
+        None,
+    ),
+)
+
+RULES = {
+    "jvp": by_jvp,
+    "vjp": by_vjp,
+    "derive": derived,
+    "trees": lambda x, y, **t: in_trees({"x": x, "y": [y]}, jnp.arange(3), **t)["value"],
+}
+TRANSFORMS = {
+    "value": lambda f: f,
+    "grad": lambda f: jax.grad(lambda x, y: f(x, y).sum(), (0, 1)),
+    "one grad": lambda f: jax.grad(lambda x, y: f(x, y).sum(), 1),
+    "jvp": lambda f: lambda x, y: jax.jvp(f, (x, y), (y, x)),
+    "hessian": lambda f: jax.hessian(lambda x, y: f(x, y).sum(), (0, 1)),
+    "third": lambda f: jax.grad(
+        lambda x, y: jax.grad(lambda x: jax.grad(lambda x: f(x, y).sum())(x).sum())(x).sum()
+    ),
+    "jacfwd of grad": lambda f: jax.jacfwd(jax.grad(lambda x, y: f(x, y).sum()), 1),
+    "vmap of grad": lambda f: jax.vmap(jax.grad(f, (0, 1))),
+    "grad of vmap": lambda f: jax.grad(lambda x, y: jax.vmap(f, (0, None))(x, y[0]).sum(), (0, 1)),
+    "hessian of vmap": lambda f: jax.hessian(
+        lambda x, y: jax.vmap(f, (0, None))(x, y[0]).sum(), (0, 1)
+    ),
+    "checkpoint": lambda f: jax.grad(lambda x, y: jax.checkpoint(f)(x, y).sum(), (0, 1)),
+    "scan": lambda f: jax.grad(
+        lambda x, y: jax.lax.scan(lambda c, _: (f(c, y) / 9, None), x, length=3)[0].sum()
+    ),
+    "payload": lambda f: lambda x, y: f(x, y, t=-1.0),
+    "linearize": lambda f: lambda x, y: jax.linearize(f, x, y)[1](y, x),
+    "graph": lambda f: lambda x, y: tj.from_wire(tj.to_wire(tj.trace(f, x, y))).to_jax()(x, y),
+    "gradient of a graph": lambda f: (
+        lambda x, y: tj.from_wire(
+            tj.to_wire(tj.trace(jax.grad(lambda x: f(x, y).sum()), x))
+        ).to_jax()(x)
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_transform_is_that_of_the_plain_function(rule, transform):
+    change = TRANSFORMS[transform]
+    want = change(plain)(X, Y) if "graph" not in transform else None
+    if want is None:
+        want = plain(X, Y) if transform == "graph" else jax.grad(lambda x: plain(x, Y).sum())(X)
+    for run in (lambda f: f, jax.jit) if "graph" not in transform else (lambda f: f,):
+        got = run(change(RULES[rule]))(X, Y)
+        chex.assert_trees_all_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_exported_programs_keep_the_family_and_derivatives():
+    (n,) = jax.export.symbolic_shape("n")
+    spec = jax.ShapeDtypeStruct((n,), np.float64)
+    program = tj.export(by_vjp, spec, spec, vjp_order=1, platforms=("cpu",))
+    program = tj.load_exported(program.to_bytes())
+    np.testing.assert_allclose(program.call(X, Y), plain(X, Y), rtol=1e-12)
+    of_file = jax.grad(lambda x: program.call(x, Y).sum())(X)
+    np.testing.assert_allclose(of_file, jax.grad(lambda x: plain(x, Y).sum())(X), rtol=1e-12)
+    assert {tag["family_id"] for tag in program.extensions} == {"test-functions.by_vjp.v1"}
+
+
+@pytest.mark.parametrize("f", [by_jvp, by_vjp, derived], ids=lambda f: f.__name__)
+def test_the_checks_of_an_op_pass(f):
+    report = tj.check_extension(f.op(t=0.5), (X, Y))
+    assert report.ok, report.failures
+
+
+def test_a_reverse_rule_keeps_no_more_than_custom_vjp():
+    """What a user's program holds between forward and backward."""
+
+    @jax.custom_vjp
+    def peer(x, y):
+        return plain(x, y)
+
+    peer.defvjp(
+        lambda x, y: (plain(x, y), (jnp.cos(x), y)), lambda r, g: (r[0] * r[1] * g, r[0] * g)
+    )
+
+    @tj.op("test-functions.frugal.v1")
+    def frugal(x, y):
+        return plain(x, y)
+
+    frugal.defvjp(peer.fwd, peer.bwd)
+    x = jnp.linspace(0.0, 1.0, 1000)
+
+    def held(f):
+        return sum(a.nbytes for a in jax.tree.leaves(jax.vjp(f, x, x + 1)[1]))
+
+    assert held(frugal) <= held(peer) * 1.01
+    chex.assert_trees_all_equal(
+        jax.grad(lambda x: frugal(x, x).sum())(x), jax.grad(lambda x: peer(x, x).sum())(x)
+    )
+
+
+def test_a_linear_map_and_its_transpose():
+    @tj.op("test-functions.running_sum.v1")
+    def running_sum(x):
+        return jnp.cumsum(x)
+
+    @running_sum.def_transpose
+    def _(y, x):
+        assert isinstance(x, LinearInput)
+        assert x.meta.shape == y.shape
+        return (jnp.cumsum(y[::-1])[::-1],)
+
+    matrix = np.tril(np.ones((3, 3)))
+    np.testing.assert_allclose(jax.jacrev(running_sum)(X), matrix)
+    np.testing.assert_allclose(jax.jacfwd(running_sum)(X), matrix)
+    np.testing.assert_allclose(
+        jax.hessian(lambda x: (running_sum(x) ** 2).sum())(X), 2 * matrix.T @ matrix
+    )
+    normal = lambda x: jax.linear_transpose(running_sum, X)(running_sum(x))[0] + x
+    solved, _ = jax.scipy.sparse.linalg.cg(normal, Y)
+    np.testing.assert_allclose(normal(solved), Y, rtol=1e-5)
+    report = tj.check_extension(running_sum.op(), (X,))
+    assert report.ok, report.failures
+
+
+def test_a_kernel_runs_in_place_of_the_function_and_may_decline():
+    @tj.op("test-functions.with_kernel.v1", derive=True)
+    def with_kernel(x, *, t: float):
+        return t * x
+
+    @with_kernel.def_kernel(
+        jax.default_backend() if jax.default_backend() != "gpu" else "cuda",
+        declines=lambda x, *, t: "it is for few numbers" if x.shape[0] > 3 else "",
+    )
+    def _(x, *, t):
+        return 100 * t * x
+
+    f = lambda x: with_kernel(x, t=2.0)
+    np.testing.assert_allclose(jax.jit(f)(X), 200 * X)
+    np.testing.assert_allclose(f(np.tile(X, 2)), 2 * np.tile(X, 2))
+    assert [route.kind for route in tj.routes(f, X)] == [RouteKind.KERNEL]
+    assert "it is for few numbers" in tj.routes(f, np.tile(X, 2))[0].reason
+    np.testing.assert_allclose(jax.grad(lambda x: f(x).sum())(X), 2.0)
+
+
+def test_a_routine_of_numpy_alone():
+    @tj.op("test-functions.sorted.v1")
+    def ordered(x, *, descending: bool = False):
+        return None
+
+    ordered.def_infer(lambda x, *, descending: x)
+    ordered.def_host(lambda x, *, descending: np.sort(x)[::-1] if descending else np.sort(x))
+    np.testing.assert_array_equal(ordered(X), np.sort(X))
+    np.testing.assert_array_equal(jax.jit(lambda x: ordered(x, descending=True))(X), -np.sort(-X))
+    np.testing.assert_array_equal(jax.vmap(ordered)(np.stack([X, Y])), np.sort([X, Y], 1))
+    with pytest.raises(ADRuleError, match="defvjp"):
+        jax.grad(lambda x: ordered(x).sum())(X)
+
+    @ordered.def_host
+    def _(x, *, descending):
+        raise ZeroDivisionError
+
+    with pytest.raises(BackendFailure, match="ZeroDivisionError"):
+        ordered(X[:2])
+
+
+def test_a_function_may_be_a_part_of_another():
+    @tj.op("test-functions.outer.v1", derive=True)
+    def outer(x, y):
+        return by_vjp(x, y) ** 2
+
+    chex.assert_trees_all_close(
+        jax.grad(lambda x: outer(x, Y).sum())(X),
+        jax.grad(lambda x: (plain(x, Y) ** 2).sum())(X),
+        rtol=1e-12,
+    )
+    assert [route.family_id for route in tj.routes(outer, X, Y)] == ["test-functions.outer.v1"]
+
+
+def test_without_a_transpose_of_bwd_only_forward_mode_is_refused():
+    @tj.op("test-functions.opaque.v1")
+    def opaque(x):
+        return jnp.sin(x)
+
+    def cosine(x, g):
+        return jax.pure_callback(lambda x, g: np.cos(x) * g, x, x, g)
+
+    opaque.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (cosine(x, g),))
+    np.testing.assert_allclose(jax.grad(lambda x: opaque(x).sum())(X), np.cos(X))
+    np.testing.assert_allclose(jax.jit(jax.grad(lambda x: opaque(x).sum()))(X), np.cos(X))
+    with pytest.raises(Unsupported, match=r"forward mode of opaque \(test_function_op.py:\d+\)"):
+        jax.jvp(opaque, (X,), (Y,))
+
+
+def test_the_same_contract_underneath():
+    """An op of a function is a value: it has identity, is a static argument, a key, and is
+    pickled.
+    """
+    one, same, other = by_vjp.op(t=1.0), by_vjp.op(t=1.0), by_vjp.op(t=1)
+    assert one == same != other
+    assert {one: 1}[same] == 1
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert repr(one) == "by_vjp(t=1.0)"
+    assert repr(by_vjp) == "<op test-functions.by_vjp.v1: by_vjp(x, y, *, t: float = 2.0)>"
+    np.testing.assert_allclose(apply(one, X, Y)[0], plain(X, Y, 1.0))
+    np.testing.assert_allclose(by_vjp(0.5, 1.0), plain(0.5, 1.0))  # Python data, as in jnp
+
+
+def test_a_cell_that_runs_again_replaces_its_function():
+    def cell(factor):
+        @tj.op("test-functions.cell.v1")
+        def f(x):
+            return factor * x
+
+        return f
+
+    first, second = cell(2.0), cell(3.0)
+    np.testing.assert_allclose((first(X), second(X)), (2 * X, 3 * X))
+
+    with pytest.raises(Duplicate, match=r"g \(test_function_op.py:\d+\).*cell.*f"):
+
+        @tj.op("test-functions.cell.v1")
+        def g(x):
+            return x
+
+
+def test_refusals_name_the_function_and_its_line():
+    def define(function):
+        return lambda: tj.op("test-functions.refused.v1")(function)
+
+    def positional(x, t=2.0):
+        return x
+
+    def bare(x, *, t):
+        return x
+
+    def variadic(x, **t):
+        return x
+
+    def taken(x, *, stage: str):
+        return x
+
+    for function, given in (
+        (positional, "the parameter t=2.0"),
+        (bare, "the parameter t"),
+        (variadic, "the parameter \\*\\*t"),
+        (taken, "the parameter stage: str"),
+    ):
+        with pytest.raises(
+            InvalidConfig, match=rf"{function.__name__} \(test_function_op.py.*{given}"
+        ):
+            define(function)()
+    ends_in(lambda: tj.op("test-functions.refused.v1")(3), InvalidConfig, "a function with def")
+    for call, given in (
+        (lambda: by_vjp(X), "1 arguments by position"),
+        (lambda: by_vjp(X, Y, 2.0), "3 arguments by position.*Pass t by keyword"),
+        (lambda: by_vjp(X, Y, u=2.0), "the keyword u"),
+        (lambda: jax.jit(lambda t: by_vjp(X, Y, t=t))(2.0), "t"),
+        (lambda: in_trees(frozenset([1]), X), "frozenset"),
+    ):
+        with pytest.raises((InvalidConfig, TypeError), match=given):
+            call()
+
+    @tj.op("test-functions.needs.v1")
+    def needs(x, *, t: float):
+        return x
+
+    with pytest.raises(InvalidConfig, match=r"needs \(test_function_op.py:\d+\).*given no t"):
+        needs(X)
+    with pytest.raises(ADRuleError, match=r"@f.defjvp, f.defvjp\(fwd, bwd\)"):
+        jax.grad(lambda x: needs(x, t=1.0).sum())(X)
+
+
+@pytest.mark.parametrize(
+    ("bwd", "given"),
+    [
+        (lambda r, g: r * g, "bwd, which returned"),
+        (lambda r, g: (r * g, r), "bwd, which returned"),
+        (lambda r, g: ([r * g],), "a cotangent of bwd with the nesting"),
+    ],
+    ids=["no tuple", "too many", "nesting"],
+)
+def test_a_bwd_of_a_wrong_structure(bwd, given):
+    @tj.op(f"test-functions.wrong_{abs(hash(given + str(bwd)))}.v1")
+    def wrong(x):
+        return x * x
+
+    wrong.defvjp(lambda x: (x * x, 2 * x), bwd)
+    with pytest.raises(InvalidConfig, match=rf"wrong \(test_function_op.py:\d+\).*{given}"):
+        jax.grad(lambda x: wrong(x).sum())(X)
+
+
+def test_a_bwd_that_is_not_linear_is_found():
+    @tj.op("test-functions.not_linear.v1")
+    def not_linear(x):
+        return jnp.sin(x)
+
+    not_linear.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (jnp.cos(x) * g * g,))
+    report = tj.check_extension(not_linear.op(), (X,))
+    assert not report.ok
+
+
+def test_a_function_that_closes_over_a_traced_value_is_refused():
+    def loss(w):
+        @tj.op("test-functions.closes.v1", derive=True)
+        def closes(x):
+            return w * x
+
+        return closes(X).sum()
+
+    for run in (jax.grad(loss), jax.jit(jax.grad(loss))):
+        with pytest.raises(InvalidConfig, match="closes over a traced value"):
+            run(2.0)
