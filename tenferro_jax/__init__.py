@@ -1,4 +1,4 @@
-"""Extension ops for JAX: one class gives every transform and portable export.
+"""Extension ops for JAX: one function gives every transform and portable export.
 
 These names are what most programs need. The others are public in the package that they belong to:
 `tenferro_jax.errors`, `tenferro_jax.extension` and `tenferro_jax.conformance` (for authors of

@@ -432,7 +432,7 @@ class FunctionOp:
         at = f" ({pathlib.Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
         self.place = f"{body.__name__}{at}, extension {family_id}"
         self.arity, self.payload = self._parameters()
-        self.plain = jax.tree.structure((0,) * self.arity)
+        self.plain: Any = jax.tree.structure((0,) * self.arity)
         fields = {
             "__module__": body.__module__,
             "__qualname__": f"{body.__qualname__}.op",
