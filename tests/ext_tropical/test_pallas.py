@@ -2,6 +2,7 @@
 compiles to a call for CUDA; which steps it takes. benchmarks/tropical_gpu.py says how fast it is.
 """
 
+import functools
 import subprocess
 import sys
 import types
@@ -195,6 +196,16 @@ def test_it_lowers_for_cuda_without_a_card(semiring, dtype, outputs):
         x = jax.ShapeDtypeStruct((2, 37, n), dtype)
         op = TropicalEinsum(semiring, "bji,bjk->bik", outputs)
         assert lowered(lambda a, b, op=op: run_gpu(op, a, b), x, x).count("@mosaic_gpu_v2") == 1
+
+
+@HERE
+@pytest.mark.parametrize("with_winner", [False, True])
+def test_what_searches_twice_stores_its_operands_first(with_winner):
+    """XLA may otherwise make them twice, with different rounding: only a card would show it."""
+    x = jax.ShapeDtypeStruct((1, 32, 128), "float32")
+    contract = functools.partial(search.contract, max_plus, with_winner=with_winner)
+    first = jax.make_jaxpr(contract)(x, x).eqns[0].primitive.name
+    assert (first == "optimization_barrier") == with_winner
 
 
 def test_it_takes_the_steps_that_it_serves_and_their_derivatives():

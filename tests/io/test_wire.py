@@ -3,6 +3,7 @@ written or read is refused in words.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -527,13 +528,19 @@ def test_a_placeholder_keeps_all_and_does_nothing(monkeypatch):
     assert from_wire(content, skip_missing_extensions=True) == graph
 
 
-def test_a_placeholder_in_a_body_and_with_symbols(monkeypatch):
+@pytest.mark.parametrize(
+    "looped",
+    [
+        lambda body, x: jax.lax.fori_loop(0, 3, lambda i, x: body(x), x),
+        lambda body, x: jax.lax.while_loop(lambda x: x.sum() < 9, body, x),
+        lambda body, x: jax.lax.cond(x.sum() < 9, body, jnp.sin, x),
+    ],
+)
+def test_a_placeholder_in_a_body_and_with_symbols(monkeypatch, looped):
     b = jax.export.symbolic_shape("b")[0]
-
-    def looped(x):
-        return jax.lax.fori_loop(0, 3, lambda i, x: apply(ScaledSquare(0.5), x)[0], x)
-
-    content = to_wire(trace(looped, jax.ShapeDtypeStruct((b,), np.float64)))
+    body = lambda x: apply(ScaledSquare(0.5), x)[0]
+    spec = jax.ShapeDtypeStruct((b,), np.float64)
+    content = to_wire(trace(functools.partial(looped, body), spec))
     gone(monkeypatch)
     back = from_wire(content, skip_missing_extensions=True)
     assert to_wire(back) == content
