@@ -19,10 +19,17 @@ from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ROOMS
-from tenferro_jax.shapes import meta_of
 
 from .cases import CASES as EXTENSION_CASES
-from .io.graph_bank import DTYPES, FEATURES, KEYED_CASES, all_bits, op_of, register_families
+from .io.graph_bank import (
+    DTYPES,
+    FEATURES,
+    KEYED_CASES,
+    all_bits,
+    applied,
+    op_of,
+    register_families,
+)
 from .ops.test_vocabulary import CASES as OP_CASES
 
 FOLDER = pathlib.Path(__file__).parent / "golden"
@@ -38,14 +45,6 @@ NAMED = (
 )
 
 
-def graph_of(applications):
-    builder = GraphBuilder()
-    outputs = []
-    for op, inputs in applications:
-        outputs += builder.add(op, *(builder.input(meta_of(jnp.asarray(x))) for x in inputs))
-    return builder.build(outputs)
-
-
 def room(ops):
     """(graph, inputs, wanted outputs) of the cases of a room; NumPy's results where there is an
     oracle, else those of the op.
@@ -59,7 +58,7 @@ def room(ops):
     cases = [case for case in cases if not isinstance(case[0], ValidateNonsingular)]
     wanted = [out for _, inputs, oracle in cases for out in several(oracle(*inputs))]
     return (
-        graph_of([(op, inputs) for op, inputs, _ in cases]),
+        applied(*((op, inputs) for op, inputs, _ in cases)),
         [x for _, inputs, _ in cases for x in inputs],
         wanted,
     )
@@ -76,13 +75,13 @@ def families():
     for case in {op_of(case).family_id: case for case in EXTENSION_CASES}.values():
         yield (
             op_of(case).family_id,
-            graph_of([(case.op, case.inputs)]),
+            applied((case.op, case.inputs)),
             case.inputs,
             several(case.oracle(*case.inputs)),
         )
     x = np.arange(4.0).reshape(2, 2)
     log = ext_tropical.LogEinsum(1.0, "ij,jk->ik")
-    yield log.family_id, graph_of([(log, (x, x))]), (x, x), [np.log(np.exp(x) @ np.exp(x))]
+    yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     split = jax.grad(lambda a: ext_tropical.tropical_einsum("ij,jk->ik", a, x, ties="split").sum())
     yield (
         "tenferro-ext-tropical.weighted_sum.v1",
@@ -103,7 +102,7 @@ def items():
     builder.lose_rules(["square at model.py:3"])
     yield from (
         ("with lost derivative", builder.build([builder.input(np.ones(2))]), (), None),
-        ("with validate nonsingular", graph_of([(ValidateNonsingular(), (np.eye(3),))]), (), None),
+        ("with validate nonsingular", applied((ValidateNonsingular(), (np.eye(3),))), (), None),
     )
     arrays = [all_bits(name) for name in DTYPES]
     builder = GraphBuilder()

@@ -291,42 +291,6 @@ class HostSine(Same):
         return (np.sin(x),)
 
 
-# A lowering and a host form that differ in the fourth digit.
-TwoForms = made(
-    "TwoForms",
-    Same,
-    fields={"broken": bool},
-    family_id="broken.two_forms.v1",
-    lower_to_standard_ops=lambda self, x: (jnp.sin(x),),
-    eager_execute=lambda self, x: (
-        np.sin(x) * np.asarray(1.0001 if self.broken else 1.0, x.dtype),
-    ),
-)
-
-
-# exp, lowered; the kernel is beside it.
-Lowered = made(
-    "Lowered",
-    Same,
-    family_id="broken.lowered.v1",
-    lower_to_standard_ops=lambda self, x: (jnp.exp(x),),
-)
-
-
-def exact_kernel(op, x):
-    return (jnp.exp(x),)
-
-
-def inexact_kernel(op, x):
-    return (jnp.exp(x) * jnp.asarray(1.001, x.dtype),)
-
-
-def kernels(broken):
-    return ExtensionRuntimeSet(
-        Kernel(Lowered.family_id, "cpu", inexact_kernel if broken else exact_kernel)
-    )
-
-
 @dataclass(frozen=True)
 class Nested(Same):
     """Lowers to another extension."""
@@ -462,7 +426,8 @@ class OnHost(Same):
             x = np.ndarray(x.shape, x.dtype, x.tobytes("A"))
         if self.wrong == "small":
             x = np.where(abs(x) < 1e-10, 0, x).astype(x.dtype)
-        return ((x * 1.5 * (1.01 if wrong else 1)).astype(x.dtype),)
+        factor = 1.01 if wrong else 1.0001 if self.wrong == "fourth digit" else 1
+        return ((x * 1.5 * factor).astype(x.dtype),)
 
 
 # exp, with an output sharding of its own.
@@ -711,8 +676,16 @@ def _on_host(wrong: str) -> Callable[[bool], ExtensionOp]:
     return lambda broken: OnHost(wrong if broken else "")
 
 
-def _kernel(run: Callable[..., Any]) -> ExtensionRuntimeSet:
-    return ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "cpu", run))
+def _kernel_defect(wrong: Callable[..., Any]) -> Defect:
+    def runtimes(broken: bool) -> ExtensionRuntimeSet:
+        run = wrong if broken else right_kernel
+        return ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "cpu", run))
+
+    return Defect("routes", "X8.10", lambda broken: ScaledSquare(), runtimes=runtimes)
+
+
+def inexact_kernel(op, x):
+    return (x * x * jnp.asarray(1.001, x.dtype),)
 
 
 def small_kernel(op, x):
@@ -759,10 +732,10 @@ DEFECTS: dict[str, Defect] = {
     "a host form that raises": Defect("host_form", "X8.8", _host("raises")),
     "an impure lowering": Defect("lowering", "X4.3", Counting),
     "a lowering that emits an extension": Defect("lowering", "X8.5", Nested),
-    "a host form that disagrees with the lowering": Defect("routes", "X8.10", TwoForms),
-    "a kernel that disagrees with the lowering": Defect(
-        "routes", "X8.10", lambda broken: Lowered(), runtimes=kernels
+    "a host form that disagrees with the lowering": Defect(
+        "routes", "X8.10", _on_host("fourth digit")
     ),
+    "a kernel that disagrees with the lowering": _kernel_defect(inexact_kernel),
     "a lowering that needs to know sizes": Defect(
         "exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)
     ),
@@ -781,12 +754,7 @@ DEFECTS: dict[str, Defect] = {
     "a host form that reads memory in order": Defect(
         "host_form", "X8.10", _on_host("order"), (MATRIX,)
     ),
-    "a kernel wrong for size 1": Defect(
-        "routes",
-        "X8.10",
-        lambda broken: ScaledSquare(),
-        runtimes=lambda broken: _kernel(small_kernel if broken else right_kernel),
-    ),
+    "a kernel wrong for size 1": _kernel_defect(small_kernel),
     "a jvp off by 0.05 %": Defect("jvp", "X10.6", **_cube("0.05 %")),
     "a linearize that is quadratic": Defect("derivative_metas", "X10.6", **_cube("quadratic")),
     "a linearize that is affine": Defect("linear", "X10.6", **_cube("affine")),
