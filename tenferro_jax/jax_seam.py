@@ -555,6 +555,21 @@ def run_jaxpr(
     return list(map(value_of, inner.outvars))
 
 
+def only_needed(fn: Callable[..., Any], *args: jax.Array) -> Callable[..., Any]:
+    """`fn` for arguments like these, without the equations that its results do not need."""
+    traced = jax.make_jaxpr(fn)(*args)
+    jaxpr, constants = open_jaxpr(traced)
+    needed = {v for v in jaxpr.outvars if not is_literal(v)}
+    kept: list[Eqn] = []
+    for eqn in reversed(jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            kept.append(eqn)
+            needed.update(v for v in eqn.invars if not is_literal(v))
+    smaller: Any = jaxpr
+    smaller = smaller.replace(eqns=kept[::-1])
+    return lambda *xs: jax.core.eval_jaxpr(smaller, constants, *xs)
+
+
 def with_inner(
     eqn: Eqn,
     run: Callable[[ClosedJaxpr, Sequence[object]], list[object]],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -19,9 +20,11 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import ADRuleError, InvalidConfig, Unsupported, first_line
+from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .contract import ExtensionOp, LinearInput
 from .primitive import apply
+from .registry import require_extension_factory
 
 PyTree: TypeAlias = Any
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
@@ -212,10 +215,14 @@ class FunctionExtension(ExtensionOp):
             return None
         return self.function.flat(self.results, results, "result")
 
+    def __reduce__(self) -> Any:
+        rebuild, (_, state) = super().__reduce__()
+        return _unpickled, (rebuild, type(self).__module__, self.family_id, state)
+
     def __repr__(self) -> str:
         fields = [f"{name}={value!r}" for name, value in self.payload.items()]
         stage = f" {self.stage}" if self.stage else ""
-        return f"{self.function.body.__name__}({', '.join(fields)}){stage}"
+        return f"{type(self).__name__}({', '.join(fields)}){stage}"
 
     # --- derivatives ---
 
@@ -283,11 +290,11 @@ class FunctionExtension(ExtensionOp):
         others: list[Any] = [None] * (len(outputs) - len(values))
         if self.stage == FORWARD_AGAIN:
             fwd = functools.partial(self.function.fwd, **self.payload)
-            others = _jvp(
-                lambda *xs: jax.tree.leaves(fwd(*self.arguments.unflatten(xs))[1]),
-                primals,
-                tangents,
+            # a fwd that calls its custom_vjp has a derivative without that call alone
+            run = only_needed(
+                lambda *xs: jax.tree.leaves(fwd(*self.arguments.unflatten(xs))[1]), *primals
             )
+            others = _jvp(run, primals, tangents)
         return [*moved, *others]
 
     def transpose_rule(
@@ -398,6 +405,12 @@ class FunctionExtension(ExtensionOp):
             wanted = jax.tree.leaves(tangent, is_leaf=_missing)
             found += [c for c, t in zip(entries, wanted, strict=True) if t is not None]
         return [None if _is_float0(c) else c for c in found]
+
+
+def _unpickled(rebuild: Callable[..., Any], module: str, family_id: str, state: Any) -> Any:
+    """The op of a family that `module` registers: its class need not have a name there."""
+    importlib.import_module(module)
+    return rebuild(require_extension_factory(family_id).op_class, state)
 
 
 def _is_float0(x: object) -> bool:

@@ -13,6 +13,7 @@ import jax
 
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, as_array, meta_of, struct
+from .adopted import Adopted, adopted
 from .contract import closed_over, require_not_traced
 from .family import parse_family_id
 from .function_extension import (
@@ -41,25 +42,36 @@ class FunctionOp:
     op: type[FunctionExtension]
     runtimes: ExtensionRuntimeSet
 
-    def __init__(self, body: Callable[..., PyTree], family_id: str, derive: bool):
-        functools.update_wrapper(self, body)
-        code = body.__code__
+    def __init__(self, function: Adopted, family_id: str, derive: bool):
+        source, signature = function.source, function.signature
+        functools.update_wrapper(self, source)
+        code = source.__code__
         at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
-        place = f"{body.__name__} ({at}), extension {family_id}"
-        arity, payload = _parameters(body, place)
-        self.functions = Functions(body, place, arity, payload, derive)
+        place = f"{source.__name__} ({at}), extension {family_id}"
+        arity, payload = _parameters(signature, place)
+        self.__signature__ = signature
+        self.functions = Functions(
+            function.body,
+            place,
+            arity,
+            payload,
+            derive,
+            function.jvp,
+            fwd=function.fwd,
+            bwd=function.bwd,
+        )
         self.runtimes = NO_RUNTIMES
         fields = {
-            "__module__": body.__module__,
-            "__qualname__": f"{body.__qualname__}.op",
-            "__doc__": f"The op of {body.__name__}.",
+            "__module__": source.__module__,
+            "__qualname__": f"{source.__qualname__}.op",
+            "__doc__": f"The op of {source.__name__}.",
             "__annotations__": {name: hint for name, (hint, _) in payload.items()},
             "family_id": family_id,
             "function": self.functions,
         }
         empty = inspect.Parameter.empty
         fields |= {name: value for name, (_, value) in payload.items() if value is not empty}
-        made = type(body.__name__, (FunctionExtension,), fields)
+        made = type(source.__name__, (FunctionExtension,), fields)
         self.op = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(made)
         register_function(self.op, place)
 
@@ -183,14 +195,14 @@ class FunctionOp:
         return function
 
     def __repr__(self) -> str:
-        return f"<op {self.op.family_id}: {self.__name__}{inspect.signature(self.functions.body)}>"
+        return f"<op {self.op.family_id}: {self.__name__}{self.__signature__}>"
 
 
-def _parameters(body: Callable[..., PyTree], place: str) -> tuple[int, dict[str, tuple[Any, Any]]]:
+def _parameters(signature: inspect.Signature, place: str) -> tuple[int, dict[str, tuple[Any, Any]]]:
     """The number of arguments, -1 if any, and annotation and default of each keyword."""
     arity, payload = 0, {}
     needed = "arrays by position, and the payload by keyword-only parameters with annotations"
-    for name, p in inspect.signature(body, eval_str=True).parameters.items():
+    for name, p in signature.parameters.items():
         if p.kind is p.KEYWORD_ONLY and p.annotation is not p.empty and name not in STRUCTURE:
             payload[name] = (p.annotation, p.default)
         elif p.kind is p.VAR_POSITIONAL:
@@ -208,6 +220,11 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
     Parameters by position are arrays, or tuples, lists and dicts of arrays; keyword-only
     parameters with annotations are the payload. The function is plain JAX. It then has every
     transform, identity in graphs and exported programs, and the checks of `check_extension`.
+
+    A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
+    as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
+    keywords, and of functions without rules parameters with a default, are payload then, which is
+    passed by keyword.
 
     Args:
       family_id: raise its version on any change of payload, rule or numerics. A second function
@@ -244,14 +261,7 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
     """
     parse_family_id(family_id)
 
-    def publish(body: Callable[..., PyTree]) -> FunctionOp:
-        if not inspect.isfunction(body):
-            raise InvalidConfig(
-                where=f"op, extension {family_id}",
-                given=f"{body!r:.100}",
-                needed="a function with def",
-                fix="Write a function that calls it.",
-            )
-        return FunctionOp(body, family_id, derive)
+    def publish(function: Callable[..., PyTree]) -> FunctionOp:
+        return FunctionOp(adopted(function, family_id), family_id, derive)
 
     return publish

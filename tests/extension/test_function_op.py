@@ -2,6 +2,7 @@
 JAX.
 """
 
+import functools
 import pickle
 
 import chex
@@ -257,6 +258,51 @@ def test_without_a_transpose_of_bwd_only_forward_mode_is_refused():
         jax.jvp(opaque, (X,), (Y,))
 
 
+def with_rules(kind):
+    """The function of this file as code that exists already has it."""
+    if kind == "custom_vjp":
+        f = jax.custom_vjp(lambda x, y, t: plain(x, y, t), nondiff_argnums=(2,))
+        f.defvjp(
+            lambda x, y, t: (f(x, y, t), (x, y)),
+            lambda t, r, g: (
+                (jnp.cos(r[0]) * r[1] + 2 * t * r[0]) * g,
+                jnp.sin(r[0]) * g,
+            ),
+        )
+        return f, "t"
+    if kind == "custom_jvp":
+        f = jax.custom_jvp(lambda t, x, y: plain(x, y, t), nondiff_argnums=(0,))
+        f.defjvp(
+            lambda t, p, d: (
+                f(t, *p),
+                (jnp.cos(p[0]) * p[1] + 2 * t * p[0]) * d[0] + jnp.sin(p[0]) * d[1],
+            )
+        )
+        return f, "t"
+    if kind == "jit":
+        return jax.jit(plain, static_argnames="t"), "t"
+    return functools.partial(jax.jit(plain, static_argnames="t"), t=-1.0), "t"
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp", "jit", "partial"])
+def test_functions_with_rules_are_taken_as_they_are(kind):
+    function, name = with_rules(kind)
+    f = tj.op(f"test-functions.adopted_{kind}.v1", derive=kind in ("jit", "partial"))(function)
+    call = lambda x, y: f(x, y, **{name: -1.0})
+    want = lambda x, y: plain(x, y, -1.0)
+    for transform in ("value", "grad", "jvp", "hessian", "vmap of grad", "graph"):
+        change = TRANSFORMS[transform] if transform != "graph" else (lambda f: f)
+        got = TRANSFORMS[transform](call)(X, Y)
+        chex.assert_trees_all_close(got, change(want)(X, Y), rtol=1e-12, atol=1e-12)
+    report = tj.check_extension(f.op(t=-1.0), (X, Y))
+    assert report.ok, report.failures
+    assert pickle.loads(pickle.dumps(f.op(t=-1.0))) == f.op(t=-1.0)
+    if kind == "partial":
+        chex.assert_trees_all_close(f(X, Y), want(X, Y))
+        with pytest.raises(InvalidConfig, match="a partial with y"):
+            tj.op("test-functions.refused.v1")(functools.partial(with_rules("custom_vjp")[0], y=X))
+
+
 def test_the_same_contract_underneath():
     """An op of a function is a value: it has identity, is a static argument, a key, and is
     pickled.
@@ -315,7 +361,7 @@ def test_refusals_name_the_function_and_its_line():
             InvalidConfig, match=rf"{function.__name__} \(test_function_op.py.*{given}"
         ):
             define(function)()
-    ends_in(lambda: tj.op("test-functions.refused.v1")(3), InvalidConfig, "a function with def")
+    ends_in(lambda: tj.op("test-functions.refused.v1")(3), InvalidConfig, "given 3")
     for call, given in (
         (lambda: by_vjp(X), "1 arguments by position"),
         (lambda: by_vjp(X, Y, 2.0), "3 arguments by position.*Pass t by keyword"),
