@@ -14,9 +14,8 @@ from typing import Any
 import jax
 
 from ..errors import InvalidConfig
-from ..extension.carrier import MissingExtension
 from ..extension.family import parse_family_id
-from ..extension.registry import is_installed, lookup_extension_factory
+from ..extension.registry import MissingExtension, is_installed, lookup_extension_factory
 from ..graph.drawing import Box, program_svg
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import op_name, plain

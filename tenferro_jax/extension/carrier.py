@@ -1,5 +1,4 @@
-"""The carrier of an extension op in graphs and JAX programs, with its levels of vmap; and the
-placeholder of an unknown op.
+"""The carrier of an extension op in graphs and JAX programs, with its levels of vmap.
 
 vmap of an extension op is the same op with one more batch level: its identity and its AD rule stay
 the same.
@@ -18,10 +17,10 @@ import jax
 import numpy as np
 
 from ..dimensions import SymDim
-from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, Unsupported
+from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..ops.op import StdTensorOp, op
+from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .contract import (
@@ -352,58 +351,46 @@ class Extension(StdTensorOp):
         return f"{self.op!r}{levels}{f' {self.runtimes}' if self.runtimes != NO_RUNTIMES else ''}"
 
 
-@op
-class MissingExtension(StdTensorOp):
-    """A placeholder, read with `skip_missing_extensions=True`: it only keeps the record of an
-    unregistered extension.
-
-    Attributes:
-      family_id: the family that is not registered.
-      payload: its payload as text.
-      levels: its batch levels, as canonical JSON text.
-      outputs: how many outputs it has.
-
-    Example:
-      >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
-      Traceback (most recent call last):
-      ...
-      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; \
-needed a registered factory of the family in this process. \
-Import the package of the extension, register the family, and read the graph again.
+def checked_form(
+    op: Extension,
+    own: tuple[ExtensionOp, Sequence[int]],
+    mapped: Extension,
+    metas: list[TensorMeta],
+) -> tuple[Extension, Sequence[int]]:
+    """The result of the op's `batched`, which must be of the same family and have the dtypes and
+    shapes of the vmap.
     """
-
-    input_count = None
-    family_id: str
-    payload: str
-    levels: str
-    outputs: int
-
-    @property
-    def output_count(self) -> int:
-        """The number of outputs in the record."""
-        return self.outputs
-
-    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
-        """Refuses.
-
-        Raises:
-          Unsupported: always.
-        """
-        raise self._unsupported()
-
-    def apply(self, *inputs: jax.typing.ArrayLike) -> Any:
-        """Refuses.
-
-        Raises:
-          Unsupported: always.
-        """
-        raise self._unsupported()
-
-    def _unsupported(self) -> Unsupported:
-        return Unsupported(
-            where="extension",
-            given=f"{self.family_id}: not registered",
-            needed="a registered factory of the family in this process",
-            fix="Import the package of the extension, register the family, and read the graph "
-            "again.",
+    where = f"batched() of extension {op.family_id}"
+    needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"
+    try:
+        form, out_axes = own
+        out_axes = [int(axis) for axis in out_axes]
+        if (
+            form.family_id != op.family_id
+            or len(out_axes) != op.output_count
+            or any(axis < 0 for axis in out_axes)
+        ):
+            raise ValueError("another family, count or axis")
+        carrier = Extension.of(form, op.runtimes)
+        have = carrier.infer(*metas)
+        moved = tuple(
+            TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :]))
+            for m, i in zip(have, out_axes, strict=True)
         )
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InvalidConfig(
+            where=where,
+            given=f"{own!r}: {error}",
+            needed=needed,
+            fix="Return None to use the vmap of the op.",
+        ) from error
+    want = mapped.infer(*metas)
+    if moved != want:
+        raise InvalidConfig(
+            where=where,
+            given=f"outputs {', '.join(map(str, moved))}, batch axis first",
+            needed=f"{', '.join(map(str, want))}, the outputs of the vmap of the op",
+            fix="Return None to use the vmap of the op.",
+            clause="X13.2",
+        )
+    return carrier, out_axes

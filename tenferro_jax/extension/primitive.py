@@ -17,7 +17,7 @@ from .. import jax_seam
 from ..errors import ADRuleError, InvalidConfig
 from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
-from .carrier import BatchLevel, Extension
+from .carrier import BatchLevel, Extension, checked_form
 from .contract import (
     NOT_DIFFERENTIABLE,
     ExtensionOp,
@@ -371,51 +371,6 @@ def _batch(
     with authored(op.family_id, "batched()"):
         own = None if op.batching else op.op.batched(in_axes)
     if own is not None:
-        form, out_axes = _checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
+        form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
         return primitive.bind(*args, op=form, rules=rules), out_axes
     return primitive.bind(*args, op=op.batch(level), rules=rules), [0] * op.output_count
-
-
-def _checked_form(
-    op: Extension,
-    own: tuple[ExtensionOp, Sequence[int]],
-    mapped: Extension,
-    metas: list[TensorMeta],
-) -> tuple[Extension, Sequence[int]]:
-    """The result of the op's `batched`, which must be of the same family and have the dtypes and
-    shapes of the vmap.
-    """
-    where = f"batched() of extension {op.family_id}"
-    needed = f"(an op of family {op.family_id}, a non-negative batch axis for each output), or None"
-    try:
-        form, out_axes = own
-        out_axes = [int(axis) for axis in out_axes]
-        if (
-            form.family_id != op.family_id
-            or len(out_axes) != op.output_count
-            or any(axis < 0 for axis in out_axes)
-        ):
-            raise ValueError("another family, count or axis")
-        carrier = Extension.of(form, op.runtimes)
-        have = carrier.infer(*metas)
-        moved = tuple(
-            TensorMeta(m.dtype, (m.shape[i], *m.shape[:i], *m.shape[i + 1 :]))
-            for m, i in zip(have, out_axes, strict=True)
-        )
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InvalidConfig(
-            where=where,
-            given=f"{own!r}: {error}",
-            needed=needed,
-            fix="Return None to use the vmap of the op.",
-        ) from error
-    want = mapped.infer(*metas)
-    if moved != want:
-        raise InvalidConfig(
-            where=where,
-            given=f"outputs {', '.join(map(str, moved))}, batch axis first",
-            needed=f"{', '.join(map(str, want))}, the outputs of the vmap of the op",
-            fix="Return None to use the vmap of the op.",
-            clause="X13.2",
-        )
-    return carrier, out_axes

@@ -1,5 +1,5 @@
-"""Factories by family_id, and the entry points of installed packages; both are needed only to
-rebuild ops from bytes.
+"""Factories by family_id, the entry points of installed packages, and the placeholder of an op
+without a factory; all are needed only to rebuild ops from bytes.
 
 Running and differentiating use no registry. Packages publish families by entry points in the group
 "tenferro_jax.extensions".
@@ -12,8 +12,12 @@ import importlib.metadata
 import threading
 from typing import Any
 
+import jax
+
 from ..errors import Duplicate, InvalidConfig, Unsupported
+from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
+from ..shapes import TensorMeta
 from .contract import ExtensionOp, require_own_family
 from .family import family_of, parse_family_id
 from .rules import NO_RULES, ExtensionRuleSet
@@ -231,3 +235,60 @@ def _points(family_id: str) -> list[importlib.metadata.EntryPoint]:
     return list(
         importlib.metadata.entry_points(group=GROUP, name=parse_family_id(family_id).package)
     )
+
+
+@op
+class MissingExtension(StdTensorOp):
+    """A placeholder, read with `skip_missing_extensions=True`: it only keeps the record of an
+    unregistered extension.
+
+    Attributes:
+      family_id: the family that is not registered.
+      payload: its payload as text.
+      levels: its batch levels, as canonical JSON text.
+      outputs: how many outputs it has.
+
+    Example:
+      >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
+      Traceback (most recent call last):
+      ...
+      tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; \
+needed a registered factory of the family in this process. \
+Import the package of the extension, register the family, and read the graph again.
+    """
+
+    input_count = None
+    family_id: str
+    payload: str
+    levels: str
+    outputs: int
+
+    @property
+    def output_count(self) -> int:
+        """The number of outputs in the record."""
+        return self.outputs
+
+    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+        """Refuses.
+
+        Raises:
+          Unsupported: always.
+        """
+        raise self._unsupported()
+
+    def apply(self, *inputs: jax.typing.ArrayLike) -> Any:
+        """Refuses.
+
+        Raises:
+          Unsupported: always.
+        """
+        raise self._unsupported()
+
+    def _unsupported(self) -> Unsupported:
+        return Unsupported(
+            where="extension",
+            given=f"{self.family_id}: not registered",
+            needed="a registered factory of the family in this process",
+            fix="Import the package of the extension, register the family, and read the graph "
+            "again.",
+        )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..extension.carrier import Extension, MissingExtension
+from ..extension.carrier import Extension
+from ..extension.registry import MissingExtension
 from ..ops.contraction import DotGeneral
 from ..ops.op import StdTensorOp
 from ..ops.source import Constant

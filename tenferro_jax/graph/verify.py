@@ -13,7 +13,8 @@ import jax
 
 from ..dimensions import Guard, canonical_guards
 from ..errors import InvalidConfig, TenferroError
-from ..extension.carrier import Extension, MissingExtension
+from ..extension.carrier import Extension
+from ..extension.registry import MissingExtension
 from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp, call, require_inputs
 from ..ops.vocabulary import WITH_BODIES

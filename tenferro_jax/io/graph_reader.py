@@ -12,10 +12,11 @@ from jax.tree_util import PyTreeDef
 
 from ..dimensions import Guard, read_dimension, read_scope
 from ..errors import InvalidConfig, TenferroError, Unsupported
-from ..extension.carrier import BatchLevel, Extension, Levels, MissingExtension
+from ..extension.carrier import BatchLevel, Extension, Levels
 from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
 from ..extension.registry import (
+    MissingExtension,
     lookup_extension_factory,
     register_installed,
     require_extension_factory,

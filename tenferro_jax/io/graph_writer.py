@@ -11,7 +11,8 @@ from jax.tree_util import PyTreeDef
 
 from ..dimensions import SymDim, constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
-from ..extension.carrier import Extension, MissingExtension
+from ..extension.carrier import Extension
+from ..extension.registry import MissingExtension
 from ..graph.graph import Graph, bodies
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
