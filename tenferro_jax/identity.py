@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import json
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -32,7 +31,6 @@ from .payload_leaves import (
     dtype_name,
     enum_label,
     float_bits,
-    int_json,
     is_plain_dtype,
     refusal,
 )
@@ -389,43 +387,3 @@ def static_keys(tree: jax.tree_util.PyTreeDef) -> Iterator[Any]:
             yield type(static)
     for child in tree.children():
         yield from static_keys(child)
-
-
-def canonical_bytes(value: Sealed) -> bytes:
-    """The typed key of an op, a graph or another sealed value as canonical JSON.
-
-    Classes and kernels are written by module and name, symbolic dimensions and pytrees by their
-    text.
-
-    Example:
-      >>> from tenferro_jax.ops.structural import Transpose
-      >>> canonical_bytes(Transpose((1, 0)))
-      b'[{"class":"tenferro_jax.ops.structural.Transpose"},["integers",[1,0]]]'
-    """
-    return json.dumps(_key_json(value.typed_key), separators=(",", ":"), sort_keys=True).encode()
-
-
-def _key_json(key: object) -> Any:
-    if isinstance(key, int) and not isinstance(key, bool):
-        return int_json(key)
-    if key is None or isinstance(key, bool | str):
-        return key
-    if isinstance(key, tuple):
-        return [_key_json(item) for item in key]
-    if isinstance(key, Sealed):
-        return _key_json(key.typed_key)
-    if isinstance(key, type):
-        return {"class": f"{key.__module__}.{key.__qualname__}"}
-    if isinstance(key, frozenset):
-        return sorted(map(str, key))
-    if isinstance(key, bytes):
-        return {"bytes": key.hex()}
-    if is_symbolic_dim(key):
-        return {"dimension": str(key)}
-    if isinstance(key, jax.tree_util.PyTreeDef):
-        return {"tree": str(key)}
-    if callable(key):  # a kernel
-        return {
-            "kernel": f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"
-        }
-    return {"dtype": str(key)}

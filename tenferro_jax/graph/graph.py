@@ -8,41 +8,37 @@ depend on the computation and not on how the graph was made.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import os
 import pathlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
-from ..dimensions import Guard, SymDim, bind_dim, bound_guards, canonical_guards, undecided
-from ..errors import InvalidConfig, Unsupported, require_kind
+from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards
+from ..errors import require_kind
 from ..extension.carrier import Extension
-from ..extension.primitive import apply
 from ..extension.rules import ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
-from ..identity import Sealed, canonical_bytes, map_leaves, static_keys
-from ..jax_seam import graph_assumptions, is_symbolic_dim
-from ..ops.op import StdTensorOp, call
+from ..identity import Sealed, map_leaves, static_keys
+from ..jax_seam import is_symbolic_dim
+from ..ops.op import StdTensorOp
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import (
     PyTree,
     TensorMeta,
     as_operand,
     meta_of,
-    require_x64,
     require_x64_leaves,
     solve_sizes,
     struct,
-    x64_enabled,
 )
+from .calling import called, nesting_error
 from .drawing import LIMIT, graph_svg
-from .printing import graph_text, leaf_names, named_bodies
+from .printing import canonical_bytes, graph_text, leaf_names, named_bodies
 from .viewers import graph_dot, model_explorer_collection
 
 
@@ -236,25 +232,6 @@ class Graph(Sealed):
             guards,
         )
 
-    def unified(self) -> Graph:
-        """The graph with its guards made true: if one side of a guard is a symbol, the other side
-        replaces it.
-
-        Other undecided equalities, such as of two products of symbols, stay guards.
-        """
-        graph = self
-        while True:
-            symbols = {
-                str(d): d
-                for m in graph.input_metas
-                for d in m.shape
-                if is_symbolic_dim(d) and str(d).isidentifier()
-            }
-            found = next(filter(None, (_solved(guard, symbols) for guard in graph.guards)), None)
-            if found is None:
-                return graph
-            graph = graph.map_leaves(functools.partial(bind_dim, sizes=symbols | found))
-
     # --- what it looks like, and what it is ---
 
     def text(self, *, expand: bool = False) -> str:
@@ -320,29 +297,7 @@ class Graph(Sealed):
           Unsupported: later, if an input has a tangent and a custom derivative was inlined
             (`lost_rules`).
         """
-        if len(arrays) != self.input_count:
-            raise InvalidConfig(
-                where="Graph",
-                given=f"{len(arrays)} inputs",
-                needed=f"{self.input_count}: {', '.join(self.input_names)}",
-            )
-        values = [as_operand(a, f"graph input {i}") for i, a in enumerate(arrays)]
-        graph = self.bound_metas([meta_of(value) for value in values])
-        if graph.guards:
-            graph._restate_guards()
-        if not x64_enabled():
-            for meta in self.metas:
-                require_x64(meta, "a value of a graph that was made with 64-bit types")
-        if self.lost_rules:
-            values = list(map(_not_to_be_differentiated(self.lost_rules), values))
-        for node in graph.nodes:
-            inputs = [values[i] for i in node.inputs]
-            values.extend(
-                apply(node.op, *inputs, rules=self.rules)
-                if isinstance(node.op, Extension)
-                else call(node.op, inputs)
-            )
-        return tuple(values[i] for i in self.outputs)
+        return called(self, arrays)
 
     def bound_metas(self, given: Sequence[TensorMeta]) -> Graph:
         """The graph with its symbols replaced by the sizes in `given`, which are checked against
@@ -354,15 +309,6 @@ class Graph(Sealed):
             self.input_metas, given, [f"graph input {name}" for name in self.input_names]
         )
         return self.map_leaves(lambda leaf: bind_dim(leaf, sizes)) if self.is_symbolic else self
-
-    def _restate_guards(self) -> None:
-        """Add undecided guards to the graph that is being recorded; refuse them if there
-        is none.
-        """
-        for guard in self.guards:
-            if graph_assumptions.value is None:
-                raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
-            graph_assumptions.value.append(guard)
 
     def bound_to(self, *args: PyTree, **kwargs: PyTree) -> Graph:
         """The graph for the shapes of these arguments (arrays or ShapeDtypeStructs, pytrees as
@@ -391,26 +337,8 @@ class Graph(Sealed):
         """
         leaves, tree = jax.tree_util.tree_flatten(arguments(args, kwargs))
         if tree != self.in_tree:
-            raise self._nesting_error(tree, where)
+            raise nesting_error(self, tree, where)
         return leaves
-
-    def _nesting_error(self, tree: Any, where: str) -> InvalidConfig:
-        declared, given = self.input_names, leaf_names(tree, "args")
-        missing = [name for name in declared if name not in given]
-        extra = [name for name in given if name not in declared]
-        found = (
-            f"nothing for {', '.join(missing)}"
-            if missing
-            else f"an array too many, {', '.join(extra)}"
-            if extra
-            else "another nesting"
-        )
-        return InvalidConfig(
-            where=where,
-            given=f"{found}: {tree}",
-            needed=str(self.in_tree),
-            fix="Nest the arguments as in the traced call.",
-        )
 
     def to_jax(self) -> Callable[..., Any]:
         """The graph as a plain JAX function with the arguments and pytrees of the traced
@@ -430,14 +358,6 @@ class Graph(Sealed):
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
 
 
-def _solved(guard: Guard, symbols: Mapping[str, SymDim]) -> dict[str, SymDim] | None:
-    """A symbol of the guard with the size that the guard gives it, or None."""
-    for symbol, size in ((guard.lhs, guard.rhs), (guard.rhs, guard.lhs)):
-        if str(symbol) in symbols and not re.search(rf"\b{symbol}\b", str(size)):
-            return {str(symbol): size}
-    return None
-
-
 def arguments(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> tuple[PyTree, ...]:
     """The arguments of a call in the nesting of a graph: keyword arguments are one dict, the last
     argument.
@@ -452,27 +372,6 @@ def require_graph(value: object, where: str) -> Graph:
     return require_kind(
         value, Graph, where, "a Graph", "Make one with tenferro_jax.trace(fn, *specs)."
     )
-
-
-def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:
-    """The identity, which refuses to be differentiated: no derivative is better than another one
-    than the author's.
-    """
-
-    @jax.custom_jvp
-    def identity(x: jax.Array) -> jax.Array:
-        return x
-
-    @identity.defjvp
-    def _refuse(primals: object, tangents: object) -> NoReturn:
-        raise Unsupported(
-            where="differentiating a graph",
-            given=f"custom derivatives that tracing inlined: {', '.join(names)}",
-            needed="a graph without them",
-            fix="Differentiate first and trace the result: trace(jax.grad(fn), ...).",
-        )
-
-    return identity
 
 
 def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp:

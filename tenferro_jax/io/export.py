@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.export
 
 from .. import jax_seam
-from ..dimensions import Guard, undecided
+from ..dimensions import Guard, SymDim, bind_dim, undecided
 from ..engine.exec_program import ExecProgram
 from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, require_kind
 from ..graph.graph import Graph
+from ..jax_seam import is_symbolic_dim
 from ..shapes import PyTree, as_operand, require_x64_leaves
-from .exported import ExportedProgram, described, orders, with_derivatives
+from .exported import ExportedProgram, orders, with_derivatives
+from .footer import described
 from .trees import require_lasting
 
 
@@ -73,7 +77,7 @@ def export(
                 given="a graph and specs",
                 needed="only a graph, because a graph has its specs",
             )
-        graph, guards = fn.unified(), fn.guards
+        graph, guards = unified(fn), fn.guards
         specs, fn = graph.input_specs, graph.to_jax()
     _require_options(platforms, vjp_order, compatibility, custom_calls)
     require_x64_leaves(specs, "export")
@@ -194,3 +198,30 @@ def _unguaranteed(found: Sequence[tuple[str, str]]) -> Unsupported:
         needed="standard ops, and custom calls that JAX keeps stable",
         fix=f"Use standard ops, or pass custom_calls={targets} if every reader has them.",
     )
+
+
+def unified(graph: Graph) -> Graph:
+    """A graph with its guards made true: if one side of a guard is a symbol, the other side
+    replaces it.
+
+    Other undecided equalities, such as of two products of symbols, stay guards.
+    """
+    while True:
+        symbols = {
+            str(d): d
+            for m in graph.input_metas
+            for d in m.shape
+            if is_symbolic_dim(d) and str(d).isidentifier()
+        }
+        found = next(filter(None, (_solved(guard, symbols) for guard in graph.guards)), None)
+        if found is None:
+            return graph
+        graph = graph.map_leaves(functools.partial(bind_dim, sizes=symbols | found))
+
+
+def _solved(guard: Guard, symbols: Mapping[str, SymDim]) -> dict[str, SymDim] | None:
+    """A symbol of the guard with the size that the guard gives it, or None."""
+    for symbol, size in ((guard.lhs, guard.rhs), (guard.rhs, guard.lhs)):
+        if str(symbol) in symbols and not re.search(rf"\b{symbol}\b", str(size)):
+            return {str(symbol): size}
+    return None

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,11 +21,10 @@ from ..dimensions import require_constraints
 from ..errors import InvalidConfig, ShapeError, TenferroError, Unsupported, first_line, require_kind
 from ..extension.contract import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
-from ..jax_seam import Module
 from ..shapes import PyTree, as_operand, meta_of, require_x64_leaves, solve_sizes
 from .container import MAGIC as GRAPH_MAGIC
 from .container import USUAL_LIMITS, Limits, replace_file
-from .footer import Manifest, damaged, read_footer, with_footer
+from .footer import Manifest, damaged, described, read_footer, with_footer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -251,21 +250,6 @@ def orders(exported: jax.export.Exported) -> list[jax.export.Exported]:
     while found[-1].has_vjp():
         found.append(found[-1].vjp())
     return found
-
-
-def described(
-    exported: jax.export.Exported, modules: Sequence[Module], jax_version: str
-) -> Manifest:
-    """The manifest of a program whose modules, the derivatives' after its own, were read."""
-    allowed = (check.is_custom_call() for check in exported.disabled_safety_checks)
-    inside = sorted({target for module in modules for target in module.custom_calls})
-    return Manifest(
-        jax_version,
-        tuple(exported.platforms),
-        tuple(module.extensions for module in modules),
-        tuple(inside),
-        tuple(sorted(set(inside).intersection(filter(None, allowed)))),
-    )
 
 
 def load_exported(

@@ -1,12 +1,12 @@
-"""Payload fields of standard ops as JSON and back. All names are looked up in the tables of this
-module.
+"""Payload fields of standard ops as JSON and back, and checks of values in JSON. All names are
+looked up in the tables of this module.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -114,3 +114,45 @@ def field_value(
         case "array":
             raise ValueError("an array in the text")
     return leaf_value(plain, None)
+
+
+def no_float(text: str) -> None:
+    """Refuse a float: a parser of JSON calls it."""
+    raise ValueError(f"the number {text:.100}, which no writer writes")
+
+
+def as_list(value: object) -> list[Any]:
+    """The value, which must be a list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.100} instead of a list")
+    return value
+
+
+def natural(value: object) -> int:
+    """The value, which must be a non-negative number."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.100} instead of a non-negative number")
+    return value
+
+
+def index_among(number: object, among: Sequence[object]) -> int:
+    """The number of an earlier definition."""
+    found = natural(number)
+    if found >= len(among):
+        raise ValueError(f"{number} among {len(among)} that are defined")
+    return found
+
+
+def depth_of(value: object) -> int:
+    """The depth of brackets in a JSON value."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            item
+            for v in level
+            if isinstance(v, list | dict)
+            for item in (v.values() if isinstance(v, dict) else v)
+        ]
+        level = [item for item in level if isinstance(item, list | dict)]
+    return depth

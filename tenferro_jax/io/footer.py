@@ -11,8 +11,12 @@ import hashlib
 import itertools
 import json
 import struct
+from collections.abc import Sequence
+
+import jax.export
 
 from ..errors import ArtifactError, TenferroError, Unsupported
+from ..jax_seam import Module
 from .container import Limits
 
 FORMAT = 1
@@ -152,4 +156,19 @@ def _no_manifest(where: str, given: str) -> ArtifactError:
         where,
         f"{given} instead of a manifest, with a correct digest",
         "Get the file again from its source.",
+    )
+
+
+def described(
+    exported: jax.export.Exported, modules: Sequence[Module], jax_version: str
+) -> Manifest:
+    """The manifest of a program whose modules, the derivatives' after its own, were read."""
+    allowed = (check.is_custom_call() for check in exported.disabled_safety_checks)
+    inside = sorted({target for module in modules for target in module.custom_calls})
+    return Manifest(
+        jax_version,
+        tuple(exported.platforms),
+        tuple(module.extensions for module in modules),
+        tuple(inside),
+        tuple(sorted(set(inside).intersection(filter(None, allowed)))),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,16 @@ from ..ops.op import StdTensorOp
 from ..payload_leaves import is_normal, named_dtype
 from ..shapes import TensorMeta, require_x64, x64_enabled
 from .container import Content, Limits, aligned, damaged
-from .field_json import OPS, field_value, value_dtype
+from .field_json import (
+    OPS,
+    as_list,
+    depth_of,
+    field_value,
+    index_among,
+    natural,
+    no_float,
+    value_dtype,
+)
 from .graph_writer import GraphWriter
 from .trees import tree_of
 
@@ -69,13 +78,8 @@ class GraphReader:
     def __init__(
         self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str
     ):
-        self._content, self._limits, self._skip_missing, self._trusted, self._where = (
-            content,
-            limits,
-            skip_missing,
-            trusted,
-            where,
-        )
+        self._content, self._limits, self._where = content, limits, where
+        self._skip_missing, self._trusted = skip_missing, trusted
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
@@ -127,9 +131,9 @@ class GraphReader:
             start = end + 1
 
     def _record(self, line: str) -> None:
-        kind, *parts = json.loads(line, parse_float=_no_float, parse_constant=_no_float)
+        kind, *parts = json.loads(line, parse_float=no_float, parse_constant=no_float)
         if kind != "node":
-            self._require("nesting", _depth(parts))
+            self._require("nesting", depth_of(parts))
             self._records += 1
             self._require("records", self._records)
         _RECORDS[kind](self, *parts)
@@ -145,7 +149,7 @@ class GraphReader:
         self._scope = read_scope([self._word(constraint) for constraint in constraints])
 
     def _type(self, dtype: object, shape: object) -> None:
-        sizes = _list(shape)
+        sizes = as_list(shape)
         self._require("rank", len(sizes))
         meta = TensorMeta(value_dtype(dtype), tuple(map(self._size, sizes)))
         self._require("elements", math.prod(size for size in meta.shape if isinstance(size, int)))
@@ -154,10 +158,10 @@ class GraphReader:
         self._types.append(meta)
 
     def _tensor(self, name: object, shape: object) -> None:
-        sizes = _list(shape)
+        sizes = as_list(shape)
         self._require("rank", len(sizes))
         dtype = named_dtype(name)
-        count = math.prod(map(_count, sizes))
+        count = math.prod(map(natural, sizes))
         self._require("elements", count)
         everything = self._content.everything
         start = aligned(self._place)
@@ -193,10 +197,10 @@ class GraphReader:
         self._ops.append((op, self._inside))
 
     def _numbered_tensor(self, number: object) -> np.ndarray:
-        return self._tensors[_index(number, self._tensors)]
+        return self._tensors[index_among(number, self._tensors)]
 
     def _body(self, number: object) -> Graph:
-        graph, size = self._graphs[_index(number, self._graphs)]
+        graph, size = self._graphs[index_among(number, self._graphs)]
         self._inside = _Size(self._inside.nodes + size.nodes, max(self._inside.depth, size.depth))
         return graph
 
@@ -214,7 +218,7 @@ class GraphReader:
         batching = self._levels(levels)
         if self._skip_missing and lookup_extension_factory(family_id) is None:
             require_known_version(family_id)
-            text, count = json.dumps(levels, separators=(",", ":")), _count(outputs)
+            text, count = json.dumps(levels, separators=(",", ":")), natural(outputs)
             self._require("values", count)
             self._ops.append((MissingExtension(family_id, payload, text, count), _Size(0, 0)))
             return
@@ -250,8 +254,8 @@ class GraphReader:
 
     def _levels(self, levels: object) -> Levels:
         read = []
-        for in_axes, axis, place in _list(levels):
-            axes = tuple(None if a is None else _count(a) for a in _list(in_axes))
+        for in_axes, axis, place in as_list(levels):
+            axes = tuple(None if a is None else natural(a) for a in as_list(in_axes))
             if set(axes) <= {None} or max(a for a in axes if a is not None) >= self._limits.rank:
                 raise ValueError(f"a batch level {axes}")
             name = None if axis is None else self._word(axis)
@@ -282,8 +286,8 @@ class GraphReader:
         first = len(graph.metas)
         read = self._counted(inputs)
         for value in read:
-            _index(value, graph.metas)
-        made, inside = self._ops[_index(op, self._ops)]
+            index_among(value, graph.metas)
+        made, inside = self._ops[index_among(op, self._ops)]
         graph.size = _Size(
             graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1)
         )
@@ -296,7 +300,7 @@ class GraphReader:
         graph = self._opened()
         given = self._counted(outputs)
         for value in given:
-            _index(value, graph.metas)
+            index_among(value, graph.metas)
         made = Graph(
             graph.metas,
             graph.input_count,
@@ -305,10 +309,10 @@ class GraphReader:
             graph.in_tree,
             tree_of(tree, self._word, self._skip_missing),
             NO_RULES,
-            [self._word(name) for name in _list(lost_rules)],
+            [self._word(name) for name in as_list(lost_rules)],
             [
                 Guard(self._size(lhs), self._size(rhs), "a graph that was read")
-                for lhs, rhs in _list(guards)
+                for lhs, rhs in as_list(guards)
             ],
         )
         self._graphs.append((made, graph.size))
@@ -352,13 +356,13 @@ class GraphReader:
         return self._open
 
     def _counted(self, values: object) -> list[Any]:
-        found = _list(values)
+        found = as_list(values)
         self._values += len(found)
         self._require("values", self._values)
         return found
 
     def _numbered_type(self, number: object) -> TensorMeta:
-        return self._types[_index(number, self._types)]
+        return self._types[index_among(number, self._types)]
 
     def _word(self, value: object) -> str:
         if not isinstance(value, str):
@@ -367,7 +371,7 @@ class GraphReader:
         return value
 
     def _size(self, size: object) -> Any:
-        return self._symbolic(size) if isinstance(size, str) else _count(size)
+        return self._symbolic(size) if isinstance(size, str) else natural(size)
 
     def _symbolic(self, text: object) -> Any:
         word = self._word(text)
@@ -390,42 +394,3 @@ _RECORDS: Mapping[str, Callable[..., None]] = {
     "node": GraphReader._node,
     "return": GraphReader._return,
 }
-
-
-def _no_float(text: str) -> None:
-    raise ValueError(f"the number {text:.100}, which no writer writes")
-
-
-def _list(value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{value!r:.100} instead of a list")
-    return value
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r:.100} instead of a non-negative number")
-    return value
-
-
-def _index(number: object, among: Sequence[object]) -> int:
-    """The number of an earlier definition."""
-    found = _count(number)
-    if found >= len(among):
-        raise ValueError(f"{number} among {len(among)} that are defined")
-    return found
-
-
-def _depth(value: object) -> int:
-    """The depth of brackets in a JSON value."""
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            item
-            for v in level
-            if isinstance(v, list | dict)
-            for item in (v.values() if isinstance(v, dict) else v)
-        ]
-        level = [item for item in level if isinstance(item, list | dict)]
-    return depth
