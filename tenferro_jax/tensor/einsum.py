@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..dimensions import SymDim
-from ..einsum.einsum_plan import Optimize, Plan, plan_einsum, run_plan
+from ..einsum.einsum_plan import Optimize, Plan, Step, plan_einsum
 from ..einsum.notation import parse_interleaved
 from ..errors import DTypeError
 from ..jax_seam import is_symbolic_dim
-from ..ops.contraction import precision_names
+from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
+from ..ops.indexing import Gather
 from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number, recorded
 from .tensor import TracedTensor
 
 Operand: TypeAlias = Handle | ArrayLike | Sequence[object]
 """A tensor, or data; or the labels of the one before it."""
+Sizes: TypeAlias = Mapping[str, SymDim]
 
 
 def einsum(
@@ -122,7 +125,7 @@ def _function(
                 needed="a complex dtype",
                 fix="Take the real part of the result.",
             )
-        x = run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
+        x = _run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
         return x if result is None else x.astype(result)
 
     # JAX's compilation cache uses it in a file name
@@ -152,3 +155,109 @@ def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
             fix=f"Run under jax.enable_x64(True), or pass {narrow.name}.",
         )
     return dtype
+
+
+def _run_plan(
+    plan: Plan,
+    operands: Sequence[jax.Array],
+    precision: Precision = None,
+    sums: np.dtype | None = None,
+) -> jax.Array:
+    """The einsum of arrays by a plan.
+
+    Args:
+      plan: from `plan_einsum`.
+      operands: arrays of one dtype, with the shapes of the plan.
+      precision: the field of DotGeneral.
+      sums: the dtype of products and sums, the operands' or a wider one; None for the operands'.
+
+    Returns:
+      The result. For booleans the sum is "or", the product "and".
+    """
+    sizes = dict(plan.sizes)
+    values = [
+        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
+        for x, term in zip(operands, plan.terms, strict=True)
+    ]
+    labels = list(plan.terms)
+    for step in plan.steps:
+        inputs = [values[i] for i in step.operands]
+        if len(inputs) == 1:
+            values.append(_reduced(inputs[0], step.terms[0], step.result, sizes, sums))
+        else:
+            values.append(_contracted(inputs, step, sizes, precision, sums))
+        labels.append(step.result)
+    return _transposed(values[-1], labels[-1], plan.equation.output)
+
+
+def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
+    return x if labels == wanted else x.transpose(tuple(map(labels.index, wanted)))
+
+
+def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
+    return x if dtype is None else x.astype(dtype)
+
+
+def _reduced(
+    x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype | None
+) -> jax.Array:
+    """Diagonals of repeated labels, sums over labels that the result lacks."""
+    for label in dict.fromkeys(term):
+        if term.count(label) > 1:
+            x, term = _diagonal(x, term, label, sizes)
+    axes = tuple(i for i, label in enumerate(term) if label not in result)
+    if axes:
+        x = _converted(x, sums)
+        x = x.any(axes) if jnp.issubdtype(x.dtype, jnp.bool_) else x.sum(axes, dtype=x.dtype)
+    return _transposed(x, "".join(label for label in term if label in result), result)
+
+
+def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Array, str]:
+    """The entries whose indices on all axes of a label agree, along a new first axis: one gather of
+    these entries.
+    """
+    axes = tuple(i for i, other in enumerate(term) if other == label)
+    rest = tuple(i for i in range(len(term)) if i not in axes)
+    indices = lax.broadcasted_iota(jnp.int32, (sizes[label], len(axes)), 0)
+    slices = tuple(1 if i in axes else sizes[other] for i, other in enumerate(term))
+    gather = Gather(tuple(range(1, len(rest) + 1)), axes, axes, slices)
+    return gather.apply(x, indices), label + "".join(term[i] for i in rest)
+
+
+def _contracted(
+    operands: Sequence[jax.Array],
+    step: Step,
+    sizes: Sizes,
+    precision: Precision,
+    sums: np.dtype | None,
+) -> jax.Array:
+    left, right = step.terms
+    shared = [label for label in left if label in right]
+    contracted = [label for label in shared if label not in step.result]
+    mixed = operands[0].dtype != operands[1].dtype  # one of them is a sum
+    operands = [_converted(x, sums if mixed or not contracted else None) for x in operands]
+    dtype = operands[0].dtype
+    if not contracted:
+        x, y = (
+            _spread(x, term, step.result, sizes)
+            for x, term in zip(operands, step.terms, strict=True)
+        )
+        return x & y if jnp.issubdtype(dtype, jnp.bool_) else x * y
+    batch = [label for label in shared if label in step.result]
+    (lhs_contracting, lhs_batch), (rhs_contracting, rhs_batch) = (
+        [tuple(map(term.index, group)) for group in (contracted, batch)] for term in step.terms
+    )
+    accumulation = None if sums == dtype else sums
+    dot = DotGeneral(
+        lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation
+    )
+    return dot.apply(*operands)
+
+
+def _spread(x: jax.Array, term: str, result: str, sizes: Sizes) -> jax.Array:
+    """A factor with all axes of the product."""
+    ordered = "".join(label for label in result if label in term)
+    shape = tuple(sizes[label] for label in result)
+    return lax.broadcast_in_dim(
+        _transposed(x, term, ordered), shape, tuple(map(result.index, ordered))
+    )

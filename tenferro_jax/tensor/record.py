@@ -1,5 +1,5 @@
 """How a lazy tensor is recorded: as an input, or as the traced graph of a JAX function of other
-tensors; and how these become one graph.
+tensors, which may be a method or an operator; and how these become one graph.
 
 There is no recursion: chains of any length are read with a list.
 """
@@ -7,7 +7,7 @@ There is no recursion: chains of any length are read with a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.export
@@ -21,6 +21,9 @@ from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph, Node
 from ..jax_seam import is_symbolic_dim
 from ..shapes import Described, PyTree, TensorMeta, as_operand
+
+if TYPE_CHECKING:
+    from .tensor import TracedTensor
 
 Array: TypeAlias = jax.Array | np.ndarray
 Size: TypeAlias = int | str | SymDim
@@ -251,6 +254,8 @@ H = TypeVar("H", bound=Handle)
 ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
 """A traced argument; all other arguments are passed on unchanged."""
 
+_OPERANDS = (*ARRAYS, *NUMBERS)
+
 _GRAPHS = BoundedCache(4096, "TracedTensor")
 """The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds."""
 
@@ -333,3 +338,47 @@ def _settings() -> Hashable:
         config.jax_numpy_rank_promotion,
         config.jax_default_matmul_precision,
     )
+
+
+def method_of(fn: Callable[..., object]) -> Callable[..., TracedTensor]:
+    """A method of tensors: the function of the tensor and further arguments."""
+
+    def method(self: TracedTensor, *args: object, **kwargs: object) -> TracedTensor:
+        return recorded(type(self), fn, (self, *args), kwargs, keep=True)
+
+    method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
+    return method
+
+
+def operators_of(
+    fn: Callable[..., object],
+) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
+    """An operator of tensors, and its reflection.
+
+    An operand that is neither an array nor a number may define the operator itself.
+    """
+
+    def of(order: int) -> Callable[..., TracedTensor]:
+        def method(self: TracedTensor, other: object) -> TracedTensor:
+            known = isinstance(other, _OPERANDS)
+            return (
+                recorded(type(self), fn, (self, other)[::order], {}, keep=True)
+                if known
+                else NotImplemented
+            )
+
+        return method
+
+    return of(1), of(-1)
+
+
+def reshaped(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
+    """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
+    return x.reshape(*shape)
+
+
+def transposed(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
+    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is
+    reversed.
+    """
+    return x.transpose(*axes)

@@ -24,8 +24,6 @@ from ..shapes import PyTree, meta_of, solve_sizes
 from .as_function import Arrays, as_function, require_scalar, tensors_of
 from .evaluation import Bindings, eval_all
 from .record import (
-    ARRAYS,
-    NUMBERS,
     Array,
     Handle,
     Leaf,
@@ -34,56 +32,14 @@ from .record import (
     concrete,
     constant,
     declared,
+    method_of,
+    operators_of,
     recorded,
+    reshaped,
     to_graph,
+    transposed,
     walk,
 )
-
-_OPERANDS = (*ARRAYS, *NUMBERS)
-
-
-def _method(fn: Callable[..., object]) -> Callable[..., TracedTensor]:
-    """A row of the table: the function of the tensor and further arguments."""
-
-    def method(self: TracedTensor, *args: object, **kwargs: object) -> TracedTensor:
-        return recorded(TracedTensor, fn, (self, *args), kwargs, keep=True)
-
-    method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
-    return method
-
-
-def _operators(
-    fn: Callable[..., object],
-) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
-    """A row of the table: an operator and its reflection.
-
-    An operand that is neither an array nor a number may define the operator itself.
-    """
-
-    def of(order: int) -> Callable[..., TracedTensor]:
-        def method(self: TracedTensor, other: object) -> TracedTensor:
-            known = isinstance(other, _OPERANDS)
-            return (
-                recorded(TracedTensor, fn, (self, other)[::order], {}, keep=True)
-                if known
-                else NotImplemented
-            )
-
-        return method
-
-    return of(1), of(-1)
-
-
-def _reshape(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
-    """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
-    return x.reshape(*shape)
-
-
-def _transpose(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
-    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is
-    reversed.
-    """
-    return x.transpose(*axes)
 
 
 class TracedTensor(Handle):
@@ -346,72 +302,72 @@ class TracedTensor(Handle):
 
     # --- the table ---
 
-    __add__, __radd__ = _operators(operator.add)
-    __sub__, __rsub__ = _operators(operator.sub)
-    __mul__, __rmul__ = _operators(operator.mul)
-    __truediv__, __rtruediv__ = _operators(operator.truediv)
-    __floordiv__, __rfloordiv__ = _operators(operator.floordiv)
-    __mod__, __rmod__ = _operators(operator.mod)
-    __pow__, __rpow__ = _operators(operator.pow)
-    __matmul__, __rmatmul__ = _operators(operator.matmul)
-    __and__, __rand__ = _operators(operator.and_)
-    __or__, __ror__ = _operators(operator.or_)
-    __xor__, __rxor__ = _operators(operator.xor)
-    __lt__, __gt__ = _operators(operator.lt)
-    __le__, __ge__ = _operators(operator.le)
-    __neg__ = _method(operator.neg)
-    __pos__ = _method(operator.pos)
-    __abs__ = _method(operator.abs)
-    __invert__ = _method(operator.invert)
-    __getitem__ = _method(operator.getitem)
+    __add__, __radd__ = operators_of(operator.add)
+    __sub__, __rsub__ = operators_of(operator.sub)
+    __mul__, __rmul__ = operators_of(operator.mul)
+    __truediv__, __rtruediv__ = operators_of(operator.truediv)
+    __floordiv__, __rfloordiv__ = operators_of(operator.floordiv)
+    __mod__, __rmod__ = operators_of(operator.mod)
+    __pow__, __rpow__ = operators_of(operator.pow)
+    __matmul__, __rmatmul__ = operators_of(operator.matmul)
+    __and__, __rand__ = operators_of(operator.and_)
+    __or__, __ror__ = operators_of(operator.or_)
+    __xor__, __rxor__ = operators_of(operator.xor)
+    __lt__, __gt__ = operators_of(operator.lt)
+    __le__, __ge__ = operators_of(operator.le)
+    __neg__ = method_of(operator.neg)
+    __pos__ = method_of(operator.pos)
+    __abs__ = method_of(operator.abs)
+    __invert__ = method_of(operator.invert)
+    __getitem__ = method_of(operator.getitem)
 
-    abs = _method(jnp.abs)
-    all = _method(jnp.all)
-    any = _method(jnp.any)
-    argmax = _method(jnp.argmax)
-    argmin = _method(jnp.argmin)
-    argsort = _method(jnp.argsort)
-    astype = _method(jnp.astype)
-    broadcast_to = _method(jnp.broadcast_to)
-    ceil = _method(jnp.ceil)
-    clip = _method(jnp.clip)
-    conj = _method(jnp.conj)
-    cos = _method(jnp.cos)
-    cumprod = _method(jnp.cumprod)
-    cumsum = _method(jnp.cumsum)
-    diagonal = _method(jnp.diagonal)
-    equal = _method(jnp.equal)
-    exp = _method(jnp.exp)
-    expm1 = _method(jnp.expm1)
-    floor = _method(jnp.floor)
-    isfinite = _method(jnp.isfinite)
-    log = _method(jnp.log)
-    log1p = _method(jnp.log1p)
-    max = _method(jnp.max)
-    maximum = _method(jnp.maximum)
-    mean = _method(jnp.mean)
-    min = _method(jnp.min)
-    minimum = _method(jnp.minimum)
-    not_equal = _method(jnp.not_equal)
-    prod = _method(jnp.prod)
-    ravel = _method(jnp.ravel)
-    reshape = _method(_reshape)
-    round = _method(jnp.round)
-    sign = _method(jnp.sign)
-    sin = _method(jnp.sin)
-    sort = _method(jnp.sort)
-    sqrt = _method(jnp.sqrt)
-    squeeze = _method(jnp.squeeze)
-    std = _method(jnp.std)
-    sum = _method(jnp.sum)
-    swapaxes = _method(jnp.swapaxes)
-    take = _method(jnp.take)
-    tanh = _method(jnp.tanh)
-    transpose = _method(_transpose)
-    tril = _method(jnp.tril)
-    triu = _method(jnp.triu)
-    var = _method(jnp.var)
-    where = _method(jnp.where)
-    T = property(_method(jnp.transpose))
-    imag = property(_method(jnp.imag))
-    real = property(_method(jnp.real))
+    abs = method_of(jnp.abs)
+    all = method_of(jnp.all)
+    any = method_of(jnp.any)
+    argmax = method_of(jnp.argmax)
+    argmin = method_of(jnp.argmin)
+    argsort = method_of(jnp.argsort)
+    astype = method_of(jnp.astype)
+    broadcast_to = method_of(jnp.broadcast_to)
+    ceil = method_of(jnp.ceil)
+    clip = method_of(jnp.clip)
+    conj = method_of(jnp.conj)
+    cos = method_of(jnp.cos)
+    cumprod = method_of(jnp.cumprod)
+    cumsum = method_of(jnp.cumsum)
+    diagonal = method_of(jnp.diagonal)
+    equal = method_of(jnp.equal)
+    exp = method_of(jnp.exp)
+    expm1 = method_of(jnp.expm1)
+    floor = method_of(jnp.floor)
+    isfinite = method_of(jnp.isfinite)
+    log = method_of(jnp.log)
+    log1p = method_of(jnp.log1p)
+    max = method_of(jnp.max)
+    maximum = method_of(jnp.maximum)
+    mean = method_of(jnp.mean)
+    min = method_of(jnp.min)
+    minimum = method_of(jnp.minimum)
+    not_equal = method_of(jnp.not_equal)
+    prod = method_of(jnp.prod)
+    ravel = method_of(jnp.ravel)
+    reshape = method_of(reshaped)
+    round = method_of(jnp.round)
+    sign = method_of(jnp.sign)
+    sin = method_of(jnp.sin)
+    sort = method_of(jnp.sort)
+    sqrt = method_of(jnp.sqrt)
+    squeeze = method_of(jnp.squeeze)
+    std = method_of(jnp.std)
+    sum = method_of(jnp.sum)
+    swapaxes = method_of(jnp.swapaxes)
+    take = method_of(jnp.take)
+    tanh = method_of(jnp.tanh)
+    transpose = method_of(transposed)
+    tril = method_of(jnp.tril)
+    triu = method_of(jnp.triu)
+    var = method_of(jnp.var)
+    where = method_of(jnp.where)
+    T = property(method_of(jnp.transpose))
+    imag = property(method_of(jnp.imag))
+    real = property(method_of(jnp.real))
