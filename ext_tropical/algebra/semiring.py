@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig
+from tenferro_jax.errors import Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
@@ -82,6 +82,7 @@ class SelectiveSemiring(Semiring):
     from `better`.
 
     Example:
+      >>> from ext_tropical import max_plus
       >>> @register_semiring
       ... @dataclasses.dataclass(frozen=True, repr=False)
       ... class CappedPlus(SelectiveSemiring):
@@ -92,9 +93,9 @@ class SelectiveSemiring(Semiring):
       ...     def better(self, y, x):
       ...         return y > x
       ...     def zero(self, dtype):
-      ...         return lowest(dtype)
+      ...         return max_plus.zero(dtype)
       ...     def one(self, dtype):
-      ...         return np.zeros((), dtype)
+      ...         return max_plus.one(dtype)
       >>> CappedPlus(5.0)
       capped_plus(cap=5.0)
     """
@@ -127,24 +128,6 @@ class SelectiveSemiring(Semiring):
         )
 
 
-def lowest(dtype: np.dtype) -> np.ndarray:
-    """The least value of the dtype: -inf, or the integer minimum."""
-    return _extreme(dtype, -np.inf, "min")
-
-
-def highest(dtype: np.dtype) -> np.ndarray:
-    """The greatest value of the dtype: inf, or the integer maximum."""
-    return _extreme(dtype, np.inf, "max")
-
-
-def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return np.asarray(infinity, dtype)
-    return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
-
-
-# --- identity -------------------------------------------------------------------------------------
-
 _classes: dict[str, type[Semiring]] = {}
 _lock = threading.Lock()
 _Class = TypeVar("_Class", bound=type[Semiring])
@@ -163,20 +146,13 @@ def register_semiring(cls: _Class) -> _Class:
       Duplicate: another class has the id.
 
     Example:
+      >>> from ext_tropical import max_plus
       >>> @register_semiring
       ... @dataclasses.dataclass(frozen=True, repr=False)
-      ... class MaxMin(SelectiveSemiring):
-      ...     id = "my-package.max_min.v1"
-      ...     def times(self, x, y):
-      ...         return jnp.where((y < x) | (y != y), y, x)  # NaN stays
-      ...     def better(self, y, x):
-      ...         return y > x
-      ...     def zero(self, dtype):
-      ...         return lowest(dtype)
-      ...     def one(self, dtype):
-      ...         return highest(dtype)
-      >>> as_semiring("max_min")
-      max_min
+      ... class BestSum(type(max_plus)):
+      ...     id = "my-package.best_sum.v1"
+      >>> as_semiring("best_sum")
+      best_sum
     """
     if not (
         isinstance(cls, type)
@@ -262,27 +238,6 @@ def wellformed(semiring: Semiring) -> Semiring:
             needed="methods as documented in Semiring and SelectiveSemiring",
         )
     return semiring
-
-
-def no_semiring_among(where: str, operands: Sequence[object]) -> None:
-    """Refuse a semiring that was passed without its keyword.
-
-    Raises:
-      DTypeError: one of the operands is a semiring, or its name.
-    """
-    for x in operands:
-        if not isinstance(x, str | type | Semiring):
-            continue
-        try:
-            given = as_semiring(x)
-        except InvalidConfig:
-            continue  # the operand gets its own error
-        raise DTypeError(
-            where=where,
-            given=f"the semiring {given!r} among the operands",
-            needed="arrays as operands",
-            fix=f"Pass it by keyword: semiring={given!r}.",
-        )
 
 
 def _unknown(given: str, sharing: Sequence[str] = ()) -> InvalidConfig:

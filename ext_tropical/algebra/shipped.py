@@ -19,7 +19,7 @@ from jax import lax
 
 from tenferro_jax.errors import InvalidConfig
 
-from .semiring import FLOATS, SelectiveSemiring, Semiring, highest, lowest, register_semiring
+from .semiring import FLOATS, SelectiveSemiring, Semiring, register_semiring
 
 
 def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:
@@ -267,3 +267,19 @@ class LogSumExp(Semiring):
 log_sum_exp = LogSumExp
 """Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log
 space. Its gradient is the softmax of the candidates: marginals."""
+
+
+def lowest(dtype: np.dtype) -> np.ndarray:
+    """The least value of the dtype: -inf, or the integer minimum."""
+    return _extreme(dtype, -np.inf, "min")
+
+
+def highest(dtype: np.dtype) -> np.ndarray:
+    """The greatest value of the dtype: inf, or the integer maximum."""
+    return _extreme(dtype, np.inf, "max")
+
+
+def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(infinity, dtype)
+    return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)

@@ -1,18 +1,16 @@
-"""Run a plan: its steps one after another, with values and winners; and its slices, merged one
-after another.
-"""
+"""Run a plan on one slice: its steps one after another, with values and winners."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
@@ -24,8 +22,7 @@ from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
 from ..step.tropical_runtimes import TROPICAL_RUNTIMES
-from .result import TropicalResult, TropicalStep, walked_back
-from .tropical_plan import TropicalPlan, by_least
+from .result import TropicalStep, walked_back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,196 +212,37 @@ def reshaped(
     ]
 
 
-def whole(
-    plan: TropicalPlan,
-    mode: Mode,
-    operands: Sequence[jax.Array],
-) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-    """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
-    loop.
+def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:
+    """The additional runs of a max_mul plan: for each run the operands that it reduces to their
+    least entries.
 
-    The derivative follows the coordinates: the value is times of the operands' entries there. Under
-    log_sum_exp it is the sum of the slices' derivatives, each by its share of the value.
+    Under max_mul the least entry makes the greatest product with a negative partner: the maximum of
+    x[a] * y over a is max(x) * y if y is positive and min(x) * y if it is negative, the greater of
+    both for every y. So the plan runs once with the greatest and once with the least entry of each
+    operand that it reduces first.
+
+    There are none under other semirings, whose laws hold for all entries, and none for three or
+    more operands.
+
+    Example:
+      >>> from tenferro_jax import plan_einsum
+      >>> by_least(plan_einsum("ij,jk->", [(2, 3), (3, 4)]), {"i": 2, "j": 3, "k": 4}, max_mul)
+      [(0,), (1,), (0, 1)]
     """
-
-    @jax.custom_jvp
-    def run(*operands: jax.Array) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-        return _loop(plan, mode, operands)
-
-    @run.defjvp
-    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
-        if isinstance(mode.semiring, LogSumExp):
-            value, _ = _loop(plan, mode, primals)
-            return (value, {}), (
-                _shared_tangent(plan, mode, mode.semiring, value, primals, tangents),
-                {},
-            )
-        value, at = _loop(plan, mode.having_winners(), primals)
-        _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
-        if not mode.with_winners:
-            at = {}
-        return (value, at), (
-            tangent,
-            {label: np.zeros(index.shape, jax.dtypes.float0) for label, index in at.items()},
-        )
-
-    return run(*operands)
-
-
-def _loop(
-    plan: TropicalPlan,
-    mode: Mode,
-    operands: Sequence[jax.Array],
-) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-    operands = reshaped(operands, plan.plan.terms, dict(plan.whole))
-    start = beginning(plan, mode, operands[0].dtype)
-    return lax.fori_loop(
-        0,
-        plan.slices,
-        lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
-        start,
-    )
-
-
-def _product_at(
-    plan: TropicalPlan,
-    mode: Mode,
-    at: Mapping[str, jax.Array],
-    *operands: jax.Array,
-) -> jax.Array:
-    """times of the entries of the operands at an assignment of all labels."""
-    sizes = dict(plan.whole)
-    arrays = reshaped(operands, plan.plan.terms, sizes)
-    shape = [sizes[label] for label in plan.output]
-    index = {
-        label: lax.broadcasted_iota(jnp.int32, shape, axis)
-        for axis, label in enumerate(plan.output)
-    } | dict(at)
-    entries = [
-        widened(x).at[tuple(index[label] for label in term)].get(mode="promise_in_bounds")
-        for x, term in zip(arrays, plan.plan.terms, strict=True)
-    ]
-    return functools.reduce(mode.semiring.times, entries).astype(arrays[0].dtype)
-
-
-def _shared_tangent(
-    plan: TropicalPlan,
-    mode: Mode,
-    semiring: LogSumExp,
-    value: jax.Array,
-    operands: Sequence[jax.Array],
-    tangents: Sequence[jax.Array],
-) -> jax.Array:
-    terms, whole = plan.plan.terms, dict(plan.whole)
-    operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
-
-    @jax.checkpoint  # one slice's intermediate results at a time, in reverse mode too
-    def moved(start: Mapping[str, jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
-        def slice_value(*parts: jax.Array) -> jax.Array:
-            return evaluate(plan.plan, parts, mode)[0]
-
-        block, change = jax.jvp(
-            slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start)
-        )
-        (total,) = _part(plan, (plan.output,), (value,), start)
-        return semiring.share(block, total) * change
-
-    def step(total: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
-        start = _start(plan, i)
-        (before,) = _part(plan, (plan.output,), (total,), start)
-        return _updated(plan, total, before + moved(start, tangents), start), None
-
-    return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
-
-
-def _start(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
-    """The start of slice i, for every label."""
-    start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
-    for label, (count, length) in reversed(plan.sliced.items()):
-        start[label], i = (i % count) * length, i // count
-    return start
-
-
-def _part(
-    plan: TropicalPlan,
-    terms: Sequence[str],
-    arrays: Sequence[jax.Array],
-    start: Mapping[str, jax.Array],
-) -> tuple[jax.Array, ...]:
-    """The slices of arrays with the labels of some terms."""
-    sizes = dict(plan.plan.sizes)
-    return tuple(
-        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
-        if term
-        else x
-        for x, term in zip(arrays, terms, strict=True)
-    )
-
-
-def _updated(
-    plan: TropicalPlan,
-    x: jax.Array,
-    block: jax.Array,
-    start: Mapping[str, jax.Array],
-) -> jax.Array:
-    """An array of the result's shape with a slice replaced."""
-    return (
-        lax.dynamic_update_slice(x, block, [start[label] for label in plan.output])
-        if plan.output
-        else block
-    )
-
-
-def _is_earlier(
-    steps: Sequence[TropicalStep],
-    these: Mapping[str, jax.Array],
-    those: Mapping[str, jax.Array],
-) -> jax.Array:
-    """Whether these coordinates come first in the order in which winners are read, which begins
-    with the labels of the last step.
-    """
-    earlier: Any = False
-    for label in reversed("".join(step.labels for step in reversed(steps))):
-        earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
-    return earlier
-
-
-def beginning(
-    plan: TropicalPlan,
-    mode: Mode,
-    dtype: np.dtype,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The state before the first slice: a value that loses to every candidate."""
-    semiring, sizes = mode.semiring, dict(plan.whole)
-    shape = [sizes[label] for label in plan.output]
-    labels = sorted(sizes.keys() - set(plan.output)) if mode.with_winners else ()
-    return jnp.full(shape, semiring.identity(dtype)), {
-        label: jnp.zeros(shape, jnp.int32) for label in labels
+    if semiring != max_mul or len(plan.terms) != 2 or 0 in sizes.values():
+        return []
+    reductions = [step for step in plan.steps if len(step.operands) == 1]
+    gone = {
+        step.operands[0]: math.prod(sizes[label] for label in set(step.terms[0]) - set(step.result))
+        for step in reductions
     }
-
-
-def joined(
-    plan: TropicalPlan,
-    mode: Mode,
-    operands: Sequence[jax.Array],
-    i: jax.Array,
-    found: tuple[jax.Array, dict[str, jax.Array]],
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The state after slice i, from the state before."""
-    start = _start(plan, i)
-    value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)
-    known, at = found
-    before, *old = _part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
-    merged = mode.semiring.plus(before, value)
-    updated = {}
-    if at:
-        semiring: Any = mode.semiring  # with winners it is selective
-        here = TropicalResult(value, steps, plan.output, semiring).coordinates()
-        moved = {label: index + start[label] for label, index in here.items()}
-        wins = (semiring.better(value, before) | (value != value)) & (before == before)
-        wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
-            steps, moved, dict(zip(at, old, strict=True))
-        )
-        for (label, index), kept in zip(at.items(), old, strict=True):
-            updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)
-    return _updated(plan, known, merged, start), updated
+    reduced = [
+        operand
+        for operand, entries in gone.items()
+        if not (isinstance(entries, int) and entries == 1)
+    ]
+    return [
+        least
+        for count in range(1, 1 + len(reduced))
+        for least in itertools.combinations(reduced, count)
+    ]

@@ -21,14 +21,22 @@ from ..algebra.semiring import (
     Semiring,
     as_selective,
     as_semiring,
-    no_semiring_among,
 )
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .result import Assignment, TropicalResult, TropicalStep
-from .steps import Mode, beginning, contract, evaluate, joined, whole
-from .tropical_plan import Operand, Optimize, TropicalPlan, byte_count, cached_plan, hashable
+from .slice_loop import beginning, joined, whole
+from .steps import Mode, contract, evaluate
+from .tropical_plan import (
+    Operand,
+    Optimize,
+    TropicalPlan,
+    byte_count,
+    cached_plan,
+    hashable,
+    no_semiring_among,
+)
 
 
 def tropical_einsum(

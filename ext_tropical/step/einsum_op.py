@@ -21,8 +21,8 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equ
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .kernels import choose, reference
-from .layout import matmul_layout, product
-from .weighted_sum import Place, StepOp, WeightedSum
+from .layout import StepOp, matmul_layout, product
+from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 MOST_CONTRACTED = 2**31 - 1

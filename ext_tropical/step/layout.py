@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from tenferro_jax.einsum import Equation, parse_equation
 from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension import ExtensionOp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,3 +186,27 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
                     "Reduce that operand first, as tropical_einsum does.",
                 )
     return None
+
+
+class StepOp(ExtensionOp):
+    """An op of the equation of one contraction step."""
+
+    equation: str
+
+    @property
+    def layout(self) -> MatmulLayout:
+        """The roles of the labels."""
+        return matmul_layout(self.equation)
+
+    @property
+    def operand_count(self) -> int:
+        """1 or 2."""
+        return len(self.layout.equation.inputs)
+
+    input_count = operand_count
+
+    @property
+    def example_sizes(self) -> dict[str, int]:
+        """2, 3, 4, ... for the labels in their order."""
+        labels = dict.fromkeys("".join(self.layout.equation.inputs))
+        return dict(zip(labels, range(2, 2 + len(labels)), strict=True))

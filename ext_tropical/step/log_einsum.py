@@ -17,8 +17,8 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equ
 
 from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened
-from .layout import matmul_layout
-from .weighted_sum import Place, StepOp, WeightedSum, work_of
+from .layout import StepOp, matmul_layout
+from .weighted_sum import Place, WeightedSum, work_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)

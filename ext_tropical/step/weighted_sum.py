@@ -23,7 +23,6 @@ from tenferro_jax.einsum import Equation
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,
-    ExtensionOp,
     LinearInput,
     apply,
     extension_op,
@@ -33,7 +32,7 @@ from tenferro_jax.extension import (
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.shipped import LogSumExp
 from .kernels import choose, reference, weighted
-from .layout import MatmulLayout, matmul_layout, product
+from .layout import StepOp, matmul_layout, product
 
 
 class Place(enum.Enum):
@@ -42,30 +41,6 @@ class Place(enum.Enum):
     LHS = "lhs"
     RHS = "rhs"
     OUT = "out"
-
-
-class StepOp(ExtensionOp):
-    """An op of the equation of one contraction step."""
-
-    equation: str
-
-    @property
-    def layout(self) -> MatmulLayout:
-        """The roles of the labels."""
-        return matmul_layout(self.equation)
-
-    @property
-    def operand_count(self) -> int:
-        """1 or 2."""
-        return len(self.layout.equation.inputs)
-
-    input_count = operand_count
-
-    @property
-    def example_sizes(self) -> dict[str, int]:
-        """2, 3, 4, ... for the labels in their order."""
-        labels = dict.fromkeys("".join(self.layout.equation.inputs))
-        return dict(zip(labels, range(2, 2 + len(labels)), strict=True))
 
 
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)

@@ -21,10 +21,8 @@ from ..algebra.semiring import (
     Semiring,
     as_selective,
     as_semiring,
-    highest,
-    lowest,
 )
-from ..algebra.shipped import max_mul, max_plus, min_plus
+from ..algebra.shipped import highest, lowest, max_mul, max_plus, min_plus
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 

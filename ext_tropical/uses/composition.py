@@ -23,9 +23,10 @@ from tenferro_jax.einsum import parse_interleaved
 from tenferro_jax.errors import ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import Semiring, as_semiring, no_semiring_among
+from ..algebra.semiring import Semiring, as_semiring
 from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
-from ..network.tropical_plan import MOST_ENTRIES, Operand
+from ..network.slicing import MOST_ENTRIES
+from ..network.tropical_plan import Operand, no_semiring_among
 from ..step.einsum_op import one_dtype, widened
 from .dot_general import DotDimensionNumbers, dot_general_equation, reduction_equation
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import best_assignment, plan_tropical_einsum, tropical_einsum
-from ext_tropical.network.tropical_plan import SCRATCH
+from ext_tropical.network.slicing import SCRATCH
 from tenferro_jax import export
 
 from ..oracles import object_einsum

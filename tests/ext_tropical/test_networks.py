@@ -28,7 +28,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.network.tropical_plan import SCRATCH
+from ext_tropical.network.slicing import SCRATCH
 from tenferro_jax import export, trace
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
