@@ -1,7 +1,6 @@
 """The names that the author of an extension op imports."""
 
-from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput
-from .declaration import extension_op
+from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, extension_op
 from .primitive import apply
 from .registry import lookup_extension_factory, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet

@@ -26,13 +26,11 @@ from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
 from .contract import (
     ExtensionOp,
     checked_sequence,
-    closed_over,
-    require_not_traced,
     require_own_family,
 )
 from .family import family_of
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from .scope import LOWERING, Assume, Method, running
+from .scope import LOWERING, Assume, Method, closed_over, require_not_traced, running
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,20 +4,22 @@ results.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, InvalidConfig, Unsupported
+from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId, Unsupported
 from ..identity import Sealed
 from ..payload_text import require_annotated
 from ..shapes import Described, TensorMeta, meta_of, struct
-from .scope import LOWERING, authored
+from .family import parse_family_id
+from .scope import LOWERING, authored, require_not_traced
+
+Op = TypeVar("Op", bound="ExtensionOp")
 
 
 class _NotDifferentiable:
@@ -251,6 +253,76 @@ def require_own_family(cls: type[ExtensionOp]) -> None:
         )
 
 
+@dataclass_transform(frozen_default=True)
+def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
+    """Declare a class as the op family `<package>.<name>.v<version>`.
+
+    The class becomes a frozen dataclass: its annotated fields are the payload.
+
+    Args:
+      package: the name of the distribution that publishes the op, without a dot.
+      name: the op's name in that package.
+      version: the major version, from 0. Raise it on any change of payload, inference, rule or
+        numerics.
+
+    Raises:
+      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other
+        parts.
+      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is
+        not frozen, or has the family_id of a base class and overrides part of it.
+
+    Example:
+      >>> @extension_op(package="docs-example", name="shift", version=1)
+      ... class Shift(ExtensionOp):
+      ...     by: float
+      ...     def lower_to_standard_ops(self, x):
+      ...         return (x + self.by,)
+      >>> Shift.family_id, Shift(2.0)
+      ('docs-example.shift.v1', Shift(by=2.0))
+    """
+    family_id = f"{package}.{name}.v{version}"
+    if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
+        raise MalformedFamilyId(
+            family_id,
+            problem=f"it does not read back as package={package!r}, name={name!r}, "
+            f"version={version!r}",
+        )
+
+    def declare(cls: type[Op]) -> type[Op]:
+        DECLARING.discard(declare)
+        if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
+            raise _refusal(
+                family_id,
+                repr(cls),
+                "a subclass of ExtensionOp",
+                "Derive it from tenferro_jax.extension.ExtensionOp.",
+            )
+        stated = vars(cls).get("family_id", family_id)
+        if stated != family_id:
+            raise _refusal(
+                family_id,
+                f"family_id = {stated!r} in the class",
+                "one family_id",
+                "Leave the line out.",
+            )
+        cls.family_id = family_id
+        require_own_family(cls)
+        if "__dataclass_params__" not in vars(cls):
+            return dataclasses.dataclass(frozen=True)(cls)
+        if not vars(cls)["__dataclass_params__"].frozen:
+            raise _refusal(
+                family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
+            )
+        return cls
+
+    DECLARING.add(declare)
+    return declare
+
+
+def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig:
+    return InvalidConfig(where=f"extension_op, {family_id}", given=given, needed=needed, fix=fix)
+
+
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
     return op.has_own("eager_execute")
@@ -264,25 +336,6 @@ def has_lowering(op: ExtensionOp) -> bool:
 def has_own_rule(op: ExtensionOp) -> bool:
     """Whether the author wrote linearize or transpose_rule in the op's class."""
     return op.has_own("linearize") or op.has_own("transpose_rule")
-
-
-def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
-    """Refuse a lowering that closes over a traced value, which would have no derivative."""
-    if any(isinstance(value, jax.core.Tracer) for value in values):
-        raise InvalidConfig(
-            where=f"{LOWERING} of extension {op.family_id}",
-            given="a lowering that closes over a traced value",
-            needed="traced values as inputs: a value that is closed over has no derivative",
-            fix="Make the value an input of the op.",
-        )
-
-
-def closed_over(function: object) -> Iterator[object]:
-    """The leaves of the pytrees that a function closes over."""
-    for cell in getattr(function, "__closure__", None) or ():
-        # A cell that has no value yet, or a value that JAX cannot flatten and so holds no weights.
-        with contextlib.suppress(ValueError, TypeError):
-            yield from jax.tree.leaves(cell.cell_contents)
 
 
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:

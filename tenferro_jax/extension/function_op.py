@@ -14,7 +14,6 @@ import jax
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, as_array, meta_of, struct
 from .adopted import Adopted, adopted
-from .contract import closed_over, require_not_traced
 from .family import parse_family_id
 from .function_extension import (
     STRUCTURE,
@@ -27,7 +26,7 @@ from .function_extension import (
 from .primitive import apply
 from .registry import register_function
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, Kernel
-from .scope import LOWERING, running
+from .scope import LOWERING, closed_over, require_not_traced, running
 
 
 class FunctionOp:

@@ -1,19 +1,22 @@
-"""The method of an author that runs now: its name for errors, its compared sizes for guards, and
-what its calls inherit.
+"""The method of an author that runs now: its name for errors, its compared sizes for guards, what
+its calls inherit, and what it may not close over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from ..dimensions import SymDim, are_equal
 from ..dimensions import require_equal as require_equal_sizes
 from ..errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from .contract import ExtensionOp
 
 Assume = Callable[[Any, Any, str], None]
 """A function that records two dimensions that are assumed to be equal, and where."""
@@ -105,3 +108,22 @@ def nested_extension(family_id: str, inner: str) -> InvalidConfig:
         fix="Write out the computation of the inner extension; only AD rules may call extensions.",
         clause="X8.5",
     )
+
+
+def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
+    """Refuse a lowering that closes over a traced value, which would have no derivative."""
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        raise InvalidConfig(
+            where=f"{LOWERING} of extension {op.family_id}",
+            given="a lowering that closes over a traced value",
+            needed="traced values as inputs: a value that is closed over has no derivative",
+            fix="Make the value an input of the op.",
+        )
+
+
+def closed_over(function: object) -> Iterator[object]:
+    """The leaves of the pytrees that a function closes over."""
+    for cell in getattr(function, "__closure__", None) or ():
+        # A cell that has no value yet, or a value that JAX cannot flatten and so holds no weights.
+        with contextlib.suppress(ValueError, TypeError):
+            yield from jax.tree.leaves(cell.cell_contents)
