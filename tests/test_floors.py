@@ -46,6 +46,9 @@ DOORS = {
     "tenferro_jax.shapes",
 }
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
+LONGEST = 400
+LONGER = {"tenferro_jax/graph/rows.py", "tenferro_jax/jax_seam.py"}
+"""Files that may be longer: a table, and all contact with JAX internals."""
 OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "tqdm", "pytest"}
 
 
@@ -182,3 +185,11 @@ def test_no_import_inside_a_function_but_for_optional_dependencies():
 def test_parameters_say_what_they_take():
     of_any, every = house.parameters(house.sources(*house.PACKAGES))
     assert of_any <= 0.03 * every
+
+
+def test_no_file_is_too_long():
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in house.sources(*house.PACKAGES)
+    }
+    assert {path for path, length in lengths.items() if length > LONGEST} == LONGER

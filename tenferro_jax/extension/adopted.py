@@ -1,17 +1,23 @@
-"""Functions that have rules already: jax.custom_vjp, jax.custom_jvp, jitted functions and
-functools.partial, in the form that an op takes.
+"""What the author wrote for the op of a function; and functions that have rules already
+(jax.custom_vjp, jax.custom_jvp, jitted functions, functools.partial) in the form that an op takes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
+from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
+from ..shapes import TensorMeta, struct
+
+if TYPE_CHECKING:
+    from .function_extension import FunctionExtension
 
 PyTree: TypeAlias = Any
 
@@ -111,3 +117,55 @@ def adopted(function: Any, family_id: str) -> Adopted:
             )[1]
         )
     return made
+
+
+@dataclasses.dataclass(eq=False)
+class Functions:
+    """What the author wrote for an op.
+
+    Attributes:
+      body: the function.
+      place: its name and line and the family, for errors.
+      arity: the number of arguments by position, -1 if any.
+      payload: annotation and default of each keyword.
+    """
+
+    body: Callable[..., PyTree]
+    place: str
+    arity: int
+    payload: dict[str, tuple[Any, Any]]
+    derive: bool
+    jvp: Callable[..., PyTree] | None = None
+    symbolic_zeros: bool = False
+    fwd: Any = None
+    bwd: Any = None
+    transpose: Callable[..., PyTree] | None = None
+    host: Any = None
+    infer: Callable[..., PyTree] | None = None
+
+    def __post_init__(self) -> None:
+        self.plain: Any = jax.tree.structure((0,) * self.arity)
+
+    def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
+        """A refusal that names the function and the line where it was made."""
+        return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
+
+    def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
+        """The entries of a tree that has this nesting; None may stand for an array."""
+        try:
+            found = list(nesting.flatten_up_to(tree))
+            if jax.tree_util.all_leaves([x for x in found if x is not None]):
+                return found
+        except (ValueError, TypeError):
+            pass
+        raise self.error(f"{what} with the nesting {jax.tree.structure(tree)}", f"{nesting}")
+
+    def running(self, stage: str) -> Callable[..., PyTree]:
+        """The author's function of a stage."""
+        run: Callable[..., PyTree] = self.fwd if stage else self.body
+        return run
+
+    def inferred(self, op: FunctionExtension, metas: Sequence[TensorMeta]) -> PyTree:
+        """What `def_infer` returns for these inputs."""
+        assert self.infer is not None
+        return self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)

@@ -12,7 +12,7 @@ import functools
 import importlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +22,14 @@ from jax.tree_util import PyTreeDef
 from ..errors import ADRuleError, InvalidConfig, Unsupported, first_line
 from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
+from .adopted import Functions, PyTree
 from .contract import ExtensionOp, LinearInput
 from .primitive import apply
 from .registry import require_extension_factory
 
-PyTree: TypeAlias = Any
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 STRUCTURE = ("in_tree", "out_tree", "stage", "result_metas", "function")
 """Names of the fields of every op of a function, which no payload may have."""
-
-
-# --- the nesting of arguments and results ---------------------------------------------------------
 
 
 def _nesting(tree: PyTree, where: str) -> Any:
@@ -72,9 +69,6 @@ def nesting_text(tree: PyTree, where: str) -> str:
     return json.dumps(_nesting(tree, where), separators=(",", ":"))
 
 
-# --- the class of a function ----------------------------------------------------------------------
-
-
 def _missing(x: object) -> bool:
     return x is None
 
@@ -82,58 +76,6 @@ def _missing(x: object) -> bool:
 def _structure(tree: PyTree) -> Any:
     """The nesting of a tree, in which None stands for an array."""
     return jax.tree.structure(tree, is_leaf=_missing)
-
-
-@dataclasses.dataclass(eq=False)
-class Functions:
-    """What the author wrote for an op.
-
-    Attributes:
-      body: the function.
-      place: its name and line and the family, for errors.
-      arity: the number of arguments by position, -1 if any.
-      payload: annotation and default of each keyword.
-    """
-
-    body: Callable[..., PyTree]
-    place: str
-    arity: int
-    payload: dict[str, tuple[Any, Any]]
-    derive: bool
-    jvp: Callable[..., PyTree] | None = None
-    symbolic_zeros: bool = False
-    fwd: Any = None
-    bwd: Any = None
-    transpose: Callable[..., PyTree] | None = None
-    host: Any = None
-    infer: Callable[..., PyTree] | None = None
-
-    def __post_init__(self) -> None:
-        self.plain: Any = jax.tree.structure((0,) * self.arity)
-
-    def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
-        """A refusal that names the function and the line where it was made."""
-        return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
-
-    def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
-        """The entries of a tree that has this nesting; None may stand for an array."""
-        try:
-            found = list(nesting.flatten_up_to(tree))
-            if jax.tree_util.all_leaves([x for x in found if x is not None]):
-                return found
-        except (ValueError, TypeError):
-            pass
-        raise self.error(f"{what} with the nesting {jax.tree.structure(tree)}", f"{nesting}")
-
-    def running(self, stage: str) -> Callable[..., PyTree]:
-        """The author's function of a stage."""
-        run: Callable[..., PyTree] = self.fwd if stage else self.body
-        return run
-
-    def inferred(self, op: FunctionExtension, metas: Sequence[TensorMeta]) -> PyTree:
-        """What `def_infer` returns for these inputs."""
-        assert self.infer is not None
-        return self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -379,14 +321,8 @@ class FunctionExtension(ExtensionOp):
     ) -> list[jax.Array | None]:
         """What `bwd` gives for each tangent; None for zero."""
         source = iter(given)
-        cotangents = [
-            next(source) if is_inexact(meta) else np.zeros(meta.shape, jax.dtypes.float0)
-            for meta in self.metas
-        ]
-        full = [
-            jnp.zeros(meta.shape, meta.dtype) if c is None else c
-            for c, meta in zip(cotangents, self.metas, strict=True)
-        ]
+        cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
+        full = _filled([struct(meta) for meta in self.metas], cotangents)
         function = self.function
         made = function.bwd(residuals, self.results.unflatten(full), **self.payload)
         if not isinstance(made, tuple | list) or len(made) != len(tangents):
@@ -433,16 +369,15 @@ def results_of(op: FunctionExtension, stage: str, metas: tuple[TensorMeta, ...])
     return "" if text == "0" else text
 
 
-def _filled(primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]) -> list[Any]:
+def _filled(
+    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
+) -> list[Any]:
     """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
-    return [
-        t
-        if t is not None
-        else jnp.zeros_like(x)
-        if is_inexact(x)
-        else np.zeros(np.shape(x), jax.dtypes.float0)
-        for x, t in zip(primals, tangents, strict=True)
-    ]
+
+    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
+        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
+
+    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
 
 
 def _jvp(

@@ -13,13 +13,11 @@ import jax
 
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, as_array, meta_of, struct
-from .adopted import Adopted, adopted
+from .adopted import Adopted, Functions, PyTree, adopted
 from .family import parse_family_id
 from .function_extension import (
     STRUCTURE,
     FunctionExtension,
-    Functions,
-    PyTree,
     nesting_text,
     results_of,
 )
