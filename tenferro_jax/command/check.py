@@ -7,6 +7,7 @@ import argparse
 import numpy as np
 
 from ..conformance import check_extension
+from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES
 from ..extension.runtimes import NO_RUNTIMES
 from .files import FAILED, OK, imported, named_op, random_array, show
@@ -20,8 +21,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="package.module:name",
-        help="an op, an op class, a factory, or a function without arguments that returns one of "
-        "them",
+        help="an op, an op class, a factory, a function made by tenferro_jax.op, or a function "
+        "without arguments that returns one of them",
     )
     parser.add_argument(
         "--input",
@@ -43,7 +44,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def check(chosen: argparse.Namespace) -> int:
     """Check an op and print the report."""
-    op = named_op(chosen.target)
+    found = imported(chosen.target)
+    op = found if isinstance(found, FunctionOp) else named_op(chosen.target)
     rng = np.random.default_rng(0)
     inputs = tuple(random_array(text, rng) for text in chosen.input)
     report = check_extension(

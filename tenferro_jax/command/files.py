@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
+from ..extension.function_op import FunctionOp
 from ..extension.registry import ExtensionFactory, lookup_extension_factory, register_extension
 from ..graph.graph import Graph
 from ..graph.printing import leaf_names, plain
@@ -53,8 +54,10 @@ def named_op(target: str) -> ExtensionOp:
         factory = lookup_extension_factory(getattr(found, "family_id", ""))
         factory = factory or ExtensionFactory(found)
         found = _called(factory.instantiate_default, target) or _called(found, target)
-    elif callable(found):
+    elif callable(found) and not isinstance(found, FunctionOp):
         found = _called(found, target)
+    if isinstance(found, FunctionOp):
+        found = _called(found.op, target)
     if isinstance(found, ExtensionFactory):
         found = _called(found.instantiate_default, target)
     if not isinstance(found, ExtensionOp):

@@ -17,7 +17,7 @@ from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from . import agreement, batches, derivatives, inference, payloads, precisions, slots
-from .examples import Inputs, smaller
+from .examples import Inputs, of_function, smaller
 from .report import ConformanceReport, Finding, Verdict
 from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
 
@@ -183,7 +183,7 @@ def _smallest(
 
 
 def check_extension(
-    op: ExtensionOp,
+    op: ExtensionOp | Callable[..., object],
     *examples: ArrayLike | Sequence[ArrayLike],
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
@@ -201,9 +201,11 @@ def check_extension(
     kinks.
 
     Args:
-      op: the op.
+      op: the op; or a function that `tenferro_jax.op` returned, or a functools.partial of it with
+        its payload, which brings its kernels.
       *examples: inputs for the op; each is a tuple with one array for each input, or a bare array
-        if the op has one input. By default those of `op.example_inputs()`.
+        if the op has one input; of a function its arguments by position. By default those of
+        `op.example_inputs()`.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
       runtimes: kernels; each is compared with the other routes.
       oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent
@@ -236,15 +238,16 @@ def check_extension(
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
+    one, given, kernels = of_function(op, examples, runtimes)
     examination = Examination(
-        Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)
+        Subject(one, given, rules, kernels, oracle, tolerance, others, order, seed)
     )
     findings = tuple(examination.finding(check.name) for check in CHECKS)
-    return ConformanceReport(op.family_id, repr(op), findings)
+    return ConformanceReport(one.family_id, repr(one), findings)
 
 
 def conformance_tests(
-    op: ExtensionOp,
+    op: ExtensionOp | Callable[..., object],
     *examples: ArrayLike | Sequence[ArrayLike],
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
@@ -282,14 +285,16 @@ def conformance_tests(
     )
     def test(check: str) -> None:
         if not made:
+            one, given, kernels = of_function(op, examples, runtimes)
             made.append(
                 Examination(
-                    Subject(op, examples, rules, runtimes, oracle, tolerance, others, order, seed)
+                    Subject(one, given, rules, kernels, oracle, tolerance, others, order, seed)
                 )
             )
         finding = made[0].finding(check)
         if finding.verdict is Verdict.NOT_APPLICABLE:
             pytest.skip(finding.problem)
-        ConformanceReport(op.family_id, repr(op), (finding,)).raise_if_failed()
+        checked = made[0].subject.op
+        ConformanceReport(checked.family_id, repr(checked), (finding,)).raise_if_failed()
 
     return test

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -11,6 +12,8 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
+from ..extension.function_op import FunctionOp
+from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of
 
 Array: TypeAlias = np.ndarray | jax.Array
@@ -18,6 +21,38 @@ Inputs = tuple[np.ndarray, ...]
 """One example: an array for each input."""
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
+
+
+def of_function(
+    op: ExtensionOp | Callable[..., object],
+    examples: Sequence[Any],
+    runtimes: ExtensionRuntimeSet,
+) -> tuple[ExtensionOp, Sequence[Any], ExtensionRuntimeSet]:
+    """The op of a function, its examples as arrays, and its kernels; any other op as it is.
+
+    Raises:
+      InvalidConfig: the examples are of different ops, because their arrays are nested in
+        another way.
+    """
+    function, payload = op, {}
+    if isinstance(op, functools.partial):
+        function, payload = op.func, op.keywords
+    if not isinstance(function, FunctionOp):
+        return op, examples, runtimes  # type: ignore[return-value]  # Subject refuses others
+    calls = [
+        function.bound(*(example if isinstance(example, tuple) else (example,)), **payload)
+        for example in examples
+    ]
+    made = {call[0] for call in calls} or {function.op(**payload)}
+    if len(made) > 1:
+        raise InvalidConfig(
+            where=f"check_extension of {function.op.family_id}",
+            given="examples whose arrays are nested in different ways",
+            needed="one nesting",
+            fix="Check each by itself.",
+        )
+    kernels = runtimes if len(runtimes) else function.runtimes
+    return made.pop(), [tuple(arrays) for _, arrays in calls], kernels
 
 
 def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...]:

@@ -74,9 +74,20 @@ class FunctionOp:
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:
         """The function of the arrays, under any JAX transform."""
-        method, authored = running.get(), self.functions
+        method = running.get()
         if method is not None and method.name.startswith(LOWERING):
-            return authored.body(*args, **payload)  # a part of another op
+            return self.functions.body(*args, **payload)  # a part of another op
+        op, arrays = self.bound(*args, **payload)
+        outs = apply(op, *arrays, runtimes=self.runtimes if len(self.runtimes) else None)
+        return op.results.unflatten(outs) if op.out_tree else outs[0]
+
+    def bound(self, *args: PyTree, **payload: Any) -> tuple[FunctionExtension, list[jax.Array]]:
+        """The op that a call with these arguments runs, and its arrays.
+
+        Raises:
+          InvalidConfig: the arguments do not fit the function; the text names it and its line.
+        """
+        authored = self.functions
         if wrong := payload.keys() - authored.payload.keys():
             raise authored.error(
                 f"the keyword {', '.join(sorted(wrong))}", f"one of {self._keywords()}"
@@ -100,10 +111,7 @@ class FunctionOp:
         op = self.op(in_tree=in_tree, **payload)
         require_not_traced(op, closed_over(authored.body))
         out_tree = results_of(op, "", tuple(map(meta_of, arrays)))
-        if out_tree:
-            op = op.changed(out_tree=out_tree)
-        outs = apply(op, *arrays, runtimes=self.runtimes if len(self.runtimes) else None)
-        return op.results.unflatten(outs) if out_tree else outs[0]
+        return op.changed(out_tree=out_tree) if out_tree else op, arrays
 
     def _keywords(self) -> str:
         return ", ".join(self.functions.payload) or "no keyword"

@@ -134,8 +134,24 @@ def test_exported_programs_keep_the_family_and_derivatives():
 
 @pytest.mark.parametrize("f", [by_jvp, by_vjp, derived], ids=lambda f: f.__name__)
 def test_the_checks_of_an_op_pass(f):
-    report = tj.check_extension(f.op(t=0.5), (X, Y))
+    report = tj.check_extension(functools.partial(f, t=0.5), (X, Y))
     assert report.ok, report.failures
+    assert report.op.endswith("(t=0.5)")
+
+
+def test_the_checks_take_trees_and_kernels():
+    tree = {"x": X, "y": [Y]}
+    report = tj.check_extension(in_trees, (tree, np.arange(3)))
+    assert report.ok, report.failures
+    with pytest.raises(InvalidConfig, match="nested in different ways"):
+        tj.check_extension(in_trees, (tree, np.arange(3)), ({"x": X, "y": (Y,)}, np.arange(3)))
+
+    @tj.op("test-functions.wrong_kernel.v1", derive=True)
+    def doubled(x):
+        return 2 * x
+
+    doubled.def_kernel("cpu")(lambda x: 2.01 * x)
+    assert not tj.check_extension(doubled, X).ok
 
 
 def test_a_reverse_rule_keeps_no_more_than_custom_vjp():
