@@ -11,15 +11,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..errors import InvalidConfig
-from ..shapes import TensorMeta, struct
+from ..errors import ADRuleError, InvalidConfig
+from ..shapes import TensorMeta, is_inexact, struct
 
 if TYPE_CHECKING:
     from .function_extension import FunctionExtension
 
 PyTree: TypeAlias = Any
+
+
+MISSING_RULE = (
+    "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose, or pass derive=True to "
+    "tenferro_jax.op, so that JAX differentiates the function."
+)
 
 
 class Adopted(NamedTuple):
@@ -125,12 +133,14 @@ class Functions:
 
     Attributes:
       body: the function.
+      family_id: of its ops.
       place: its name and line and the family, for errors.
       arity: the number of arguments by position, -1 if any.
       payload: annotation and default of each keyword.
     """
 
     body: Callable[..., PyTree]
+    family_id: str
     place: str
     arity: int
     payload: dict[str, tuple[Any, Any]]
@@ -142,6 +152,7 @@ class Functions:
     transpose: Callable[..., PyTree] | None = None
     host: Any = None
     infer: Callable[..., PyTree] | None = None
+    argnums: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self.plain: Any = jax.tree.structure((0,) * self.arity)
@@ -160,12 +171,55 @@ class Functions:
             pass
         raise self.error(f"{what} with the nesting {jax.tree.structure(tree)}", f"{nesting}")
 
-    def running(self, stage: str) -> Callable[..., PyTree]:
-        """The author's function of a stage."""
-        run: Callable[..., PyTree] = self.fwd if stage else self.body
-        return run
+    def linear_in(self, count: int) -> tuple[int, ...]:
+        """The arguments in which the function is linear together."""
+        return tuple(range(count)) if self.argnums is None else self.argnums
+
+    def inlined(self, *args: PyTree, **payload: Any) -> PyTree:
+        """The function as a part of another op: plain JAX, with the rule that it has."""
+
+        def body(*xs: PyTree) -> PyTree:
+            made = self.body(*xs, **payload)
+            if made is None and self.host is not None and self.infer is not None:
+                structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
+                host = functools.partial(self.host, **payload)
+                like = self.infer(*structs, **payload)
+                return jax.pure_callback(host, like, *xs, vmap_method="sequential")
+            return made
+
+        def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
+            if self.jvp is None:
+                raise ADRuleError(self.family_id, "jvp", fix=MISSING_RULE)
+            out = body(*primals)
+            made = self.jvp(primals, out, tangents, **payload)
+            nesting: Any = jax.tree.structure(out)
+            given = self.flat(nesting, made, "the tangent")
+            return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
+
+        if self.fwd is not None:
+            backward: Any = jax.custom_vjp(body)
+            backward.defvjp(
+                functools.partial(self.fwd, **payload), functools.partial(self.bwd, **payload)
+            )
+            return backward(*args)
+        if self.derive or self.transpose is not None:
+            return body(*args)
+        forward: Any = jax.custom_jvp(body)
+        forward.defjvp(moved)
+        return forward(*args)
 
     def inferred(self, op: FunctionExtension, metas: Sequence[TensorMeta]) -> PyTree:
         """What `def_infer` returns for these inputs."""
         assert self.infer is not None
         return self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
+
+
+def filled(
+    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
+) -> list[Any]:
+    """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
+
+    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
+        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
+
+    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]

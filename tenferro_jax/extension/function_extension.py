@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -19,63 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..errors import ADRuleError, InvalidConfig, Unsupported, first_line
-from ..jax_seam import only_needed
+from ..errors import ADRuleError, Unsupported, first_line
+from ..jax_seam import only_needed, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import Functions, PyTree
+from .adopted import MISSING_RULE, Functions, PyTree, filled
 from .contract import ExtensionOp, LinearInput
+from .nesting import forward_of, forward_text, missing, nesting_text, structure_of, treedef_of
 from .primitive import apply
 from .registry import require_extension_factory
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 STRUCTURE = ("in_tree", "out_tree", "stage", "result_metas", "function")
 """Names of the fields of every op of a function, which no payload may have."""
-
-
-def _nesting(tree: PyTree, where: str) -> Any:
-    """A pytree as JSON: 0 for an array, null, ["tuple", ...], ["list", ...],
-    ["dict", keys, ...].
-    """
-    if tree is None or jax.tree_util.all_leaves([tree]):
-        return None if tree is None else 0
-    if type(tree) in (tuple, list):
-        return [type(tree).__name__, *(_nesting(x, where) for x in tree)]
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return ["dict", sorted(tree), *(_nesting(tree[key], where) for key in sorted(tree))]
-    raise InvalidConfig(
-        where=where,
-        given=f"a {type(tree).__qualname__} among the arrays",
-        needed="arrays, or tuples, lists and dicts with text as keys of them",
-        fix="Pass the arrays of the object, and make the object of the results.",
-    )
-
-
-def _blank(nesting: Any) -> PyTree:
-    if not isinstance(nesting, list):
-        return nesting
-    kind, *parts = nesting
-    if kind == "dict":
-        return dict(zip(parts[0], map(_blank, parts[1:]), strict=True))
-    return {"tuple": tuple, "list": list}[kind](map(_blank, parts))
-
-
-@functools.lru_cache(maxsize=4096)
-def _treedef(text: str) -> PyTreeDef:
-    return jax.tree.structure(_blank(json.loads(text)))
-
-
-def nesting_text(tree: PyTree, where: str) -> str:
-    """How arrays are nested in a tree, as JSON text."""
-    return json.dumps(_nesting(tree, where), separators=(",", ":"))
-
-
-def _missing(x: object) -> bool:
-    return x is None
-
-
-def _structure(tree: PyTree) -> Any:
-    """The nesting of a tree, in which None stands for an array."""
-    return jax.tree.structure(tree, is_leaf=_missing)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,10 +41,7 @@ class FunctionExtension(ExtensionOp):
     """
 
     function: ClassVar[Functions]
-    missing_rule = (
-        "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose, or pass derive=True to "
-        "tenferro_jax.op, so that JAX differentiates the function."
-    )
+    missing_rule = MISSING_RULE
     in_tree: str = ""
     out_tree: str = ""
     stage: str = ""
@@ -99,12 +50,20 @@ class FunctionExtension(ExtensionOp):
     @property
     def arguments(self) -> PyTreeDef:
         """The nesting of the arguments."""
-        return _treedef(self.in_tree) if self.in_tree else self.function.plain
+        return treedef_of(self.in_tree) if self.in_tree else self.function.plain
 
     @property
     def results(self) -> PyTreeDef:
         """The nesting of the results."""
-        return _treedef(self.out_tree or "0")
+        if self.stage in (FORWARD, FORWARD_AGAIN):
+            forward = forward_of(self.out_tree)
+            return jax.tree.structure(
+                (
+                    forward.results.unflatten([0] * forward.results.num_leaves),
+                    [0] * len(forward.kept),
+                )
+            )
+        return treedef_of(self.out_tree or "0")
 
     @property
     def input_count(self) -> int:
@@ -152,10 +111,20 @@ class FunctionExtension(ExtensionOp):
         args = self.arguments.unflatten(inputs)
         if self.stage == TANGENT:
             return self.pushed(*args)
-        results = self.function.running(self.stage)(*args, **self.payload)
-        if results is None and not self.stage:
-            return None
-        return self.function.flat(self.results, results, "result")
+        run = self.function.fwd if self.stage else self.function.body
+        results = run(*args, **self.payload)
+        if self.stage:
+            return self._with_residuals(results)
+        return None if results is None else self.function.flat(self.results, results, "result")
+
+    def _with_residuals(self, made: PyTree) -> list[jax.Array]:
+        """The results of `fwd`, and those residuals that are no inputs."""
+        forward, function = forward_of(self.out_tree), self.function
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise function.error(f"fwd, which returned {made!r:.100}", "(the result, residuals)")
+        residuals = function.flat(forward.residuals, made[1], "residuals")
+        results = function.flat(forward.results, made[0], "result")
+        return [*results, *(jnp.asarray(residuals[j]) for j in forward.kept)]
 
     def __reduce__(self) -> Any:
         rebuild, (_, state) = super().__reduce__()
@@ -190,7 +159,7 @@ class FunctionExtension(ExtensionOp):
             return self._forward_tangents(primals, outputs, tangents)
         if function.jvp is not None:
             if not function.symbolic_zeros:
-                tangents = _filled(primals, tangents)
+                tangents = filled(primals, tangents)
             made = function.jvp(
                 self.arguments.unflatten(primals),
                 self.results.unflatten(outputs),
@@ -200,14 +169,34 @@ class FunctionExtension(ExtensionOp):
             made = function.flat(self.results, made, "the tangent")
             return [None if _is_float0(t) else t for t in made]
         if function.transpose is not None:
-            full = _filled(primals, tangents)
-            # dtypes without tangents are no part of the linear map
-            return apply(
-                self, *(x if _is_float0(t) else t for x, t in zip(primals, full, strict=True))
-            )
+            return self._linear(primals, tangents)
         body = functools.partial(function.body, **self.payload)
         return _jvp(
             lambda *xs: jax.tree.leaves(body(*self.arguments.unflatten(xs))), primals, tangents
+        )
+
+    def _linear(
+        self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
+    ) -> Sequence[jax.Array]:
+        """The op itself of the tangents of the arguments in which it is linear."""
+        numbers = self.arguments.unflatten(range(len(primals)))
+        linear = jax.tree.leaves([numbers[i] for i in self.function.linear_in(len(numbers))])
+        if any(t is not None for i, t in enumerate(tangents) if i not in linear):
+            raise ADRuleError(
+                self.family_id,
+                "jvp",
+                given=f"a derivative by an argument of {self.function.place} in which it is not "
+                "linear",
+                fix="Write @f.defjvp, which may call the function.",
+            )
+        full = filled(primals, tangents)
+        # integers are no part of the linear map
+        return apply(
+            self,
+            *(
+                t if i in linear and not _is_float0(t) else x
+                for i, (x, t) in enumerate(zip(primals, full, strict=True))
+            ),
         )
 
     def _forward_tangents(
@@ -217,8 +206,13 @@ class FunctionExtension(ExtensionOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[Any]:
         """Of the op "forward": the op "tangent" on the residuals."""
-        results, residuals = self.results.unflatten(outputs)
-        values = jax.tree.leaves(results)
+        forward = forward_of(self.out_tree)
+        values = outputs[: forward.results.num_leaves]
+        kept = iter(outputs[len(values) :])
+        residuals = forward.residuals.unflatten(
+            [next(kept) if i < 0 else primals[i] for i in forward.inputs]
+        )
+        results = forward.results.unflatten(values)
         given = self.arguments.unflatten(tangents)
         where = f"residuals of {self.function.place}"
         op = self.changed(
@@ -229,14 +223,15 @@ class FunctionExtension(ExtensionOp):
         )
         pushed = iter(apply(op, *jax.tree.leaves((residuals, given))))
         moved = [next(pushed) if is_inexact(x) else None for x in values]
-        others: list[Any] = [None] * (len(outputs) - len(values))
+        others: list[Any] = [None] * len(forward.kept)
         if self.stage == FORWARD_AGAIN:
             fwd = functools.partial(self.function.fwd, **self.payload)
+
+            def run(*xs: jax.Array) -> list[jax.Array]:
+                return self._with_residuals(fwd(*self.arguments.unflatten(xs)))[len(values) :]
+
             # a fwd that calls its custom_vjp has a derivative without that call alone
-            run = only_needed(
-                lambda *xs: jax.tree.leaves(fwd(*self.arguments.unflatten(xs))[1]), *primals
-            )
-            others = _jvp(run, primals, tangents)
+            others = _jvp(only_needed(run, *primals), primals, tangents)
         return [*moved, *others]
 
     def transpose_rule(
@@ -255,7 +250,9 @@ class FunctionExtension(ExtensionOp):
         if function.transpose is None or self.stage:
             raise ADRuleError(self.family_id, "transpose", fix=self.missing_rule)
         args = self.arguments.unflatten(inputs)
-        made = function.transpose(self.results.unflatten(cotangents), *args, **self.payload)
+        metas = self.infer_output_meta(list(map(meta_of, inputs)))
+        full = filled([struct(meta) for meta in metas], cotangents)
+        made = function.transpose(self.results.unflatten(full), *args, **self.payload)
         if not isinstance(made, tuple | list) or len(made) != len(args):
             raise function.error(
                 f"the transpose, which returned {made!r:.100}",
@@ -263,7 +260,7 @@ class FunctionExtension(ExtensionOp):
             )
         found: list[Any] = []
         for arg, cotangent in zip(args, made, strict=True):
-            nesting = _structure(arg)
+            nesting = structure_of(arg)
             found += (
                 [None] * nesting.num_leaves
                 if cotangent is None
@@ -322,7 +319,7 @@ class FunctionExtension(ExtensionOp):
         """What `bwd` gives for each tangent; None for zero."""
         source = iter(given)
         cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
-        full = _filled([struct(meta) for meta in self.metas], cotangents)
+        full = filled([struct(meta) for meta in self.metas], cotangents)
         function = self.function
         made = function.bwd(residuals, self.results.unflatten(full), **self.payload)
         if not isinstance(made, tuple | list) or len(made) != len(tangents):
@@ -332,13 +329,13 @@ class FunctionExtension(ExtensionOp):
             )
         found: list[Any] = []
         for tangent, cotangent in zip(tangents, made, strict=True):
-            nesting = _structure(tangent)
+            nesting = structure_of(tangent)
             entries = (
                 [None] * nesting.num_leaves
                 if cotangent is None
                 else function.flat(nesting, cotangent, "a cotangent of bwd")
             )
-            wanted = jax.tree.leaves(tangent, is_leaf=_missing)
+            wanted = jax.tree.leaves(tangent, is_leaf=missing)
             found += [c for c, t in zip(entries, wanted, strict=True) if t is not None]
         return [None if _is_float0(c) else c for c in found]
 
@@ -358,26 +355,30 @@ def results_of(op: FunctionExtension, stage: str, metas: tuple[TensorMeta, ...])
     """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
     structs = [struct(meta) for meta in metas]
     function = op.function
-    if not stage and function.infer is not None:
+    if stage:
+        return _forward_results(op, structs)
+    if function.infer is not None:
         results = function.inferred(op, metas)
     else:
-        run = functools.partial(function.running(stage), **op.payload)
+        run = functools.partial(function.body, **op.payload)
         results = jax.eval_shape(lambda *xs: run(*op.arguments.unflatten(xs)), *structs)
-    if stage and not (isinstance(results, tuple) and len(results) == 2):
-        raise function.error(f"fwd, which returned {results!r:.100}", "(the result, residuals)")
     text = nesting_text(results, f"results of {function.place}")
     return "" if text == "0" else text
 
 
-def _filled(
-    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
-) -> list[Any]:
-    """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
-
-    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
-        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
-
-    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+def _forward_results(op: FunctionExtension, structs: Sequence[jax.ShapeDtypeStruct]) -> str:
+    """What `fwd` gives for inputs of these dtypes and shapes."""
+    function = op.function
+    run = functools.partial(function.fwd, **op.payload)
+    traced, made = jax.make_jaxpr(lambda *xs: run(*op.arguments.unflatten(xs)), return_shape=True)(
+        *structs
+    )
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise function.error(f"fwd, which returned {made!r:.100}", "(the result, residuals)")
+    jaxpr, _ = open_jaxpr(traced)
+    residuals = jaxpr.outvars[len(jax.tree.leaves(made[0])) :]
+    inputs = [next((i for i, x in enumerate(jaxpr.invars) if x is v), -1) for v in residuals]
+    return forward_text(made[0], made[1], inputs, f"residuals of {function.place}")
 
 
 def _jvp(

@@ -6,25 +6,29 @@ import dataclasses
 import functools
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from ..errors import InvalidConfig
+from ..errors import DuplicateRule, InvalidConfig
+from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, meta_of, struct
 from .adopted import Adopted, Functions, PyTree, adopted
 from .family import parse_family_id
 from .function_extension import (
-    STRUCTURE,
     FunctionExtension,
-    nesting_text,
     results_of,
 )
+from .nesting import nesting_text
 from .primitive import apply
 from .registry import register_function
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, Kernel
 from .scope import LOWERING, closed_over, require_not_traced, running
+
+RESERVED = ("family_id", "function", "self")
+"""Names of members of every op, beside the attributes of FunctionExtension."""
 
 
 class FunctionOp:
@@ -49,6 +53,7 @@ class FunctionOp:
         self.__signature__ = signature
         self.functions = Functions(
             function.body,
+            family_id,
             place,
             arity,
             payload,
@@ -70,13 +75,13 @@ class FunctionOp:
         fields |= {name: value for name, (_, value) in payload.items() if value is not empty}
         made = type(source.__name__, (FunctionExtension,), fields)
         self.op = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(made)
-        register_function(self.op, place)
+        register_function(self.op, source, place)
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:
         """The function of the arrays, under any JAX transform."""
         method = running.get()
         if method is not None and method.name.startswith(LOWERING):
-            return self.functions.body(*args, **payload)  # a part of another op
+            return self.functions.inlined(*args, **payload)  # a part of another op
         op, arrays = self.bound(*args, **payload)
         outs = apply(op, *arrays, runtimes=self.runtimes if len(self.runtimes) else None)
         return op.results.unflatten(outs) if op.out_tree else outs[0]
@@ -105,7 +110,11 @@ class FunctionOp:
         ]:
             raise authored.error(f"no {', '.join(absent)}", "a value by keyword")
         leaves, nesting = jax.tree.flatten(args)
-        arrays = [as_array(x, f"{authored.place}, array {i}") for i, x in enumerate(leaves)]
+        given = [as_array(x, f"{authored.place}, array {i}") for i, x in enumerate(leaves)]
+        arrays = [
+            _as_wide(x, given, leaves) if type(leaf) in (int, float, complex) else x
+            for x, leaf in zip(given, leaves, strict=True)
+        ]
         plain = nesting == authored.plain
         in_tree = "" if plain else nesting_text(args, f"arguments of {authored.place}")
         op = self.op(in_tree=in_tree, **payload)
@@ -128,7 +137,8 @@ class FunctionOp:
           symbolic_zeros: whether a missing tangent is None; else it is an array of zeros, as in
             jax.custom_jvp.
         """
-        self.functions.jvp, self.functions.symbolic_zeros = rule, symbolic_zeros
+        self._set_rule(jvp=rule)
+        self.functions.symbolic_zeros = symbolic_zeros
         return rule
 
     def defvjp(self, fwd: Callable[..., PyTree], bwd: Callable[..., PyTree]) -> None:
@@ -139,20 +149,55 @@ class FunctionOp:
           bwd: function(residuals, cotangents, *, payload) -> a tuple with a cotangent, or None for
             zero, for each argument; linear in `cotangents`.
         """
-        self.functions.fwd, self.functions.bwd = fwd, bwd
+        self._set_rule(fwd=fwd, bwd=bwd)
         results_of.cache_clear()
 
-    def def_transpose(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Declare that the function is linear in its floating-point arrays together, with its
+    def def_transpose(
+        self, rule: Callable[..., PyTree], *, argnums: int | Sequence[int] | None = None
+    ) -> Callable[..., PyTree]:
+        """Declare that the function is linear in an argument, or in several together, with its
         transpose. It decorates the rule.
 
         Args:
           rule: function(cotangents, *arrays, *, payload) -> a tuple with a cotangent, or None for
             zero, for each argument. An array whose cotangent is wanted is a
             `tenferro_jax.extension.LinearInput`, with dtype and shape.
+          argnums: the arguments in which the function is linear together while the others are
+            fixed; needed if there are several. For a matrix and a vector, 1 says linear in the
+            vector; a derivative by the matrix is then refused.
         """
-        self.functions.transpose = rule
+        authored = self.functions
+        if argnums is None and authored.arity != 1:
+            raise authored.error(
+                "def_transpose without argnums",
+                "the arguments in which the function is linear together",
+                "Use functools.partial(f.def_transpose, argnums=1) as the decorator.",
+            )
+        self._set_rule(transpose=rule)
+        if argnums is not None:
+            authored.argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         return rule
+
+    def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
+        """Set a rule of one kind; a second kind is refused."""
+        authored = self.functions
+        kinds = {"derive": authored.derive or None, "defjvp": authored.jvp}
+        kinds |= {"defvjp": authored.fwd, "def_transpose": authored.transpose}
+        name = {"jvp": "defjvp", "fwd": "defvjp", "transpose": "def_transpose"}[next(iter(rules))]
+        for kind, held in kinds.items():
+            if held is not None and kind != name:
+                raise DuplicateRule(
+                    where=authored.place,
+                    given=f"{name} after {kind}",
+                    needed="one rule",
+                )
+        for name, rule in rules.items():
+            self._set(name, rule)
+
+    def _set(self, name: str, value: Callable[..., PyTree]) -> None:
+        if not callable(value):
+            raise self.functions.error(f"{value!r:.100} as {name}", "a function")
+        setattr(self.functions, name, value)
 
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None
@@ -166,7 +211,12 @@ class FunctionOp:
             "". None: it computes every call.
         """
 
+        require_platforms((platform,), f"def_kernel of {self.functions.place}")
+
         def add(kernel: Callable[..., PyTree]) -> Callable[..., PyTree]:
+            if not callable(kernel):
+                raise self.functions.error(f"{kernel!r:.100} as a kernel", "a function")
+
             def run(op: FunctionExtension, *arrays: jax.Array) -> list[Any]:
                 results = kernel(*op.arguments.unflatten(arrays), **op.payload)
                 return self.functions.flat(
@@ -188,14 +238,14 @@ class FunctionOp:
         """Set a function of NumPy arrays, which runs where no kernel and no lowering does: let the
         decorated function return None then, and set `def_infer`. It decorates the function.
         """
-        self.functions.host = function
+        self._set("host", function)
         return function
 
     def def_infer(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Set the function of jax.ShapeDtypeStructs that returns those of the results. It is needed
         only where the decorated function returns None. It decorates the function.
         """
-        self.functions.infer = function
+        self._set("infer", function)
         results_of.cache_clear()
         return function
 
@@ -203,12 +253,36 @@ class FunctionOp:
         return f"<op {self.op.family_id}: {self.__name__}{self.__signature__}>"
 
 
+def _as_wide(number: Any, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    """A Python number in the dtype that it takes beside the arrays of its kind, as in jax.numpy."""
+    kind = jnp.inexact if jnp.issubdtype(number.dtype, jnp.inexact) else jnp.integer
+    others = [
+        x.dtype
+        for x, leaf in zip(arrays, leaves, strict=True)
+        if type(leaf) not in (int, float, complex) and jnp.issubdtype(x.dtype, kind)
+    ]
+    if not others:
+        return number
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*others)
+    complex_lost = jnp.issubdtype(number.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    )
+    return number if complex_lost else number.astype(dtype)
+
+
 def _parameters(signature: inspect.Signature, place: str) -> tuple[int, dict[str, tuple[Any, Any]]]:
     """The number of arguments, -1 if any, and annotation and default of each keyword."""
     arity, payload = 0, {}
     needed = "arrays by position, and the payload by keyword-only parameters with annotations"
     for name, p in signature.parameters.items():
-        if p.kind is p.KEYWORD_ONLY and p.annotation is not p.empty and name not in STRUCTURE:
+        if p.kind is p.KEYWORD_ONLY and (hasattr(FunctionExtension, name) or name in RESERVED):
+            raise InvalidConfig(
+                where=place,
+                given=f"payload {name}, the name of a member of every op",
+                needed="another name",
+            )
+        if p.kind is p.KEYWORD_ONLY and p.annotation is not p.empty:
             payload[name] = (p.annotation, p.default)
         elif p.kind is p.VAR_POSITIONAL:
             arity = -1
@@ -233,8 +307,8 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
 
     Args:
       family_id: raise its version on any change of payload, rule or numerics. A second function
-        under the same family_id is refused, except a new version of the same function (as in a
-        notebook).
+        under the same family_id is refused, except one of the same name in its module (a cell of
+        a notebook that ran again).
       derive: whether JAX differentiates the function, in place of a rule.
 
     Returns:
@@ -246,9 +320,10 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
       InvalidConfig: a keyword-only parameter has no annotation, a parameter by position has a
         default, or a call passes payload by position; the text names the function and its line.
       Duplicate: another function or class has the family_id.
+      DuplicateRule: later, if a second kind of rule is set.
       ADRuleError: later, if the function is differentiated and has no rule.
 
-    Cost: a call on concrete arrays takes some 30 us more than a call of an equal jitted function;
+    Cost: a call on concrete arrays takes some 80 us more than a call of an equal jitted function;
       nothing at run time inside jit.
 
     Example:

@@ -78,6 +78,8 @@ class ExtensionFactory:
 
 
 _factories: dict[str, ExtensionFactory] = {}
+_sources: dict[str, tuple[Any, ...]] = {}
+"""Of families of functions: module and name, code, and the values that the function closes over."""
 _lock = threading.Lock()
 
 
@@ -115,25 +117,38 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
         _factories[family_id] = factory
 
 
-def register_function(op_class: type[ExtensionOp], place: str) -> None:
-    """Register the class of a function. A class of the same name, of a cell that ran again, is
-    replaced.
+def register_function(op_class: type[ExtensionOp], source: Any, place: str) -> None:
+    """Register the class of a function. A function of the same name in its module, of a cell that
+    ran again, is replaced; inside another function it must be the same code on the same values.
 
     Raises:
       Duplicate: another function or class has the family_id; the text names both.
     """
     factory = ExtensionFactory(op_class)
     family_id = factory.family_id
+    name = (source.__module__, source.__qualname__)
+    local = "<" in source.__qualname__
+    content = (name, source.__code__, [c.cell_contents for c in source.__closure__ or ()])
     with _lock:
-        known = _factories.get(family_id, factory).op_class
-        if (known.__module__, known.__qualname__) != (op_class.__module__, op_class.__qualname__):
-            raise Duplicate(
-                where=place,
-                given=f"family_id {family_id}, which belongs to {known.__module__}."
-                f"{known.__qualname__}",
-                needed="a family_id of its own",
+        if family_id in _factories:
+            known = _sources.get(family_id)
+            same = known is not None and (
+                (known[0], known[1]) == content[:2]
+                and all(x is y for x, y in zip(known[2], content[2], strict=True))
+                if local
+                else known[0] == name
             )
+            if not same:
+                other = _factories[family_id].op_class
+                raise Duplicate(
+                    where=place,
+                    given=f"family_id {family_id}, which belongs to {other.__module__}."
+                    f"{other.__qualname__}",
+                    needed="a family_id of its own",
+                    fix="Make what differs a keyword-only parameter, or give each its family_id.",
+                )
         _factories[family_id] = factory
+        _sources[family_id] = content
 
 
 def lookup_extension_factory(family_id: str) -> ExtensionFactory | None:

@@ -3,6 +3,7 @@ JAX.
 """
 
 import functools
+import itertools
 import pickle
 
 import chex
@@ -13,7 +14,14 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax.errors import ADRuleError, BackendFailure, Duplicate, InvalidConfig, Unsupported
+from tenferro_jax.errors import (
+    ADRuleError,
+    BackendFailure,
+    Duplicate,
+    DuplicateRule,
+    InvalidConfig,
+    Unsupported,
+)
 from tenferro_jax.extension import LinearInput, apply
 from tenferro_jax.extension.routes import RouteKind
 
@@ -334,21 +342,167 @@ def test_the_same_contract_underneath():
 
 
 def test_a_cell_that_runs_again_replaces_its_function():
-    def cell(factor):
-        @tj.op("test-functions.cell.v1")
-        def f(x):
-            return factor * x
+    """A name of a module, as in a notebook; functions inside functions may differ in what they
+    close over, and one family_id would stand for several computations.
+    """
+    cell = """
+import tenferro_jax as tj
+@tj.op("test-functions.cell.v1")
+def f(x):
+    return factor * x
+"""
+    first, second = {"factor": 2.0}, {"factor": 3.0}
+    for names in (first, second):
+        exec(compile(cell, "cell", "exec"), names | {"__name__": "a_notebook"}, names)
+    np.testing.assert_allclose((first["f"](X), second["f"](X)), (2 * X, 3 * X))
 
-        return f
+    def made(factor):
+        return tj.op("test-functions.made.v1", derive=True)(lambda x: factor * x)
 
-    first, second = cell(2.0), cell(3.0)
-    np.testing.assert_allclose((first(X), second(X)), (2 * X, 3 * X))
-
-    with pytest.raises(Duplicate, match=r"g \(test_function_op.py:\d+\).*cell.*f"):
+    number = 2.0
+    made(number), made(number)
+    with pytest.raises(Duplicate, match="Make what differs a keyword-only parameter"):
+        made(3.0)
+    with pytest.raises(Duplicate, match=r"g \(test_function_op.py:\d+\).*a_notebook.f"):
 
         @tj.op("test-functions.cell.v1")
         def g(x):
             return x
+
+
+@tj.op("test-functions.straight.v1")
+def straight(x):
+    return jnp.round(x)
+
+
+straight.defjvp(lambda primals, outputs, tangents: tangents[0])
+
+
+def test_a_rule_stays_with_its_op_inside_another_op():
+    cube = lambda x: straight(x) ** 3
+    slope = jax.grad(cube)
+    want = slope(1.7)
+    assert want == 12.0
+    inside = tj.op("test-functions.inside.v1", derive=True)(lambda x: jax.grad(cube)(x))
+    in_fwd, in_bwd = (
+        tj.op(f"test-functions.in_{k}.v1")(f)
+        for k, f in (("fwd", lambda x: straight(x) ** 3), ("bwd", lambda x: straight(x) ** 3))
+    )
+    in_fwd.defvjp(lambda x: (cube(x), jax.grad(cube)(x)), lambda r, g: (g * r,))
+    in_bwd.defvjp(lambda x: (cube(x), x), lambda x, g: (g * jax.grad(cube)(x),))
+    for run in (lambda f: f, jax.jit):
+        got = [run(inside)(1.7), run(jax.grad(in_fwd))(1.7), run(jax.grad(in_bwd))(1.7)]
+        got.append(run(lambda x: jax.jvp(in_bwd, (x,), (1.0,))[1])(1.7))
+        np.testing.assert_allclose(got, want)
+    reverse = tj.op("test-functions.reverse.v1")(lambda x: jnp.round(x))
+    reverse.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+    outer = tj.op("test-functions.outer_of_reverse.v1")(
+        lambda x: jax.grad(lambda x: reverse(x) ** 3)(x)
+    )
+    np.testing.assert_allclose(outer(1.7), want)
+    ruleless = tj.op("test-functions.ruleless.v1")(lambda x: jnp.round(x))
+    lost = tj.op("test-functions.lost.v1")(lambda x: jax.grad(lambda x: ruleless(x))(x))
+    with pytest.raises((ADRuleError, InvalidConfig), match="no jvp rule"):
+        lost(1.7)
+
+
+def test_linear_in_one_of_several_arguments():
+    product = tj.op("test-functions.matvec.v1")(lambda a, x: a @ x)
+    rule = lambda y, a, x: (None, a.T @ y)
+    with pytest.raises(InvalidConfig, match="argnums"):
+        product.def_transpose(rule)
+    product.def_transpose(rule, argnums=1)
+    a = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_allclose(jax.grad(lambda x: product(a, x).sum())(X), a.sum(0))
+    np.testing.assert_allclose(jax.jvp(lambda x: product(a, x), (X,), (Y,))[1], a @ Y)
+    with pytest.raises(ADRuleError, match="in which it is not linear"):
+        jax.grad(lambda a: product(a, X).sum())(a)
+    both = tj.op("test-functions.two_multiples.v1")(lambda x: (2 * x, 3 * x))
+    both.def_transpose(lambda y, x: (2 * y[0] + 3 * y[1],))
+    np.testing.assert_allclose(jax.grad(lambda x: both(x)[0].sum())(X), 2.0)
+
+
+def test_one_rule_and_only_functions():
+    def fresh(**options):
+        return tj.op(f"test-functions.one_rule_{next(NUMBERS)}.v1", **options)(lambda x: 2 * x)
+
+    two = fresh()
+    two.defjvp(lambda p, o, t: 2 * t[0])
+    for name, second in (
+        ("def_transpose", lambda f: f.def_transpose(lambda y, x: (2 * y,))),
+        ("defvjp", lambda f: f.defvjp(lambda x: (2 * x, None), lambda r, g: (2 * g,))),
+    ):
+        with pytest.raises(DuplicateRule, match=name):
+            second(two)
+    with pytest.raises(DuplicateRule, match="after derive"):
+        fresh(derive=True).defjvp(lambda p, o, t: t[0])
+    for wrong in (
+        lambda f: f.defjvp(3),
+        lambda f: f.defvjp(None, None),
+        lambda f: f.def_host(3),
+        lambda f: f.def_kernel("cpu")(3),
+        lambda f: f.def_kernel(lambda x: x),
+    ):
+        with pytest.raises(InvalidConfig):
+            wrong(fresh())
+
+
+NUMBERS = itertools.count()
+
+
+def test_python_numbers_take_the_dtype_that_they_have_in_jax_numpy():
+    times = tj.op("test-functions.times.v1", derive=True)(lambda x, y: x * y)
+    for dtype, number in (("bfloat16", 2.0), ("float32", 2), ("int8", 3), ("complex64", 2.0)):
+        x = jnp.ones(2, dtype)
+        with jax.numpy_dtype_promotion("standard"):
+            want = x * number
+            got = times(x, number)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+    carried, _ = jax.lax.scan(lambda c, _: (times(c, 0.5), None), jnp.bfloat16(1), None, length=2)
+    assert carried.dtype == jnp.bfloat16
+
+
+def test_residuals_may_be_numbers_inputs_and_nothing():
+    mean = tj.op("test-functions.mean.v1")(lambda x: x.mean())
+    mean.defvjp(
+        lambda x: (x.mean(), x.size), lambda n, g: (jnp.full(3, g / jnp.asarray(n, g.dtype)),)
+    )
+    np.testing.assert_allclose(jax.grad(mean)(X), 1 / 3)
+    np.testing.assert_allclose(jax.hessian(lambda x: mean(x) ** 2)(X), 2 / 9)
+
+    def body(x, w):
+        return jnp.tanh(x @ w)
+
+    def fwd(x, w):
+        out = body(x, w)
+        return out, (x, w, out)
+
+    def bwd(kept, g):
+        x, w, out = kept
+        z = g * (1 - out**2)
+        return z @ w.T, x.T @ z
+
+    layer, peer = tj.op("test-functions.layer.v1")(body), jax.custom_vjp(body)
+    layer.defvjp(fwd, bwd), peer.defvjp(fwd, bwd)
+    x, w = jnp.ones((4, 64)), jnp.ones((64, 64)) / 64
+
+    def held(f):
+        loss = lambda w: jax.lax.scan(lambda s, _: (f(s, w), None), x, None, length=20)[0].sum()
+        return sum(a.nbytes for a in jax.tree.leaves(jax.vjp(loss, w)[1])), jax.grad(loss)(w)
+
+    (ours, gradient), (theirs, want) = held(layer), held(peer)
+    assert ours <= 1.1 * theirs
+    np.testing.assert_allclose(gradient, want, rtol=1e-6)
+
+
+def test_a_host_function_whose_fwd_calls_it():
+    host = tj.op("test-functions.host_sine.v1")(lambda x: None)
+    host.def_infer(lambda x: x)
+    host.def_host(lambda x: np.sin(x))
+    host.defvjp(lambda x: (host(x), x), lambda x, g: (jnp.cos(x) * g,))
+    for run in (lambda f: f, jax.jit):
+        np.testing.assert_allclose(run(jax.grad(lambda x: host(x).sum()))(X), np.cos(X))
 
 
 def test_refusals_name_the_function_and_its_line():
@@ -367,11 +521,15 @@ def test_refusals_name_the_function_and_its_line():
     def taken(x, *, stage: str):
         return x
 
+    def counted(x, *, input_count: int = 3):
+        return x
+
     for function, given in (
         (positional, "the parameter t=2.0"),
         (bare, "the parameter t"),
         (variadic, "the parameter \\*\\*t"),
-        (taken, "the parameter stage: str"),
+        (taken, "payload stage"),
+        (counted, "payload input_count"),
     ):
         with pytest.raises(
             InvalidConfig, match=rf"{function.__name__} \(test_function_op.py.*{given}"
@@ -429,11 +587,8 @@ def test_a_bwd_that_is_not_linear_is_found():
 
 def test_a_function_that_closes_over_a_traced_value_is_refused():
     def loss(w):
-        @tj.op("test-functions.closes.v1", derive=True)
-        def closes(x):
-            return w * x
-
-        return closes(X).sum()
+        family_id = f"test-functions.closes_{next(NUMBERS)}.v1"
+        return tj.op(family_id, derive=True)(lambda x: w * x)(X).sum()
 
     for run in (jax.grad(loss), jax.jit(jax.grad(loss))):
         with pytest.raises(InvalidConfig, match="closes over a traced value"):

@@ -1,0 +1,93 @@
+"""How arrays are nested in the arguments and results of a function, as text."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+from jax.tree_util import PyTreeDef
+
+from ..errors import InvalidConfig
+
+PyTree: TypeAlias = Any
+
+
+def _nesting(tree: PyTree, where: str) -> Any:
+    """A pytree as JSON: 0 for an array, null, ["tuple", ...], ["list", ...],
+    ["dict", keys, ...].
+    """
+    if tree is None or jax.tree_util.all_leaves([tree]):
+        return None if tree is None else 0
+    if type(tree) in (tuple, list):
+        return [type(tree).__name__, *(_nesting(x, where) for x in tree)]
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+        return ["dict", sorted(tree), *(_nesting(tree[key], where) for key in sorted(tree))]
+    raise InvalidConfig(
+        where=where,
+        given=f"a {type(tree).__qualname__} among the arrays",
+        needed="arrays, or tuples, lists and dicts with text as keys of them",
+        fix="Pass the arrays of the object, and make the object of the results.",
+    )
+
+
+def blank(nesting: Any) -> PyTree:
+    """A tree with this nesting and zeros for arrays."""
+    if not isinstance(nesting, list):
+        return nesting
+    kind, *parts = nesting
+    if kind == "dict":
+        return dict(zip(parts[0], map(blank, parts[1:]), strict=True))
+    return {"tuple": tuple, "list": list}[kind](map(blank, parts))
+
+
+@functools.lru_cache(maxsize=4096)
+def treedef_of(text: str) -> PyTreeDef:
+    """The nesting that a text says."""
+    return jax.tree.structure(blank(json.loads(text)))
+
+
+def nesting_text(tree: PyTree, where: str) -> str:
+    """How arrays are nested in a tree, as JSON text."""
+    return json.dumps(_nesting(tree, where), separators=(",", ":"))
+
+
+def missing(x: object) -> bool:
+    """Whether a leaf is None."""
+    return x is None
+
+
+def structure_of(tree: PyTree) -> Any:
+    """The nesting of a tree, in which None stands for an array."""
+    return jax.tree.structure(tree, is_leaf=missing)
+
+
+class Forward(NamedTuple):
+    """What `fwd` gives: the nesting of results and residuals, and of each residual the number of
+    the input that it is, or -1.
+    """
+
+    results: PyTreeDef
+    residuals: PyTreeDef
+    inputs: tuple[int, ...]
+
+    @property
+    def kept(self) -> list[int]:
+        """The numbers of the residuals that are no inputs."""
+        return [j for j, i in enumerate(self.inputs) if i < 0]
+
+
+@functools.lru_cache(maxsize=4096)
+def forward_of(text: str) -> Forward:
+    """The nesting that a text of `forward_text` says."""
+    results, residuals, inputs = json.loads(text)
+    return Forward(
+        jax.tree.structure(blank(results)), jax.tree.structure(blank(residuals)), tuple(inputs)
+    )
+
+
+def forward_text(results: PyTree, residuals: PyTree, inputs: list[int], where: str) -> str:
+    """What `fwd` gives, as text."""
+    both = [_nesting(results, where), _nesting(residuals, where), inputs]
+    return json.dumps(both, separators=(",", ":"))
