@@ -95,7 +95,7 @@ def test_in_slices():
         semiring="max_mul",
         memory_limit=SCRATCH + (free.peak - SCRATCH) // 16,
     )
-    assert set(plan.sliced) == {"i", "j"}
+    assert {"i", "j"} <= set(plan.sliced)
     check(LARGE, operands, solve(LARGE.equation, *operands, memory_limit=plan.peak))
 
 
