@@ -51,7 +51,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
         take symbolic zeros.
     """
     if inspect.isfunction(function) and not hasattr(function, "__wrapped__"):
-        return Adopted(function, inspect.signature(function, eval_str=True), function)
+        return Adopted(function, _signature(function, family_id), function)
     fixed: dict[str, Any] = {}
     given = function
     while isinstance(function, functools.partial) and not function.args:
@@ -66,7 +66,7 @@ def adopted(function: Any, family_id: str) -> Adopted:
             "jax.custom_vjp or jax.custom_jvp without symbolic zeros",
             fix="Write a function that calls it.",
         )
-    parameters = inspect.signature(source, eval_str=True).parameters
+    parameters = _signature(source, family_id).parameters
     names = list(parameters)
     static = [names[i] for i in function.nondiff_argnums] if custom else []
     payload = [
@@ -125,6 +125,19 @@ def adopted(function: Any, family_id: str) -> Adopted:
             )[1]
         )
     return made
+
+
+def _signature(function: Callable[..., PyTree], family_id: str) -> inspect.Signature:
+    """The signature with its annotations evaluated, which text in a local scope cannot be."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except NameError as error:
+        raise InvalidConfig(
+            where=f"op, extension {family_id}",
+            given=f"an annotation of {function.__name__} that cannot be read: {error}",
+            needed="annotations of names in the module",
+            fix="Define the class outside the function.",
+        ) from error
 
 
 @dataclasses.dataclass(eq=False)

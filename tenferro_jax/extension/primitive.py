@@ -220,7 +220,7 @@ def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list
 
 def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
-        return list(_eager(op)(*arrays))
+        return list(_eager(op)(*map(_jax_value, arrays)))
 
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:

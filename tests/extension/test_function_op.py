@@ -503,6 +503,7 @@ def test_a_host_function_whose_fwd_calls_it():
     host.defvjp(lambda x: (host(x), x), lambda x, g: (jnp.cos(x) * g,))
     for run in (lambda f: f, jax.jit):
         np.testing.assert_allclose(run(jax.grad(lambda x: host(x).sum()))(X), np.cos(X))
+    np.testing.assert_allclose(jax.grad(host)(0.5), np.cos(0.5))  # JAX's own kind of number
 
 
 def test_refusals_name_the_function_and_its_line():
@@ -535,7 +536,12 @@ def test_refusals_name_the_function_and_its_line():
             InvalidConfig, match=rf"{function.__name__} \(test_function_op.py.*{given}"
         ):
             define(function)()
-    ends_in(lambda: tj.op("test-functions.refused.v1")(3), InvalidConfig, "given 3")
+
+    def unread(x, *, t: "Unknown"):  # noqa: F821
+        return x
+
+    for wrong, given in ((3, "given 3"), (unread, "cannot be read: name 'Unknown'")):
+        ends_in(lambda: tj.op("test-functions.refused.v1")(wrong), InvalidConfig, given)
     for call, given in (
         (lambda: by_vjp(X), "1 arguments by position"),
         (lambda: by_vjp(X, Y, 2.0), "3 arguments by position.*Pass t by keyword"),
