@@ -164,7 +164,7 @@ class Functions:
     bwd: Any = None
     transpose: Callable[..., PyTree] | None = None
     host: Any = None
-    infer: Callable[..., PyTree] | None = None
+    infer: Any = None
     argnums: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -223,7 +223,6 @@ class Functions:
 
     def inferred(self, op: FunctionExtension, metas: Sequence[TensorMeta]) -> PyTree:
         """What `def_infer` returns for these inputs."""
-        assert self.infer is not None
         return self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..errors import DuplicateRule, InvalidConfig
+from ..errors import DTypeError, DuplicateRule, InvalidConfig
 from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, as_array, meta_of, struct
 from .adopted import Adopted, Functions, PyTree, adopted
@@ -112,7 +112,7 @@ class FunctionOp:
         leaves, nesting = jax.tree.flatten(args)
         given = [as_array(x, f"{authored.place}, array {i}") for i, x in enumerate(leaves)]
         arrays = [
-            _as_wide(x, given, leaves) if type(leaf) in (int, float, complex) else x
+            self._number(leaf, x, given, leaves) if type(leaf) in (int, float, complex) else x
             for x, leaf in zip(given, leaves, strict=True)
         ]
         plain = nesting == authored.plain
@@ -121,6 +121,30 @@ class FunctionOp:
         require_not_traced(op, closed_over(authored.body))
         out_tree = results_of(op, "", tuple(map(meta_of, arrays)))
         return op.changed(out_tree=out_tree) if out_tree else op, arrays
+
+    def _number(
+        self, number: complex, array: Any, arrays: Sequence[Any], leaves: Sequence[Any]
+    ) -> Any:
+        """A Python number in the dtype that it takes beside arrays of its kind in jax.numpy."""
+        kind = jnp.integer if isinstance(number, int) else jnp.inexact
+        others = [
+            x.dtype
+            for x, leaf in zip(arrays, leaves, strict=True)
+            if type(leaf) not in (int, float, complex) and jnp.issubdtype(x.dtype, kind)
+        ]
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*others) if others else array.dtype
+        if isinstance(number, complex) and not jnp.issubdtype(dtype, jnp.complexfloating):
+            return array
+        try:
+            return jnp.asarray(number, dtype)
+        except OverflowError as error:
+            raise DTypeError(
+                where=self.functions.place,
+                given=f"{number} beside arrays of {dtype}",
+                needed="a number that fits",
+                fix="Convert it to an array of the dtype that is meant.",
+            ) from error
 
     def _keywords(self) -> str:
         return ", ".join(self.functions.payload) or "no keyword"
@@ -191,13 +215,13 @@ class FunctionOp:
                     given=f"{name} after {kind}",
                     needed="one rule",
                 )
-        for name, rule in rules.items():
-            self._set(name, rule)
+        self._set(**rules)
 
-    def _set(self, name: str, value: Callable[..., PyTree]) -> None:
-        if not callable(value):
-            raise self.functions.error(f"{value!r:.100} as {name}", "a function")
-        setattr(self.functions, name, value)
+    def _set(self, **given: Callable[..., PyTree]) -> None:
+        for name, value in given.items():
+            if not callable(value):
+                raise self.functions.error(f"{value!r:.100} as {name}", "a function")
+        vars(self.functions).update(given)
 
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None
@@ -238,37 +262,19 @@ class FunctionOp:
         """Set a function of NumPy arrays, which runs where no kernel and no lowering does: let the
         decorated function return None then, and set `def_infer`. It decorates the function.
         """
-        self._set("host", function)
+        self._set(host=function)
         return function
 
     def def_infer(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Set the function of jax.ShapeDtypeStructs that returns those of the results. It is needed
         only where the decorated function returns None. It decorates the function.
         """
-        self._set("infer", function)
+        self._set(infer=function)
         results_of.cache_clear()
         return function
 
     def __repr__(self) -> str:
         return f"<op {self.op.family_id}: {self.__name__}{self.__signature__}>"
-
-
-def _as_wide(number: Any, arrays: Sequence[Any], leaves: Sequence[Any]) -> Any:
-    """A Python number in the dtype that it takes beside the arrays of its kind, as in jax.numpy."""
-    kind = jnp.inexact if jnp.issubdtype(number.dtype, jnp.inexact) else jnp.integer
-    others = [
-        x.dtype
-        for x, leaf in zip(arrays, leaves, strict=True)
-        if type(leaf) not in (int, float, complex) and jnp.issubdtype(x.dtype, kind)
-    ]
-    if not others:
-        return number
-    with jax.numpy_dtype_promotion("standard"):
-        dtype = jnp.result_type(*others)
-    complex_lost = jnp.issubdtype(number.dtype, jnp.complexfloating) and not jnp.issubdtype(
-        dtype, jnp.complexfloating
-    )
-    return number if complex_lost else number.astype(dtype)
 
 
 def _parameters(signature: inspect.Signature, place: str) -> tuple[int, dict[str, tuple[Any, Any]]]:

@@ -117,6 +117,14 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
         _factories[family_id] = factory
 
 
+def _value_in(cell: Any) -> object:
+    """What a function closes over; None for a name that is bound later, as its own."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
 def register_function(op_class: type[ExtensionOp], source: Any, place: str) -> None:
     """Register the class of a function. A function of the same name in its module, of a cell that
     ran again, is replaced; inside another function it must be the same code on the same values.
@@ -128,7 +136,7 @@ def register_function(op_class: type[ExtensionOp], source: Any, place: str) -> N
     family_id = factory.family_id
     name = (source.__module__, source.__qualname__)
     local = "<" in source.__qualname__
-    content = (name, source.__code__, [c.cell_contents for c in source.__closure__ or ()])
+    content = (name, source.__code__, [_value_in(cell) for cell in source.__closure__ or ()])
     with _lock:
         if family_id in _factories:
             known = _sources.get(family_id)

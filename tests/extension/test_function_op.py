@@ -17,6 +17,7 @@ import tenferro_jax as tj
 from tenferro_jax.errors import (
     ADRuleError,
     BackendFailure,
+    DTypeError,
     Duplicate,
     DuplicateRule,
     InvalidConfig,
@@ -361,6 +362,13 @@ def f(x):
 
     number = 2.0
     made(number), made(number)
+
+    @tj.op("test-functions.bound_later.v1", derive=True)
+    def bound_later(x):
+        return later * x + 0 * len(repr(bound_later))
+
+    later = 2.0
+    np.testing.assert_allclose(bound_later(X), 2 * X)
     with pytest.raises(Duplicate, match="Make what differs a keyword-only parameter"):
         made(3.0)
     with pytest.raises(Duplicate, match=r"g \(test_function_op.py:\d+\).*a_notebook.f"):
@@ -459,6 +467,8 @@ def test_python_numbers_take_the_dtype_that_they_have_in_jax_numpy():
             got = times(x, number)
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got, want)
+    with pytest.raises(DTypeError, match="300 beside arrays of int8"):
+        times(jnp.ones(2, "int8"), 300)
     carried, _ = jax.lax.scan(lambda c, _: (times(c, 0.5), None), jnp.bfloat16(1), None, length=2)
     assert carried.dtype == jnp.bfloat16
 
