@@ -8,7 +8,7 @@ extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_j
 """
 
 from .ad import AdContext, grad, jvp, linearize, vjp
-from .conformance.examination import check_extension
+from .conformance.examination import check
 from .einsum.einsum_plan import plan_einsum
 from .engine.engine import Engine, compile_std_to_exec
 from .engine.exec_program import ExecProgram
@@ -40,7 +40,7 @@ __all__ = [
     "TenferroError",
     "TensorMeta",
     "TracedTensor",
-    "check_extension",
+    "check",
     "compile_std_to_exec",
     "einsum",
     "eval_all",

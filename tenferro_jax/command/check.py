@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from ..conformance import check_extension
+from .. import conformance
 from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES
 from ..extension.runtimes import NO_RUNTIMES
@@ -48,9 +48,9 @@ def check(chosen: argparse.Namespace) -> int:
     op = found if isinstance(found, FunctionOp) else named_op(chosen.target)
     rng = np.random.default_rng(0)
     inputs = tuple(random_array(text, rng) for text in chosen.input)
-    report = check_extension(
+    report = conformance.check(
         op,
-        *((inputs,) if inputs else ()),
+        *inputs,
         rules=NO_RULES if chosen.rules is None else imported(chosen.rules),
         runtimes=NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes),
         oracle=None if chosen.oracle is None else imported(chosen.oracle),

@@ -1,4 +1,4 @@
-"""The list of checks; how a check is run and its failing example made smaller; check_extension and
+"""The list of checks; how a check is run and its failing example made smaller; check and
 conformance_tests.
 """
 
@@ -16,6 +16,7 @@ from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from ..shapes import PyTree
 from . import agreement, batches, derivatives, inference, payloads, precisions, slots
 from .examples import Inputs, of_function, smaller
 from .report import ConformanceReport, Finding, Verdict
@@ -182,9 +183,10 @@ def _smallest(
     return broken, inputs
 
 
-def check_extension(
+def check(
     op: ExtensionOp | Callable[..., object],
-    *examples: ArrayLike | Sequence[ArrayLike],
+    *args: PyTree,
+    examples: Sequence[ArrayLike | Sequence[PyTree]] = (),
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     oracle: Oracle | None = None,
@@ -203,9 +205,9 @@ def check_extension(
     Args:
       op: the op; or a function that `tenferro_jax.op` returned, or a functools.partial of it with
         its payload, which brings its kernels.
-      *examples: inputs for the op; each is a tuple with one array for each input, or a bare array
-        if the op has one input; of a function its arguments by position. By default those of
-        `op.example_inputs()`.
+      *args: one example: an array for each input of the op; of a function its arguments by
+        position. By default `op.example_inputs()` gives the examples.
+      examples: further examples, each a tuple of such arguments, or a bare array for one argument.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
       runtimes: kernels; each is compared with the other routes.
       oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent
@@ -234,11 +236,11 @@ def check_extension(
       ...         return (x * x * x,)
       ...     def linearize(self, primals, outputs, tangents):
       ...         return (3.003 * primals[0] ** 2 * tangents[0],)
-      >>> report = check_extension(Cube(), np.array([0.5, 2.0]))
+      >>> report = check(Cube(), np.array([0.5, 2.0]))
       >>> [(finding.check, finding.clause) for finding in report.failures]
       [('jvp', 'X10.6')]
     """
-    one, given, kernels = of_function(op, examples, runtimes)
+    one, given, kernels = of_function(op, [*([args] if args else []), *examples], runtimes)
     examination = Examination(
         Subject(one, given, rules, kernels, oracle, tolerance, others, order, seed)
     )
@@ -248,7 +250,8 @@ def check_extension(
 
 def conformance_tests(
     op: ExtensionOp | Callable[..., object],
-    *examples: ArrayLike | Sequence[ArrayLike],
+    *args: PyTree,
+    examples: Sequence[ArrayLike | Sequence[PyTree]] = (),
     rules: ExtensionRuleSet = NO_RULES,
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
     oracle: Oracle | None = None,
@@ -262,8 +265,8 @@ def conformance_tests(
     A check that does not apply is skipped with its reason. No check runs while tests are collected.
 
     Args:
-      op, *examples, rules, runtimes, oracle, tolerance, others, order, seed: as for
-      `check_extension`.
+      op, *args, examples, rules, runtimes, oracle, tolerance, others, order, seed: as for
+      `check`.
 
     Raises:
       ImportError: pytest is not installed.
@@ -274,7 +277,7 @@ def conformance_tests(
       >>> from ext_tropical import TropicalEinsum, max_plus
       >>> from tenferro_jax.conformance import conformance_tests
       >>> a, b = np.array([[0.5, 2.0]]), np.array([[1.0], [0.0]])
-      >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), (a, b))
+      >>> test_einsum = conformance_tests(TropicalEinsum(max_plus, "ij,jk->ik"), a, b)
     """
     import pytest  # noqa: PLC0415
 
@@ -285,7 +288,8 @@ def conformance_tests(
     )
     def test(check: str) -> None:
         if not made:
-            one, given, kernels = of_function(op, examples, runtimes)
+            every = [*([args] if args else []), *examples]
+            one, given, kernels = of_function(op, every, runtimes)
             made.append(
                 Examination(
                     Subject(one, given, rules, kernels, oracle, tolerance, others, order, seed)

@@ -46,7 +46,7 @@ def of_function(
     made = {call[0] for call in calls} or {function.op(**payload)}
     if len(made) > 1:
         raise InvalidConfig(
-            where=f"check_extension of {function.op.family_id}",
+            where=f"check of {function.op.family_id}",
             given="examples whose arrays are nested in different ways",
             needed="one nesting",
             fix="Check each by itself.",
@@ -62,7 +62,7 @@ def read_examples(op: ExtensionOp, given: Sequence[object]) -> tuple[Inputs, ...
       InvalidConfig: there are no examples, or a value is not an array; or the number of arrays of
         an example is not that of the inputs.
     """
-    where = f"check_extension of {op.family_id}"
+    where = f"check of {op.family_id}"
     found = tuple(given)
     if not found:
         try:
@@ -93,7 +93,7 @@ def _example(op: ExtensionOp, example: object, where: str) -> Inputs:
             where=where,
             given=f"an example of {len(arrays)} arrays",
             needed=f"{op.input_count}, one for each input",
-            fix="Pass each example as a tuple: check_extension(op, (x, y), (x2, y2)).",
+            fix="Pass one example as check(op, x, y), more as examples=[(x2, y2), ...].",
         )
     return tuple(
         _own(as_operand(a, f"{where}, input {i}"), f"{where}, input {i}")

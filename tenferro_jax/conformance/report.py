@@ -61,7 +61,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConformanceReport:
-    """The report of `check_extension`; printing it gives a table.
+    """The report of `check`; printing it gives a table.
 
     Attributes:
       family_id: the family of the op.

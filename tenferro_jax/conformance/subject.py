@@ -59,7 +59,7 @@ Oracle = Callable[..., Sequence[Any]]
 @dataclasses.dataclass(eq=False)
 class Subject:
     """An op with all that its checks need; the attributes are the arguments of
-    `check_extension`.
+    `check`.
     """
 
     op: ExtensionOp
@@ -99,10 +99,10 @@ class Subject:
         ):
             if not right:
                 raise InvalidConfig(
-                    where="check_extension",
+                    where="check",
                     given=f"{name}={getattr(self, name)!r}",
                     needed=needed,
-                    fix="See the docstring of check_extension.",
+                    fix="See the docstring of check.",
                 )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)

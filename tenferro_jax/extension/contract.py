@@ -204,7 +204,7 @@ class ExtensionOp(Sealed):
         return f"{type(self).__name__}()"
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Example inputs, each a sequence of arrays; `check_extension` uses them if the caller
+        """Example inputs, each a sequence of arrays; `check` uses them if the caller
         gives none.
         """
         return ()

@@ -304,7 +304,7 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
 
     Parameters by position are arrays, or tuples, lists and dicts of arrays; keyword-only
     parameters with annotations are the payload. The function is plain JAX. It then has every
-    transform, identity in graphs and exported programs, and the checks of `check_extension`.
+    transform, identity in graphs and exported programs, and the checks of `check`.
 
     A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
     as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,

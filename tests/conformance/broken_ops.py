@@ -792,7 +792,7 @@ DEFECTS: dict[str, Defect] = {
 
 
 def arguments(defect: Defect, broken: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What check_extension takes for the broken op or for its twin."""
+    """What check takes for the broken op or for its twin."""
     keywords = {
         "rules": defect.rules(broken),
         "runtimes": defect.runtimes(broken),

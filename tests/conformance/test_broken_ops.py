@@ -17,12 +17,12 @@ def test_a_defect_is_found_and_its_repair_accepted(name):
     defect = DEFECTS[name]
     (op, inputs), keywords = arguments(defect, broken=True)
     ends_in(
-        lambda: conformance_tests(op, inputs, **keywords)(defect.check),
+        lambda: conformance_tests(op, *inputs, **keywords)(defect.check),
         ConformanceError,
         rf"FAILED L\d {defect.check}: clause {defect.clause.replace('.', '[.]')}\n",
     )
     (op, inputs), keywords = arguments(defect, broken=False)
     try:
-        conformance_tests(op, inputs, **keywords)(defect.check)
+        conformance_tests(op, *inputs, **keywords)(defect.check)
     except pytest.skip.Exception as reason:
         pytest.fail(f"not applicable to the twin: {reason}")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ext_tropical
+import tenferro_jax as tj
 from ext_tropical import Outputs, TropicalEinsum
-from tenferro_jax import check_extension
 from tenferro_jax.extension import ExtensionOp
 
 from ..cases import CASES, ids
@@ -85,9 +85,9 @@ CHECKED = [c for c in OURS if c.name not in LIKE_OTHERS]
 @pytest.mark.parametrize("case", CHECKED, ids=ids(CHECKED))
 def test_every_op_of_the_sweep(case):
     others = [c.op for c in OURS if c is not case]
-    report = check_extension(
+    report = tj.check(
         case.op,
-        case.inputs,
+        *case.inputs,
         rules=case.rules,
         runtimes=case.runtimes,
         oracle=case.oracle,
@@ -143,7 +143,7 @@ FURTHER = {
 @pytest.mark.parametrize("name", FURTHER)
 def test_further_kinds(name):
     op, inputs, oracle, expected = FURTHER[name]
-    report = check_extension(op, inputs, rules=FURTHER_RULES, oracle=oracle)
+    report = tj.check(op, *inputs, rules=FURTHER_RULES, oracle=oracle)
     assert not_applicable(report) == NO_FORM | expected | {"others": "no other ops were given"}
 
 
@@ -154,7 +154,7 @@ def test_values_that_are_not_numbers_have_no_derivative():
     """
     found = {
         f.check: f
-        for f in check_extension(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings
+        for f in tj.check(Root(), np.array([1.0, -1.0, 2.0]), rules=FURTHER_RULES).findings
     }
     assert {
         found[name].verdict.value
@@ -176,7 +176,7 @@ def not_applicable(report):
 
 @pytest.mark.slow
 def test_finite_differences_of_restricted_values_do_not_apply():
-    report = check_extension(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
+    report = tj.check(Entropy(), np.array([0.2, 0.3, 0.5]), rules=FURTHER_RULES)
     assert report.ok, str(report)
     assert (
         "the op refuses values near the example (probabilities that add up to"
@@ -186,9 +186,7 @@ def test_finite_differences_of_restricted_values_do_not_apply():
 
 @pytest.mark.slow
 def test_a_rule_may_raise_for_an_input_that_the_op_is_not_linear_in():
-    report = check_extension(
-        Quotient(), (np.array([2.0, 0.5]), np.array([1.0, -1.0])), rules=FURTHER_RULES
-    )
+    report = tj.check(Quotient(), np.array([2.0, 0.5]), np.array([1.0, -1.0]), rules=FURTHER_RULES)
     assert report.ok, str(report)
     assert "linear_transpose" not in not_applicable(report)
 
@@ -203,7 +201,7 @@ VALUES_REFUSED = {
 @pytest.mark.parametrize("name", VALUES_REFUSED)
 def test_a_host_form_that_refuses_values_made_from_the_example(name):
     op, inputs = VALUES_REFUSED[name]
-    report = check_extension(op, inputs)
+    report = tj.check(op, *inputs)
     assert report.ok, str(report)
     problems = {f.check: f.problem for f in report.findings}
     assert ("refuses values made from the example" in problems["vmap"]) is (
@@ -238,7 +236,7 @@ BEYOND = {
 @pytest.mark.parametrize("name", BEYOND)
 def test_what_cannot_be_asked_is_told(name):
     op, inputs, check, reason = BEYOND[name]
-    report = check_extension(op, inputs)
+    report = tj.check(op, *inputs)
     assert report.ok, str(report)
     assert reason in {f.check: f.problem for f in report.findings}[check]
 
@@ -268,7 +266,7 @@ def test_the_tropical_family(semiring, outputs):
     def oracle(lhs, rhs):
         return brute_force(semiring, equation, lhs, rhs)[: op.output_count]
 
-    report = check_extension(op, inputs, oracle=oracle, others=others)
+    report = tj.check(op, *inputs, oracle=oracle, others=others)
     assert not_applicable(report) == NO_TRANSPOSE | (
         NO_FORM if outputs is Outputs.VALUE_AND_WINNER else {}
     )

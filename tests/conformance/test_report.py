@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tenferro_jax import check_extension
+import tenferro_jax as tj
 from tenferro_jax.conformance import Verdict
 from tenferro_jax.conformance.examination import CHECKS
 from tenferro_jax.errors import ConformanceError, InvalidConfig
@@ -34,7 +34,7 @@ X = np.array([[0.5, -1.25, 2.0], [1.5, 0.75, -0.5]])
 
 @pytest.fixture(scope="module")
 def wrong():
-    return check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("0.05 %")))
+    return tj.check(Cube(), X, rules=ExtensionRuleSet(CubeRule("0.05 %")))
 
 
 def test_a_report_of_failures(wrong):
@@ -52,7 +52,7 @@ def test_a_report_of_failures(wrong):
 def test_the_failing_example_is_small_and_still_fails(wrong):
     (example,) = wrong.failures[0].example
     assert example.shape == (1, 1)
-    again = check_extension(Cube(), (example,), rules=ExtensionRuleSet(CubeRule("0.05 %")))
+    again = tj.check(Cube(), example, rules=ExtensionRuleSet(CubeRule("0.05 %")))
     assert [f.check for f in again.failures] == ["jvp"]
 
 
@@ -71,7 +71,7 @@ def test_what_follows_from_a_failure_is_not_counted_as_passed(wrong):
 
 
 def test_without_rules_nothing_of_derivatives_counts():
-    report = check_extension(Cube(), X)
+    report = tj.check(Cube(), X)
     report.raise_if_failed()
     named = {f.check for f in report.not_applicable if f.problem == "no AD rule for the family"}
     assert {
@@ -88,15 +88,13 @@ def test_without_rules_nothing_of_derivatives_counts():
 @pytest.mark.slow
 def test_kinks_are_told_and_never_passed_over():
     """At a tie the maximum has no derivative: that row is not checked, and the report says so."""
-    report = check_extension(
-        MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES
-    )
+    report = tj.check(MaxAndIndex(), np.array([[1.0, 1.0, 0.0], [0.5, 2.0, 0.25]]), rules=RULES)
     jvp = {f.check: f for f in report.findings}["jvp"]
     assert (jvp.verdict, jvp.problem) == (
         Verdict.PASSED,
         "1 of 2 entries at a kink, not checked there",
     )
-    everywhere = check_extension(MaxAndIndex(), np.ones((2, 3)), rules=RULES)
+    everywhere = tj.check(MaxAndIndex(), np.ones((2, 3)), rules=RULES)
     jvp = {f.check: f for f in everywhere.findings}["jvp"]
     assert jvp.verdict is Verdict.NOT_APPLICABLE
     assert "kinks" in jvp.problem
@@ -104,7 +102,7 @@ def test_kinks_are_told_and_never_passed_over():
 
 @pytest.mark.slow
 def test_order_one_asks_for_no_second_derivative():
-    report = check_extension(Cube(), X, rules=ExtensionRuleSet(CubeRule("frozen")), order=1)
+    report = tj.check(Cube(), X, rules=ExtensionRuleSet(CubeRule("frozen")), order=1)
     assert report.ok
     assert {f.check: f.problem for f in report.not_applicable}[
         "second_order"
@@ -112,7 +110,7 @@ def test_order_one_asks_for_no_second_derivative():
 
 
 def test_an_oracle_that_disagrees():
-    report = check_extension(Cube(), X, oracle=lambda x: (x * x,))
+    report = tj.check(Cube(), X, oracle=lambda x: (x * x,))
     assert {f.check: f.clause for f in report.failures} == {"value": "X8.10"}
 
 
@@ -122,7 +120,7 @@ def test_an_oracle_that_disagrees():
     ids=["complex for real", "fractions for integers"],
 )
 def test_an_oracle_of_another_kind_of_number(oracle, op, given):
-    (failed,) = check_extension(op, given, oracle=oracle).failures
+    (failed,) = tj.check(op, given, oracle=oracle).failures
     assert (failed.check, failed.clause) == ("value", "X8.10")
     assert "the oracle's output 0 is" in failed.problem
 
@@ -130,26 +128,22 @@ def test_an_oracle_of_another_kind_of_number(oracle, op, given):
 @pytest.mark.cpu
 def test_a_kernel_for_another_platform_is_named():
     runtimes = ExtensionRuntimeSet(Kernel(ScaledSquare.family_id, "tpu", lambda op, x: (x,)))
-    untold = {
-        f.check: f.problem for f in check_extension(ScaledSquare(), X, runtimes=runtimes).findings
-    }
+    untold = {f.check: f.problem for f in tj.check(ScaledSquare(), X, runtimes=runtimes).findings}
     assert (
         untold["routes"]
         == "one route, lowering, and no oracle; the kernel for tpu was not run: this is cpu"
     )
     told = {
         f.check: f.problem
-        for f in check_extension(
-            ScaledSquare(), X, runtimes=runtimes, oracle=lambda x: (x * x,)
-        ).findings
+        for f in tj.check(ScaledSquare(), X, runtimes=runtimes, oracle=lambda x: (x * x,)).findings
     }
     assert told["routes"] == "the kernel for tpu was not run: this is cpu"
 
 
 def test_a_tolerance_that_is_stated_holds():
     nearly = {"oracle": lambda x: (x**3 * (1 + 1e-7),)}
-    assert [f.check for f in check_extension(Cube(), X, **nearly).failures] == ["value"]
-    assert check_extension(Cube(), X, tolerance=1e-6, **nearly).ok
+    assert [f.check for f in tj.check(Cube(), X, **nearly).failures] == ["value"]
+    assert tj.check(Cube(), X, tolerance=1e-6, **nearly).ok
 
 
 @pytest.mark.slow
@@ -161,7 +155,7 @@ def test_examples_of_the_op_itself():
         example_inputs=lambda self: [X, (X[0],), [X[:1]]],
     )
 
-    report = check_extension(WithExamples())
+    report = tj.check(WithExamples())
     assert report.ok
     assert {f.check: f.cases for f in report.findings}["value"] == 3
 
@@ -174,7 +168,7 @@ def test_an_op_without_inputs():
         lower_to_standard_ops=lambda self: (np.float32(42),),
     )
 
-    report = check_extension(Answer(), oracle=lambda: (np.float32(42),))
+    report = tj.check(Answer(), oracle=lambda: (np.float32(42),))
     assert report.ok, str(report)
     assert {"vmap", "shard_map"} <= {f.check for f in report.not_applicable}
 
@@ -189,7 +183,7 @@ def test_an_op_without_inputs():
             InvalidConfig,
             "scaled_square.*no example inputs.*override example_inputs",
         ),
-        ((Bilinear(), X, X), {}, InvalidConfig, r"bilinear.*1 arrays; needed 2.*\(x, y\)"),
+        ((Bilinear(), X), {}, InvalidConfig, r"bilinear.*1 arrays; needed 2.*\(op, x, y\)"),
         ((ScaledSquare(), "text"), {}, InvalidConfig, r"scaled_square.*input 0.*'text'"),
         ((ScaledSquare(), X), {"rules": [1]}, InvalidConfig, "ExtensionRuleSet"),
         ((ScaledSquare(), X), {"runtimes": RULES}, InvalidConfig, "ExtensionRuntimeSet"),
@@ -228,7 +222,7 @@ def test_an_op_without_inputs():
     ],
 )
 def test_arguments_that_cannot_be(args, keywords, kind, match):
-    ends_in(lambda: check_extension(*args, **keywords), kind, match)
+    ends_in(lambda: tj.check(*args, **keywords), kind, match)
 
 
 def test_one_mistake_is_told_once():
@@ -236,7 +230,7 @@ def test_one_mistake_is_told_once():
         "TwoForOne", family_id="broken.two_for_one.v1", lower_to_standard_ops=lambda self, x: (x, x)
     )
 
-    text = str(check_extension(TwoForOne(), X))
+    text = str(tj.check(TwoForOne(), X))
     assert "FAILED L1 meta: clause X6.4\n  given input 0: float64[1,1] [[0.5]]" in text
     assert "FAILED L5 value: clause X6.4, as meta" in text
     assert text.count("Correct what lower_to_standard_ops returns, or the count.\n") == 1
@@ -264,7 +258,7 @@ def test_what_is_declared_not_differentiable_is_left_out_and_told(declared):
         transpose_rule=lambda self, op, cotangents, inputs: (None, NOT_DIFFERENTIABLE),
     )
 
-    report = check_extension(Cube(), X, rules=ExtensionRuleSet(Rule(), SlopeRule()))
+    report = tj.check(Cube(), X, rules=ExtensionRuleSet(Rule(), SlopeRule()))
     assert report.ok, str(report)
     verdicts = {f.check: (f.verdict, f.problem) for f in report.findings}
     refused = (Verdict.NOT_APPLICABLE, "the rule declares NOT_DIFFERENTIABLE")

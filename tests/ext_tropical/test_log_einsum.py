@@ -14,7 +14,7 @@ from scipy.special import logsumexp, softmax
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_plus, tropical_einsum
 from ext_tropical.step.log_einsum import LogEinsum, log_einsum_step
-from tenferro_jax import Engine, check_extension
+from tenferro_jax import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig
 
 from ..sweep import in_turn, some
@@ -273,5 +273,5 @@ def test_plus_of_the_semiring(x, y):
 @pytest.mark.slow
 @pytest.mark.parametrize("equation", some(["ij->j", "ij,jk->ik"], 1))
 def test_the_family_conforms(equation):
-    report = check_extension(LogEinsum(0.7, equation))
+    report = tj.check(LogEinsum(0.7, equation))
     assert report.ok, report

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tenferro_jax as tj
 from ext_tropical import (
     TROPICAL_RUNTIMES,
     Outputs,
@@ -28,7 +29,7 @@ from ext_tropical import (
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
 from ext_tropical.step.tropical_runtimes import run_native
-from tenferro_jax import check_extension, export, routes, trace
+from tenferro_jax import export, routes, trace
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
@@ -270,7 +271,7 @@ def test_the_route_conforms():
     rng = np.random.default_rng(0)
     op = TropicalEinsum(max_plus, "ij,jk->ik", Outputs.VALUE_AND_WINNER)
     operands = rng.normal(size=(24, 20)), rng.normal(size=(20, 22))
-    report = check_extension(op, operands, runtimes=TROPICAL_RUNTIMES, order=1)
+    report = tj.check(op, *operands, runtimes=TROPICAL_RUNTIMES, order=1)
     assert report.ok, str(report)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tenferro_jax as tj
 from ext_tropical import (
     SEMIRINGS,
     SelectiveSemiring,
@@ -27,7 +28,6 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from tenferro_jax import check_extension
 from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
@@ -179,7 +179,7 @@ def test_a_semiring_of_ones_own_conforms_and_is_read_back():
     ids=repr,
 )
 def test_ops_of_every_semiring_conform(semiring, equation):
-    report = check_extension(TropicalEinsum(semiring, equation))
+    report = tj.check(TropicalEinsum(semiring, equation))
     assert report.ok, str(report)
 
 

@@ -12,7 +12,6 @@ import pytest
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_mul, max_plus, min_plus
 from ext_tropical.step.weighted_sum import Place, WeightedSum
-from tenferro_jax import check_extension
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 
@@ -253,5 +252,5 @@ CONFORMING = [
 @pytest.mark.slow
 @pytest.mark.parametrize("op", CONFORMING if ALL else CONFORMING[:1])
 def test_the_family_conforms(op):
-    report = check_extension(op, order=2 if ALL else 1)  # second derivatives are judged above
+    report = tj.check(op, order=2 if ALL else 1)  # second derivatives are judged above
     assert report.ok, report

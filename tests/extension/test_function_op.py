@@ -159,7 +159,7 @@ def test_exported_programs_keep_the_family_and_derivatives():
 @pytest.mark.parametrize("f", [by_jvp, by_vjp, derived, running_sum], ids=lambda f: f.__name__)
 def test_the_checks_of_an_op_pass(f):
     one = f if f is running_sum else functools.partial(f, t=0.5)
-    report = tj.check_extension(one, X if f is running_sum else (X, Y))
+    report = tj.check(one, *((X,) if f is running_sum else (X, Y)))
     assert report.ok, report.failures
     assert f is running_sum or report.op.endswith("(t=0.5)")
 
@@ -167,17 +167,17 @@ def test_the_checks_of_an_op_pass(f):
 @pytest.mark.slow
 def test_the_checks_take_trees_and_kernels():
     tree = {"x": X, "y": [Y]}
-    report = tj.check_extension(in_trees, (tree, np.arange(3)))
+    report = tj.check(in_trees, tree, np.arange(3))
     assert report.ok, report.failures
     with pytest.raises(InvalidConfig, match="nested in different ways"):
-        tj.check_extension(in_trees, (tree, np.arange(3)), ({"x": X, "y": (Y,)}, np.arange(3)))
+        tj.check(in_trees, tree, np.arange(3), examples=[({"x": X, "y": (Y,)}, np.arange(3))])
 
     @tj.op("test-functions.wrong_kernel.v1", derive=True)
     def doubled(x):
         return 2 * x
 
     doubled.def_kernel("cpu")(lambda x: 2.01 * x)
-    assert not tj.check_extension(doubled, X).ok
+    assert not tj.check(doubled, X).ok
 
 
 def test_a_reverse_rule_keeps_no_more_than_custom_vjp():
@@ -322,7 +322,7 @@ KINDS = ["custom_vjp", "custom_jvp", "jit", "partial"]
 def test_the_checks_of_a_function_with_rules_pass(kind):
     function, name = with_rules(kind)
     f = tj.op(f"test-functions.checked_{kind}.v1", derive=kind in ("jit", "partial"))(function)
-    report = tj.check_extension(f.op(**{name: -1.0}), (X, Y))
+    report = tj.check(f.op(**{name: -1.0}), X, Y)
     assert report.ok, report.failures
 
 
@@ -612,7 +612,7 @@ def test_a_bwd_that_is_not_linear_is_found():
         return jnp.sin(x)
 
     not_linear.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (jnp.cos(x) * g * g,))
-    report = tj.check_extension(not_linear.op(), (X,))
+    report = tj.check(not_linear.op(), X)
     assert not report.ok
 
 

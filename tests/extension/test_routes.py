@@ -5,7 +5,8 @@ import jax.export
 import numpy as np
 import pytest
 
-from tenferro_jax import Engine, check_extension, routes
+import tenferro_jax as tj
+from tenferro_jax import Engine, routes
 from tenferro_jax.errors import (
     BackendFailure,
     ExtensionRegistryError,
@@ -126,9 +127,9 @@ def test_what_declines_and_stands_alone_is_no_route():
         Unsupported,
         "its kernel declines: 2 columns are few",
     )
-    assert check_extension(
+    assert tj.check(
         KernelSine(),
-        (np.ones((2, 2)),),
+        np.ones((2, 2)),
         rules=RULES,
         runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone)),
     ).ok

@@ -33,7 +33,7 @@ class SoftPlus(ExtensionOp):
         return (jax.nn.sigmoid(primals[0] / self.t) * tangents[0],)
 
     def example_inputs(self):
-        """Default inputs for check_extension."""
+        """Default inputs for check."""
         return (([-1.0, 0.0, 0.5, 2.0],),)
 
 
