@@ -113,8 +113,10 @@ def max_plus_layer(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def linear_layer(x: jax.Array, w: jax.Array) -> jax.Array:
-    """y[b, o] = sum over i of x[b, i] * w[i, o]."""
-    return x @ w
+    """y[b, o] = sum over i of x[b, i] * w[i, o], in all bits of float32: by default a GPU may
+    multiply with 10 bits, and then scores depend on the batch size.
+    """
+    return jnp.matmul(x, w, precision="highest")
 
 
 def predict(
@@ -123,8 +125,8 @@ def predict(
     x: jax.Array,
 ) -> jax.Array:
     """Class scores (batch, 10) of images (batch, 64)."""
-    hidden = x @ params["into"] + params["into_bias"]
-    return middle(hidden, params["middle"]) @ params["out"] + params["out_bias"]
+    hidden = linear_layer(x, params["into"]) + params["into_bias"]
+    return linear_layer(middle(hidden, params["middle"]), params["out"]) + params["out_bias"]
 
 
 def train(

@@ -45,6 +45,9 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+JAX_WARNS_ON_GPUS = "ignore:Using reduced precision for gradient of reduce-window:UserWarning"
+"""So JAX computes derivatives of windowed maxima there, in plain programs too."""
+
 MOST_MEMORY = 2 * 1024**3
 
 
@@ -92,9 +95,9 @@ def pytest_collection_modifyitems(items):
     """
     if jax.default_backend() != "cpu":
         why = pytest.mark.skip(reason="it needs kernels for the CPU, or eight devices")
+        warned = pytest.mark.filterwarnings(JAX_WARNS_ON_GPUS)
         for item in items:
-            if item.get_closest_marker("cpu"):
-                item.add_marker(why)
+            item.add_marker(why if item.get_closest_marker("cpu") else warned)
     by_function = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("few") and not ALL:

@@ -159,7 +159,7 @@ KernelCosine = made(
     "KernelCosine",
     family_id="test-package.kernel_cosine.v1",
     infer_output_meta=lambda self, inputs: inputs,
-    __doc__="""cos, with only a kernel for cpu.""",
+    __doc__="""cos, with only kernels.""",
 )
 
 
@@ -340,7 +340,12 @@ SoftplusRule = made(
 
 RUNTIMES = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", sine_kernel))
 ALL_RUNTIMES = RUNTIMES.merge(
-    ExtensionRuntimeSet(Kernel(KernelCosine.family_id, "cpu", lambda op, x: [jnp.cos(x)]))
+    ExtensionRuntimeSet(
+        *(
+            Kernel(KernelCosine.family_id, platform, lambda op, x: [jnp.cos(x)])
+            for platform in ("cpu", "cuda")
+        )
+    )
 )
 RULES = ExtensionRuleSet(
     ScaledSquareRule(),

@@ -1,5 +1,6 @@
 """Each benchmark runs at toy size, so that none rots; no time is asserted."""
 
+import importlib
 import json
 import pathlib
 import sys
@@ -15,7 +16,6 @@ from benchmarks import (
     graph_building,
     graph_passes,
     growth,
-    overheads,
     training_step,
     tropical,
     tropical_gpu,
@@ -35,6 +35,8 @@ def test_gradient_of_matmul(capsys):
 
 
 def test_overheads(capsys):
+    pytest.importorskip("cotengra")
+    overheads = importlib.import_module("benchmarks.overheads")
     with jax.enable_x64(False):
         calls, plans, imports = overheads.main(count=5, operands=20, repeats=1)
     assert {

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tenferro_jax.extension.routes import current_platform
+
 from .helpers import ends_in
 
 pytestmark = pytest.mark.slow
@@ -30,7 +32,7 @@ def test_the_main_job(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     for text in (
         "450 held out",
-        "tenferro-ext-tropical.einsum.v1 on cpu: ",
+        f"tenferro-ext-tropical.einsum.v1 on {current_platform()}: ",
         "for cpu, cuda, tpu; extension families tenferro-ext-tropical.einsum.v1",
         "alone predicts the same at batch sizes 1 and 32",
     ):

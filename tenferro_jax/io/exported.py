@@ -157,7 +157,7 @@ class ExportedProgram:
                 raise
             raise Unsupported(
                 where="exported program",
-                given=first_line(error),
+                given=first_line(error).rstrip("."),
                 needed="one of its platforms",
                 fix="Move the arguments to a device of such a platform, or export with "
                 "platforms=(...).",

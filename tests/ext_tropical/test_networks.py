@@ -131,6 +131,8 @@ def test_assignments_under_transforms(how):
     ],
 )
 def test_paths_agree_on_integers(optimize):
+    if optimize == "cotengra":
+        pytest.importorskip("cotengra")
     rng = np.random.default_rng(0)
     operands = [
         rng.integers(-8, 9, shape).astype(float)
@@ -608,6 +610,7 @@ def test_symbolic_sizes_have_plans_and_no_slices():
 
 
 def test_cotengra_slices():
+    pytest.importorskip("cotengra")
     rng = np.random.default_rng(0)
     operands = [rng.integers(-8, 9, (8, 8, 8)).astype(np.float32) for _ in range(4)]
     equation = "abc,cde,efg,gab->df"

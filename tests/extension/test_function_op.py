@@ -24,7 +24,7 @@ from tenferro_jax.errors import (
     Unsupported,
 )
 from tenferro_jax.extension import LinearInput, apply
-from tenferro_jax.extension.routes import RouteKind
+from tenferro_jax.extension.routes import RouteKind, current_platform
 
 from ..helpers import ends_in
 
@@ -147,7 +147,7 @@ def test_every_transform_is_that_of_the_plain_function(rule, transform):
 def test_exported_programs_keep_the_family_and_derivatives():
     (n,) = jax.export.symbolic_shape("n")
     spec = jax.ShapeDtypeStruct((n,), np.float64)
-    program = tj.export(by_vjp, spec, spec, vjp_order=1, platforms=("cpu",))
+    program = tj.export(by_vjp, spec, spec, vjp_order=1, platforms=(current_platform(),))
     program = tj.load_exported(program.to_bytes())
     np.testing.assert_allclose(program.call(X, Y), plain(X, Y), rtol=1e-12)
     of_file = jax.grad(lambda x: program.call(x, Y).sum())(X)
@@ -176,7 +176,7 @@ def test_the_checks_take_trees_and_kernels():
     def doubled(x):
         return 2 * x
 
-    doubled.def_kernel("cpu")(lambda x: 2.01 * x)
+    doubled.def_kernel(current_platform())(lambda x: 2.01 * x)
     assert not tj.check(doubled, X).ok
 
 
@@ -225,7 +225,7 @@ def test_a_kernel_runs_in_place_of_the_function_and_may_decline():
         return t * x
 
     @with_kernel.def_kernel(
-        jax.default_backend() if jax.default_backend() != "gpu" else "cuda",
+        current_platform(),
         declines=lambda x, *, t: "it is for few numbers" if x.shape[0] > 3 else "",
     )
     def _(x, *, t):

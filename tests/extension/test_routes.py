@@ -23,7 +23,7 @@ from tenferro_jax.extension import (
     apply,
 )
 from tenferro_jax.extension.carrier import Extension
-from tenferro_jax.extension.routes import RouteKind, choose_route
+from tenferro_jax.extension.routes import RouteKind, choose_route, current_platform
 from tenferro_jax.jax_seam import Site
 from tenferro_jax.shapes import TensorMeta
 
@@ -31,6 +31,7 @@ from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSqu
 from ..helpers import each_ends_in, ends_in, made, throw
 
 X = np.ones((2, 3))
+HERE = current_platform()
 METAS = (TensorMeta(X.dtype, X.shape),)
 
 
@@ -97,7 +98,6 @@ def wide_alone(op, x):
     return "" if x.shape[-1] >= 3 else f"{x.shape[-1]} columns are few"
 
 
-@pytest.mark.cpu
 @pytest.mark.clause("X8.11", "X8.1")
 @pytest.mark.parametrize(
     ("columns", "kind", "value"), [(3, RouteKind.KERNEL, 7.0), (2, RouteKind.LOWERING, np.sin(1.0))]
@@ -131,10 +131,10 @@ def test_what_declines_and_stands_alone_is_no_route():
         KernelSine(),
         np.ones((2, 2)),
         rules=RULES,
-        runtimes=ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel, wide_alone)),
+        runtimes=ExtensionRuntimeSet(Kernel(FAMILY, HERE, sine_kernel, wide_alone)),
     ).ok
     assert (
-        ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted))
+        ExtensionRuntimeSet(Kernel(FAMILY, HERE, shifted))
         != MAY_DECLINE
         == ExtensionRuntimeSet(*MAY_DECLINE)
     )
@@ -152,7 +152,7 @@ def shifted(op, x):
     return [x * 0 + 7]
 
 
-MAY_DECLINE = ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted, lambda op, x: wide_alone(op, x)))
+MAY_DECLINE = ExtensionRuntimeSet(Kernel(FAMILY, HERE, shifted, lambda op, x: wide_alone(op, x)))
 
 
 @pytest.mark.clause("X8.13")

@@ -76,7 +76,11 @@ def test_the_footer_of_another_program():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    environment = os.environ | {"JAX_ENABLE_X64": "0", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "JAX_ENABLE_X64": "0",
+        "JAX_PLATFORMS": "cpu",  # that of the files
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-m", "tests.io.hostile_exported"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False

@@ -38,6 +38,20 @@ FIRST_ORDER_ONLY = {"Eig", "Polygamma", "Igamma", "Igammac", "ReduceWindow", "Cu
 refuses; see below.
 """
 
+IN_20_BITS_ON_GPUS = {
+    "ReduceWindowMax",
+    "ReduceWindowMin",
+    "SelectAndScatterAdd",
+    "SelectAndGatherAdd",
+}
+"""JAX picks the elements at the extrema of windows by 20 bits of a float64 there, and warns."""
+
+
+def require_float64(op):
+    """Finite differences judge nothing else."""
+    if type(op).__name__ in IN_20_BITS_ON_GPUS and jax.default_backend() != "cpu":
+        pytest.skip("JAX computes this derivative with 20 of the 52 bits there")
+
 
 def is_inexact(x):
     return jnp.issubdtype(jnp.asarray(x).dtype, np.inexact)
@@ -87,6 +101,7 @@ ids = [f"{i} {type(c[0]).__name__}" for i, c in enumerate(DIFFERENTIABLE)]
 @pytest.mark.few(14)
 @pytest.mark.parametrize(("op", "inputs"), DIFFERENTIABLE, ids=ids)
 def test_first_order(op, inputs):
+    require_float64(op)
     rng = np.random.default_rng(0)
     name, graph, argnums = type(op).__name__, trace(op.apply, *inputs), moving(op, inputs)
     tangents = [direction(rng, inputs[i]) for i in argnums]
@@ -157,6 +172,7 @@ SECOND = SECOND if ALL else random.Random(0).sample(SECOND, 40)
     ("op", "inputs"), SECOND, ids=[f"{i} {type(c[0]).__name__}" for i, c in enumerate(SECOND)]
 )
 def test_second_order(op, inputs):
+    require_float64(op)
     rng = np.random.default_rng(1)
     argnums = moving(op, inputs)
 

@@ -516,11 +516,12 @@ def test_value_and_inference(op, inputs, oracle):
     want = want if isinstance(want, tuple) else (want,)
     assert op.infer(*(meta_of(x) for x in inputs)) == tuple(map(meta_of, got))
     assert len(got) == len(want) == (len(inputs) if op.output_count is None else op.output_count)
+    rtol = 1e-7 if type(op) in BY_DIFFERENCES else 1e-12
+    if isinstance(op, window.SelectAndGatherAdd) and jax.default_backend() != "cpu":
+        rtol = 1e-6  # JAX keeps 20 bits of a float64 there, with a warning
     for g, w in zip(got, map(np.asarray, want)):
         assert (g.shape, g.dtype) == (w.shape, w.dtype)
-        np.testing.assert_allclose(
-            g, w, rtol=1e-7 if type(op) in BY_DIFFERENCES else 1e-12, atol=1e-12
-        )
+        np.testing.assert_allclose(g, w, rtol=rtol, atol=1e-12)
 
 
 @pytest.mark.few(60)

@@ -18,6 +18,9 @@ from .calls import call_of, functions
 CHUNK = 24
 """Functions whose runs are compiled together: as functions, as graphs, as exported programs."""
 
+UNINITIALISED = {"jax.numpy.empty", "jax.numpy.empty_like"}
+"""Functions whose numbers are whatever the memory held."""
+
 
 def sweep(names, run=None):
     """Failures of the functions named: name -> 'trace' or 'export' -> the typed error. Those in
@@ -79,6 +82,8 @@ def _compare(prepared):
 
 def _same(got, want, name):
     assert (got.dtype, got.shape) == (want.dtype, want.shape), name
+    if name in UNINITIALISED:
+        return
     if jax.dtypes.issubdtype(want.dtype, jax.dtypes.prng_key):
         got, want = jax.random.key_data(got), jax.random.key_data(want)
     tolerance = 1e-5 if want.dtype == np.float32 else 1e-9

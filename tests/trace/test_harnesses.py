@@ -117,6 +117,10 @@ def test_round_trip(group):
         except NotImplementedError:  # a dtype that LAPACK has no routine for
             assert group in UNSUPPORTED_BY_LAPACK
             continue
+        except jax.errors.JaxRuntimeError as error:  # on a GPU
+            if "integer convolutions to idioms supported by CuDNN" not in str(error):
+                raise
+            continue
         got = graph(*leaves)
         assert len(got) == len(want)
         for g, w in zip(got, want):
@@ -131,6 +135,11 @@ def test_round_trip(group):
                 # A broadcast inside the primitive is a node of its own here; XLA divides by a
                 # broadcast value in one way more.
                 np.testing.assert_array_max_ulp(plain(g), plain(w), 1)
+                continue
+            if group == "select_and_scatter_add" and jax.default_backend() != "cpu":
+                # A GPU adds in any order.
+                rtol = 4 * float(jnp.finfo(w.dtype).eps)
+                np.testing.assert_allclose(plain(g), plain(w), rtol=rtol)
                 continue
             np.testing.assert_array_equal(plain(g), plain(w), err_msg=f"{group} {harness.name}")
         ran += 1

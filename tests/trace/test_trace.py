@@ -12,6 +12,7 @@ import tenferro_jax as tj
 from benchmarks.measure import canonical_hlo
 from tenferro_jax import trace
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension.routes import current_platform
 from tenferro_jax.graph.graph import bodies
 from tenferro_jax.ops.control import CustomJvp
 from tenferro_jax.ops.vocabulary import VOCABULARY
@@ -129,7 +130,9 @@ def test_branches_for_pallas_kernels_are_left_out():
     want = (np.diag(a) ** 2).sum() * a[0].sum() ** 2 - np.linalg.det(a)
     np.testing.assert_allclose(jax.jit(graph.to_jax())(a), want, rtol=1e-12)
     np.testing.assert_allclose(
-        tj.load_exported(tj.export(graph, platforms=("cpu",)).to_bytes()).call(a), want, rtol=1e-12
+        tj.load_exported(tj.export(graph, platforms=(current_platform(),)).to_bytes()).call(a),
+        want,
+        rtol=1e-12,
     )
     both = jax.jit(jax.vmap(lambda a: (tj.grad(graph).to_jax()(a), jax.grad(likelihood)(a))))(
         a[None]

@@ -74,7 +74,7 @@ def test_all_sizes_of_an_einsum_symbolic(name):
     def f(a, b):
         return tropical_einsum("ij,jk->ki", a, b, semiring=getattr(ext_tropical, name))
 
-    value = jax.export.export(jax.jit(f), platforms=("cpu", "tpu"))(*specs)
+    value = jax.export.export(jax.jit(f), platforms=("cpu", "cuda", "tpu"))(*specs)
     gradient = jax.export.export(jax.jit(jax.grad(lambda a, b: (f(a, b) ** 2).sum())))(*specs)
     rng = np.random.default_rng(0)
     for m, n, p in ((1, 1, 1), (3, 16, 2), (2, 17, 2)):

@@ -65,6 +65,7 @@ def run_both(folder):
     return [process.returncode for process in running], said
 
 
+@pytest.mark.cpu
 @pytest.mark.slow
 def test_two_processes_agree_with_one(tmp_path):
     codes, said = run_both(tmp_path)
