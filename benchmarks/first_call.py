@@ -22,7 +22,6 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import (
-    TROPICAL_RUNTIMES,
     TropicalEinsum,
     best_assignment,
     log_sum_exp,
@@ -99,8 +98,8 @@ def steps() -> dict[str, Callable[..., Any]]:
     """Ways to write one step."""
 
     def route(kind: RouteKind) -> Callable[..., Any]:
-        op, runtimes = TropicalEinsum(max_plus, "ij,jk->ik"), TROPICAL_RUNTIMES.only(kind)
-        return lambda a, b: apply(op, a, b, runtimes=runtimes)[0]
+        op = TropicalEinsum(max_plus, "ij,jk->ik")
+        return lambda a, b: apply(op, a, b, runtimes=op.runtimes.only(kind))[0]
 
     ways = {
         "native": route(RouteKind.KERNEL),

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, max_plus, tropical_einsum
+from ext_tropical import Outputs, TropicalEinsum, max_plus, tropical_einsum
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
@@ -79,7 +79,7 @@ class Curve(NamedTuple):
 def step(kind: RouteKind, outputs: Outputs = Outputs.VALUE) -> Callable[..., Any]:
     """One contraction step by a route."""
     op = TropicalEinsum(max_plus, "bij,bjk->bik", outputs)
-    return lambda a, b: apply(op, a, b, runtimes=TROPICAL_RUNTIMES.only(kind))
+    return lambda a, b: apply(op, a, b, runtimes=op.runtimes.only(kind))
 
 
 def chain(*matrices: Any) -> Any:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ext_tropical import TROPICAL_RUNTIMES, Outputs, TropicalEinsum, closure, max_plus
+from ext_tropical import Outputs, TropicalEinsum, closure, max_plus
 from ext_tropical.step.native.library import native
 from tenferro_jax import Engine, trace
 from tenferro_jax.extension import apply
@@ -94,17 +94,17 @@ TOY = [
 def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | None:
     """A case by one of our routes; None where it has none."""
     if case.what == "closure":
-        program = Engine(runtimes=TROPICAL_RUNTIMES.only(kind, RouteKind.LOWERING)).compile(
+        program = Engine(runtimes=TropicalEinsum.runtimes.only(kind, RouteKind.LOWERING)).compile(
             trace(lambda a: closure(a).value, a[0])
         )
         return (
             (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
         )
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
-    op, runtimes = TropicalEinsum(max_plus, "bij,bjk->bik", outputs), TROPICAL_RUNTIMES.only(kind)
+    op = TropicalEinsum(max_plus, "bij,bjk->bik", outputs)
 
     def step(a: Any, b: Any) -> Any:
-        return apply(op, a, b, runtimes=runtimes)
+        return apply(op, a, b, runtimes=op.runtimes.only(kind))
 
     return _jitted(
         jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1))

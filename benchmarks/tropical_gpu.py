@@ -26,6 +26,7 @@ from ext_tropical import Outputs, TropicalEinsum, max_plus
 from ext_tropical.step.pallas.backend import backend, cards, problem_of_cards
 from ext_tropical.step.tropical_runtimes import run_gpu
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind
 
 from .measure import alternating, header
 from .tropical import Case
@@ -88,7 +89,7 @@ def forms(case: Case, interpret: Any = None) -> dict[str, Callable[..., Any]]:
     made: dict[str, Callable[..., Any]] = (
         {} if backend().problem else {"pallas": lambda a, b: run_gpu(op, a, b, interpret=interpret)}
     )
-    made["xla"] = lambda a, b: apply(op, a, b)
+    made["xla"] = lambda a, b: apply(op, a, b, runtimes=op.runtimes.only(RouteKind.LOWERING))
     square = case.batch == 1 and case.rows == case.contracted == case.columns
     # XLA of JAX 0.11.2 takes minutes to compile the naive form of other shapes
     return made | ({"naive jnp": naive} if square or cards() == [] else {})

@@ -22,7 +22,7 @@ from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_
 from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
 from .step.einsum_op import Outputs, Ties, TropicalEinsum
 from .step.log_einsum import LogEinsum
-from .step.tropical_runtimes import TROPICAL_RUNTIMES, register
+from .step.tropical_runtimes import register
 from .step.weighted_sum import Place, WeightedSum
 from .uses import composition
 from .uses.closure import ClosureResult, closure, matrix_power
@@ -31,7 +31,6 @@ from .uses.viterbi import ViterbiResult, viterbi
 
 __all__ = [
     "SEMIRINGS",
-    "TROPICAL_RUNTIMES",
     "Assignment",
     "ClosureResult",
     "LogEinsum",

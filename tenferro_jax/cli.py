@@ -1,5 +1,5 @@
 """The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, run,
-explain, check, doctor.
+explain, check, new, doctor.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import jax
 
-from .command import check, doctor, explain, inspect, run
+from .command import check, doctor, explain, inspect, new, run
 from .command.files import USAGE, show
 from .errors import TenferroError
 from .version import __version__
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
         commands.add_parser("explain", help="how a file or an op would run on this machine")
     )
     check.add(commands.add_parser("check", help="check an extension op against the contract"))
+    new.add(commands.add_parser("new", help="make a package with an extension op"))
     commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(
         run=doctor.doctor
     )

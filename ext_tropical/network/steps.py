@@ -21,7 +21,6 @@ from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step
-from ..step.tropical_runtimes import TROPICAL_RUNTIMES
 from .result import TropicalStep, walked_back
 
 
@@ -145,7 +144,7 @@ def contract(
         Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE,
         mode.ties,
     )
-    value, *winner = apply(op, *inputs, runtimes=TROPICAL_RUNTIMES)
+    value, *winner = apply(op, *inputs)
     labels = "".join(label for label in terms[0] if label not in result)
     return value, [
         TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner

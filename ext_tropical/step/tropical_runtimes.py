@@ -106,7 +106,7 @@ def run_native(
             where=f"{op.family_id}, native kernel",
             given=native().problem,
             needed="the library",
-            fix="Build the library, or pass runtimes=TROPICAL_RUNTIMES.",
+            fix="Build the library, or leave out runtimes=: XLA computes it then.",
         )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
@@ -162,7 +162,7 @@ def run_gpu(
             where=f"{op.family_id}, GPU kernel",
             given=backend().problem,
             needed="Pallas with Mosaic GPU",
-            fix="Install a newer JAX, or pass runtimes=TROPICAL_RUNTIMES.",
+            fix="Install a newer JAX, or leave out runtimes=: XLA computes it then.",
         )
     layout, dtype = op.layout, operands[0].dtype
     sizes = layout.equation.sizes([x.shape for x in operands], op.family_id)
@@ -173,13 +173,10 @@ def run_gpu(
     return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
 
 
-TROPICAL_RUNTIMES = ExtensionRuntimeSet(
-    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines),
-    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines),
+TropicalEinsum.runtimes = ExtensionRuntimeSet(
+    Kernel(TropicalEinsum.family_id, "cpu", run_native, native_declines, "native"),
+    Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines, "pallas"),
 )
-"""The kernels of the einsum; the functions of this package pass them.
-`Engine(runtimes=TROPICAL_RUNTIMES.only(...))` selects routes.
-"""
 
 
 def register() -> None:

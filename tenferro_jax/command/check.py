@@ -9,7 +9,6 @@ import numpy as np
 from .. import conformance
 from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES
-from ..extension.runtimes import NO_RUNTIMES
 from .files import FAILED, OK, imported, named_op, random_array, show
 
 
@@ -52,7 +51,7 @@ def check(chosen: argparse.Namespace) -> int:
         op,
         *inputs,
         rules=NO_RULES if chosen.rules is None else imported(chosen.rules),
-        runtimes=NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes),
+        runtimes=None if chosen.runtimes is None else imported(chosen.runtimes),
         oracle=None if chosen.oracle is None else imported(chosen.oracle),
     )
     show(str(report))

@@ -15,7 +15,6 @@ from ..engine.engine import compile_std_to_exec
 from ..errors import InvalidConfig, Unsupported
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, routes
-from ..extension.runtimes import NO_RUNTIMES
 from ..graph.graph import Graph
 from ..io.exported import ExportedProgram
 from ..jax_seam import PLATFORMS, is_symbolic_dim
@@ -84,8 +83,7 @@ def _explain_op(chosen: argparse.Namespace) -> int:
             needed="shapes of its inputs",
             fix="Pass --input for each input.",
         )
-    runtimes = NO_RUNTIMES if chosen.runtimes is None else imported(chosen.runtimes)
-
+    runtimes = None if chosen.runtimes is None else imported(chosen.runtimes)
     function = functools.partial(apply, op, runtimes=runtimes)
     results = map(meta_of, jax.eval_shape(function, *arrays))
     show(f"{op.family_id} {op!r}")

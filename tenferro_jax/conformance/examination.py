@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
 from ..extension.rules import NO_RULES, ExtensionRuleSet
-from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import PyTree
 from . import agreement, batches, derivatives, inference, payloads, precisions, slots
 from .examples import Inputs, of_function, smaller
@@ -188,7 +188,7 @@ def check(
     *args: PyTree,
     examples: Sequence[ArrayLike | Sequence[PyTree]] = (),
     rules: ExtensionRuleSet = NO_RULES,
-    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    runtimes: ExtensionRuntimeSet | None = None,
     oracle: Oracle | None = None,
     tolerance: float | None = None,
     others: Sequence[ExtensionOp] = (),
@@ -204,12 +204,13 @@ def check(
 
     Args:
       op: the op; or a function that `tenferro_jax.op` returned, or a functools.partial of it with
-        its payload, which brings its kernels.
+        its payload.
       *args: one example: an array for each input of the op; of a function its arguments by
         position. By default `op.example_inputs()` gives the examples.
       examples: further examples, each a tuple of such arguments, or a bare array for one argument.
       rules: AD rules; without one for the family the checks of derivatives do not apply.
-      runtimes: kernels; each is compared with the other routes.
+      runtimes: kernels instead of those of the op's class; each is compared with the other
+        routes.
       oracle: a NumPy function of the inputs that returns the outputs as a tuple, as an independent
         answer. By default the routes are only compared with each other.
       tolerance: relative difference between entries that counts as equal, finite; 0 for equality to
@@ -253,7 +254,7 @@ def conformance_tests(
     *args: PyTree,
     examples: Sequence[ArrayLike | Sequence[PyTree]] = (),
     rules: ExtensionRuleSet = NO_RULES,
-    runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+    runtimes: ExtensionRuntimeSet | None = None,
     oracle: Oracle | None = None,
     tolerance: float | None = None,
     others: Sequence[ExtensionOp] = (),

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.function_op import FunctionOp
-from ..extension.runtimes import ExtensionRuntimeSet
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of
 
 Array: TypeAlias = np.ndarray | jax.Array
@@ -26,9 +26,10 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 def of_function(
     op: ExtensionOp | Callable[..., object],
     examples: Sequence[Any],
-    runtimes: ExtensionRuntimeSet,
+    runtimes: ExtensionRuntimeSet | None,
 ) -> tuple[ExtensionOp, Sequence[Any], ExtensionRuntimeSet]:
-    """The op of a function, its examples as arrays, and its kernels; any other op as it is.
+    """The op of a function and its examples as arrays, any other op as it is; and the kernels,
+    by default those of the op.
 
     Raises:
       InvalidConfig: the examples are of different ops, because their arrays are nested in
@@ -38,7 +39,8 @@ def of_function(
     if isinstance(op, functools.partial):
         function, payload = op.func, op.keywords
     if not isinstance(function, FunctionOp):
-        return op, examples, runtimes  # type: ignore[return-value]  # Subject refuses others
+        kernels = getattr(op, "runtimes", NO_RUNTIMES) if runtimes is None else runtimes
+        return op, examples, kernels  # type: ignore[return-value]  # Subject refuses others
     calls = [
         function.bound(*(example if isinstance(example, tuple) else (example,)), **payload)
         for example in examples
@@ -51,7 +53,7 @@ def of_function(
             needed="one nesting",
             fix="Check each by itself.",
         )
-    kernels = runtimes if len(runtimes) else function.runtimes
+    kernels = function.op.runtimes if runtimes is None else runtimes
     return made.pop(), [tuple(arrays) for _, arrays in calls], kernels
 
 

@@ -4,8 +4,9 @@ sizes.
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,8 +22,8 @@ from ..extension.contract import (
     require_arrays,
 )
 from ..extension.execution import read_only
-from ..extension.routes import current_platform, extensions_in, lowering_body
-from ..extension.runtimes import RouteKind
+from ..extension.routes import current_platform, extensions_in, kernel_body, lowering_body
+from ..extension.runtimes import Kernel, RouteKind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
@@ -54,12 +55,12 @@ def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
                 "infer_output_meta says something else at the second look",
                 "Compute it from payload and inputs alone.",
             )
-        for kind in RouteKind:
-            if refused and kind is RouteKind.HOST:
+        for route, outputs in _bodies(subject, made):
+            if refused and route == RouteKind.HOST.value:
                 continue
-            what = f"{kind.value} for {listed(made)}"
+            what = f"{route} for {listed(made)}"
             with breaking("X7.1", what, AGREE):
-                outs = _returned(subject, kind, made)
+                outs = outputs()
             if outs is None:
                 continue
             have = tuple(map(meta_of, outs))
@@ -76,28 +77,25 @@ def _text(metas: Sequence[TensorMeta] | None) -> str:
     return ", ".join(map(str, metas or ())) or "nothing"
 
 
-def _returned(subject: Subject, kind: RouteKind, inputs: Inputs) -> Any:
-    """The outputs of a route, as arrays or structs; None if the op lacks the route."""
-    op, structs = subject.op, [struct(meta_of(x)) for x in inputs]
-    if kind is RouteKind.HOST:
-        return None if not has_host_form(op) else run_host_form(op, inputs)
-    if kind is RouteKind.LOWERING:
-        return (
-            jax.eval_shape(lambda *xs: lowering_body(subject.carrier, xs), *structs)
-            if has_lowering(op)
-            else None
-        )
-    kernel = subject.runtimes.lookup_kernel(op.family_id, current_platform())
-    if kernel is None or (
-        kernel.declines is not None and kernel.declines(op, *map(meta_of, inputs))
-    ):
-        return None
-    return jax.eval_shape(
-        lambda *xs: checked_sequence(
-            kernel.run(op, *xs), op, f"{kernel.platform} kernel", op.output_count
-        ),
-        *structs,
-    )
+def _bodies(subject: Subject, inputs: Inputs) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each route with a function that returns its outputs as arrays or structs, or None if it
+    declines.
+    """
+    op, carrier, metas = subject.op, subject.carrier, list(map(meta_of, inputs))
+    structs = [struct(meta) for meta in metas]
+
+    def of_kernel(kernel: Kernel) -> Any:
+        if kernel.declines is not None and kernel.declines(op, *metas):
+            return None
+        return jax.eval_shape(functools.partial(kernel_body, carrier, kernel), structs)
+
+    for kernel in subject.runtimes.kernels(op.family_id, current_platform()):
+        yield f"kernel {kernel.title}".rstrip(), functools.partial(of_kernel, kernel)
+    if has_lowering(op):
+        lowering = functools.partial(lowering_body, carrier)
+        yield RouteKind.LOWERING.value, functools.partial(jax.eval_shape, lowering, structs)
+    if has_host_form(op):
+        yield RouteKind.HOST.value, functools.partial(run_host_form, op, inputs)
 
 
 def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:

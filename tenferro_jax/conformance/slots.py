@@ -75,7 +75,7 @@ def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
         given: Sequence[jax.Array],
     ) -> Any:
         tangents = [dict(zip(mask, given, strict=True)).get(i) for i in range(len(metas))]
-        with inherited((subject.rules, subject.runtimes)):
+        with inherited((subject.rules, subject.carrier.given)):
             results = linearize(rule, form.op, (), primals, outs, tangents)
         numbers[:] = [i for i, result in enumerate(results) if not absent(result)]
         return present(results)

@@ -18,7 +18,7 @@ from ..extension.carrier import Extension
 from ..extension.contract import ExtensionOp, has_host_form, lowered
 from ..extension.execution import host_errors
 from ..extension.primitive import apply
-from ..extension.routes import here, route_of
+from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import PyTree, Shaped, TensorMeta, meta_of
@@ -108,7 +108,7 @@ class Subject:
             self.examples = read_examples(self.op, self.given)
         self.notes: dict[str, None] = {}
         self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
-        self._routes: dict[tuple[TensorMeta, ...], tuple[RouteKind, ...]] = {}
+        self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
 
     @functools.cached_property
     def carrier(self) -> Extension:
@@ -239,14 +239,28 @@ class Subject:
 
     def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
-        metas = tuple(map(meta_of, inputs))
-        if metas not in self._routes:
-            self._routes[metas] = tuple(kind for kind in RouteKind if self._has_route(kind, metas))
-        return self._routes[metas]
+        ways = self.ways(inputs).values()
+        return tuple(kind for kind in RouteKind if any(kind in alone.routes for alone in ways))
 
-    def _has_route(self, kind: RouteKind, metas: tuple[TensorMeta, ...]) -> bool:
+    def ways(self, inputs: Sequence[Shaped]) -> dict[str, ExtensionRuntimeSet]:
+        """The routes that can run these inputs here, each kernel by itself: by name, the runtimes
+        that leave it alone.
+        """
+        metas = tuple(map(meta_of, inputs))
+        if metas not in self._ways:
+            kernels = self.runtimes.kernels(self.op.family_id, current_platform())
+            alone = {
+                f"kernel {k.title}".rstrip(): ExtensionRuntimeSet(k).only(RouteKind.KERNEL)
+                for k in kernels
+            }
+            for kind in (RouteKind.LOWERING, RouteKind.HOST):
+                alone[kind.value] = self.runtimes.only(kind)
+            self._ways[metas] = {w: each for w, each in alone.items() if self._runs(each, metas)}
+        return self._ways[metas]
+
+    def _runs(self, runtimes: ExtensionRuntimeSet, metas: tuple[TensorMeta, ...]) -> bool:
         try:
-            route_of(self.carrier.with_runtimes(self.runtimes.only(kind)), metas, here())
+            route_of(self.carrier.with_runtimes(runtimes), metas, here())
         # Unsupported, or an exception of the author's lowering; the checks of inference report it
         except Exception:
             return False

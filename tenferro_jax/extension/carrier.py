@@ -29,7 +29,7 @@ from .contract import (
     require_own_family,
 )
 from .family import family_of
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from .runtimes import ExtensionRuntimeSet, require_runtimes
 from .scope import LOWERING, Assume, Method, closed_over, require_not_traced, running
 
 
@@ -173,7 +173,7 @@ class Extension(StdTensorOp):
     Args:
       op: the extension op.
       batching: the batch levels, outermost first.
-      runtimes: the kernels and routes for the op, and for extensions that its AD rules call.
+      runtimes: the kernels and routes for the op, by default those of its class.
 
     Example:
       >>> from ext_tropical import max_plus
@@ -188,7 +188,7 @@ class Extension(StdTensorOp):
     runtimes: ExtensionRuntimeSet
 
     def __init__(
-        self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet = NO_RUNTIMES
+        self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet | None = None
     ):
         if not isinstance(op, ExtensionOp):
             raise InvalidConfig(
@@ -199,6 +199,9 @@ class Extension(StdTensorOp):
                 "instance.",
             )
         _require_constants(op)
+        runtimes = op.runtimes if runtimes is None else runtimes
+        if type(runtimes) is not ExtensionRuntimeSet:
+            require_runtimes(runtimes, f"extension {op.family_id}", ExtensionRuntimeSet)
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
@@ -211,13 +214,12 @@ class Extension(StdTensorOp):
         self._set_key((Extension, self.op.family_id, self.op.typed_key, levels, self.runtimes))
 
     @staticmethod
-    def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet = NO_RUNTIMES) -> Extension:
-        """The carrier of an op without batch levels; the last one made is kept with the
-        op object.
-        """
+    def of(op: ExtensionOp | Extension, runtimes: ExtensionRuntimeSet | None = None) -> Extension:
+        """The carrier of an op without batch levels; the last one is kept with the op object."""
         if isinstance(op, Extension):
-            return op if runtimes is NO_RUNTIMES else op.with_runtimes(runtimes)
+            return op if runtimes is None else op.with_runtimes(runtimes)
         carrier: Extension | None = getattr(op, "_carrier", None)
+        runtimes = op.runtimes if runtimes is None else runtimes
         if carrier is None or carrier.runtimes is not runtimes:
             carrier = Extension(op, (), runtimes)
             require_not_traced(op, closed_over(type(op).lower_to_standard_ops))
@@ -231,6 +233,11 @@ class Extension(StdTensorOp):
     def with_runtimes(self, runtimes: ExtensionRuntimeSet) -> Extension:
         """The same op under other runtimes."""
         return Extension(self.op, self.batching, runtimes)
+
+    @property
+    def given(self) -> ExtensionRuntimeSet | None:
+        """The runtimes that were given to the call; None if they are those of the class."""
+        return None if self.runtimes == self.op.runtimes else self.runtimes
 
     @property
     def family_id(self) -> str:
@@ -249,8 +256,7 @@ class Extension(StdTensorOp):
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """dtype and shape of each output, checked against the op's counts."""
-        # A call that is traced for a graph is inferred again when the graph reads it; equalities
-        # are noted then.
+        # When a graph reads a traced call it infers again, and notes equalities.
         return self.infer_assuming(
             metas, None if graph_assumptions.value is None else lambda *_: None
         )
@@ -346,7 +352,7 @@ class Extension(StdTensorOp):
 
     def __repr__(self) -> str:
         levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
-        return f"{self.op!r}{levels}{f' {self.runtimes}' if self.runtimes != NO_RUNTIMES else ''}"
+        return f"{self.op!r}{levels}{'' if self.given is None else f' {self.given}'}"
 
 
 def checked_form(

@@ -17,6 +17,7 @@ from ..identity import Sealed
 from ..payload_text import require_annotated
 from ..shapes import Described, TensorMeta, meta_of, struct
 from .family import parse_family_id
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, authored, require_not_traced
 
 Op = TypeVar("Op", bound="ExtensionOp")
@@ -56,6 +57,9 @@ class ExtensionOp(Sealed):
     both; for derivatives also `linearize`, and `transpose_rule` if the op is linear. Ops are pure:
     JAX may run, merge, repeat or drop a call.
 
+    Attributes:
+      runtimes: the kernels of the family, which a call uses that is given no other runtimes.
+
     Example:
       >>> from dataclasses import dataclass
       >>> import jax, jax.numpy as jnp
@@ -73,6 +77,7 @@ class ExtensionOp(Sealed):
     family_id: ClassVar[str]
     input_count: Any = 1
     output_count: Any = 1
+    runtimes: ClassVar[ExtensionRuntimeSet] = NO_RUNTIMES
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -18,11 +18,11 @@ import numpy as np
 from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site
 from ..shapes import TensorMeta, meta_of, struct
-from .carrier import Extension, Levels, host_over_levels, over_levels
-from .contract import ExtensionOp, checked_sequence, has_lowering, require_arrays
-from .routes import choose_route, lowering_body
+from .carrier import Extension, Levels, host_over_levels
+from .contract import ExtensionOp, checked_sequence, has_lowering
+from .routes import choose_route, kernel_body, lowering_body, what_runs
 from .runtimes import RouteKind
-from .scope import LOWERING, authored, inherited
+from .scope import LOWERING, authored
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -31,17 +31,10 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     """The traced body of an extension where JAX lowers it, checked against infer_output_meta."""
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
-    kernel = carrier.runtimes.lookup_kernel(carrier.family_id, site.platform)
-    if kernel is not None and route.kind is RouteKind.KERNEL:
-        what, run = f"{site.platform} kernel", kernel.run
-
-        def one(*element: jax.Array) -> tuple[jax.Array, ...]:
-            with authored(carrier.family_id, what), inherited(None):
-                outs = run(carrier.op, *element)
-            outs = checked_sequence(outs, carrier.op, what, carrier.output_count)
-            return require_arrays(outs, carrier.op, what)
-
-        return _checked(carrier, over_levels(carrier.batching, one)(*arrays), arrays, what)
+    if route.kind is RouteKind.KERNEL:
+        offered = carrier.runtimes.kernels(carrier.family_id, site.platform)
+        kernel = next(kernel for kernel in offered if kernel.title == route.kernel)
+        return _checked(carrier, kernel_body(carrier, kernel, arrays), arrays, what_runs(kernel))
     if route.kind is RouteKind.LOWERING:
         body = lowering_body(carrier, arrays)
         if body is not None:

@@ -24,7 +24,7 @@ from .function_extension import (
 from .nesting import nesting_text
 from .primitive import apply
 from .registry import register_function
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, Kernel
+from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import LOWERING, closed_over, require_not_traced, running
 
 RESERVED = ("family_id", "function", "self")
@@ -35,13 +35,12 @@ class FunctionOp:
     """A function that is an extension op: what `tenferro_jax.op` returns. Call it as the function.
 
     Attributes:
-      op: the class of its ops; `f.op(t=0.5)` is the op that a call with `t=0.5` runs.
-      runtimes: the kernels that `def_kernel` added.
+      op: the class of its ops; `f.op(t=0.5)` is the op that a call with `t=0.5` runs, and
+        `f.op.runtimes` has the kernels.
     """
 
     __name__: str
     op: type[FunctionExtension]
-    runtimes: ExtensionRuntimeSet
 
     def __init__(self, function: Adopted, family_id: str, derive: bool):
         source, signature = function.source, function.signature
@@ -62,7 +61,6 @@ class FunctionOp:
             fwd=function.fwd,
             bwd=function.bwd,
         )
-        self.runtimes = NO_RUNTIMES
         fields = {
             "__module__": source.__module__,
             "__qualname__": f"{source.__qualname__}.op",
@@ -83,7 +81,7 @@ class FunctionOp:
         if method is not None and method.name.startswith(LOWERING):
             return self.functions.inlined(*args, **payload)  # a part of another op
         op, arrays = self.bound(*args, **payload)
-        outs = apply(op, *arrays, runtimes=self.runtimes if len(self.runtimes) else None)
+        outs = apply(op, *arrays)
         return op.results.unflatten(outs) if op.out_tree else outs[0]
 
     def bound(self, *args: PyTree, **payload: Any) -> tuple[FunctionExtension, list[jax.Array]]:
@@ -224,15 +222,16 @@ class FunctionOp:
         vars(self.functions).update(given)
 
     def def_kernel(
-        self, platform: str, *, declines: Callable[..., str] | None = None
+        self, platform: str, *, declines: Callable[..., str] | None = None, name: str = ""
     ) -> Callable[[Callable[..., PyTree]], Callable[..., PyTree]]:
-        """Add a kernel for a platform, which computes the value in place of the function. It
-        returns a decorator.
+        """Add a kernel for a platform, which computes the value in place of the function. Several
+        are tried in the order in which they were added. It returns a decorator.
 
         Args:
           platform: "cpu", "cuda", "rocm" or "tpu".
           declines: function(*structs, *, payload) -> why the kernel does not compute this call, or
             "". None: it computes every call.
+          name: a short name for `routes`; by default that of the decorated function.
         """
 
         require_platforms((platform,), f"def_kernel of {self.functions.place}")
@@ -252,8 +251,9 @@ class FunctionOp:
                     return "it computes values alone" if op.stage else ""
                 return declines(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
 
-            made = Kernel(self.op.family_id, platform, run, why_not)
-            self.runtimes = self.runtimes.merge(ExtensionRuntimeSet(made))
+            run.__name__ = getattr(kernel, "__name__", "_")
+            made = Kernel(self.op.family_id, platform, run, why_not, name)
+            self.op.runtimes = ExtensionRuntimeSet(*self.op.runtimes, made)
             return kernel
 
         return add

@@ -27,7 +27,7 @@ from .contract import (
 )
 from .execution import forward, output_shardings, run_host
 from .family import parse_family_id
-from .routes import here, route_of
+from .routes import TUNED, here, route_of
 from .rules import (
     NO_RULES,
     ExtensionAdRule,
@@ -59,10 +59,10 @@ def apply(
         converted.
       rules: AD rules to use if this call is differentiated, for families whose class has none; they
         are captured now.
-      runtimes: the kernels and routes that may be used.
+      runtimes: the kernels and routes that may be used, instead of those of the op's class.
 
-    If a call in an AD rule leaves out `rules` or `runtimes`, it uses those of the call that is
-    differentiated.
+    If a call in an AD rule leaves out `rules` or `runtimes`, it uses those that were given to the
+    call that is differentiated.
 
     Returns:
       A tuple with one array for each output.
@@ -105,9 +105,9 @@ def apply(
         require_rules(rules, "apply of an extension")
     if runtimes is not None and type(runtimes) is not ExtensionRuntimeSet:
         require_runtimes(runtimes, "apply of an extension")
-    carrier = Extension.of(op, NO_RUNTIMES if runtimes is None else runtimes)
+    carrier = Extension.of(op, runtimes)
     if all(map(_is_plain, arrays)):
-        return _eager(carrier)(*arrays)
+        return _eager(carrier, len(TUNED))(*arrays)
     operands = [
         as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
     ]
@@ -116,7 +116,7 @@ def apply(
             _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
         )
     _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
-    return _eager(carrier)(*operands)
+    return _eager(carrier, len(TUNED))(*operands)
 
 
 _PLAIN_TYPES: set[type] = set()
@@ -155,9 +155,9 @@ def save_families(*family_ids: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _eager(carrier: Extension) -> Callable[..., tuple[jax.Array, ...]]:
-    """The function that runs a carrier on concrete arrays. Rules are not part of the key, because
-    they do not change the result.
+def _eager(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
+    """The function that runs a carrier on concrete arrays, traced again when more routes are tuned.
+    Rules are not part of the key, because they do not change the result.
     """
     op = carrier.op
     if (
@@ -220,7 +220,7 @@ def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list
 
 def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
-        return list(_eager(op)(*map(_jax_value, arrays)))
+        return list(_eager(op, len(TUNED))(*map(_jax_value, arrays)))
 
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:
@@ -233,11 +233,11 @@ def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: Extension
 # --- JVP ------------------------------------------------------------------------------------------
 
 
-def _inheriting(rules: ExtensionRuleSet, runtimes: ExtensionRuntimeSet) -> Any:
+def _inheriting(rules: ExtensionRuleSet, op: Extension) -> Any:
     """The scope of an AD rule; if there is nothing to inherit, it shares jit's caches with the code
     around it.
     """
-    return inherited((rules, runtimes) if len(rules) or runtimes != NO_RUNTIMES else None)
+    return inherited((rules, op.given) if len(rules) or op.given is not None else None)
 
 
 def _jax_value(value: object) -> Any:
@@ -298,7 +298,7 @@ def _jvp(
     # transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
-    with _inheriting(rules, op.runtimes):
+    with _inheriting(rules, op):
         results = jax_seam.on_automatic_axes(
             lambda *values: linearize(rule, form.op, form.batching, *values),
             (primals, outs, given),
@@ -335,7 +335,7 @@ def _transpose(
     ]
     results: list[Any] = [None] * len(args)
     if present(given):
-        with _inheriting(rules, op.runtimes):
+        with _inheriting(rules, op):
             results = jax_seam.on_automatic_axes(
                 lambda *values: transposed(rule, op.op, op.batching, *values),
                 (given, inputs),

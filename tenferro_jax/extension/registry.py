@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import threading
+import types
 from typing import Any
 
 import jax
@@ -224,7 +225,7 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
 
     An entry point has the name that the family_ids begin with. It refers to a function without
     arguments that registers the families of the package, may be called more than once, and returns
-    their AD rules or None. No other package is imported.
+    their AD rules or None; or to a module, if importing it is enough. No other package is imported.
 
     Returns:
       The AD rules of the package; an empty set if no installed package publishes the family.
@@ -237,7 +238,8 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
     for point in _points(family_id):
         cause: BaseException | None = None
         try:
-            found = point.load()()
+            loaded = point.load()
+            found = None if isinstance(loaded, types.ModuleType) else loaded()
             if found is None or isinstance(found, ExtensionRuleSet):
                 rules = rules.united(found or NO_RULES)
                 continue
@@ -247,8 +249,8 @@ def register_installed(family_id: str) -> ExtensionRuleSet:
         raise Unsupported(
             where=f"entry point {point.name} = {point.value} in {GROUP}",
             given=given,
-            needed=f"a function that registers the families of {point.name} and returns an "
-            f"ExtensionRuleSet or None",
+            needed=f"a module, or a function that registers the families of {point.name} and "
+            f"returns an ExtensionRuleSet or None",
             fix=f"Install another release of {point.name}.",
         ) from cause
     return rules

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from ..errors import InvalidConfig, Unsupported
 from ..jax_seam import (
@@ -19,11 +23,17 @@ from ..jax_seam import (
     require_platforms,
     spreads,
 )
-from ..shapes import PyTree, TensorMeta, struct
+from ..shapes import PyTree, TensorMeta, is_inexact, struct
 from .carrier import Extension, over_levels
-from .contract import has_host_form, has_lowering, lowered
+from .contract import (
+    checked_sequence,
+    has_host_form,
+    has_lowering,
+    lowered,
+    require_arrays,
+)
 from .runtimes import Kernel, RouteKind
-from .scope import authored
+from .scope import authored, inherited
 
 __all__ = ["Route", "RouteKind", "routes"]
 
@@ -40,15 +50,18 @@ class Route(NamedTuple):
       platform: "cpu", "cuda", "rocm", "tpu", or "default".
       kind: kernel, lowering or host.
       reason: why this route was chosen, in a few words.
+      kernel: the name of the kernel; "" if it has none, or for another route.
     """
 
     family_id: str
     platform: str
     kind: RouteKind
     reason: str
+    kernel: str = ""
 
     def __str__(self) -> str:
-        return f"{self.family_id} on {self.platform}: {self.kind.value} ({self.reason})"
+        way = f"{self.kind.value} {self.kernel}".rstrip()
+        return f"{self.family_id} on {self.platform}: {way} ({self.reason})"
 
 
 def choose_route(
@@ -67,23 +80,19 @@ def choose_route(
       Unsupported: nothing can run the op there.
     """
     op, selected = carrier.op, carrier.runtimes.routes
+    if TUNED and not (site.exporting or site.partitioned):
+        timed = TUNED.get((carrier, site.platform, tuple(metas)))
+        if timed is not None:
+            return timed
 
-    def route(kind: RouteKind, reason: str) -> Route:
-        return Route(op.family_id, site.platform, kind, reason)
+    def route(kind: RouteKind, reason: str, kernel: str = "") -> Route:
+        return Route(op.family_id, site.platform, kind, reason, kernel)
 
-    passed_over = ""
-    kernel = carrier.runtimes.lookup_kernel(op.family_id, site.platform)
-    if kernel is not None:
-        if RouteKind.KERNEL not in selected:
-            passed_over = "; its kernel is not selected"
-        elif site.exporting:
-            passed_over = "; its kernel is not portable"
-        elif site.partitioned:
-            passed_over = "; its kernel cannot be partitioned, use jax.shard_map"
-        elif why := _declined(kernel, carrier, metas):
-            passed_over = f"; its kernel declines: {why}"
-        else:
-            return route(RouteKind.KERNEL, f"a kernel for {site.platform} is there")
+    refusals: list[str] = []
+    for kernel in _accepting(carrier, site, metas, refusals):
+        reason = "; ".join([f"a kernel for {site.platform} is there", *refusals])
+        return route(RouteKind.KERNEL, reason, kernel.title)
+    passed_over = "".join(f"; {refusal}" for refusal in refusals)
     if has_lowering(op) and not lowering_declined and RouteKind.LOWERING in selected:
         return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
     if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
@@ -120,13 +129,38 @@ def choose_route(
     )
 
 
+def _accepting(
+    carrier: Extension, site: Site, metas: Sequence[TensorMeta], refusals: list[str]
+) -> Iterator[Kernel]:
+    """The kernels that accept a call, in their order; why others do not is added to `refusals`."""
+    offered = carrier.runtimes.kernels(carrier.family_id, site.platform)
+    one = len(offered) == 1
+    its, are = ("its kernel", "is") if one else ("its kernels", "are")
+    if not offered:
+        return
+    if RouteKind.KERNEL not in carrier.runtimes.routes:
+        refusals.append(f"{its} {are} not selected")
+    elif site.exporting:
+        refusals.append(f"{its} {are} not portable")
+    elif site.partitioned:
+        refusals.append(f"{its} cannot be partitioned, use jax.shard_map")
+    else:
+        for kernel in offered:
+            why = _declined(kernel, carrier, metas)
+            if not why:
+                yield kernel
+            else:
+                name = its if one else f"kernel {kernel.title}".rstrip()
+                refusals.append(f"{name} declines: {why}")
+
+
 def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -> str:
     """Why a kernel declines the call, or ""."""
     if kernel.declines is None:
         return ""
     for level in carrier.batching:
         metas = level.inner(metas)
-    what = f"{kernel.platform} kernel, declines"
+    what = f"{what_runs(kernel)}, declines"
     with authored(carrier.family_id, what):
         why = kernel.declines(carrier.op, *metas)
     if not isinstance(why, str):
@@ -136,6 +170,25 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
             needed='text: the reason why the kernel declines the call, or "" if it does',
         )
     return why
+
+
+def what_runs(kernel: Kernel) -> str:
+    """A kernel as errors name it."""
+    return f"{kernel.platform} kernel {kernel.title}".rstrip()
+
+
+def kernel_body(
+    carrier: Extension, kernel: Kernel, arrays: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """The kernel's outputs, mapped over the batch levels."""
+    op, what = carrier.op, what_runs(kernel)
+
+    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
+        with authored(op.family_id, what), inherited(None):
+            outs = kernel.run(op, *element)
+        return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
+
+    return tuple(over_levels(carrier.batching, one)(*arrays))
 
 
 def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
@@ -181,8 +234,9 @@ def routes(
     *args: PyTree,
     platform: str | None = None,
     exporting: bool = False,
+    tune: bool = False,
 ) -> list[Route]:
-    """The route of every extension that `fn(*args)` calls, in program order, without running it.
+    """The route of every extension that `fn(*args)` calls, in program order; `fn` does not run.
 
     Args:
       fn: a JAX-traceable function; wrap it in jax.grad and the like to see the routes of the
@@ -190,10 +244,15 @@ def routes(
       *args: arrays or ShapeDtypeStructs as arguments of fn; their shardings count.
       platform: "cpu", "cuda", "rocm" or "tpu"; by default JAX's current platform.
       exporting: whether to show the routes in an exported program.
+      tune: whether to run and time the kernels that accept each call, and its lowering, once for
+        these dtypes and shapes on this machine, on random numbers. From then on this process
+        takes the fastest in every program that it traces; a program that is compiled already
+        keeps its route. Results may differ by the rounding in which the routes of the op differ.
 
     Raises:
       Unsupported: an extension has no route there.
-      InvalidConfig: an unknown platform.
+      InvalidConfig: an unknown platform; or `tune` for another platform, for an export, or for
+        inputs that cannot be made from dtype and shape.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -207,6 +266,12 @@ declines: one reduction does it)
     """
     if platform is not None:
         require_platforms((platform,), "routes")
+    if tune and (exporting or platform not in (None, current_platform())):
+        raise InvalidConfig(
+            where="routes",
+            given="tune=True for an export" if exporting else f"tune=True on {platform}",
+            needed=f"the platform of this process, {current_platform()}",
+        )
     closed = jax.make_jaxpr(fn)(*args)
     jaxpr, _ = open_jaxpr(closed)
     used = {
@@ -225,10 +290,67 @@ declines: one reduction does it)
         exporting,
         at.partitioned or spread or any(map(spreads, _equations(closed))),
     )
-    return [
-        route_of(carrier, metas, site._replace(partitioned=site.partitioned and not manual))
-        for carrier, metas, manual in _calls(closed)
-    ]
+    found = []
+    for carrier, metas, manual in _calls(closed):
+        there = site._replace(partitioned=site.partitioned and not manual)
+        if tune and not manual:
+            _tune(carrier, metas, there)
+        found.append(route_of(carrier, metas, there))
+    return found
+
+
+TUNED: dict[tuple[Extension, str, tuple[TensorMeta, ...]], Route] = {}
+"""The fastest route of a call on a platform, of those that were timed in this process."""
+
+
+def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None:
+    """Time the kernels that accept a call, and its lowering; keep the fastest."""
+    key = (carrier, site.platform, metas)
+    ways: dict[tuple[RouteKind, str], Callable[..., tuple[jax.Array, ...] | None]] = {
+        (RouteKind.KERNEL, kernel.title): functools.partial(kernel_body, carrier, kernel)
+        for kernel in _accepting(carrier, site, metas, [])
+    }
+    structs = tuple(map(struct, metas))
+    if key in TUNED or not ways:
+        return
+    lowering = functools.partial(lowering_body, carrier)
+    if (
+        has_lowering(carrier.op)
+        and RouteKind.LOWERING in carrier.runtimes.routes
+        and jax.eval_shape(lowering, structs) is not None
+    ):
+        ways[RouteKind.LOWERING, ""] = lowering
+    if len(ways) < 2:
+        return
+    best = dict.fromkeys(ways, math.inf)
+    with jax.ensure_compile_time_eval():
+        arrays = tuple(jax.device_put(_sample(carrier.family_id, meta)) for meta in metas)
+        compiled = {way: jax.jit(body).lower(structs).compile() for way, body in ways.items()}
+        start, rounds = time.perf_counter(), 0
+        while rounds < 3 or (rounds < 100 and time.perf_counter() - start < 0.2):
+            for way, run in compiled.items():
+                at = time.perf_counter()
+                jax.block_until_ready(run(arrays))
+                best[way] = min(best[way], time.perf_counter() - at)
+            rounds += 1
+    figures = [f"{name or kind.value} {1e3 * t:.3g} ms" for (kind, name), t in best.items()]
+    kind, name = min(best, key=lambda way: best[way])
+    reason = f"the fastest here: {', '.join(figures)}"
+    TUNED[key] = Route(carrier.family_id, site.platform, kind, reason, name)
+
+
+def _sample(family_id: str, meta: TensorMeta) -> np.ndarray:
+    """An input to time on: normal numbers; zeros of other kinds, which are also indices."""
+    try:
+        if is_inexact(meta):
+            return np.random.default_rng(0).standard_normal(meta.shape).astype(meta.dtype)
+        return np.zeros(meta.shape, meta.dtype)
+    except TypeError as error:  # symbolic sizes, random keys
+        raise InvalidConfig(
+            where=f"routes of extension {family_id}",
+            given=f"tune=True for an input {meta}",
+            needed="numbers or booleans, of sizes that are numbers",
+        ) from error
 
 
 def extensions_in(closed: ClosedJaxpr) -> Iterator[tuple[Extension, tuple[TensorMeta, ...]]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterator
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ..errors import ExtensionRegistryError, InvalidConfig, require_kind
@@ -23,6 +24,9 @@ class RouteKind(enum.Enum):
 class Kernel(NamedTuple):
     """An implementation of one family for one platform.
 
+    A family may have several for a platform, with different names; the first that accepts a call
+    runs.
+
     Attributes:
       family_id: the family.
       platform: "cpu", "cuda", "rocm" or "tpu".
@@ -30,29 +34,36 @@ class Kernel(NamedTuple):
         JAX. Kernels are compared by the identity of this function, so make it only once.
       declines: function(op, *metas) -> why the kernel declines this call, or "" if it does not. If
         the op is mapped, the metas are those of one element. None: the kernel accepts every call.
+      name: a short name, which `routes` prints; by default that of the function.
     """
 
     family_id: str
     platform: str
     run: Callable[..., Any]
     declines: Callable[..., str] | None = None
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, or else that of the function; "" if the function is a lambda or called _."""
+        own = getattr(self.run, "__name__", type(self.run).__name__)
+        return self.name or ("" if own in ("_", "<lambda>") else own)
 
     def __repr__(self) -> str:
-        return f"Kernel({self.family_id}, {self.platform}, {_name(self.run)})"
+        return f"Kernel({', '.join(map(str, (self.family_id, self.platform, self.title)))})"
 
 
 class ExtensionRuntimeSet(Sealed):
-    """An immutable set of kernels, at most one for a family and platform, with the routes that may
-    be taken.
+    """An immutable set of kernels, with the routes that may be taken.
 
-    It is passed with a call, `apply(op, *arrays, runtimes=...)`, and is part of the key of an
-    executable.
+    The attribute `runtimes` of an op class holds that of its family. A call that is given another,
+    `apply(op, *arrays, runtimes=...)`, uses that instead. It is part of the key of an executable.
 
     Args:
-      *kernels: `Kernel` values.
+      *kernels: `Kernel` values; those for one family and platform are tried in this order.
 
     Raises:
-      ExtensionRegistryError: two kernels for one family and platform.
+      ExtensionRegistryError: two kernels of one name for one family and platform.
       MalformedFamilyId, InvalidConfig: a malformed family_id, an unknown platform, a kernel that
         cannot be called.
 
@@ -60,29 +71,32 @@ class ExtensionRuntimeSet(Sealed):
       >>> import jax.numpy as jnp
       >>> runtimes = ExtensionRuntimeSet(Kernel("docs-example.sine.v1", "cpu", lambda op,
       ...     x: (jnp.sin(x),)))
-      >>> runtimes.lookup_kernel("docs-example.sine.v1", "cuda") is None
-      True
+      >>> runtimes.kernels("docs-example.sine.v1", "cuda")
+      ()
       >>> runtimes.only(RouteKind.LOWERING)
       ExtensionRuntimeSet(docs-example.sine.v1 on cpu; only lowering)
     """
 
     routes: frozenset[RouteKind]
-    _by_place: dict[tuple[str, str], Kernel]
+    _by_place: dict[tuple[str, str], tuple[Kernel, ...]]
 
     def __init__(self, *kernels: Kernel):
         self._hold(kernels, frozenset(RouteKind))
 
     def _hold(self, kernels: tuple[Kernel, ...], routes: frozenset[RouteKind]) -> None:
-        by_place: dict[tuple[str, str], Kernel] = {}
+        by_place: dict[tuple[str, str], tuple[Kernel, ...]] = {}
         for kernel in kernels:
             place = _place(kernel)
-            if place in by_place:
+            others = by_place.get(place, ())
+            if kernel.title in [other.title for other in others]:
                 raise ExtensionRegistryError(
                     where="ExtensionRuntimeSet",
-                    given=f"a second kernel for family_id {kernel.family_id} on {kernel.platform}",
-                    needed="at most one for a family and platform",
+                    given=f"a second kernel {kernel.title or 'without a name'} for family_id "
+                    f"{kernel.family_id} on {kernel.platform}",
+                    needed="another name for each kernel of a family and platform",
+                    fix='Pass name="..." with the kernel.',
                 )
-            by_place[place] = kernel
+            by_place[place] = (*others, kernel)
         object.__setattr__(self, "_by_place", by_place)
         object.__setattr__(self, "routes", routes)
         self._seal()
@@ -93,26 +107,27 @@ class ExtensionRuntimeSet(Sealed):
             (
                 ExtensionRuntimeSet,
                 places,
-                tuple(self._by_place[place][2:] for place in places),
+                tuple(tuple(k[2:] for k in self._by_place[place]) for place in places),
                 self.routes,
             )
         )
 
-    def _with(self, kernels: Iterator[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
+    def _with(self, kernels: Iterable[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
         made = object.__new__(ExtensionRuntimeSet)
         made._hold(tuple(kernels), routes)
         return made
 
-    def lookup_kernel(self, family_id: str, platform: str) -> Kernel | None:
-        """The kernel for a family on a platform, or None."""
-        return self._by_place.get((family_id, platform))
+    def kernels(self, family_id: str, platform: str) -> tuple[Kernel, ...]:
+        """The kernels for a family on a platform, in the order in which they are tried."""
+        return self._by_place.get((family_id, platform), ())
 
     def merge(self, other: ExtensionRuntimeSet) -> ExtensionRuntimeSet:
-        """A new set with the kernels of both and the routes selected in both; it is an error if
-        they share a family and platform.
+        """A new set with the kernels of both and the routes selected in both. For a family and
+        platform in both, the kernels of `other` replace those of this set.
         """
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
-        return self._with(iter((*self, *other)), self.routes & other.routes)
+        kept = [k for k in self if not other.kernels(k.family_id, k.platform)]
+        return self._with((*kept, *other), self.routes & other.routes)
 
     def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
         """The same kernels, with only these routes: a route that is not selected never runs.
@@ -126,17 +141,19 @@ class ExtensionRuntimeSet(Sealed):
                 given=repr(routes),
                 needed=f"one or more of {', '.join(map(str, RouteKind))}",
             )
-        return self._with(iter(self), frozenset(routes))
+        return self._with(self, frozenset(routes))
 
     def __iter__(self) -> Iterator[Kernel]:
-        return iter(self._by_place.values())
+        return itertools.chain.from_iterable(self._by_place.values())
 
     def __len__(self) -> int:
-        return len(self._by_place)
+        return sum(map(len, self._by_place.values()))
 
     def __repr__(self) -> str:
         kernels = ", ".join(
-            f"{family_id} on {platform}" for family_id, platform in sorted(self._by_place)
+            " on ".join(place)
+            + (f" ({', '.join(k.title for k in several)})" if several[1:] else "")
+            for place, several in sorted(self._by_place.items())
         )
         chosen = [route.value for route in RouteKind if route in self.routes]
         only = "" if len(chosen) == len(RouteKind) else f"only {', '.join(chosen)}"
@@ -150,20 +167,20 @@ def _place(kernel: Kernel) -> tuple[str, str]:
         if not isinstance(kernel, Kernel)
         else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
     )
-    if not functions or not all(callable(f) and isinstance(f, Hashable) for f in functions):
+    if (
+        not functions
+        or not all(callable(f) and isinstance(f, Hashable) for f in functions)
+        or not isinstance(kernel.name, str)
+    ):
         raise InvalidConfig(
             where="ExtensionRuntimeSet",
             given=repr(kernel),
-            needed="a Kernel(family_id, platform, run, declines) of functions",
-            fix="Wrap each function in a Kernel; declines may be left out.",
+            needed="a Kernel(family_id, platform, run, declines, name) of functions and a text",
+            fix="Wrap each function in a Kernel; declines and name may be left out.",
         )
     parse_family_id(kernel.family_id)
     require_platforms((kernel.platform,), f"Kernel of extension {kernel.family_id}")
     return kernel.family_id, kernel.platform
-
-
-def _name(run: object) -> str:
-    return getattr(run, "__qualname__", type(run).__name__)
 
 
 NO_RUNTIMES: Final = ExtensionRuntimeSet()

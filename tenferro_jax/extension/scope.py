@@ -46,8 +46,9 @@ running: contextvars.ContextVar[Method | None] = contextvars.ContextVar(
 )
 
 inherited = jax.make_user_context(None)
-"""In an AD rule, the rules and runtimes of the call that it differentiates, as a pair. They are
-part of the key of jit's caches, so that a function traced in one rule is not reused in another."""
+"""In an AD rule, the rules and runtimes that were given to the call that it differentiates, as a
+pair. They are part of the key of jit's caches, so that a function traced in one rule is not reused
+in another."""
 
 
 def require_equal(a: SymDim, b: SymDim) -> None:

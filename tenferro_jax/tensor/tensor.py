@@ -18,7 +18,7 @@ from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
-from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
+from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.graph import Graph
 from ..shapes import PyTree, meta_of, solve_sizes
 from .as_function import Arrays, as_function, require_scalar, tensors_of
@@ -143,7 +143,7 @@ class TracedTensor(Handle):
         op: ExtensionOp,
         *tensors: Handle | ArrayLike,
         rules: ExtensionRuleSet = NO_RULES,
-        runtimes: ExtensionRuntimeSet = NO_RUNTIMES,
+        runtimes: ExtensionRuntimeSet | None = None,
     ) -> tuple[TracedTensor, ...]:
         """The outputs of an extension.
 
@@ -151,7 +151,7 @@ class TracedTensor(Handle):
           op: the extension.
           *tensors: tensors, or arrays that become constants; they are not promoted or broadcast.
           rules: AD rules for the extension.
-          runtimes: kernels and selected routes for the extension.
+          runtimes: kernels and selected routes, instead of those of the op's class.
 
         Raises:
           InvalidConfig: dtypes or shapes that the op refuses.

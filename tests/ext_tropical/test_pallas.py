@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from ext_tropical import (
-    TROPICAL_RUNTIMES,
     Outputs,
     TropicalEinsum,
     max_mul,
@@ -220,7 +219,7 @@ def test_it_takes_the_steps_that_it_serves_and_their_derivatives():
             exporting=exporting,
         )[0]
 
-    assert {kernel.platform for kernel in TROPICAL_RUNTIMES} == {"cpu", "cuda"}
+    assert {kernel.platform for kernel in TropicalEinsum.runtimes} == {"cpu", "cuda"}
     for taken, reason in (
         (route(x > 0, x > 0, semiring=or_and), "it has max_plus, min_plus, max_mul, min_max"),
         (route(x.astype(np.float64), x.astype(np.float64)), "it computes in float32, int32"),

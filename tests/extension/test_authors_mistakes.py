@@ -123,7 +123,7 @@ BROKEN_KERNEL = ExtensionRuntimeSet(Kernel(KernelSine.family_id, "cpu", broken_k
                 lambda x: apply(ScaledSquare(), x, rules=ExtensionRuleSet(RaisingRule()))[0].sum()
             )(X),
         ),
-        ("cpu kernel", lambda: apply(KernelSine(), X, runtimes=BROKEN_KERNEL)),
+        ("cpu kernel broken_kernel", lambda: apply(KernelSine(), X, runtimes=BROKEN_KERNEL)),
     ],
 )
 def test_an_authors_exception_passes_with_a_note(method, run):
@@ -362,7 +362,7 @@ def test_a_kernel_declines_in_words(why):
     ends_in(
         lambda: apply(KernelSine(), X, runtimes=runtimes),
         InvalidConfig,
-        r"cpu kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text",
+        r"cpu kernel broken_kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text",
     )
 
 

@@ -176,7 +176,8 @@ def test_the_checks_take_trees_and_kernels():
     def doubled(x):
         return 2 * x
 
-    doubled.def_kernel(current_platform())(lambda x: 2.01 * x)
+    doubled.def_kernel(current_platform(), name="right")(lambda x: 2 * x)
+    doubled.def_kernel(current_platform(), name="wrong")(lambda x: 2.01 * x)
     assert not tj.check(doubled, X).ok
 
 

@@ -1,12 +1,21 @@
 """Which route an extension takes, and why."""
 
+import re
+
 import jax
 import jax.export
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, routes
+from tenferro_jax import (
+    Engine,
+    TracedTensor,
+    from_wire,
+    routes,
+    to_wire,
+    trace,
+)
 from tenferro_jax.errors import (
     BackendFailure,
     ExtensionRegistryError,
@@ -21,6 +30,7 @@ from tenferro_jax.extension import (
     ExtensionRuntimeSet,
     Kernel,
     apply,
+    register_extension,
 )
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.routes import RouteKind, choose_route, current_platform
@@ -152,29 +162,129 @@ def shifted(op, x):
     return [x * 0 + 7]
 
 
+SEVERAL = [
+    Kernel(FAMILY, "cpu", shifted, lambda op, x: "seven is busy", "seven"),
+    Kernel(FAMILY, "cpu", lambda op, x: [x * 0 + 8], lambda op, x: wide_alone(op, x), "eight"),
+    Kernel(FAMILY, "cpu", lambda op, x: [x * 0 + 9], name="nine"),
+]
 MAY_DECLINE = ExtensionRuntimeSet(Kernel(FAMILY, HERE, shifted, lambda op, x: wide_alone(op, x)))
 
 
+@pytest.mark.cpu
+@pytest.mark.clause("X8.1", "X8.2", "X8.11")
+def test_the_first_kernel_that_accepts_a_call_runs_and_the_route_says_why():
+    call = lambda x: apply(KernelSine(), x, runtimes=ExtensionRuntimeSet(*SEVERAL))[0]
+    for columns, name in ((3, "eight"), (2, "nine")):
+        x = np.ones((4, columns))
+        (route,) = routes(call, x)
+        assert (route.kind, route.kernel) == (RouteKind.KERNEL, name)
+        for run in (call, jax.jit(call), jax.vmap(call, in_axes=0)):
+            np.testing.assert_array_equal(run(x), {"eight": 8.0, "nine": 9.0}[name])
+    assert str(route) == (
+        f"{FAMILY} on cpu: kernel nine (a kernel for cpu is there; kernel seven declines: seven is "
+        "busy; kernel eight declines: 2 columns are few)"
+    )
+
+
+def endless(op, x):
+    """Seven, after much work."""
+    return [x * 0 + 7 + 0 * jax.lax.fori_loop(0, 20_000, lambda i, x: jax.numpy.sin(x), x)]
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X8.14")
+def test_a_route_is_chosen_by_time_only_if_asked():
+    runtimes = ExtensionRuntimeSet(Kernel(FAMILY, "cpu", endless), *SEVERAL)
+    call = lambda x: apply(KernelSine(), x, runtimes=runtimes)[0]
+    before = jax.jit(call)
+    for fn in (call, before):
+        np.testing.assert_array_equal(fn(X), 7.0)
+    (route,) = routes(call, X, tune=True)
+    names = re.findall(r"(\w+) [\d.e+-]+ ms", route.reason)
+    assert names == ["endless", "eight", "nine", "lowering"]
+    assert route.kernel != "endless"
+    value = {"eight": 8.0, "nine": 9.0, "": float(np.sin(1.0))}
+    for fn in (call, jax.jit(lambda x: call(x))):
+        np.testing.assert_allclose(fn(X), value[route.kernel])
+    np.testing.assert_array_equal(before(X), 7.0)  # it is compiled already
+    np.testing.assert_array_equal(call(np.ones((5, 3))), 7.0)  # other sizes were not timed
+    assert routes(call, X, tune=True) == routes(call, X) == [route]  # nothing is timed twice
+    assert routes(call, X, exporting=True)[0].kind is RouteKind.LOWERING
+    (n,) = jax.export.symbolic_shape("n")
+    symbolic = jax.ShapeDtypeStruct((n, 3), X.dtype)
+    refused = InvalidConfig
+    each_ends_in(
+        (lambda: routes(call, X, tune=True, exporting=True), refused, "for an export; needed the"),
+        (lambda: routes(call, X, tune=True, platform="tpu"), refused, "on tpu; needed the"),
+        (lambda: routes(call, symbolic, tune=True), refused, r"kernel_sine.* float64\[n,3\]"),
+    )
+
+
+@pytest.mark.cpu
+@pytest.mark.clause("X8.13", "X10.9")
+def test_a_call_without_runtimes_uses_the_kernels_of_the_class():
+    Published = made("Published", Traced, family_id="test-package.published.v1")
+    Published.runtimes = ExtensionRuntimeSet(Kernel(Published.family_id, "cpu", shifted))
+    lowering = Published.runtimes.only(RouteKind.LOWERING)
+    register_extension(Published)
+    call = lambda x: apply(Published(), x)[0]
+    graph = trace(call, X)
+    assert "Runtime" not in str(graph)
+    back = from_wire(to_wire(graph))
+    assert back == graph
+    lazy = TracedTensor.apply(Published(), TracedTensor.from_array(X))[0]
+    for got in (call(X), jax.vmap(jax.jit(call))(X), back.to_jax()(X), lazy.eval()):
+        np.testing.assert_array_equal(got, 7.0)
+    for got in (
+        apply(Published(), X, runtimes=lowering)[0],
+        Engine(runtimes=lowering).eval(graph, X),
+        back.with_runtimes(lowering).to_jax()(X),
+    ):
+        np.testing.assert_allclose(got, np.sin(1.0))
+
+    class Rule(ExtensionAdRule):
+        family_id = ScaledSquare.family_id
+
+        def linearize(self, op, primals, outputs, tangents):
+            return [apply(Published(), primals[0])[0] * tangents[0]]
+
+    rules = ExtensionRuleSet(Rule())
+    slope = lambda x, **given: jax.grad(
+        lambda x: apply(ScaledSquare(), x, rules=rules, **given)[0].sum()
+    )(x)
+    np.testing.assert_array_equal(slope(X), 7.0)
+    np.testing.assert_allclose(slope(X, runtimes=lowering), np.sin(1.0))
+    Published.runtimes = [Kernel(Published.family_id, "cpu", shifted)]
+    ends_in(lambda: call(X), InvalidConfig, "published.* ExtensionRuntimeSet")
+
+
 @pytest.mark.clause("X8.13")
-def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
+def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel_of_one_name():
     runtimes, again = (ExtensionRuntimeSet(Kernel(FAMILY, "cpu", sine_kernel)) for _ in range(2))
     assert runtimes == again
     assert hash(runtimes) == hash(again)
     assert ExtensionRuntimeSet(Kernel(FAMILY, "cpu", shifted)) != runtimes
-    assert runtimes.lookup_kernel(FAMILY, "cpu").run is sine_kernel
-    assert runtimes.lookup_kernel(FAMILY, "tpu") is None
+    assert [k.run for k in runtimes.kernels(FAMILY, "cpu")] == [sine_kernel]
+    assert runtimes.kernels(FAMILY, "tpu") == ()
     assert repr(runtimes) == f"ExtensionRuntimeSet({FAMILY} on cpu)"
     assert len(runtimes) == 1
     more = runtimes.merge(ExtensionRuntimeSet(Kernel(FAMILY, "tpu", shifted)))
-    new = ExtensionRuntimeSet(
-        Kernel("test-package.new.v1", "cpu", shifted), Kernel(FAMILY, "cpu", shifted)
-    )  # the new one comes first
-    ends_in(
-        (lambda: more.merge(runtimes), lambda: runtimes.merge(new)),
-        ExtensionRegistryError,
-        rf"second kernel for family_id {FAMILY} on cpu",
-    )
     assert len(more) == 2
+    over = more.merge(ExtensionRuntimeSet(*SEVERAL))
+    assert list(over.kernels(FAMILY, "cpu")) == SEVERAL  # those merged later alone
+    assert over.kernels(FAMILY, "tpu") == more.kernels(FAMILY, "tpu")
+    assert repr(over) == (
+        f"ExtensionRuntimeSet({FAMILY} on cpu (seven, eight, nine), {FAMILY} on tpu)"
+    )
+    assert ExtensionRuntimeSet(*SEVERAL) != ExtensionRuntimeSet(*SEVERAL[::-1])
+    ends_in(
+        (
+            lambda: ExtensionRuntimeSet(*SEVERAL, SEVERAL[0]),
+            lambda: ExtensionRuntimeSet(*(Kernel(FAMILY, "cpu", lambda op, x: [x]),) * 2),
+        ),
+        ExtensionRegistryError,
+        rf"second kernel (seven|without a name) for family_id {FAMILY} on cpu",
+    )
     assert runtimes == again  # nothing was changed
     with pytest.raises(AttributeError):
         runtimes.routes = frozenset()
@@ -191,6 +301,7 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel():
         ),
         (Kernel("nonsense", "cpu", shifted), MalformedFamilyId, "nonsense"),
         (Kernel(FAMILY, "cpu", 3), InvalidConfig, "a Kernel"),
+        (Kernel(FAMILY, "cpu", shifted, name=3), InvalidConfig, "a Kernel"),
         (shifted, InvalidConfig, "a Kernel"),
     ],
 )
