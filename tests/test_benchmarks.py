@@ -168,7 +168,8 @@ def test_tropical_gpu(capsys, monkeypatch, tmp_path):
     table = tropical_gpu.main(
         tropical_gpu.TOY, repeats=1, interpret=True, json_path=str(tmp_path / "t.json")
     )
-    assert all({"xla", "naive jnp"} <= row["seconds"].keys() for row in table)
+    assert all("xla" in row["seconds"] for row in table)
+    assert "naive jnp" in table[0]["seconds"]  # with a card only of square steps
     assert len(json.loads((tmp_path / "t.json").read_text())["rows"]) == 2
     assert "fixed cost of a call: " in capsys.readouterr().out
     monkeypatch.setattr(tropical_gpu, "cards", list)
