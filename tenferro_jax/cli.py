@@ -36,7 +36,7 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     explain.add(
         commands.add_parser("explain", help="how a file or an op would run on this machine")
     )
-    check.add(commands.add_parser("check", help="check an extension op against the contract"))
+    check.add(commands.add_parser("check", help="check a function, or an extension op"))
     new.add(commands.add_parser("new", help="make a package with an extension op"))
     commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(
         run=doctor.doctor

@@ -1,4 +1,4 @@
-"""The list of checks in docs/guides/check_an_extension.md, written from the kit.
+"""The lists of checks in docs/guides/check_any_function.md, written from the kit.
 
 python -m tests.check_page      write the list into the page
 """
@@ -6,14 +6,16 @@ python -m tests.check_page      write the list into the page
 import inspect
 import pathlib
 
-from tenferro_jax.conformance.examination import CHECKS
+from tenferro_jax.conformance.checks import CHECKS, FUNCTION_CHECKS
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs/guides/check_an_extension.md"
-HEADING = "## The checks\n"
+PAGE = pathlib.Path(__file__).parent.parent / "docs/guides/check_any_function.md"
+FUNCTIONS = "## The checks of a function\n"
+OPS = "## The checks of an op\n"
+AFTER = "[What they find]"
 
 
 def listed():
-    """A row for each check: its law, name, clauses, and what it does."""
+    """A row for each check of ops: its law, name, clauses, and what it does."""
     rows = [
         f"| {check.law} | `{check.name}` | {', '.join(check.clauses)} | "
         f"{' '.join(inspect.getdoc(check.run).split())} |"
@@ -36,10 +38,20 @@ def listed():
     )
 
 
+def of_functions():
+    """A row for each check of functions."""
+    rows = [
+        f"| `{check.name}` | {' '.join(inspect.getdoc(check.run).split())} |"
+        for check in FUNCTION_CHECKS
+    ]
+    return "\n".join(["", "| check | what it does |", "|---|---|", *rows, "", ""])
+
+
 def page():
-    """The page as it stands, with the list as it should be."""
-    text, heading, _ = PAGE.read_text().partition(HEADING)
-    return text + heading + listed()
+    """The page as it stands, with the lists as they should be."""
+    text, heading, _ = PAGE.read_text().partition(OPS)
+    before, first, rest = text.partition(FUNCTIONS)
+    return before + first + of_functions() + AFTER + rest.partition(AFTER)[2] + heading + listed()
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from ..shapes import PyTree, is_inexact, meta_of, struct
 from .batches import columns
 from .examples import Array, Inputs, cast, grown, in_other_dtypes, is_half, listed, of_other_sizes
 from .inference import run_host_form, symbolic_graph
+from .op_subject import OpSubject
 from .smooth import smooth
-from .subject import Broken, Claim, NotApplicable, Subject, breaking
+from .subject import Broken, Claim, NotApplicable, breaking
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
 SAME = "Let every route compute the same; state a tolerance where rounding may differ."
@@ -38,7 +39,7 @@ Call = Callable[..., Outputs]
 IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in host forms."
 
 
-def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def value(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Makes a plain call and compares it with the oracle, if there is one."""
     with breaking("X8.1", "a plain call", "See the error."):
         got = subject.call(*inputs)
@@ -47,7 +48,7 @@ def value(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
     """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or
     else with the first route.
     """
@@ -99,7 +100,7 @@ def routes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         yield unchecked or None
 
 
-def _answer(subject: Subject, inputs: Inputs) -> Any:
+def _answer(subject: OpSubject, inputs: Inputs) -> Any:
     """The oracle's outputs; None without an oracle, or if it does not take inputs made from the
     example.
     """
@@ -115,7 +116,7 @@ def _answer(subject: Subject, inputs: Inputs) -> Any:
         return None
 
 
-def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Calls eager_execute directly: it returns NumPy arrays, does not change its inputs, and gives
     equal answers at every call.
     """
@@ -141,7 +142,7 @@ def host_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def repeated(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Calls the op again after other inputs, and compiled ahead of time with donated inputs; the
     inputs do not change.
     """
@@ -170,7 +171,7 @@ def repeated(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def engine(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Compiles the graph in an Engine, with symbolic sizes bound to those of the example and to
     others.
     """
@@ -179,7 +180,7 @@ def engine(subject: Subject, inputs: Inputs) -> Iterator[None]:
 
 
 def _at_two_sizes(
-    subject: Subject,
+    subject: OpSubject,
     inputs: Inputs,
     where: str,
     run: Callable[..., PyTree],
@@ -196,7 +197,7 @@ def _at_two_sizes(
         yield
 
 
-def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def exported(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Exports for several platforms, reloads the bytes, and runs them; the attribute names the
     family.
     """
@@ -220,7 +221,7 @@ def exported(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def exported_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Exports with symbolic sizes, reloads, and runs at two sizes."""
     _require_exportable(subject, inputs)
     graph = symbolic_graph(subject, inputs).with_runtimes(subject.runtimes.only(RouteKind.LOWERING))
@@ -247,7 +248,7 @@ def exported_sizes(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from _at_two_sizes(subject, inputs, where, program.call, ("X13.7", "X13.7"))
 
 
-def _require_exported_by_jax(subject: Subject, graph: Graph) -> None:
+def _require_exported_by_jax(subject: OpSubject, graph: Graph) -> None:
     """Let a failure count only if JAX exports the lowering as a plain function, or if the author's
     code cannot even be traced.
     """
@@ -263,7 +264,7 @@ def _require_exported_by_jax(subject: Subject, graph: Graph) -> None:
     )
 
 
-def _require_exportable(subject: Subject, inputs: Inputs) -> None:
+def _require_exportable(subject: OpSubject, inputs: Inputs) -> None:
     if RouteKind.LOWERING not in subject.routes(inputs):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     if not subject.op.output_count:
@@ -281,7 +282,7 @@ def _zeros(call: Call, *xs: Array) -> Outputs:
     return tuple(map(jnp.zeros_like, call(*xs)))
 
 
-def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def control_flow(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs inside scan, while, cond and switch."""
     elements = subject.rows(inputs, 2)
     want = subject.expected(inputs)
@@ -311,7 +312,7 @@ def control_flow(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.3", IN_PROGRAMS)
 
 
-def derivatives_inside(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def derivatives_inside(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Compares the derivative through scan, cond, checkpoint and a custom_vjp with that of a plain
     call.
     """
@@ -346,7 +347,7 @@ def _pulled(f: Call, cotangents: Sequence[Array], *xs: Array) -> Sequence[jax.Ar
     return jax.vjp(f, *xs)[1](cotangents)
 
 
-def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def checked_tracing(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Traces under jax.checking_leaks and jax.enable_checks: no tracer leaks, and no check of JAX
     fails.
     """
@@ -354,7 +355,7 @@ def checked_tracing(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def checked_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def checked_derivative(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Traces the derivative in the same way."""
     view = smooth(subject, inputs)
     pulled = functools.partial(_pulled, view.function(view.active), view.cotangents(subject.rng))
@@ -368,7 +369,7 @@ def _trace_checked(fn: Callable[..., PyTree], inputs: Inputs) -> None:
         jax.jit(lambda *xs: fn(*xs)).trace(*inputs)
 
 
-def single_precision(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def single_precision(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs in float32 while 64-bit types are off: the values are those of float32 while they are
     on.
     """

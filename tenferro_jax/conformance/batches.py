@@ -15,12 +15,12 @@ from ..extension.contract import ExtensionOp
 from ..extension.runtimes import RouteKind
 from ..shapes import PyTree
 from .examples import Array, Inputs, replaced
+from .op_subject import OpSubject
 from .smooth import Smooth, smooth
-from .subject import Broken, Claim, NotApplicable, Subject
+from .subject import Axes, Broken, Claim, NotApplicable, Subject
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
 
-Axes = tuple[int | None, ...]
 SAMPLED = {True: 8, False: 2}
 """How many mixed positions of the batch axis are drawn, for an op with its own batched() and
 without, where JAX moves the axes.
@@ -32,7 +32,7 @@ def choices(subject: Subject, inputs: Inputs) -> list[Axes]:
     alone, all in front, and a sample.
     """
     options: list[Axes] = [(None, *range(x.ndim + 1)) for x in inputs]
-    sampled, rng = SAMPLED[_has_own(subject.op)], subject.rng
+    sampled, rng = SAMPLED[subject.own_batching], subject.rng
     found: Iterable[Axes] = itertools.product(*options)
     if math.prod(map(len, options)) > 2 * sampled:
         found = [
@@ -117,7 +117,7 @@ def _derivatives(
         through = functools.partial(_pulled, view, fn, columns([w] * len(elements)))
         claims.append(Claim(f"vjp of {what}", through, args, summed))
         if by_vmap:
-            name = f"vmap of vjp, in_axes={axes}"
+            name = f"vmap of vjp {view.subject.axes_text(axes)}"
             claims.append(Claim(name, jax.vmap(pulled, axes), args, wants))
     return claims
 
@@ -140,10 +140,15 @@ def vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """
     elements = _elements(subject, inputs, 3)
     cases = [
-        Mapped(f"vmap in_axes={axes}, out_axes={out}", axes, jax.vmap(subject.call, axes, out), out)
+        Mapped(
+            f"vmap {subject.axes_text(axes)}, out_axes={out}",
+            axes,
+            jax.vmap(subject.call, axes, out),
+            out,
+        )
         for axes, out in zip(choices(subject, inputs), itertools.cycle((0, -1)), strict=False)
     ]
-    yield from subject.hold(_values(subject, elements, cases), *_fix(subject.op))
+    yield from subject.hold(_values(subject, elements, cases), *_fix(subject))
 
 
 def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -167,7 +172,7 @@ def nested_vmap(subject: Subject, inputs: Inputs) -> Iterator[None]:
         claims.append(
             Claim("vmap over input 0 of vmap over the others", mapped, columns(elements[:2]), want)
         )
-    yield from subject.hold(claims, *_fix(subject.op))
+    yield from subject.hold(claims, *_fix(subject))
 
 
 def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -177,7 +182,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     view = smooth(subject, inputs)
     count = len(inputs)
     cases = [
-        Mapped(f"vmap, in_axes={axes}", axes, jax.vmap(subject.call, axes))
+        Mapped(f"vmap {subject.axes_text(axes)}", axes, jax.vmap(subject.call, axes))
         for axes in dict.fromkeys([(0,) * count, *(alone(n, 0, count) for n in range(count))])
     ]
     yield from subject.hold(
@@ -187,18 +192,14 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
     )
 
 
-def _fix(op: ExtensionOp) -> tuple[str, str]:
-    if _has_own(op):
+def _fix(subject: Subject) -> tuple[str, str]:
+    if subject.own_batching:
         return "X13.2", "Correct batched(in_axes), or leave it out: vmap then maps the lowering."
     return (
         "X13.1",
         "Write the lowering in functions that vmap can map, or give a form of your own by "
         "batched().",
     )
-
-
-def _has_own(op: ExtensionOp) -> bool:
-    return type(op).batched is not ExtensionOp.batched
 
 
 def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
@@ -249,7 +250,7 @@ def shard_map_derivative(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold(claims, "X13.4", ONE_DEVICE)
 
 
-def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def named_sharding(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs under jit on arrays whose first axis is spread by a NamedSharding."""
     if subject.routes(inputs) == (RouteKind.KERNEL,):
         raise NotApplicable("a kernel alone runs on one device", "Override lower_to_standard_ops.")
@@ -262,7 +263,7 @@ def named_sharding(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield from subject.hold([claim], "X13.3", ONE_DEVICE)
 
 
-def explicit_mesh(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """

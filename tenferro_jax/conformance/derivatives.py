@@ -18,6 +18,7 @@ from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
 from .examples import FLOATS, Array, Inputs, cast, first_wrong, listed
+from .op_subject import OpSubject
 from .smooth import (
     DECLARED,
     Derivative,
@@ -27,16 +28,10 @@ from .smooth import (
     directional,
     in_each_dtype,
     inner,
-    names,
     smooth,
     values_of,
 )
 from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
-
-WITHIN = 1e-6
-"""The relative error that a derivative may have, in addition to 8 times the error of the finite
-difference.
-"""
 
 LINEARIZE = "Correct linearize."
 
@@ -47,7 +42,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """
     for dtype, view in in_each_dtype(subject, inputs, reverse=False):
         for mask in view.masks():
-            what = f"{dtype}, derivative by {names(mask)}"
+            what = f"{dtype}, derivative by {view.subject.names(mask)}"
             f, at, w = view.function(mask), view.at(mask), view.cotangents(subject.rng)
             missing = any(is_inexact(x) for i, x in enumerate(view.inputs) if i not in mask)
             try:
@@ -79,8 +74,8 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
 
 @at_two_sizes
 def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
-    """Compares with finite differences of the values along random directions; at other sizes for
-    all inputs together.
+    """Compares with finite differences of the values along random directions; of an op also at
+    other sizes, for all inputs together.
     """
     view = smooth(subject, inputs, reverse=False)
     rng = subject.rng
@@ -94,8 +89,10 @@ def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
             ]
         )(directions)
     for mask, direction, got in zip(masks, directions, tangents, strict=True):
-        want = directional(values_of(view, mask), view.at(mask), direction)
-        for note in _agree(f"jvp by {names(mask)}{place}", got, want, "X10.6", LINEARIZE):
+        want = directional(values_of(view, mask), view.at(mask), direction, subject.grain)
+        for note in _agree(
+            f"jvp by {subject.names(mask)}{place}", got, want, "X10.6", LINEARIZE, view.within()
+        ):
             yield note or view.undeclared or None
 
 
@@ -105,6 +102,7 @@ def _agree(
     want: Sequence[Derivative],
     clause: str,
     fix: str,
+    within: float,
 ) -> Iterator[str]:
     """One case for each output: agreement where there is a derivative, and a note on the entries
     without one.
@@ -116,7 +114,7 @@ def _agree(
                 "no entry has a derivative at the example: kinks, or values that are not finite",
                 "Give other example inputs.",
             )
-        wrong = w.smooth & ~(abs(g - w.value) <= WITHIN * abs(w.value) + 8 * w.error)
+        wrong = w.smooth & ~(abs(g - w.value) <= within * abs(w.value) + 8 * w.error)
         if text := first_wrong(wrong, g, w.value, "finite differences give {}"):
             raise Broken(clause, f"{what}: {text}", fix)
         yield f"{kinks} of {w.smooth.size} entries at a kink, not checked there" if kinks else ""
@@ -170,24 +168,26 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     def pullback(*xs: jax.Array) -> Sequence[jax.Array]:
         return jax.vjp(f, *xs)[1](w)
 
-    def second(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
-        _, back = jax.vjp(pullback, *xs)
-        return jax.jvp(pullback, xs, d)[1], back(d)
+    def forward(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
+        return jax.jvp(pullback, xs, d)[1]
+
+    def reverse(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
+        return jax.vjp(pullback, *xs)[1](d)
 
     fix = (
         "Use only differentiable functions in the rule, or pass order=1 and say so in the "
         "docstring."
     )
+    modes = subject.taken([forward, reverse], at, direction)
     with breaking("X10.14", "second order", fix):
-        forward, reverse = jax.jit(second)(at, direction)
-    view.require_finite([forward, reverse])
-    want = directional(pullback, at, direction)
-    for note in _agree("second derivative", forward, want, "X10.14", fix):
+        got = jax.jit(lambda xs, d: [mode(xs, d) for mode in modes])(at, direction)
+    view.require_finite(got)
+    want = directional(pullback, at, direction, subject.grain)
+    for note in _agree("second derivative", got[0], want, "X10.14", fix, view.within()):
         yield note or None
-    if all(not np.iscomplexobj(x) for x in at):
-        _require_adjoint(
-            view, "reverse over reverse", (direction, forward), (reverse, direction), "X10.14", fix
-        )
+    if len(got) == 2 and all(not np.iscomplexobj(x) for x in at):
+        pairs = (direction, got[0]), (got[1], direction)
+        _require_adjoint(view, "reverse over reverse", *pairs, "X10.14", fix)
         yield None
 
 
@@ -211,15 +211,16 @@ TRANSPOSE = "Correct transpose_rule or linearize."
 
 @at_two_sizes
 def adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
-    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; at other sizes
-    for all together.
+    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; of an op also at
+    other sizes, for all together.
     """
+    smooth(subject, inputs, reverse=False)
     view = smooth(subject, inputs)
     rng = subject.rng
     parts, claims = [], []
     for mask in [view.active] if place else view.masks():
         for part in view.parts()[: 1 if place else None]:
-            what = f"by {names(mask)}, {part.output_names}{place}"
+            what = f"by {view.subject.names(mask)}, {part.output_names}{place}"
             pair = part.random(part.at(mask), rng), part.cotangents(rng)
             claims.append(Claim(what, functools.partial(_both_ways, part, mask), pair, None))
             parts.append(part)
@@ -237,7 +238,7 @@ def _both_ways(
     return jax.jvp(f, at, v)[1], jax.vjp(f, *at)[1](w)
 
 
-def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def linear_transpose(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """jax.linear_transpose in every subset of inputs that the op is linear in, with the others
     unchanged or zero, in every precision.
     """
@@ -251,8 +252,8 @@ def linear_transpose(subject: Subject, inputs: Inputs) -> Iterator[None]:
     for dtype, there in in_each_dtype(subject, inputs, linearized=False):
         for (mask, zero), part in itertools.product(held, there.parts()):
             what = (
-                f"{dtype} transpose by {names(mask)}{', the others zero' if zero else ''}, "
-                f"{part.output_names}"
+                f"{dtype} transpose by {subject.names(mask)}"
+                f"{', the others zero' if zero else ''}, {part.output_names}"
             )
             f, x = part.function(mask, _others(part, mask, zero)), part.at(mask)
             w = part.cotangents(subject.rng)
@@ -298,7 +299,7 @@ FORM = (
 )
 
 
-def differentiable_form(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def differentiable_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The first outputs of the differentiable form are those of the op, in every precision."""
     rule = subject.rule()
     with breaking("X10.12", "differentiable_form", FORM):

@@ -28,13 +28,14 @@ from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
-from .subject import Broken, NotApplicable, Subject, as_broken, breaking
+from .op_subject import OpSubject
+from .subject import Broken, NotApplicable, as_broken, breaking
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta and the implementation agree."
 
 
-def meta(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def meta(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Compares the dtypes and shapes of every route with inference, in every precision and size
     that inference takes.
     """
@@ -77,7 +78,7 @@ def _text(metas: Sequence[TensorMeta] | None) -> str:
     return ", ".join(map(str, metas or ())) or "nothing"
 
 
-def _bodies(subject: Subject, inputs: Inputs) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _bodies(subject: OpSubject, inputs: Inputs) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each route with a function that returns its outputs as arrays or structs, or None if it
     declines.
     """
@@ -131,7 +132,7 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
     return outs
 
 
-def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def lowering(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The lowering ends in standard ops, and is the same each time it is traced."""
     if not has_lowering(subject.op):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
@@ -157,7 +158,7 @@ def lowering(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def symbolic_sizes(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+def symbolic_sizes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
     """Gives each axis a symbol of its own. After binding the symbols to sizes, dtypes and shapes
     are those of concrete inference.
     """
@@ -207,7 +208,7 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
                 yield (*inputs[:i], np.take(x, np.arange(new) % size, axis=axis), *inputs[i + 1 :])
 
 
-def symbolic_graph(subject: Subject, inputs: Inputs) -> Graph:
+def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
     """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share
     a symbol.
     """
@@ -263,7 +264,7 @@ def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     ]
 
 
-def _graph_of(subject: Subject, metas: Sequence[TensorMeta]) -> Graph:
+def _graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
     builder = GraphBuilder()
     outs = builder.add(subject.carrier, *[builder.input(m) for m in metas], rules=subject.rules)
     return builder.build(list(outs))

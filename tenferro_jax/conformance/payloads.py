@@ -22,10 +22,11 @@ from ..extension.runtimes import RouteKind
 from ..payload_text import payload_json
 from ..shapes import meta_of
 from .examples import Inputs, listed
-from .subject import Broken, NotApplicable, Subject, as_broken, breaking
+from .op_subject import OpSubject
+from .subject import Broken, NotApplicable, as_broken, breaking
 
 
-def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The family_id is well-formed and belongs to the class."""
     op = subject.op
     of_class = getattr(type(op), "family_id", None)
@@ -41,7 +42,7 @@ def family_id(subject: Subject, inputs: Inputs) -> Iterator[None]:
     yield
 
 
-def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def arity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """input_count and output_count are integers that do not change, also after the op has run."""
     op = subject.op
     first = {name: getattr(op, name) for name in ("input_count", "output_count")}
@@ -59,7 +60,7 @@ def arity(subject: Subject, inputs: Inputs) -> Iterator[None]:
             subject.carrier.infer(*map(meta_of, inputs))
 
 
-def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def identity(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Equal payloads make equal carriers with equal hashes; payloads of other types or bits make
     unequal carriers.
     """
@@ -76,7 +77,7 @@ def identity(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def others(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The ops of `others` are not equal to the op."""
     if not subject.others:
         raise NotApplicable(
@@ -92,7 +93,7 @@ def others(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def immutable(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """After inference and a run the op has no attributes besides its fields."""
     op = subject.op
     fields = set(_fields(op))
@@ -119,7 +120,7 @@ def immutable(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def payload_text(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def payload_text(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Writes the payload as text and reads it back with the factory of the family."""
     op = subject.op
     factory = lookup_extension_factory(op.family_id) or ExtensionFactory(type(op))
@@ -187,7 +188,7 @@ def _near(value: Any) -> list[Any]:
     return []
 
 
-def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def wrong_inputs(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Changes the dtype, rank and sizes of one input at a time: the op accepts the inputs, or a
     typed error names the family.
     """
@@ -209,7 +210,7 @@ def wrong_inputs(subject: Subject, inputs: Inputs) -> Iterator[None]:
         yield
 
 
-def _run_as_far(subject: Subject, inputs: Inputs) -> None:
+def _run_as_far(subject: OpSubject, inputs: Inputs) -> None:
     """Use an op far enough to see mistakes: run host code, or trace the lowering unless inference
     has done so.
     """

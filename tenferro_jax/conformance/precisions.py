@@ -24,38 +24,59 @@ change them.
 
 
 def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
-    """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64.
+    """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64; of a function
+    the values too.
 
     They may differ by the rounding of the narrower dtype, and by the change of the derivative near
     the example: if rounding makes a tie, either side of a kink is correct.
     """
-    reverse = True
-    try:
-        smooth(subject, inputs)
-    except NotApplicable:
-        reverse = False
-    (_, view), *narrower = in_each_dtype(subject, inputs, reverse=reverse)
+    modes = [reverse for reverse in (False, True) if _has(subject, inputs, reverse)]
+    (_, view), *narrower = in_each_dtype(subject, inputs, reverse=True in modes)
     if not narrower:
-        raise NotApplicable("the op takes one precision")
-    program = jax.jit(functools.partial(_derivatives, view, reverse))
-    for _, narrow in narrower:
-        yield from _compared(view, narrow, program)
+        raise NotApplicable("it takes one precision")
+    program = jax.jit(functools.partial(_derivatives, view, modes))
+    grown = [1.0, 1.0, 1.0]
+    for dtype, narrow in narrower:
+        try:
+            yield from _compared(view, narrow, program, grown)
+        except Broken as broken:
+            if not (reason := subject.limit(broken)):
+                raise
+            yield f"not in {dtype}: {reason}"
+
+
+def _has(subject: Subject, inputs: Inputs, reverse: bool) -> bool:
+    try:
+        smooth(subject, inputs, reverse=reverse)
+    except NotApplicable:
+        return False
+    return True
 
 
 def _derivatives(
     view: Smooth,
-    reverse: bool,
+    modes: Sequence[bool],
     full: Inputs,
     v: Sequence[Array],
     w: Sequence[Array],
 ) -> tuple[Any, Any, Any]:
-    """The outputs, the tangents along v and, in reverse, the cotangents for w."""
+    """The outputs, the tangents along v, if there is forward mode, and in reverse the cotangents
+    for w.
+    """
     at = tuple(full[i] for i in view.active)
+    if modes == [True]:
+        outs, pull = jax.vjp(view.function(view.active, full), *at)
+        return outs, (), pull(w)
     outs, push = jax.linearize(view.function(view.active, full), *at)
-    return outs, push(*v), jax.linear_transpose(push, *at)(w) if reverse else ()
+    return outs, push(*v), jax.linear_transpose(push, *at)(w) if True in modes else ()
 
 
-def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iterator[None]:
+def _compared(
+    wide: Smooth, narrow: Smooth, program: Callable[..., Any], grown: list[float]
+) -> Iterator[None]:
+    """One case for each value and derivative; `grown` is by how much the first of the dtypes, which
+    is float32, was seen to enlarge rounding, and the others may do that too.
+    """
     rng = wide.subject.rng
     at = cast(narrow.inputs, "float64")
     if wide.subject.refuses(narrow.inputs) or wide.subject.refuses(at):
@@ -67,15 +88,14 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
     info = jnp.finfo(least)
     v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
-        values, *got = jax.block_until_ready(program(narrow.inputs, v, w))
+        got = jax.block_until_ready(program(narrow.inputs, v, w))
     directions = [
         tuple(d.astype(like.dtype) for d, like in zip(ds, likes, strict=True))
         for ds, likes in ((v, wide.at(wide.active)), (w, wide.cotangents(rng)))
     ]
-    values_there, *want = program(at, *directions)
+    want = program(at, *directions)
     if any(
-        not np.array_equal(_finite(a), _finite(b))
-        for a, b in zip(values, values_there, strict=True)
+        not np.array_equal(_finite(a), _finite(b)) for a, b in zip(got[0], want[0], strict=True)
     ):
         return
     size = 4 * float(info.eps)
@@ -87,26 +107,40 @@ def _compared(wide: Smooth, narrow: Smooth, program: Callable[..., Any]) -> Iter
         for _ in range(NEARBY)
     ]
     near = [
-        program(point, *directions)[1:]
-        for point in (at, *points)
-        if not wide.subject.refuses(point)
+        program(point, *directions) for point in (at, *points) if not wide.subject.refuses(point)
     ]
-    allowed = max(float(info.eps) ** 0.75, 16 * float(info.eps), wide.subject.tolerance or 0.0)
+    eps = max(float(info.eps), wide.subject.grain)
+    allowed = max(eps**0.75, 16 * eps, wide.subject.tolerance or 0.0)
+    limits = [max(allowed, 4 * growth * eps) for growth in grown]
+    if least == np.float32:
+        grown[:] = [_growth(g, w) / eps for g, w in zip(got, want, strict=True)]
     for k, (clause, kind, rule) in enumerate(
         (
+            ("", "value", "the function"),
             ("X10.6", "jvp", "linearize"),
             ("X10.7", "vjp", "transpose_rule, or what linearize emits,"),
         )
     ):
+        if not k and not wide.subject.values_in_each_precision:
+            continue
         for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):
-            off = _difference(
-                np.asarray(g), np.asarray(wanted), [n[k][j] for n in near], allowed, info
-            )
+            around = [n[k][j] for n in near]
+            off = _difference(np.asarray(g), np.asarray(wanted), around, limits[k], info)
             if off:
                 raise Broken(
                     clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}."
                 )
             yield
+
+
+def _growth(got: Sequence[Array], want: Sequence[Array]) -> float:
+    """The largest difference, in units of the largest entry."""
+    found = [1e-9]
+    for g, w in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
+        scale = np.max(abs(w), initial=0.0)
+        if scale and np.isfinite(scale) and np.isfinite(g).all():
+            found.append(float(np.max(abs(g.astype(w.dtype) - w)) / scale))
+    return max(found)
 
 
 def _finite(x: Array) -> np.ndarray:

@@ -14,6 +14,8 @@ from ..errors import ConformanceError
 from ..shapes import TensorMeta
 
 WIDTH = 100
+SLOW = 3.0
+"""Seconds from which the report names the slowest check."""
 
 
 class Verdict(enum.Enum):
@@ -42,6 +44,7 @@ class Finding:
         "".
       clause: the clause that is broken, or "".
       example: the smallest inputs found at which the check fails.
+      inputs: the names of these inputs.
       fix: advice.
       waits_for: the failed check that must pass before this one can run, or "".
     """
@@ -55,6 +58,7 @@ class Finding:
     problem: str = ""
     clause: str = ""
     example: tuple[Any, ...] = ()
+    inputs: tuple[str, ...] = ()
     fix: str = ""
     waits_for: str = ""
 
@@ -64,8 +68,8 @@ class ConformanceReport:
     """The report of `check`; printing it gives a table.
 
     Attributes:
-      family_id: the family of the op.
-      op: the op as text.
+      family_id: the family of the op; of a function its module and name.
+      op: the op as text; "" for a function.
       findings: one for each check, in the order of the laws.
     """
 
@@ -103,7 +107,10 @@ class ConformanceReport:
         counts = ", ".join(f"{len(found)} {v.value}" for v in Verdict if (found := self._with(v)))
         cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
         total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
-        head = _line("law", "check", "clauses", "cases", "verdict")
+        slow = max(self.findings, key=lambda f: f.seconds, default=None)
+        if slow and slow.seconds > SLOW:
+            total += f", {slow.seconds:.1f} s of them {slow.check}"
+        head = _line("law", "check", "clauses" if self.op else "", "cases", "verdict")
         return "\n".join(
             [
                 title,
@@ -131,7 +138,8 @@ def _waiting(findings: Sequence[Finding]) -> list[str]:
 
 
 def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
-    return f"{law:<3} {check:<20} {clauses:<19} {cases:>5}  {verdict}"
+    name = f"{law:<3} {check:<20} {clauses:<19}" if clauses else f"{law:<12} {check:<20}"
+    return f"{name} {cases:>5}  {verdict}"
 
 
 def _row(finding: Finding) -> str:
@@ -155,12 +163,15 @@ def _failures(failures: Sequence[Finding]) -> list[str]:
     for finding in failures:
         # A problem begins with the action; the rest of the text is the same for the same mistake.
         cause = finding.clause, finding.problem.partition(": ")[2] or finding.problem
-        lines += ["", f"FAILED {finding.law} {finding.check}: clause {finding.clause}"]
+        clause = f": clause {finding.clause}" if finding.clause else ""
+        lines += ["", f"FAILED {finding.law} {finding.check}{clause}"]
         if cause in seen:
             lines[-1] += f", as {seen[cause]}"
             continue
         seen[cause] = finding.check
-        given = "; ".join(f"input {i}: {_array(x)}" for i, x in enumerate(finding.example))
+        given = "; ".join(
+            f"{name}: {_array(x)}" for name, x in zip(finding.inputs, finding.example, strict=True)
+        )
         for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
             if text:
                 lines += textwrap.wrap(

@@ -14,8 +14,9 @@ from ..extension.scope import inherited
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
 from .examples import Array, Inputs
-from .smooth import Mask, Smooth, names, smooth
-from .subject import Broken, NotApplicable, Subject
+from .op_subject import OpSubject
+from .smooth import Mask, Smooth, smooth
+from .subject import Broken, NotApplicable
 
 MULTIPLIES = ("mul", "dot_general", "div")
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
@@ -30,7 +31,7 @@ class Traced(NamedTuple):
     primal: bool = False
 
 
-def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
+def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """An output that no given tangent reaches gets None, and the rule computes no term from zeros
     that it made for an inactive input.
     """
@@ -40,30 +41,29 @@ def inactive_slots(subject: Subject, inputs: Inputs) -> Iterator[None]:
             "Use defjvp(rule, symbolic_zeros=True), and leave out terms whose tangent is None.",
         )
     view = smooth(subject, inputs, reverse=False)
-    _, _, most = _emitted(view, view.active)
+    _, _, most = _emitted(subject, view, view.active)
     for mask in view.masks():
-        outputs, made_from, terms = _emitted(view, mask)
+        outputs, made_from, terms = _emitted(subject, view, mask)
         for i, traced in zip(outputs, made_from, strict=True):
             if not traced.tangent:
                 text = (
-                    f"derivative by {names(mask)}: the tangent of output {i} is made from no "
-                    f"tangent that was given"
+                    f"derivative by {subject.names(mask)}: the tangent of output {i} is made from "
+                    f"no tangent that was given"
                 )
                 raise Broken("X10.4", text, "Return None for it.")
         if terms > most:
             text = (
-                f"derivative by {names(mask)}: zeros are made for an inactive input, and "
+                f"derivative by {subject.names(mask)}: zeros are made for an inactive input, and "
                 f"multiplied or added"
             )
             raise Broken("X10.4", text, "Leave out the term of an input whose tangent is None.")
         yield
 
 
-def _emitted(view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
+def _emitted(subject: OpSubject, view: Smooth, mask: Mask) -> tuple[list[int], list[Traced], int]:
     """The traced rule for some active inputs: the outputs that get a tangent, the inputs of each,
     and the number of sums with a term, and of products with a factor, of zeros that the rule made.
     """
-    subject = view.subject
     rule = subject.rule()
     metas = [meta_of(x) for x in view.inputs]
     form = subject.carrier.with_op(rule.form_for(subject.op, metas))

@@ -1,5 +1,5 @@
-"""Shared by the derivative checks: the op as a function of its differentiable inputs, and finite
-differences of it.
+"""Shared by the derivative checks: what is checked as a function of its differentiable inputs, and
+finite differences of it.
 
 Central differences at h, h/2, h/4 are extrapolated to an error of order h^6, one-sided ones to h^3.
 If the one-sided derivatives of both sides differ at every h, there is a kink (or noise) and no
@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import ADRuleError, BackendFailure
-from ..extension.rules import is_stated
+from ..errors import BackendFailure
 from ..shapes import PyTree, is_inexact
 from .examples import FLOATS, Array, Inputs, cast, differ, listed, replaced, resized, sizes_of
 from .subject import NotApplicable, Subject
@@ -29,6 +28,11 @@ from .subject import NotApplicable, Subject
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
 SMOOTH = 1e-5
 """Relative difference of the two one-sided derivatives below which an entry counts as smooth."""
+
+WITHIN = 1e-6
+"""The relative error that a derivative may have, in addition to 8 times the error of the finite
+difference.
+"""
 
 ENOUGH = 1e-8
 """Relative error at which no smaller step is tried."""
@@ -52,8 +56,10 @@ def directional(
     fn: Callable[..., Sequence[Array]],
     at: Sequence[np.ndarray],
     direction: Sequence[np.ndarray],
+    grain: float = 0.0,
 ) -> list[Derivative]:
     """The derivatives of all outputs of `fn`, floating or complex arrays, along a direction.
+    `grain` is the eps of the coarsest arithmetic in it, if that is not the one of the outputs.
 
     Example:
       >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])],
@@ -72,7 +78,7 @@ def directional(
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
         found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h))
+            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain))
             for i, (old, y) in enumerate(zip(found, centre, strict=True))
         ]
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
@@ -80,14 +86,15 @@ def directional(
     return found
 
 
-def _at_step(samples: Sequence[Any], h: float) -> Derivative:
+def _at_step(samples: Sequence[Any], h: float, grain: float) -> Derivative:
     ends, centre = samples
     with np.errstate(all="ignore"):
         slopes = [(ends[s] - ends[-s]) / (2 * s) for s in (h, h / 2, h / 4)]
         central, before = _extrapolated(slopes, (4, 16)), _extrapolated(slopes[1:], (4,))
         ahead = _extrapolated([(ends[s] - centre) / s for s in (h, h / 2, h / 4)], (2, 4))
         behind = _extrapolated([(centre - ends[-s]) / s for s in (h, h / 2, h / 4)], (2, 4))
-        noise = 64 * np.finfo(centre.dtype).eps * np.maximum(abs(ends[h]), abs(ends[-h])) / h
+        eps = max(grain, float(jnp.finfo(centre.dtype).eps))
+        noise = 64 * eps * np.maximum(abs(ends[h]), abs(ends[-h])) / h
         gap = abs(ahead - behind)
         smooth = gap <= SMOOTH * abs(central) + 4 * noise
         error = np.maximum.reduce(
@@ -116,6 +123,9 @@ def _merged(old: Derivative, new: Derivative) -> Derivative:
 
 Mask = tuple[int, ...]
 """Numbers of the inputs that are differentiated."""
+
+MOST_SUBSETS, MOST_ALONE = 4, 8
+"""Of how many inputs all subsets are differentiated, and else how many inputs alone."""
 
 DECLARED = "X10.5"
 """The clause of an ADRuleError where a rule said NOT_DIFFERENTIABLE."""
@@ -157,7 +167,13 @@ class Smooth(NamedTuple):
         return tuple(self.inputs[i] for i in mask)
 
     def masks(self) -> Iterator[Mask]:
-        """Every subset of the active inputs but the empty one, all of them first."""
+        """Every subset of the active inputs but the empty one, all of them first; of many inputs
+        all, and some alone.
+        """
+        if len(self.active) > MOST_SUBSETS:
+            alone = self.active[:: -(-len(self.active) // MOST_ALONE)]
+            yield from (self.active, *((i,) for i in alone))
+            return
         for count in range(len(self.active), 0, -1):
             yield from itertools.combinations(self.active, count)
 
@@ -181,7 +197,12 @@ class Smooth(NamedTuple):
             *(self.inputs[i].dtype for i in self.active),
             *(metas[i].dtype for i in self.outputs),
         ]
-        return max(1e-9, *(float(jnp.finfo(dtype).eps) ** 0.75 for dtype in met))
+        grain = max(float(jnp.finfo(dtype).eps) for dtype in met)
+        return max(1e-9, max(grain, self.subject.grain) ** 0.75)
+
+    def within(self) -> float:
+        """The relative error that a derivative may have beside that of finite differences."""
+        return max(WITHIN, self.subject.grain**0.75)
 
     def require_finite(self, derivatives: PyTree) -> None:
         """Raise NotApplicable if neither derivatives nor values are finite."""
@@ -216,7 +237,7 @@ class Smooth(NamedTuple):
 def smooth(
     subject: Subject,
     inputs: Inputs,
-    dtype: str = "float64",
+    dtype: str = "",
     *,
     reverse: bool = True,
     linearized: bool = True,
@@ -224,17 +245,13 @@ def smooth(
     """The derivative view of an example, for the inputs with derivatives in that mode;
     NotApplicable if there are none.
     """
-    rule = subject.rule()
-    if linearized and not is_stated(rule, subject.op, "linearize"):
-        raise NotApplicable(
-            "the rule has transpose_rule alone",
-            "Override linearize, if the op is to be differentiated.",
-        )
+    subject.require_derivatives(linearized=linearized)
+    dtype = dtype or subject.wide
     wide = cast(inputs, dtype)
     metas = subject.metas(wide)
     if metas is None:
         raise NotApplicable(
-            f"the op takes no {dtype} inputs", "Accept them, if the op is to be differentiated."
+            f"{dtype} inputs are refused", "Accept them, if there is to be a derivative."
         )
     outputs = tuple(i for i, m in enumerate(metas) if is_inexact(m))
     floating = tuple(i for i, x in enumerate(wide) if is_inexact(x))
@@ -243,13 +260,13 @@ def smooth(
             f"no {'output' if floating else 'input'} is floating or complex",
         )
     whole = Smooth(subject, wide, floating, outputs, "")
-    declared = [i for i in floating if _is_declared(whole, i, reverse)]
+    declared = subject.not_differentiable(whole, reverse)
     if len(declared) == len(floating):
         raise NotApplicable(
             "the rule declares NOT_DIFFERENTIABLE",
             "Nothing is to be done, if there is no derivative.",
         )
-    note = f"declared NOT_DIFFERENTIABLE: {names(declared)}" if declared else ""
+    note = f"declared NOT_DIFFERENTIABLE: {subject.names(declared)}" if declared else ""
     return whole._replace(active=tuple(i for i in floating if i not in declared), undeclared=note)
 
 
@@ -260,22 +277,12 @@ def in_each_dtype(
     takes.
     """
     wide = smooth(subject, inputs, reverse=reverse, linearized=linearized)
-    yield "float64", wide
-    for dtype in FLOATS[1:]:
+    yield subject.wide, wide
+    for dtype in FLOATS[FLOATS.index(subject.wide) + 1 :]:
         with contextlib.suppress(NotApplicable):
             narrow = smooth(subject, inputs, dtype, reverse=reverse, linearized=linearized)
             if differ(narrow.inputs, wide.inputs):
                 yield dtype, narrow
-
-
-def _is_declared(view: Smooth, i: int, reverse: bool) -> bool:
-    """Whether the rule says NOT_DIFFERENTIABLE for an input."""
-    f, at, w = view.function((i,)), view.at((i,)), view.cotangents(view.subject.rng)
-    try:
-        jax.eval_shape(lambda x: jax.vjp(f, x)[1](w) if reverse else jax.jvp(f, (x,), (x,)), *at)
-    except Exception as error:  # other errors are for the checks to say
-        return isinstance(error, ADRuleError) and error.clause == DECLARED
-    return False
 
 
 def values_of(
@@ -283,14 +290,13 @@ def values_of(
     mask: Mask,
     others: Sequence[Array] | None = None,
 ) -> Callable[..., list[np.ndarray]]:
-    """The floating outputs in NumPy, those of the oracle if there is one, as a function of the
-    inputs in `mask`.
-    """
+    """The floating outputs in NumPy as a function of the inputs in `mask`."""
 
     def run(*moving: Array) -> list[np.ndarray]:
-        answer = view.subject.oracle or view.subject.call
         try:
-            outs = answer(*replaced(view.inputs if others is None else others, mask, moving))
+            outs = view.subject.values(
+                *replaced(view.inputs if others is None else others, mask, moving)
+            )
         except BackendFailure as error:
             text = f"the op refuses values near the example ({error.__cause__})"
             raise NotApplicable(
@@ -303,22 +309,17 @@ def values_of(
     return run
 
 
-def names(mask: Sequence[int]) -> str:
-    """The inputs of a mask, in words."""
-    return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))
-
-
 def at_two_sizes(
     check: Callable[[Subject, Inputs, str], Iterator[str | None]],
 ) -> Callable[[Subject, Inputs], Iterator[str | None]]:
-    """A check at the example, and at other sizes if the op takes any; its third argument names
-    these sizes.
+    """A check at the example, and of an op at other sizes, if it takes any; its third argument
+    names these sizes.
     """
 
     @functools.wraps(check)
     def both(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         yield from check(subject, inputs, "")
-        other = _of_another_size(subject, inputs)
+        other = _of_another_size(subject, inputs) if subject.text else None
         if other is not None:
             with contextlib.suppress(NotApplicable):  # the example itself was checked
                 yield from check(subject, other, f" at {listed(other)}")

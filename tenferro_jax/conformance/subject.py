@@ -1,28 +1,25 @@
-"""The op that is checked: how it is called, its expected outputs, and the exceptions of checks."""
+"""What is checked: how it is called, its expected outputs, and the exceptions of checks."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
-import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ..errors import ADRuleError, BackendFailure, InvalidConfig, TenferroError
-from ..extension.carrier import Extension
-from ..extension.contract import ExtensionOp, has_host_form, lowered
 from ..extension.execution import host_errors
-from ..extension.primitive import apply
-from ..extension.routes import current_platform, here, route_of
-from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet
-from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import PyTree, Shaped, TensorMeta, meta_of
-from .examples import Array, Inputs, first_wrong, is_half, read_examples, rows
+from .examples import Array, Inputs, first_wrong, rows
+
+if TYPE_CHECKING:
+    from .smooth import Smooth
 
 
 class Broken(Exception):
@@ -50,53 +47,62 @@ class Claim(NamedTuple):
     want: Any
 
 
-ROUNDINGS = 64
-"""Units in the last place of the largest entry by which every entry may differ."""
-
 Oracle = Callable[..., Sequence[Any]]
 
 
-@dataclasses.dataclass(eq=False)
-class Subject:
-    """An op with all that its checks need; the attributes are the arguments of
-    `check`.
+Axes = tuple[int | None, ...]
+"""The axis over which each input is mapped; None for an input that is shared."""
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Subject(abc.ABC):
+    """What is checked, with all that its checks need; the attributes are the arguments of `check`.
+
+    Attributes:
+      name: of the op or function.
+      text: the op with its payload.
+      examples: the inputs, each example a tuple of arrays.
+      wide: the precision in which derivatives are compared with finite differences.
+      x64: whether the checks run with 64-bit types on.
+      grain: eps of the coarsest arithmetic inside, for inputs in the wide precision.
+      roundings: units in the last place of the largest entry by which every entry may differ.
+      values_in_each_precision: whether values are compared too; routes of an op are compared.
+      own_batching: whether it has a rule of its own for vmap.
     """
 
-    op: ExtensionOp
-    given: Sequence[Any]
-    rules: ExtensionRuleSet = NO_RULES
-    runtimes: ExtensionRuntimeSet = NO_RUNTIMES
     oracle: Oracle | None = None
     tolerance: float | None = None
-    others: Sequence[ExtensionOp] = ()
     order: int = 2
     seed: int = 0
 
+    name: str = dataclasses.field(default="", init=False)
+    text: str = dataclasses.field(default="", init=False)
+    examples: tuple[Inputs, ...] = dataclasses.field(default=(), init=False)
+    notes: dict[str, None] = dataclasses.field(default_factory=dict, init=False)
+    wide: str = dataclasses.field(default="float64", init=False)
+    x64: bool = dataclasses.field(default=True, init=False)
+    grain: float = dataclasses.field(default=2.0**-52, init=False)
+    roundings: float = dataclasses.field(default=64.0, init=False)
+    values_in_each_precision: bool = dataclasses.field(default=False, init=False)
+    own_batching: bool = dataclasses.field(default=False, init=False)
+
     def __post_init__(self) -> None:
-        for name, right, needed in (
-            ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
-            ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
-            ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
-            (
-                "oracle",
-                self.oracle is None or callable(self.oracle),
-                "a NumPy function of the inputs",
-            ),
+        self._results: dict[Any, tuple[np.ndarray, ...]] = {}
+        self.require(
+            ("oracle", callable(self.oracle or len), "a NumPy function of the inputs"),
             (
                 "tolerance",
                 self.tolerance is None
                 or (type(self.tolerance) in (int, float) and 0 <= self.tolerance < math.inf),
                 "a finite number from 0",
             ),
-            (
-                "others",
-                isinstance(self.others, Sequence)
-                and all(isinstance(o, ExtensionOp) for o in self.others),
-                "a sequence of ops",
-            ),
             ("order", type(self.order) is int and self.order in (1, 2), "1 or 2"),
             ("seed", type(self.seed) is int and self.seed >= 0, "a non-negative int"),
-        ):
+        )
+
+    def require(self, *arguments: tuple[str, bool, str]) -> None:
+        """Refuse an argument of `check`: its name, whether it is right, and what is needed."""
+        for name, right, needed in arguments:
             if not right:
                 raise InvalidConfig(
                     where="check",
@@ -104,16 +110,49 @@ class Subject:
                     needed=needed,
                     fix="See the docstring of check.",
                 )
-        with jax.enable_x64(True):
-            self.examples = read_examples(self.op, self.given)
-        self.notes: dict[str, None] = {}
-        self._expected: dict[Any, tuple[np.ndarray, ...]] = {}
-        self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
 
-    @functools.cached_property
-    def carrier(self) -> Extension:
-        """The op in its carrier, which refuses a malformed family_id or count."""
-        return Extension(self.op, (), self.runtimes)
+    @abc.abstractmethod
+    def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
+        """The op or function on arrays, which may be traced."""
+
+    @abc.abstractmethod
+    def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
+        """Dtypes and shapes of the outputs; None if these inputs are refused."""
+
+    @abc.abstractmethod
+    def values(self, *arrays: Array) -> Sequence[Array]:
+        """The expected outputs: those of the oracle, or else of a call."""
+
+    @abc.abstractmethod
+    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
+        """The floating inputs without a derivative in this mode; NotApplicable if JAX has none."""
+
+    def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
+        """Raise NotApplicable if there is no rule."""
+
+    def limit(self, error: BaseException | None) -> str:
+        """Why it cannot do what it need not do; "" if the error is a fault."""
+        return ""
+
+    def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
+        """Those of several derivatives that JAX may lack; NotApplicable if there is none."""
+        return list(modes)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The setting of 64-bit types in which the checks run."""
+        return jax.enable_x64(self.x64)
+
+    def host_error(self, inputs: Inputs) -> str:
+        """Why the values of these inputs are refused; "" if they are not."""
+        return ""
+
+    def axes_text(self, axes: Axes) -> str:
+        """The mapped axes in words."""
+        return f"in_axes={axes}"
+
+    def names(self, mask: Sequence[int]) -> str:
+        """The inputs of a mask, in words."""
+        return ("input " if len(mask) == 1 else "inputs ") + ", ".join(map(str, mask))
 
     @property
     def rng(self) -> np.random.Generator:
@@ -121,27 +160,6 @@ class Subject:
         checks ran before.
         """
         return np.random.default_rng(self.seed)
-
-    def rule(self) -> ExtensionAdRule:
-        """The AD rule of the op's family; NotApplicable if there is none."""
-        rule = self.rules.rule_of(self.op)
-        if rule is None:
-            raise NotApplicable(
-                "no AD rule for the family",
-                "Override linearize, or pass rules=ExtensionRuleSet(...).",
-            )
-        return rule
-
-    def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
-        """The op on arrays, with its rules and runtimes."""
-        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
-
-    def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
-        """The result of inference; None if it refuses the inputs with a typed error."""
-        try:
-            return self.carrier.infer(*map(meta_of, inputs))
-        except TenferroError:
-            return None
 
     def accepted(self, candidates: Iterable[Inputs]) -> list[Inputs]:
         """Those of the generated inputs that inference and the host form accept."""
@@ -161,20 +179,6 @@ class Subject:
             self.notes.update({note: None})
         return bool(error)
 
-    def host_error(self, inputs: Inputs) -> str:
-        """The exception of eager_execute as text; "" if it runs or does not exist."""
-        if not has_host_form(self.op):
-            return ""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", RuntimeWarning
-                )  # NumPy on values such as the mean of nothing
-                self.op.eager_execute(*[x.copy() for x in inputs])
-        except Exception as error:
-            return _one_line(error)
-        return ""
-
     def rows(self, inputs: Inputs, count: int) -> list[Inputs]:
         """`count` examples like this one: generated from it, or else the author's examples of the
         same metas, in turn.
@@ -192,79 +196,9 @@ class Subject:
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
         """The expected outputs: those of the oracle, or else of a plain call."""
         key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
-        if key not in self._expected:
-            outs = tuple(
-                map(
-                    np.asarray,
-                    self.call(*inputs)
-                    if self.oracle is None
-                    else self._of_oracle(self.oracle, inputs),
-                )
-            )
-            self._expected[key] = outs
-        return self._expected[key]
-
-    def _of_oracle(self, oracle: Oracle, inputs: Inputs) -> Sequence[Any]:
-        """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
-        computes 16-bit floats in float32.
-        """
-        outs = [
-            np.asarray(y)
-            for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
-        ]
-        metas = self.metas(inputs)
-        if metas is None or len(metas) != len(outs):
-            return outs
-        with np.errstate(all="ignore"):
-            made = [
-                y if np.iscomplexobj(y) else y.astype(m.dtype)
-                for y, m in zip(outs, metas, strict=True)
-            ]
-        for i, (y, new, m) in enumerate(zip(outs, made, metas, strict=True)):
-            if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
-                made[i] = y.astype(m.dtype)
-            elif np.iscomplexobj(y) or (
-                not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()
-            ):
-                problem = (
-                    f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose "
-                    f"values {m.dtype} does not hold"
-                )
-                raise Broken(
-                    "X8.10",
-                    problem,
-                    "Let the oracle and infer_output_meta agree on the kind of number.",
-                )
-        return made
-
-    def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
-        """The routes that can run these inputs here."""
-        ways = self.ways(inputs).values()
-        return tuple(kind for kind in RouteKind if any(kind in alone.routes for alone in ways))
-
-    def ways(self, inputs: Sequence[Shaped]) -> dict[str, ExtensionRuntimeSet]:
-        """The routes that can run these inputs here, each kernel by itself: by name, the runtimes
-        that leave it alone.
-        """
-        metas = tuple(map(meta_of, inputs))
-        if metas not in self._ways:
-            kernels = self.runtimes.kernels(self.op.family_id, current_platform())
-            alone = {
-                f"kernel {k.title}".rstrip(): ExtensionRuntimeSet(k).only(RouteKind.KERNEL)
-                for k in kernels
-            }
-            for kind in (RouteKind.LOWERING, RouteKind.HOST):
-                alone[kind.value] = self.runtimes.only(kind)
-            self._ways[metas] = {w: each for w, each in alone.items() if self._runs(each, metas)}
-        return self._ways[metas]
-
-    def _runs(self, runtimes: ExtensionRuntimeSet, metas: tuple[TensorMeta, ...]) -> bool:
-        try:
-            route_of(self.carrier.with_runtimes(runtimes), metas, here())
-        # Unsupported, or an exception of the author's lowering; the checks of inference report it
-        except Exception:
-            return False
-        return True
+        if key not in self._results:
+            self._results[key] = tuple(map(np.asarray, self.values(*inputs)))
+        return self._results[key]
 
     def difference(self, got: PyTree, want: PyTree) -> str:
         """The difference of two nests of arrays as text; "" if they agree within the tolerance."""
@@ -272,10 +206,45 @@ class Subject:
         if len(got) != len(want):
             return f"{len(got)} arrays where {len(want)} were expected"
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
-            text = _difference(np.asarray(a), np.asarray(b), self.tolerance)
+            text = self._difference(np.asarray(a), np.asarray(b))
             if text:
                 return (f"output {i}: " if len(got) > 1 else "") + text
         return ""
+
+    def _difference(self, got: np.ndarray, want: np.ndarray) -> str:
+        tolerance = self.tolerance
+        if (got.dtype, got.shape) != (want.dtype, want.shape):
+            return (
+                f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} "
+                f"was expected"
+            )
+        if not got.size:
+            return ""
+        equal = (got == want) | ((got != got) & (want != want))
+        if not jax.numpy.issubdtype(got.dtype, jax.numpy.inexact) or tolerance == 0:
+            wrong, allowed = ~equal, 0.0
+        else:
+            eps = max(self.grain, float(jax.numpy.finfo(got.dtype).eps))
+            rounding = eps**0.75
+            allowed = (
+                rounding
+                if tolerance is None
+                else max(tolerance, rounding)
+                if want.dtype.itemsize < 8
+                else tolerance
+            )
+            wide = np.complex128 if np.iscomplexobj(want) else np.float64
+            a, b = got.astype(wide), want.astype(wide)
+            with np.errstate(all="ignore"):
+                size: Any = abs(b)
+                scale = np.max(size, where=np.isfinite(size), initial=0.0)
+                # After cancellation the rounding of the terms stays: some units in the last place
+                # of the largest entry are allowed.
+                rest = min(allowed, self.roundings * eps) * scale
+                wrong = ~equal & ~(abs(a - b) <= allowed * size + rest)
+        limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
+        text = first_wrong(wrong, got, want, "{} was expected")
+        return text and f"{text} beyond {limit}"
 
     def hold(self, claims: Sequence[Claim], clause: str, fix: str) -> Iterator[None]:
         """One case a claim."""
@@ -298,23 +267,6 @@ class Subject:
                 with breaking(clause, claim.what, fix):
                     got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
         return got
-
-    def require_plain(
-        self,
-        what: str,
-        transform: Callable[[Any], Any],
-        args: Sequence[object],
-    ) -> None:
-        """Let a failure count only if JAX can do it: the lowering as a plain jitted function in the
-        same transform, without extensions.
-        """
-        try:
-            transform(jax.jit(lambda *xs: lowered(self.op, xs) or ()))(*args)
-        except Exception as error:
-            raise NotApplicable(
-                f"JAX itself cannot {what} ({_one_line(error)})",
-                "Use other functions in the lowering, if you need it.",
-            ) from error
 
     def require_equal(self, what: str, got: PyTree, want: PyTree, clause: str, fix: str) -> None:
         """Refuse a value that is not the expected one."""
@@ -345,42 +297,9 @@ def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
         clause, fix = "X8.8", error.fix
     elif isinstance(error, TenferroError) and not isinstance(error, ADRuleError) and error.clause:
         clause, fix = error.clause, error.fix
-    return Broken(clause, f"{what}: {_one_line(error, 600)}", fix)
+    return Broken(clause, f"{what}: {one_line(error, 600)}", fix)
 
 
-def _one_line(error: Exception, length: int = 200) -> str:
+def one_line(error: BaseException, length: int = 200) -> str:
+    """An exception as text."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"
-
-
-def _difference(got: np.ndarray, want: np.ndarray, tolerance: float | None) -> str:
-    if (got.dtype, got.shape) != (want.dtype, want.shape):
-        return (
-            f"{TensorMeta(got.dtype, got.shape)} where {TensorMeta(want.dtype, want.shape)} "
-            f"was expected"
-        )
-    if not got.size:
-        return ""
-    equal = (got == want) | ((got != got) & (want != want))
-    if not jax.numpy.issubdtype(got.dtype, jax.numpy.inexact) or tolerance == 0:
-        wrong, allowed = ~equal, 0.0
-    else:
-        eps = float(jax.numpy.finfo(got.dtype).eps)
-        rounding = eps**0.75
-        allowed = (
-            rounding
-            if tolerance is None
-            else max(tolerance, rounding)
-            if want.dtype.itemsize < 8
-            else tolerance
-        )
-        wide = np.complex128 if np.iscomplexobj(want) else np.float64
-        a, b = got.astype(wide), want.astype(wide)
-        with np.errstate(all="ignore"):
-            size: Any = abs(b)
-            scale = np.max(size, where=np.isfinite(size), initial=0.0)
-            # After cancellation the rounding of the terms stays: some units in the last place of
-            # the largest entry are allowed.
-            wrong = ~equal & ~(abs(a - b) <= allowed * size + min(allowed, ROUNDINGS * eps) * scale)
-    limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
-    text = first_wrong(wrong, got, want, "{} was expected")
-    return text and f"{text} beyond {limit}"

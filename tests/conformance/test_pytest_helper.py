@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tenferro_jax.conformance import conformance_tests
-from tenferro_jax.conformance.examination import CHECKS
+from tenferro_jax.conformance.checks import CHECKS
 from tenferro_jax.errors import ConformanceError
 from tenferro_jax.extension import ExtensionRuleSet
 

@@ -9,7 +9,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax.conformance import Verdict
-from tenferro_jax.conformance.examination import CHECKS
+from tenferro_jax.conformance.checks import CHECKS
 from tenferro_jax.errors import ConformanceError, InvalidConfig
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,

@@ -1,0 +1,142 @@
+"""The lists of checks: of extension ops, and of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from . import (
+    agreement,
+    batches,
+    derivatives,
+    function_checks,
+    inference,
+    payloads,
+    precisions,
+    slots,
+)
+from .examples import Inputs
+from .report import Finding
+
+
+class Check(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+      law: the law of the check; of functions in words.
+      run: a generator over (subject, example) that yields once for each case; it yields a note if
+        it left something out.
+      clauses: the clauses of the contract that it checks, the main one first; none for functions.
+      after: names of checks that must pass first, because otherwise this one adds nothing.
+      advice: for functions, what to do if it fails.
+    """
+
+    law: str
+    run: Callable[[Any, Inputs], Iterator[str | None]]
+    clauses: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    advice: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the check."""
+        return self.run.__name__
+
+    def finding(self, **found: Any) -> Finding:
+        """A finding of this check; without a verdict, that it does not apply."""
+        return Finding(self.law, self.name, self.clauses, **found)
+
+
+FIRST = ("family_id", "arity")  # before every other check
+RUNS = ("host_form", "value")
+DIFFERENTIATES = (*RUNS, "derivative_metas")
+
+CHECKS = (
+    Check("L1", inference.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
+    Check("L1", inference.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
+    Check("L1", inference.lowering, ("X8.5", "X4.3")),
+    Check("L2", payloads.family_id, ("X5.1", "X5.3")),
+    Check("L2", payloads.arity, ("X6.1",)),
+    Check("L2", payloads.identity, ("X5.6", "X5.8", "X4.2")),
+    Check("L2", payloads.others, ("X5.8",)),
+    Check("L2", payloads.immutable, ("X4.1",), RUNS),
+    Check("L3", derivatives.differentiable_form, ("X10.12",), RUNS),
+    Check("L3", derivatives.derivative_metas, ("X10.8", "X10.4", "X6.5"), RUNS),
+    Check("L3", derivatives.jvp, ("X10.6",), DIFFERENTIATES),
+    Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), DIFFERENTIATES),
+    Check("L3", slots.inactive_slots, ("X10.4",), DIFFERENTIATES),
+    Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
+    Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
+    Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
+    Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
+    Check("L4", batches.vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", batches.nested_vmap, ("X13.1", "X13.2"), RUNS),
+    Check("L4", batches.vmap_of_grad, ("X13.1",), (*DIFFERENTIATES, "adjoint", "vmap")),
+    Check("L5", agreement.host_form, ("X8.7", "X8.8", "X4.3")),
+    Check("L5", agreement.value, ("X8.1", "X8.10")),
+    Check("L5", agreement.repeated, ("X4.3", "X8.7", "X13.3"), RUNS),
+    Check("L5", agreement.routes, ("X8.10", "X8.3"), RUNS),
+    Check("L5", agreement.control_flow, ("X13.3",), RUNS),
+    Check("L5", agreement.derivatives_inside, ("X13.3", "X13.6"), (*DIFFERENTIATES, "adjoint")),
+    Check("L5", agreement.checked_tracing, ("X4.1",), RUNS),
+    Check("L5", agreement.checked_derivative, ("X4.1",), DIFFERENTIATES),
+    Check("L5", agreement.single_precision, ("X7.1", "X7.7"), RUNS),
+    Check("L5", batches.shard_map, ("X13.4",), (*RUNS, "vmap")),
+    Check(
+        "L5", batches.shard_map_derivative, ("X13.4",), (*DIFFERENTIATES, "adjoint", "shard_map")
+    ),
+    Check("L5", batches.named_sharding, ("X13.3",), (*RUNS, "vmap")),
+    Check("L5", batches.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
+    Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
+    Check("L5", agreement.exported, ("X13.7", "X11.1"), RUNS),
+    Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),
+    Check("L6", payloads.payload_text, ("X5.9",)),
+    Check("L6", payloads.wrong_inputs, ("X7.6", "X7.1"), RUNS),
+)
+
+ALONE = "Use only what JAX can do in the function, or give a rule of its own."
+REVERSE = "Correct the reverse rule: bwd of a custom_vjp, or the jvp rule, which JAX transposes."
+FORWARD = "Correct the jvp rule: of a jax.custom_jvp, or of what the function calls."
+MAPS = "Correct the rule of jax.custom_batching or of the call; without one vmap maps the function."
+
+FUNCTION_CHECKS = (
+    Check(
+        "values",
+        function_checks.value,
+        advice="Compute from the arguments alone, random numbers from a key: Python state is read "
+        "while it traces, once.",
+    ),
+    Check(
+        "derivatives",
+        function_checks.primal,
+        after=("value",),
+        advice="Let fwd, and the jvp rule, return what the function returns.",
+    ),
+    Check("derivatives", derivatives.jvp, after=("value",), advice=FORWARD),
+    Check("derivatives", derivatives.linear, after=("value",), advice=FORWARD),
+    Check(
+        "derivatives",
+        function_checks.linear_in_cotangent,
+        after=("value",),
+        advice="Let the cotangent enter the reverse rule linearly: multiply it, do not clip, round "
+        "or square it.",
+    ),
+    Check("derivatives", function_checks.vjp, after=("value",), advice=REVERSE),
+    Check("derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE),
+    Check(
+        "derivatives",
+        derivatives.second_order,
+        after=("value", "vjp", "linear_in_cotangent"),
+        advice="Compute the rule from its arguments and residuals by differentiable functions, "
+        "without stop_gradient; or pass order=1 and say so in the docstring.",
+    ),
+    Check(
+        "precision",
+        precisions.precisions,
+        after=("value",),
+        advice="Compute in the dtype of the arguments, or in a wider one; do not round in between.",
+    ),
+    Check("vmap", batches.vmap, after=("value",), advice=MAPS),
+    Check("vmap", batches.vmap_of_grad, after=("value", "vjp", "vmap"), advice=MAPS),
+    Check("export", function_checks.exported, after=("value",), advice=ALONE),
+)

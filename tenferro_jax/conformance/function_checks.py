@@ -1,0 +1,192 @@
+"""The checks that functions have and extension ops do not need, because an op has no reverse rule
+of its own and is called in one way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.export
+import numpy as np
+
+from .examples import Array, Inputs, replaced
+from .function_subject import FunctionSubject
+from .smooth import Derivative, Mask, Smooth, directional, inner, smooth, values_of
+from .subject import Broken, Claim, NotApplicable, Subject, breaking, one_line
+
+LARGE = 1024.0
+
+
+def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
+    """Calls the function, compiled too, at two inputs and again: the values are those of the first
+    call, and the function keeps nothing from one call to the next.
+    """
+    if (error := subject.untraced) is not None:
+        raise error
+    examples = subject.rows(inputs, 2)
+    first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
+    for what, call in (("called again", subject.call), ("jit", subject.compiled)):
+        for xs, want in zip(examples, first, strict=True):
+            with breaking("", what, ""):
+                got = call(*xs)
+            subject.require_equal(what, got, want, "", "")
+            yield
+
+
+def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
+    """Compares with finite differences of the values: <w, difference> = <vjp(w), v> for random v
+    and w, by each argument alone and all together, for each output alone.
+    """
+    view = smooth(subject, inputs)
+    rng = subject.rng
+    claims, wants = [], []
+    for mask in view.masks():
+        at = view.at(mask)
+        v = view.random(at, rng)
+        found = directional(values_of(view, mask), at, v, subject.grain)
+        if not any(d.smooth.any() for d in found):
+            raise NotApplicable(
+                "no entry has a derivative at the example: kinks, or values that are not finite",
+                "Give other arguments.",
+            )
+        cotangents = view.cotangents(rng)
+        for part in view.parts():
+            numbers = [view.outputs.index(i) for i in part.outputs]
+            w, differences = _judged([found[n] for n in numbers], [cotangents[n] for n in numbers])
+            what = f"vjp by {subject.names(mask)}, {part.output_names}"
+            claims.append(Claim(what, functools.partial(_pulled, part, mask), (w,), None))
+            wants.append((w, differences, v))
+    for claim, got, (w, differences, v) in zip(
+        claims, subject.results(claims, "", ""), wants, strict=True
+    ):
+        _require_weighed(subject, view, claim.what, differences, w, (got, v))
+        kinks = sum(int((~d.smooth).sum()) for d in differences)
+        yield f"{kinks} entries at a kink, not checked there" if kinks else None
+
+
+def _judged(
+    found: Sequence[Derivative], cotangents: Sequence[np.ndarray]
+) -> tuple[tuple[np.ndarray, ...], list[Derivative]]:
+    """Cotangents that are zero where there is no derivative."""
+    w = tuple(
+        np.where(d.smooth, c, 0).astype(c.dtype) for d, c in zip(found, cotangents, strict=True)
+    )
+    clean = [
+        Derivative(np.where(d.smooth, d.value, 0), np.where(d.smooth, d.error, 0), d.smooth)
+        for d in found
+    ]
+    return w, clean
+
+
+def _require_weighed(
+    subject: Subject,
+    view: Smooth,
+    what: str,
+    differences: Sequence[Derivative],
+    w: Sequence[np.ndarray],
+    back: tuple[Sequence[Array], Sequence[Array]],
+) -> None:
+    """Refuse <w, finite differences> and <vjp(w), v> that differ by more than their errors."""
+    values, errors = [d.value for d in differences], [d.error for d in differences]
+    left, right = inner(w, values), inner(*back)
+    if not np.isfinite(right) and not all(d.smooth.all() for d in differences):
+        raise NotApplicable("the vjp is not finite beside entries without a derivative")
+    sizes = [np.abs(c) for c in w]
+    size = max(inner(sizes, map(np.abs, values)), inner(*(map(np.abs, xs) for xs in back)))
+    allowed = max(view.within(), view.rounding()) * size + 8 * inner(sizes, errors)
+    if not abs(left - right) <= allowed:
+        text = f"<vjp(w), v> = {right:.9g} where finite differences of the values give {left:.9g}"
+        raise Broken("", f"{what}: {text}", "")
+
+
+def _pulled(view: Smooth, mask: Mask, w: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    return jax.vjp(view.function(mask), *view.at(mask))[1](tuple(w))
+
+
+def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """The values that jvp and vjp return beside the derivative are those of a call."""
+    claims = []
+    for name, reverse in (("jvp", False), ("vjp", True)):
+        with contextlib.suppress(NotApplicable):
+            view = smooth(subject, inputs, reverse=reverse)
+            run = functools.partial(_value_of, view.function(view.active), reverse)
+            want = [subject.expected(view.inputs)[i] for i in view.outputs]
+            claims.append(Claim(f"the value of {name}", run, view.at(view.active), want))
+    if not claims:
+        smooth(subject, inputs)
+    yield from subject.hold(claims, "", "")
+
+
+def _value_of(f: Callable[..., Sequence[jax.Array]], reverse: bool, *xs: jax.Array) -> object:
+    return jax.vjp(f, *xs)[0] if reverse else jax.jvp(f, xs, xs)[0]
+
+
+def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
+    """vjp(3w - u/2) = 3 vjp(w) - vjp(u)/2, vjp(1024 w) = 1024 vjp(w), vjp(0) = 0, and the vjps of
+    the outputs, each alone, add up.
+    """
+    view = smooth(subject, inputs)
+    at, rng = view.at(view.active), subject.rng
+    f = view.function(view.active)
+    w, u = view.cotangents(rng), view.cotangents(rng)
+    both = tuple((3 * a - 0.5 * b).astype(a.dtype) for a, b in zip(w, u, strict=True))
+    large = tuple((LARGE * a).astype(a.dtype) for a in w)
+
+    @jax.jit
+    def pulled(*cotangents: Sequence[jax.Array]) -> tuple[object, object]:
+        pull = jax.vjp(f, *at)[1]
+        alone = [
+            jax.vjp(part.function(view.active), *at)[1]((c,))
+            for part, c in zip(view.parts()[1:], cotangents[0], strict=False)
+        ]
+        return [pull(c) for c in cotangents], alone
+
+    with breaking("", "vjp", ""):
+        (pw, pu, pb, pl, p0), alone = pulled(w, u, both, large, tuple(map(np.zeros_like, w)))
+    view.require_finite([pw, pu])
+    want = [np.asarray(3 * a - 0.5 * b) for a, b in zip(pw, pu, strict=True)]
+    for what, got, wanted in (
+        ("vjp(0)", p0, [np.zeros_like(x) for x in want]),
+        ("vjp(3w - u/2) against 3 vjp(w) - vjp(u)/2", pb, want),
+        ("vjp(1024 w) against 1024 vjp(w)", pl, [LARGE * np.asarray(x) for x in pw]),
+        ("vjp, each output alone, added up", [sum(c) for c in zip(*alone, strict=True)] or pw, pw),
+    ):
+        subject.require_equal(what, got, [np.asarray(x) for x in wanted], "", "")
+        yield
+
+
+def exported(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
+    """Exports with jax.export, with the reverse derivative if there is one, reloads the bytes and
+    runs them.
+    """
+    if importlib.util.find_spec("flatbuffers") is None:
+        raise NotApplicable("flatbuffers is not installed", "pip install 'tenferro-jax[export]'.")
+    view: Smooth | None = None
+    with contextlib.suppress(NotApplicable):
+        view = smooth(subject, inputs)
+    try:
+        made = jax.export.export(subject.compiled)(*inputs)
+        data = made.serialize(vjp_order=0 if view is None else 1)
+        program = jax.export.deserialize(data)
+    except Exception as error:
+        raise NotApplicable(f"JAX cannot export it: {one_line(error)}") from error
+    with breaking("", "the exported program", ""):
+        got = program.call(*inputs)
+    subject.require_equal("exported and reloaded", got, subject.expected(inputs), "", "")
+    yield
+    if view is None:
+        return
+    f, at, w = view.function(view.active), view.at(view.active), view.cotangents(subject.rng)
+
+    def reloaded(*xs: jax.Array) -> tuple[jax.Array, ...]:
+        outs = program.call(*replaced(inputs, view.active, xs))
+        return tuple(outs[i] for i in view.outputs)
+
+    with breaking("", "the vjp of the exported program", ""):
+        got, want = jax.jit(lambda *xs: [jax.vjp(g, *xs)[1](w) for g in (reloaded, f)])(*at)
+    subject.require_equal("vjp, exported and reloaded", got, want, "", "")
+    yield

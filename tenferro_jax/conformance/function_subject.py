@@ -1,0 +1,186 @@
+"""Any function as the subject of checks: its arrays as inputs, everything else as it was given."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr
+from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct
+from .examples import Array, cast
+from .smooth import MOST_SUBSETS, Smooth
+from .subject import Axes, Broken, NotApplicable, Subject, one_line
+
+NOT_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+LIMITS = re.compile(
+    r"do(es)? not support (JVP|differentiation|reverse)|cannot be (differentiated|transposed)|"
+    r"[Rr]everse-mode differentiation does not work|forward-mode (autodiff|differentiation) \(jvp\)"
+    r"|(Differentiation|Transpose|Batching|MLIR translation) rule|[Nn]ot implemented|[Uu]nsupported"
+    r"|[Nn]ot supported|compatibility guarantees"
+)
+"""What JAX and libraries say of a transform or a dtype that they do not have."""
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class FunctionSubject(Subject):
+    """A function at one example. Its inputs are the arrays of numbers among the leaves of the
+    function, which may be a pytree such as an equinox module, and of its arguments.
+    """
+
+    fn: Callable[..., PyTree]
+    args: Sequence[PyTree]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.values_in_each_precision, self.roundings = True, math.inf
+        fn = self.fn
+        while isinstance(fn, functools.partial):
+            fn = fn.func
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        self.name = f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
+        found, self.tree = jax.tree_util.tree_flatten_with_path((self.fn, tuple(self.args)))
+        self.paths, self.leaves = [path for path, _ in found], [leaf for _, leaf in found]
+        self.compiled = jax.jit(lambda *arrays: self.call(*arrays))
+        self._modes: dict[Any, str] = {}
+        arrays = [i for i, leaf in enumerate(self.leaves) if _is_array(leaf)]
+        floats = [i for i in arrays if is_inexact(self.leaves[i])]
+        self._settle(True, "float64", arrays)
+        self.untraced = self._error()
+        for choice in ((True, "float64", floats), (False, "float32", arrays)):
+            if self._error() is not None:
+                self._settle(*choice)
+        if self._error() is None:
+            self.untraced, self.grain = None, self._coarsest()
+
+    def _settle(self, x64: bool, wide: str, moving: Sequence[int]) -> None:
+        self.x64, self.wide, self.moving = x64, wide, moving
+        self.examples = (cast(tuple(np.asarray(self.leaves[i]) for i in moving), wide),)
+
+    def _error(self) -> Exception | None:
+        with self.precision():
+            return _failure(self.call, self.examples[0])
+
+    def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
+        """The function, not compiled: its arrays of numbers."""
+        leaves = list(self.leaves)
+        for i, array in zip(self.moving, arrays, strict=True):
+            leaves[i] = jnp.asarray(array)
+        fn, args = jax.tree.unflatten(self.tree, leaves)
+        return tuple(_arrays(fn(*args)))
+
+    def values(self, *arrays: Array) -> Sequence[Array]:
+        """The values of the compiled function."""
+        return self.compiled(*arrays)
+
+    def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
+        """Dtypes and shapes of the outputs; None if the function does not take the inputs."""
+        try:
+            return tuple(
+                map(meta_of, jax.eval_shape(self.compiled, *(struct(meta_of(x)) for x in inputs)))
+            )
+        except Exception:  # of whatever class
+            return None
+
+    def _coarsest(self) -> float:
+        """The eps of the coarsest floating arithmetic, float32 at most, for wide inputs."""
+        with self.precision():
+            traced = jax.make_jaxpr(self.call)(*self.examples[0])
+        dtypes = [jnp.dtype("float64"), jnp.dtype(self.wide), *_floats(traced)]
+        widths = {min(max(jnp.finfo(dtype).bits, 32), 64) for dtype in dtypes}
+        return float(jnp.finfo(f"float{min(widths)}").eps)
+
+    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
+        """No input; NotApplicable if JAX has no such derivative of the function."""
+        key = reverse, view.active, tuple(map(meta_of, view.inputs))
+        if key not in self._modes:
+            f, w = view.function(view.active), view.cotangents(self.rng)
+            self._modes[key] = self.limit(
+                _failure(
+                    lambda *xs: jax.vjp(f, *xs)[1](w) if reverse else jax.jvp(f, xs, xs),
+                    view.at(view.active),
+                )
+            )
+        if self._modes[key]:
+            mode = "reverse" if reverse else "forward"
+            raise NotApplicable(f"no {mode} mode: {self._modes[key]}")
+        return []
+
+    def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
+        """Those of several derivatives that JAX has of the function."""
+        reasons = [self.limit(_failure(mode, args)) for mode in modes]
+        if all(reasons):
+            raise NotApplicable(f"no second derivative: {reasons[0]}")
+        return [mode for mode, reason in zip(modes, reasons, strict=True) if not reason]
+
+    def limit(self, error: BaseException | None) -> str:
+        """What JAX or a library does not do with the function; "" if the error is a fault."""
+        if error is None:
+            return ""
+        if isinstance(error, NOT_TRACED):
+            return f"JAX cannot trace it: {one_line(error)}"
+        known = isinstance(error, NotImplementedError) or LIMITS.search(str(error))
+        if known and not isinstance(error, Broken):
+            return one_line(error)
+        return self.limit(error.__cause__)
+
+    def names(self, mask: Sequence[int]) -> str:
+        """The inputs of a mask in words: "argument 0 and argument 1['w']"."""
+        if len(mask) > MOST_SUBSETS:
+            return f"{len(mask)} arrays together"
+        found = []
+        for i in mask:
+            (of, *path) = self.paths[self.moving[i]]
+            text = jax.tree_util.keystr(tuple(path[of.idx :]))
+            found.append(f"argument {path[0].idx}{text}" if of.idx else f"the function's {text}")
+        return " and ".join(found)
+
+    def axes_text(self, axes: Axes) -> str:
+        """The mapped axes in words."""
+        mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
+        return f"over {' and '.join(mapped)}"
+
+
+def _failure(fn: Callable[..., PyTree], args: Sequence[Any]) -> Exception | None:
+    try:
+        jax.jit(lambda *xs: fn(*xs)).lower(*args)
+    except Exception as error:
+        return error
+    return None
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | np.generic | jax.Array) and any(
+        jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool_)
+    )
+
+
+def _arrays(outputs: PyTree) -> Iterator[jax.Array]:
+    """The arrays of numbers among outputs; of keys their data."""
+    for y in jax.tree.leaves(outputs):
+        if isinstance(y, jax.Array) and is_key(y.dtype):
+            yield jax.random.key_data(y)
+        elif isinstance(y, bool | int | float | complex | np.ndarray | np.generic | jax.Array):
+            yield jnp.asarray(y)
+
+
+def _floats(traced: ClosedJaxpr) -> Iterator[Any]:
+    """The floating dtypes of all values in a program."""
+    for eqn in open_jaxpr(traced)[0].eqns:
+        for inner in inner_jaxprs(eqn):
+            yield from _floats(inner)
+        for v in eqn.outvars:
+            dtype = getattr(v.aval, "dtype", None)
+            if dtype is not None and jnp.issubdtype(dtype, jnp.inexact):
+                yield dtype

@@ -1,0 +1,199 @@
+"""An extension op as the subject of checks, with its rules, kernels and host form."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import ADRuleError, TenferroError
+from ..extension.carrier import Extension
+from ..extension.contract import ExtensionOp, has_host_form, lowered
+from ..extension.primitive import apply
+from ..extension.routes import current_platform, here, route_of
+from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
+from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
+from ..shapes import Shaped, TensorMeta, meta_of
+from .examples import Array, Inputs, is_half, read_examples
+from .smooth import DECLARED, Smooth
+from .subject import Broken, NotApplicable, Oracle, Subject, one_line
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class OpSubject(Subject):
+    """An op at its examples."""
+
+    op: ExtensionOp
+    given: Sequence[Any]
+    rules: ExtensionRuleSet = NO_RULES
+    runtimes: ExtensionRuntimeSet = NO_RUNTIMES
+    others: Sequence[ExtensionOp] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(
+            ("op", isinstance(self.op, ExtensionOp), "an instance of an ExtensionOp subclass"),
+            ("rules", isinstance(self.rules, ExtensionRuleSet), "an ExtensionRuleSet"),
+            ("runtimes", isinstance(self.runtimes, ExtensionRuntimeSet), "an ExtensionRuntimeSet"),
+            (
+                "others",
+                isinstance(self.others, Sequence)
+                and all(isinstance(o, ExtensionOp) for o in self.others),
+                "a sequence of ops",
+            ),
+        )
+        with jax.enable_x64(True):
+            self.examples = read_examples(self.op, self.given)
+        self.name, self.text = self.op.family_id, repr(self.op)
+        self.own_batching = type(self.op).batched is not ExtensionOp.batched
+        self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
+
+    @functools.cached_property
+    def carrier(self) -> Extension:
+        """The op in its carrier, which refuses a malformed family_id or count."""
+        return Extension(self.op, (), self.runtimes)
+
+    def rule(self) -> ExtensionAdRule:
+        """The AD rule of the op's family; NotApplicable if there is none."""
+        rule = self.rules.rule_of(self.op)
+        if rule is None:
+            raise NotApplicable(
+                "no AD rule for the family",
+                "Override linearize, or pass rules=ExtensionRuleSet(...).",
+            )
+        return rule
+
+    def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
+        """The op on arrays, with its rules and runtimes."""
+        return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
+
+    def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
+        """The result of inference; None if it refuses the inputs with a typed error."""
+        try:
+            return self.carrier.infer(*map(meta_of, inputs))
+        except TenferroError:
+            return None
+
+    def host_error(self, inputs: Inputs) -> str:
+        """The exception of eager_execute as text; "" if it runs or does not exist."""
+        if not has_host_form(self.op):
+            return ""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # NumPy on values such as the mean of nothing
+                self.op.eager_execute(*[x.copy() for x in inputs])
+        except Exception as error:
+            return one_line(error)
+        return ""
+
+    def _of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
+        """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
+        computes 16-bit floats in float32.
+        """
+        outs = [
+            np.asarray(y)
+            for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
+        ]
+        metas = self.metas(inputs)
+        if metas is None or len(metas) != len(outs):
+            return outs
+        with np.errstate(all="ignore"):
+            made = [
+                y if np.iscomplexobj(y) else y.astype(m.dtype)
+                for y, m in zip(outs, metas, strict=True)
+            ]
+        for i, (y, new, m) in enumerate(zip(outs, made, metas, strict=True)):
+            if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
+                made[i] = y.astype(m.dtype)
+            elif np.iscomplexobj(y) or (
+                not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()
+            ):
+                problem = (
+                    f"the oracle's output {i} is {TensorMeta(y.dtype, y.shape)}, whose "
+                    f"values {m.dtype} does not hold"
+                )
+                raise Broken(
+                    "X8.10",
+                    problem,
+                    "Let the oracle and infer_output_meta agree on the kind of number.",
+                )
+        return made
+
+    def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
+        """The routes that can run these inputs here."""
+        ways = self.ways(inputs).values()
+        return tuple(kind for kind in RouteKind if any(kind in alone.routes for alone in ways))
+
+    def ways(self, inputs: Sequence[Shaped]) -> dict[str, ExtensionRuntimeSet]:
+        """The routes that can run these inputs here, each kernel by itself: by name, the runtimes
+        that leave it alone.
+        """
+        metas = tuple(map(meta_of, inputs))
+        if metas not in self._ways:
+            kernels = self.runtimes.kernels(self.op.family_id, current_platform())
+            alone = {
+                f"kernel {k.title}".rstrip(): ExtensionRuntimeSet(k).only(RouteKind.KERNEL)
+                for k in kernels
+            }
+            for kind in (RouteKind.LOWERING, RouteKind.HOST):
+                alone[kind.value] = self.runtimes.only(kind)
+            self._ways[metas] = {w: each for w, each in alone.items() if self._runs(each, metas)}
+        return self._ways[metas]
+
+    def _runs(self, runtimes: ExtensionRuntimeSet, metas: tuple[TensorMeta, ...]) -> bool:
+        try:
+            route_of(self.carrier.with_runtimes(runtimes), metas, here())
+        # Unsupported, or an exception of the author's lowering; the checks of inference report it
+        except Exception:
+            return False
+        return True
+
+    def require_plain(
+        self,
+        what: str,
+        transform: Callable[[Any], Any],
+        args: Sequence[object],
+    ) -> None:
+        """Let a failure count only if JAX can do it: the lowering as a plain jitted function in the
+        same transform, without extensions.
+        """
+        try:
+            transform(jax.jit(lambda *xs: lowered(self.op, xs) or ()))(*args)
+        except Exception as error:
+            raise NotApplicable(
+                f"JAX itself cannot {what} ({one_line(error)})",
+                "Use other functions in the lowering, if you need it.",
+            ) from error
+
+    def values(self, *arrays: Array) -> Sequence[Array]:
+        """The outputs of the oracle, or else of a plain call."""
+        return self.call(*arrays) if self.oracle is None else self._of_oracle(self.oracle, arrays)
+
+    def require_derivatives(self, *, linearized: bool) -> None:
+        """Raise NotApplicable if there is no rule, or none that linearizes."""
+        if not is_stated(self.rule(), self.op, "linearize") and linearized:
+            raise NotApplicable(
+                "the rule has transpose_rule alone",
+                "Override linearize, if the op is to be differentiated.",
+            )
+
+    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
+        """The inputs that the rule declares NOT_DIFFERENTIABLE."""
+        return [i for i in view.active if self._is_declared(view, i, reverse)]
+
+    def _is_declared(self, view: Smooth, i: int, reverse: bool) -> bool:
+        f, at, w = view.function((i,)), view.at((i,)), view.cotangents(self.rng)
+        try:
+            jax.eval_shape(
+                lambda x: jax.vjp(f, x)[1](w) if reverse else jax.jvp(f, (x,), (x,)), *at
+            )
+        except Exception as error:  # other errors are for the checks to say
+            return isinstance(error, ADRuleError) and error.clause == DECLARED
+        return False

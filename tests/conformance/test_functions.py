@@ -1,0 +1,137 @@
+"""check of any function: what it finds, what does not apply, and how arguments are taken."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from benchmarks.check_faults import ARGUMENTS, FAULTS
+from benchmarks.check_functions import functions
+from tenferro_jax.conformance import Verdict, conformance_tests
+from tenferro_jax.conformance.checks import FUNCTION_CHECKS
+from tenferro_jax.errors import ConformanceError, InvalidConfig
+
+from ..helpers import ends_in
+from ..sweep import some
+
+X = np.float32([0.3, -1.0, 2.0])
+FUNCTIONS = list(functions([]))
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def scaled(params, x, label, *, power):
+    """A function of a tree, an index, text and a keyword."""
+    assert label == "text"
+    return {"y": params["w"] * x**power, "n": params["n"] + 1}, params["key"]
+
+
+def test_only_arrays_are_inputs_and_only_floats_are_differentiated():
+    tree = {"w": np.float32(2.0), "n": np.arange(3), "key": jax.random.key(0)}
+    report = tj.check(functools.partial(scaled, power=2), tree, X, "text")
+    assert report.ok, str(report)
+    verdicts = {f.check: f.verdict for f in report.findings}
+    assert set(verdicts) == {check.name for check in FUNCTION_CHECKS}
+    assert set(verdicts.values()) == {Verdict.PASSED}
+    assert str(report).startswith("tests.conformance.test_functions.scaled\n")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=())
+def halved(x, y):
+    return x * y
+
+
+halved.defvjp(lambda x, y: (x * y, (x, y)), lambda xy, g: (g * xy[1] / 2, g * xy[0]))
+
+
+def test_a_failure_names_what_was_compared_and_the_argument():
+    report = tj.check(halved, X, X + 1, only=("jvp", "vjp"))
+    (failed,) = report.failures
+    assert failed.check == "vjp"
+    assert "vjp by argument 0" in failed.problem
+    assert "where finite differences of the values give" in failed.problem
+    assert [x.shape for x in failed.example] == [(1,), (1,)]
+    text = str(report)
+    assert "given argument 0: float64[1]" in text
+    assert "do    Correct the reverse rule" in text
+    (left_out,) = report.not_applicable
+    assert left_out.check == "jvp"
+    assert "no forward mode: TypeError" in left_out.problem
+
+
+def test_what_jax_cannot_do_is_not_a_failure():
+    def on_host(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def branches(x):
+        return x if x.sum() > 0 else -x
+
+    for f, reason in ((on_host, "no forward mode"), (branches, "JAX cannot trace it")):
+        report = tj.check(f, X, only=("value", "jvp", "vjp", "vmap"))
+        assert report.ok, str(report)
+        assert any(reason in finding.problem for finding in report.not_applicable)
+
+
+def test_kinks_nan_and_integers_are_no_failures():
+    at = np.float32([0.0, 1.0, -1.0])
+    assert tj.check(jax.nn.relu, at, only=("jvp", "vjp", "second_order")).ok
+    assert tj.check(jnp.log, at, only=("jvp", "vjp", "precisions")).ok
+    report = tj.check(jnp.argsort, at, only=("value", "vjp", "vmap"))
+    assert {f.check: f.verdict.value for f in report.findings} == {
+        "value": "passed",
+        "vjp": "not applicable",
+        "vmap": "passed",
+    }
+
+
+def test_as_tests_of_pytest():
+    test = conformance_tests(halved, X, X + 1, order=1)
+    test("value")
+    ends_in(lambda: test("vjp"), ConformanceError, "FAILED derivatives vjp")
+    ends_in(lambda: test("second_order"), pytest.skip.Exception, "vjp failed")
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "match"),
+    [
+        ((3.0,), {}, "needed a function"),
+        ((jnp.sin, X), {"only": ("vjps",)}, r"only=\('vjps',\); needed names among value, primal"),
+        ((jnp.sin,), {"examples": [X]}, "a tuple of arguments for each example"),
+        ((jnp.sin, X), {"others": [1]}, "others, oracle for a function"),
+    ],
+)
+def test_arguments_that_cannot_be(args, keywords, match):
+    ends_in(lambda: tj.check(*args, **keywords), InvalidConfig, match)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", some(FAULTS, 8), ids=lambda f: f"{f.function.__name__}: {f.mistake}"
+)
+def test_a_seeded_fault_is_found(fault):
+    assert not tj.check(fault.made, *ARGUMENTS[fault.function]).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ARGUMENTS, ids=lambda f: f.__name__)
+def test_without_a_fault_nothing_is_found(function):
+    report = tj.check(
+        function, *ARGUMENTS[function], only=("jvp", "vjp", "precisions", "second_order")
+    )
+    assert report.ok, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "fn", "args"), some(FUNCTIONS, 8), ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_no_false_alarm_in_a_released_library(name, fn, args):
+    report = tj.check(fn, *args)
+    assert report.ok, str(report)
