@@ -219,9 +219,8 @@ class Extension(StdTensorOp):
         if isinstance(op, Extension):
             return op if runtimes is None else op.with_runtimes(runtimes)
         carrier: Extension | None = getattr(op, "_carrier", None)
-        if carrier is None or carrier.runtimes is not (
-            op.runtimes if runtimes is None else runtimes
-        ):
+        wanted = runtimes if runtimes is not None or carrier is None else op.runtimes
+        if carrier is None or carrier.runtimes is not wanted:
             carrier = Extension(op, (), runtimes)
             require_not_traced(op, closed_over(type(op).lower_to_standard_ops))
             object.__setattr__(op, "_carrier", carrier)
