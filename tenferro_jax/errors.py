@@ -136,6 +136,7 @@ class ADRuleError(Unsupported):
         family_id: str,
         kind: str,
         *,
+        place: str = "",
         given: str = "",
         needed: str = "",
         fix: str = "",
@@ -143,7 +144,7 @@ class ADRuleError(Unsupported):
     ):
         self.family_id, self.kind = family_id, kind
         super().__init__(
-            where=f"{kind} of extension {family_id}",
+            where=f"{kind} of {place or f'extension {family_id}'}",
             given=given or f"no {kind} rule for family_id {family_id}",
             needed=needed
             or f"{RULES[kind]} in the op's class, or an ExtensionAdRule for its family",

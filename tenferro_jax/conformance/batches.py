@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ..extension.contract import ExtensionOp
 from ..extension.runtimes import RouteKind
 from ..shapes import PyTree
 from .examples import Array, Inputs, replaced
@@ -267,7 +266,7 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """
-    stated = type(subject.op).infer_output_sharding is not ExtensionOp.infer_output_sharding
+    stated = subject.op.has_own("infer_output_sharding")
     lowered = RouteKind.LOWERING in subject.routes(inputs)
     if not lowered and not stated:
         raise NotApplicable(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidConfig
+from ..extension.bound import bound
 from ..extension.contract import ExtensionOp
 from ..extension.function_op import FunctionOp
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
@@ -42,7 +43,7 @@ def of_function(
         kernels = getattr(op, "runtimes", NO_RUNTIMES) if runtimes is None else runtimes
         return op, examples, kernels  # type: ignore[return-value]  # Subject refuses others
     calls = [
-        function.bound(*(example if isinstance(example, tuple) else (example,)), **payload)
+        bound(function, example if isinstance(example, tuple) else (example,), payload)
         for example in examples
     ]
     made = {call[0] for call in calls} or {function.op(**payload)}

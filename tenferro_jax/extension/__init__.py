@@ -1,6 +1,7 @@
 """The names that the author of an extension op imports."""
 
-from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, extension_op
+from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput
+from .declare import extension_op
 from .primitive import apply
 from .registry import lookup_extension_factory, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..errors import ADRuleError, InvalidConfig
+from ..errors import InvalidConfig
 from ..shapes import TensorMeta, is_inexact, struct
+from .nesting import missing, structure_of
 
 if TYPE_CHECKING:
     from .function_extension import FunctionExtension
@@ -28,6 +29,22 @@ MISSING_RULE = (
     "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose, or pass derive=True to "
     "tenferro_jax.op, so that JAX differentiates the function."
 )
+
+
+class _Shown(NamedTuple):
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def shown(tree: PyTree) -> str:
+    """A tree for an error: dtypes and shapes in place of arrays and of traced values."""
+
+    def brief(x: Any) -> Any:
+        return _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x
+
+    return f"{jax.tree.map(brief, tree)!r:.200}"
 
 
 class Adopted(NamedTuple):
@@ -140,6 +157,32 @@ def _signature(function: Callable[..., PyTree], family_id: str) -> inspect.Signa
         ) from error
 
 
+def parameters(
+    signature: inspect.Signature, place: str, taken: Container[str]
+) -> tuple[int, dict[str, tuple[Any, Any]]]:
+    """The number of arguments, -1 if any, and annotation and default of each keyword, none of which
+    may be among `taken`.
+    """
+    arity, payload = 0, {}
+    needed = "arrays by position, and the payload by keyword-only parameters with annotations"
+    for name, p in signature.parameters.items():
+        if p.kind is p.KEYWORD_ONLY and name in taken:
+            raise InvalidConfig(
+                where=place,
+                given=f"payload {name}, the name of a member of every op",
+                needed="another name",
+            )
+        if p.kind is p.KEYWORD_ONLY and p.annotation is not p.empty:
+            payload[name] = (p.annotation, p.default)
+        elif p.kind is p.VAR_POSITIONAL:
+            arity = -1
+        elif p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or p.default is not p.empty:
+            raise InvalidConfig(where=place, given=f"the parameter {p}", needed=needed)
+        else:
+            arity += 1
+    return arity, payload
+
+
 @dataclasses.dataclass(eq=False)
 class Functions:
     """What the author wrote for an op.
@@ -150,6 +193,7 @@ class Functions:
       place: its name and line and the family, for errors.
       arity: the number of arguments by position, -1 if any.
       payload: annotation and default of each keyword.
+      owner: what `tenferro_jax.op` returned.
     """
 
     body: Callable[..., PyTree]
@@ -165,6 +209,9 @@ class Functions:
     transpose: Callable[..., PyTree] | None = None
     host: Any = None
     infer: Any = None
+    vmap: Any = None
+    sharding: Any = None
+    owner: Any = None
     argnums: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -182,48 +229,59 @@ class Functions:
                 return found
         except (ValueError, TypeError):
             pass
-        raise self.error(f"{what} with the nesting {jax.tree.structure(tree)}", f"{nesting}")
+        raise self.error(
+            f"{what} {shown(tree)}",
+            f"{nesting.unflatten([_Shown('an array')] * nesting.num_leaves)}",
+        )
+
+    @property
+    def rules(self) -> tuple[Any, ...]:
+        """The functions that may not close over traced values."""
+        return self.body, self.jvp, self.fwd, self.bwd, self.transpose, self.vmap
+
+    def cotangents(self, made: PyTree, args: Sequence[PyTree], what: str) -> list[Any]:
+        """The entries of `made`, a tuple with a cotangent or None for each argument, or for parts
+        of it, as in jax.custom_vjp: one for each array of `args`, where None stands for an array.
+        """
+        if not isinstance(made, tuple | list) or len(made) != len(args):
+            raise self.error(
+                f"{what}, which returned {shown(made)}",
+                f"a tuple of {len(args)}, a cotangent or None for each argument",
+            )
+        found: list[Any] = []
+        for i, (arg, cotangent) in enumerate(zip(args, made, strict=True)):
+            nesting = structure_of(arg)
+            full = nesting.unflatten([0] * nesting.num_leaves)
+            try:
+                full = jax.tree.broadcast(cotangent, full, is_leaf=missing)
+            except ValueError:
+                full = cotangent
+            found += self.flat(nesting, full, f"{what}, which returned for argument {i}")
+        return found
 
     def linear_in(self, count: int) -> tuple[int, ...]:
         """The arguments in which the function is linear together."""
-        return tuple(range(count)) if self.argnums is None else self.argnums
-
-    def inlined(self, *args: PyTree, **payload: Any) -> PyTree:
-        """The function as a part of another op: plain JAX, with the rule that it has."""
-
-        def body(*xs: PyTree) -> PyTree:
-            made = self.body(*xs, **payload)
-            if made is None and self.host is not None and self.infer is not None:
-                structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
-                host = functools.partial(self.host, **payload)
-                like = self.infer(*structs, **payload)
-                return jax.pure_callback(host, like, *xs, vmap_method="sequential")
-            return made
-
-        def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
-            if self.jvp is None:
-                raise ADRuleError(self.family_id, "jvp", fix=MISSING_RULE)
-            out = body(*primals)
-            made = self.jvp(primals, out, tangents, **payload)
-            nesting: Any = jax.tree.structure(out)
-            given = self.flat(nesting, made, "the tangent")
-            return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
-
-        if self.fwd is not None:
-            backward: Any = jax.custom_vjp(body)
-            backward.defvjp(
-                functools.partial(self.fwd, **payload), functools.partial(self.bwd, **payload)
-            )
-            return backward(*args)
-        if self.derive or self.transpose is not None:
-            return body(*args)
-        forward: Any = jax.custom_jvp(body)
-        forward.defjvp(moved)
-        return forward(*args)
+        argnums = tuple(range(count)) if self.argnums is None else self.argnums
+        if not all(isinstance(i, int) and -count <= i < count for i in argnums):
+            raise self.error(f"argnums={argnums} of def_transpose", f"numbers of {count} arguments")
+        return tuple(i % count for i in argnums)
 
     def inferred(self, op: FunctionExtension, metas: Sequence[TensorMeta]) -> PyTree:
         """What `def_infer` returns for these inputs."""
-        return self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
+        made = self.infer(*op.arguments.unflatten([struct(m) for m in metas]), **op.payload)
+        if made is None or not all(hasattr(x, "shape") for x in jax.tree.leaves(made)):
+            raise self.error(
+                f"def_infer, which returned {made!r:.200}",
+                "a jax.ShapeDtypeStruct for each array of the result",
+            )
+        return made
+
+    def of_arrays(self, made: PyTree, what: str) -> PyTree:
+        """A tree of arrays and numbers; nothing else can be traced."""
+        for x in jax.tree.leaves(made):
+            if not hasattr(x, "dtype") and not isinstance(x, int | float | complex):
+                raise self.error(f"{what}, which returned {x!r:.100}", "arrays")
+        return made
 
 
 def filled(

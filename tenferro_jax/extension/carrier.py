@@ -82,11 +82,13 @@ Levels = tuple[BatchLevel, ...]
 
 
 def over_levels(
-    levels: Levels,
+    carrier: Extension,
     fn: Callable[..., Sequence[jax.Array]],
 ) -> Callable[..., Sequence[jax.Array]]:
-    """A JAX function of arrays mapped over all levels."""
-    for level in reversed(levels):
+    """A JAX function of the inputs of an op mapped over all levels."""
+    if carrier.batching:
+        fn = carrier.op.batchable(fn)
+    for level in reversed(carrier.batching):
         fn = level.vmap(lambda *arrays, fn=fn: tuple(fn(*arrays)))
     return fn
 
@@ -294,12 +296,9 @@ class Extension(StdTensorOp):
                 for m in self._infer(levels[1:], levels[0].inner(metas), assume)
             ]
         derived = not self.op.has_own("infer_output_meta")
-        method = Method(
-            self.family_id,
-            f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta",
-            assume,
-        )
-        where = str(method)
+        name = f"{LOWERING}, from which metas are inferred," if derived else "infer_output_meta"
+        where = self.op.place_of(name)
+        method = Method(name, where, assume)
         token = running.set(method)
         try:
             outs = self.op.infer_output_meta(metas)

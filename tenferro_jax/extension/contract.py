@@ -7,20 +7,17 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, InvalidConfig, MalformedFamilyId, Unsupported
+from ..errors import ADRuleError, InvalidConfig, Unsupported
 from ..identity import Sealed
-from ..payload_text import require_annotated
+from ..payload_text import payload_json, require_annotated
 from ..shapes import Described, TensorMeta, meta_of, struct
-from .family import parse_family_id
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from .scope import LOWERING, authored, require_not_traced
-
-Op = TypeVar("Op", bound="ExtensionOp")
+from .scope import LOWERING, authored, require_not_traced, running
 
 
 class _NotDifferentiable:
@@ -47,6 +44,20 @@ class LinearInput(Described):
 
 Slot: TypeAlias = jax.Array | _NotDifferentiable | None
 """What a rule gives for an input or an output."""
+
+
+class Advice(NamedTuple):
+    """What authors write in an op class, for errors."""
+
+    body: str = f"its {LOWERING}"
+    write: str = f"Override {LOWERING}"
+    also: str = "Lower these inputs too"
+    host: str = "override eager_execute"
+    needed: str = "a lowering to standard ops, or eager_execute"
+    sharding: str = "infer_output_sharding"
+
+
+Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
 
 
 class ExtensionOp(Sealed):
@@ -78,6 +89,7 @@ class ExtensionOp(Sealed):
     input_count: Any = 1
     output_count: Any = 1
     runtimes: ClassVar[ExtensionRuntimeSet] = NO_RUNTIMES
+    advice: ClassVar = Advice()
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -155,6 +167,20 @@ class ExtensionOp(Sealed):
         """Whether the author wrote a method of this name."""
         return getattr(type(self), method) is not getattr(ExtensionOp, method)
 
+    def place_of(self, method: str = "") -> str:
+        """What errors call the op, or a method of it."""
+        return (
+            f"{method} of extension {self.family_id}" if method else f"extension {self.family_id}"
+        )
+
+    def payload_text(self) -> str:
+        """The payload as text for files."""
+        return payload_json(self)
+
+    def missing_rule(self, kind: str) -> ADRuleError:
+        """The error if the author wrote no rule of a kind, "jvp" or "transpose"."""
+        return ADRuleError(self.family_id, kind)
+
     def form_for(self, inputs: Sequence[TensorMeta]) -> ExtensionOp:
         """The differentiable form for these inputs; functions as ops choose it by them."""
         return self.differentiable_form()
@@ -192,6 +218,10 @@ class ExtensionOp(Sealed):
         for a better form.
         """
         return None
+
+    def batchable(self, fn: Computes) -> Computes:
+        """A function of the inputs that computes this op, before it is mapped."""
+        return fn
 
     def infer_output_sharding(
         self,
@@ -258,76 +288,6 @@ def require_own_family(cls: type[ExtensionOp]) -> None:
         )
 
 
-@dataclass_transform(frozen_default=True)
-def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
-    """Declare a class as the op family `<package>.<name>.v<version>`.
-
-    The class becomes a frozen dataclass: its annotated fields are the payload.
-
-    Args:
-      package: the name of the distribution that publishes the op, without a dot.
-      name: the op's name in that package.
-      version: the major version, from 0. Raise it on any change of payload, inference, rule or
-        numerics.
-
-    Raises:
-      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other
-        parts.
-      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is
-        not frozen, or has the family_id of a base class and overrides part of it.
-
-    Example:
-      >>> @extension_op(package="docs-example", name="shift", version=1)
-      ... class Shift(ExtensionOp):
-      ...     by: float
-      ...     def lower_to_standard_ops(self, x):
-      ...         return (x + self.by,)
-      >>> Shift.family_id, Shift(2.0)
-      ('docs-example.shift.v1', Shift(by=2.0))
-    """
-    family_id = f"{package}.{name}.v{version}"
-    if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
-        raise MalformedFamilyId(
-            family_id,
-            problem=f"it does not read back as package={package!r}, name={name!r}, "
-            f"version={version!r}",
-        )
-
-    def declare(cls: type[Op]) -> type[Op]:
-        DECLARING.discard(declare)
-        if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
-            raise _refusal(
-                family_id,
-                repr(cls),
-                "a subclass of ExtensionOp",
-                "Derive it from tenferro_jax.extension.ExtensionOp.",
-            )
-        stated = vars(cls).get("family_id", family_id)
-        if stated != family_id:
-            raise _refusal(
-                family_id,
-                f"family_id = {stated!r} in the class",
-                "one family_id",
-                "Leave the line out.",
-            )
-        cls.family_id = family_id
-        require_own_family(cls)
-        if "__dataclass_params__" not in vars(cls):
-            return dataclasses.dataclass(frozen=True)(cls)
-        if not vars(cls)["__dataclass_params__"].frozen:
-            raise _refusal(
-                family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
-            )
-        return cls
-
-    DECLARING.add(declare)
-    return declare
-
-
-def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig:
-    return InvalidConfig(where=f"extension_op, {family_id}", given=given, needed=needed, fix=fix)
-
-
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
     return op.has_own("eager_execute")
@@ -345,7 +305,8 @@ def has_own_rule(op: ExtensionOp) -> bool:
 
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
     """The outputs of an op's lowering on JAX values, as a tuple; None when it has none."""
-    with authored(op.family_id, LOWERING):
+    around = running.get()
+    with authored(op, LOWERING, around and around.assume):
         outs = op.lower_to_standard_ops(*arrays)
     if outs is None:
         return None
@@ -359,7 +320,7 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     clause = clauses.get(method, "X6.4")
     if not isinstance(outs, tuple | list):
         raise InvalidConfig(
-            where=f"{method} of extension {op.family_id}",
+            where=op.place_of(method),
             given=f"a {type(outs).__name__}",
             needed=f"a tuple or list with one entry for each {slot}",
             fix="Return (value,) for a single value.",
@@ -367,7 +328,7 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
         )
     if len(outs) != count:
         raise InvalidConfig(
-            where=f"{method} of extension, family_id={op.family_id}",
+            where=op.place_of(method),
             given=f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
             fix=f"Correct what {method} returns, or the count.",
@@ -381,7 +342,7 @@ def require_arrays(outs: Sequence[object], op: ExtensionOp, method: str) -> tupl
     for i, out in enumerate(outs):
         if not hasattr(out, "dtype") or not hasattr(out, "shape"):
             raise InvalidConfig(
-                where=f"{method} of extension {op.family_id}, entry {i}",
+                where=f"{op.place_of(method)}, entry {i}",
                 given=f"{out!r}",
                 needed="an array",
                 fix="Convert the value with jax.numpy.asarray(value, dtype).",

@@ -18,11 +18,11 @@ import numpy as np
 from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site
 from ..shapes import TensorMeta, meta_of, struct
-from .carrier import Extension, Levels, host_over_levels
+from .carrier import Extension, Levels, host_over_levels, over_levels
 from .contract import ExtensionOp, checked_sequence, has_lowering
-from .routes import choose_route, kernel_body, lowering_body, what_runs
+from .routes import choose_route, chosen, kernel_body, lowering_body, what_runs
 from .runtimes import RouteKind
-from .scope import LOWERING, authored
+from .scope import LOWERING, authored, lowering_at
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -32,11 +32,13 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
     if route.kind is RouteKind.KERNEL:
-        offered = carrier.runtimes.kernels(carrier.family_id, site.platform)
-        kernel = next(kernel for kernel in offered if kernel.title == route.kernel)
+        kernel = chosen(carrier, route)
         return _checked(carrier, kernel_body(carrier, kernel, arrays), arrays, what_runs(kernel))
     if route.kind is RouteKind.LOWERING:
-        body = lowering_body(carrier, arrays)
+        kernels = RouteKind.KERNEL in carrier.runtimes.routes
+        inside = None if site.exporting or site.partitioned or not kernels else site
+        with lowering_at(inside):
+            body = lowering_body(carrier, arrays)
         if body is not None:
             return _checked(carrier, body, arrays, LOWERING)
         choose_route(carrier, site, metas, lowering_declined=True)
@@ -60,9 +62,10 @@ def _mismatch(
     carrier: Extension, what: str, have: Sequence[TensorMeta], want: Sequence[TensorMeta]
 ) -> InvalidConfig:
     return InvalidConfig(
-        where=f"{what} of extension, family_id={carrier.family_id}",
+        where=carrier.op.place_of(what),
         given=f"outputs {', '.join(map(str, have)) or 'none'}",
-        needed=f"{', '.join(map(str, want))}, as infer_output_meta says",
+        needed=f"{', '.join(map(str, want))}, as "
+        f"{carrier.op.place_of('infer_output_meta').split(' of ')[0]} says",
         clause="X7.1",
     )
 
@@ -83,6 +86,9 @@ def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]
 
 def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
     """Call eager_execute from inside a compiled program."""
+    if carrier.batching and carrier.op.has_own("batchable"):
+        alone = Extension(carrier.op, (), carrier.runtimes)
+        return tuple(over_levels(carrier, lambda *xs: _callback(alone, xs))(*arrays))
     metas = carrier.infer(*map(meta_of, arrays))
     structs = tuple(map(struct, metas))
 
@@ -99,7 +105,7 @@ def _on_host(out: object, carrier: Extension, i: int) -> np.ndarray:
     """An output of eager_execute. Refuses arrays on a device, masked arrays and other byte orders,
     which would be moved or changed.
     """
-    where = f"eager_execute of extension {carrier.family_id}, output {i}"
+    where = f"{carrier.op.place_of('eager_execute')}, output {i}"
     if isinstance(out, jax.Array):
         raise BackendFailure(
             where=where,
@@ -152,7 +158,7 @@ def _host_outputs(
             if carrier.family_id in str(error):
                 raise
             raise BackendFailure(
-                where=f"eager_execute of extension {carrier.family_id}, {error.where}",
+                where=f"{carrier.op.place_of('eager_execute')}, {error.where}",
                 given=error.given,
                 needed=error.needed,
                 fix=error.fix,
@@ -176,7 +182,7 @@ def _host_outputs(
 
 def _failure(carrier: Extension, error: Exception) -> BackendFailure:
     return BackendFailure(
-        where=f"eager_execute of extension {carrier.family_id}",
+        where=f"{carrier.op.place_of('eager_execute')}",
         given=f"{type(error).__name__}: {error}",
         needed="a run without an exception",
         fix="The cause is the author's exception.",
@@ -216,8 +222,10 @@ def host_errors() -> Iterator[None]:
 def _own_shardings(
     op: ExtensionOp,
     inputs: list[jax.ShapeDtypeStruct],
-) -> list[jax.NamedSharding] | None:
-    """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh."""
+) -> list[Any] | None:
+    """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh. None is
+    the sharding of the lowering.
+    """
     given = op.infer_output_sharding(inputs)
     if given is None:
         return None
@@ -228,10 +236,10 @@ def _own_shardings(
         else []
     )
     if len(places) != op.output_count or not all(
-        isinstance(place, jax.NamedSharding) for place in places
+        isinstance(place, jax.NamedSharding | None) for place in places
     ):
         raise InvalidConfig(
-            where=f"infer_output_sharding of extension {op.family_id}",
+            where=op.place_of("infer_output_sharding"),
             given=repr(given),
             needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} "
             f"outputs, or None",
@@ -249,11 +257,11 @@ def output_shardings(
     Raises:
       InvalidConfig: neither the op nor its lowering determines it.
     """
-    with authored(carrier.family_id, "infer_output_sharding"):
+    with authored(carrier.op, "infer_output_sharding"):
         given = _shardings_over_levels(
             carrier.batching, functools.partial(_own_shardings, carrier.op), inputs
         )
-    if given is not None:
+    if given is not None and None not in given:
         return given
     problem, cause = "an op without lowering", None
     if has_lowering(carrier.op):
@@ -273,22 +281,22 @@ def output_shardings(
             problem, cause = f"a lowering that JAX cannot place: {error}", error
         else:
             if outs is not None:
-                return places
+                return [p if own is None else own for p, own in zip(places, given or places)]
             problem = "a lowering that declines"
     raise InvalidConfig(
-        where=f"extension {carrier.family_id} on an explicit mesh",
-        given=f"{problem}, and no infer_output_sharding",
+        where=f"{carrier.op.place_of()} on an explicit mesh",
+        given=f"{problem}, and no {carrier.op.advice.sharding}",
         needed="known output shardings",
-        fix="Override infer_output_sharding, or call inside jax.shard_map or "
-        "jax.sharding.auto_axes.",
+        fix=f"Write {carrier.op.advice.sharding}, or call inside jax.shard_map or "
+        f"jax.sharding.auto_axes.",
     ) from cause
 
 
 def _shardings_over_levels(
     levels: Levels,
-    fn: Callable[..., list[jax.NamedSharding] | None],
+    fn: Callable[..., list[Any] | None],
     structs: Sequence[jax.ShapeDtypeStruct],
-) -> list[jax.NamedSharding] | None:
+) -> list[Any] | None:
     """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs;
     or None.
     """
@@ -317,7 +325,9 @@ def _shardings_over_levels(
         None,
     )
     return (
-        None if inner is None else [jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
+        None
+        if inner is None
+        else [s and jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
     )
 
 

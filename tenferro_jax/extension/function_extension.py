@@ -18,18 +18,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..errors import ADRuleError, Unsupported, first_line
-from ..jax_seam import only_needed, open_jaxpr
+from ..errors import ADRuleError, Unsupported
+from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import MISSING_RULE, Functions, PyTree, filled
-from .contract import ExtensionOp, LinearInput
-from .nesting import forward_of, forward_text, missing, nesting_text, structure_of, treedef_of
+from .adopted import MISSING_RULE, Functions, PyTree, filled, shown
+from .contract import Advice, Computes, ExtensionOp, LinearInput
+from .function_results import batchable, is_float0, jvp_of, moves_forward, results_of, reverse_of
+from .nesting import forward_of, has_class, nesting_text, treedef_of
 from .primitive import apply
 from .registry import require_extension_factory
+from .reverse_rule import cast, pulled, pushed
+from .scope import LOWERING
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
-STRUCTURE = ("in_tree", "out_tree", "stage", "result_metas", "function")
-"""Names of the fields of every op of a function, which no payload may have."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,7 +42,14 @@ class FunctionExtension(ExtensionOp):
     """
 
     function: ClassVar[Functions]
-    missing_rule = MISSING_RULE
+    advice = Advice(
+        "the function",
+        "Return arrays",
+        "Return arrays for these inputs",
+        "write @f.def_host",
+        "arrays from the function, or def_host",
+        "@f.def_sharding",
+    )
     in_tree: str = ""
     out_tree: str = ""
     stage: str = ""
@@ -110,25 +118,94 @@ class FunctionExtension(ExtensionOp):
         """The author's function of the arrays in their nesting."""
         args = self.arguments.unflatten(inputs)
         if self.stage == TANGENT:
-            return self.pushed(*args)
-        run = self.function.fwd if self.stage else self.function.body
-        results = run(*args, **self.payload)
+            return pushed(self, *args)
         if self.stage:
-            return self._with_residuals(results)
-        return None if results is None else self.function.flat(self.results, results, "result")
+            return self._with_residuals(reverse_of(self)[0](*args))
+        results = self.function.body(*args, **self.payload)
+        if results is None:
+            return None
+        made = self.function.flat(self.results, results, "the results")
+        return [x if hasattr(x, "dtype") else jnp.asarray(x) for x in made]
 
     def _with_residuals(self, made: PyTree) -> list[jax.Array]:
         """The results of `fwd`, and those residuals that are no inputs."""
         forward, function = forward_of(self.out_tree), self.function
         if not isinstance(made, tuple | list) or len(made) != 2:
-            raise function.error(f"fwd, which returned {made!r:.100}", "(the result, residuals)")
-        residuals = function.flat(forward.residuals, made[1], "residuals")
-        results = function.flat(forward.results, made[0], "result")
+            raise function.error(f"fwd, which returned {shown(made)}", "(the result, residuals)")
+        residuals = jax.tree.leaves(made[1])
+        results = function.flat(forward.results, made[0], "fwd, which returned the results")
         return [*results, *(jnp.asarray(residuals[j]) for j in forward.kept)]
+
+    def batchable(self, fn: Computes) -> Computes:
+        """With the rule of `def_vmap`, if there is one."""
+        if not self.has_own("batchable"):
+            return fn
+
+        def nested(*args: PyTree) -> PyTree:
+            outs = fn(*self.arguments.flatten_up_to(args))
+            return self.results.unflatten(outs) if outs else None
+
+        mapped = batchable(self.function, nested, self.payload)
+
+        def flat(*xs: jax.Array) -> list[jax.Array]:
+            made = mapped(*self.arguments.unflatten(xs))
+            return [] if made is None else jax.tree.leaves(made)
+
+        return flat
+
+    def infer_output_sharding(self, inputs: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Any] | None:
+        """Those of `def_sharding`; None for residuals, whose shardings are those of `fwd`."""
+        function = self.function
+        if function.sharding is None or self.stage == TANGENT:
+            return None
+        given = function.sharding(*self.arguments.unflatten(inputs), **self.payload)
+        forward = forward_of(self.out_tree) if self.stage else None
+        nesting = self.results if forward is None else forward.results
+        try:
+            given = list(nesting.flatten_up_to(given))
+        except (TypeError, ValueError):
+            given = [None]
+        if not all(isinstance(place, jax.P | jax.NamedSharding) for place in given):
+            raise function.error(
+                f"def_sharding, which returned {given!r}",
+                "a jax.P or a NamedSharding for each array of the result, in its nesting",
+            )
+        return given if forward is None else [*given, *(None for _ in forward.kept)]
 
     def __reduce__(self) -> Any:
         rebuild, (_, state) = super().__reduce__()
         return _unpickled, (rebuild, type(self).__module__, self.family_id, state)
+
+    def payload_text(self) -> str:
+        """The payload as text; residuals of a pytree class have none that others can read."""
+        if has_class(self.in_tree) or has_class(self.out_tree):
+            raise Unsupported(
+                where=f"writing a derivative of {self.function.place}",
+                given="residuals in a pytree class, which another process does not know",
+                needed="residuals in tuples, lists and dicts with text as keys",
+                fix="Let the fwd of f.defvjp return them so.",
+            )
+        return super().payload_text()
+
+    def place_of(self, method: str = "") -> str:
+        """The rule that the author wrote for a method, with the name and line of the function."""
+        names = {
+            "linearize": "defjvp" if self.function.jvp else "forward mode",
+            "transpose_rule": "bwd" if self.stage else "def_transpose",
+            "infer_output_meta": "def_infer" if self.function.infer else "the function",
+            "eager_execute": "def_host",
+            "differentiable_form": "fwd",
+            "infer_output_sharding": "def_sharding",
+        }
+        what = names.get(method, method)
+        if method.startswith(LOWERING):
+            what = {"": "", TANGENT: "the transpose of bwd"}.get(self.stage, "fwd")
+        return f"{what} of {self.function.place}" if what else self.function.place
+
+    def missing_rule(self, kind: str) -> ADRuleError:
+        """The error that names the function."""
+        place = self.function.place
+        return ADRuleError(self.family_id, kind, place=place, needed="a rule", fix=MISSING_RULE)
 
     def __repr__(self) -> str:
         fields = [f"{name}={value!r}" for name, value in self.payload.items()]
@@ -141,9 +218,12 @@ class FunctionExtension(ExtensionOp):
         """With a reverse rule the op "forward", whose residuals follow from the inputs."""
         if self.stage == FORWARD:
             return self.changed(stage=FORWARD_AGAIN)
-        if self.stage or self.function.fwd is None:
+        function, metas = self.function, tuple(inputs)
+        if self.stage or (
+            function.fwd is None and not (function.derive and not moves_forward(self, metas))
+        ):
             return self
-        return self.changed(stage=FORWARD, out_tree=results_of(self, FORWARD, tuple(inputs)))
+        return self.changed(stage=FORWARD, out_tree=results_of(self, FORWARD, metas))
 
     def linearize(
         self,
@@ -154,7 +234,9 @@ class FunctionExtension(ExtensionOp):
         """The tangents by the rule that the author gave."""
         function = self.function
         if self.stage == TANGENT:
-            return _jvp(lambda *xs: self.pushed(*self.arguments.unflatten(xs)), primals, tangents)
+            return jvp_of(
+                lambda *xs: pushed(self, *self.arguments.unflatten(xs)), primals, tangents
+            )
         if self.stage:
             return self._forward_tangents(primals, outputs, tangents)
         if function.jvp is not None:
@@ -166,12 +248,14 @@ class FunctionExtension(ExtensionOp):
                 self.arguments.unflatten(tangents),
                 **self.payload,
             )
-            made = function.flat(self.results, made, "the tangent")
-            return [None if _is_float0(t) else t for t in made]
+            if made is None:
+                raise function.error("defjvp, which returned None", "tangents", "Return the zeros.")
+            made = function.flat(self.results, made, "defjvp, which returned")
+            return [None if is_float0(t) else t for t in made]
         if function.transpose is not None:
             return self._linear(primals, tangents)
         body = functools.partial(function.body, **self.payload)
-        return _jvp(
+        return jvp_of(
             lambda *xs: jax.tree.leaves(body(*self.arguments.unflatten(xs))), primals, tangents
         )
 
@@ -185,8 +269,9 @@ class FunctionExtension(ExtensionOp):
             raise ADRuleError(
                 self.family_id,
                 "jvp",
-                given=f"a derivative by an argument of {self.function.place} in which it is not "
-                "linear",
+                place=self.function.place,
+                given="a derivative by an argument in which it is not linear",
+                needed="a rule",
                 fix="Write @f.defjvp, which may call the function.",
             )
         full = filled(primals, tangents)
@@ -194,7 +279,7 @@ class FunctionExtension(ExtensionOp):
         return apply(
             self,
             *(
-                t if i in linear and not _is_float0(t) else x
+                t if i in linear and not is_float0(t) else x
                 for i, (x, t) in enumerate(zip(primals, full, strict=True))
             ),
         )
@@ -217,7 +302,7 @@ class FunctionExtension(ExtensionOp):
         where = f"residuals of {self.function.place}"
         op = self.changed(
             stage=TANGENT,
-            in_tree=nesting_text((residuals, given), where),
+            in_tree=nesting_text((residuals, given), where, any_class=True),
             out_tree=nesting_text(results, where),
             result_metas=tuple((np.dtype(x.dtype), tuple(x.shape)) for x in values),
         )
@@ -225,13 +310,13 @@ class FunctionExtension(ExtensionOp):
         moved = [next(pushed) if is_inexact(x) else None for x in values]
         others: list[Any] = [None] * len(forward.kept)
         if self.stage == FORWARD_AGAIN:
-            fwd = functools.partial(self.function.fwd, **self.payload)
+            fwd, _ = reverse_of(self)
 
             def run(*xs: jax.Array) -> list[jax.Array]:
                 return self._with_residuals(fwd(*self.arguments.unflatten(xs)))[len(values) :]
 
             # a fwd that calls its custom_vjp has a derivative without that call alone
-            others = _jvp(only_needed(run, *primals), primals, tangents)
+            others = jvp_of(only_needed(run, *primals), primals, tangents)
         return [*moved, *others]
 
     def transpose_rule(
@@ -245,28 +330,24 @@ class FunctionExtension(ExtensionOp):
             residuals, tangents = self.arguments.unflatten(inputs)
             known = jax.tree.leaves(residuals)
             if any(isinstance(x, LinearInput) for x in known):
-                raise ADRuleError(self.family_id, "transpose", given="a residual of fwd as unknown")
-            return [None] * len(known) + self.pulled(residuals, tangents, cotangents)
+                raise ADRuleError(
+                    self.family_id,
+                    "transpose",
+                    place=function.place,
+                    given="a transpose by a residual of fwd",
+                    needed="a derivative by arguments",
+                    fix="",
+                )
+            return [None] * len(known) + pulled(self, residuals, tangents, cotangents)
         if function.transpose is None or self.stage:
-            raise ADRuleError(self.family_id, "transpose", fix=self.missing_rule)
+            raise self.missing_rule("transpose")
         args = self.arguments.unflatten(inputs)
         metas = self.infer_output_meta(list(map(meta_of, inputs)))
         full = filled([struct(meta) for meta in metas], cotangents)
         made = function.transpose(self.results.unflatten(full), *args, **self.payload)
-        if not isinstance(made, tuple | list) or len(made) != len(args):
-            raise function.error(
-                f"the transpose, which returned {made!r:.100}",
-                f"a tuple of {len(args)}, a cotangent or None for each argument",
-            )
-        found: list[Any] = []
-        for arg, cotangent in zip(args, made, strict=True):
-            nesting = structure_of(arg)
-            found += (
-                [None] * nesting.num_leaves
-                if cotangent is None
-                else function.flat(nesting, cotangent, "a cotangent")
-            )
-        return found
+        wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
+        found = function.cotangents(made, args, "def_transpose")
+        return cast(self, found, wanted, "def_transpose")
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         """The function of `def_host`."""
@@ -278,7 +359,8 @@ class FunctionExtension(ExtensionOp):
             )
         results = self.function.host(*self.arguments.unflatten(arrays), **self.payload)
         return [
-            np.asarray(x) for x in self.function.flat(self.results, results, "the host's result")
+            np.asarray(x)
+            for x in self.function.flat(self.results, results, "def_host, which returned")
         ]
 
     def has_own(self, method: str) -> bool:
@@ -289,111 +371,19 @@ class FunctionExtension(ExtensionOp):
             "eager_execute": function.host is not None and not self.stage,
             "linearize": function.derive
             or any(rule is not None for rule in (function.jvp, function.fwd, function.transpose)),
+            "infer_output_sharding": function.sharding is not None and not tangent,
+            "batchable": function.vmap is not None and not self.stage,
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),
         }
         return given[method] if method in given else super().has_own(method)
 
-    def pushed(self, residuals: PyTree, tangents: PyTree) -> list[jax.Array]:
-        """The tangents of the results: the transpose of `bwd`, which is linear in cotangents."""
-        given = jax.tree.leaves(tangents)
-        like = [struct(meta) for meta in self.metas if is_inexact(meta)]
 
-        def pull(*cotangents: jax.Array) -> list[jax.Array]:
-            made = self.pulled(residuals, tangents, cotangents)
-            return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
-
-        try:
-            return list(jax.linear_transpose(pull, *like)(given))
-        except (NotImplementedError, ValueError, AssertionError, TypeError) as error:
-            raise Unsupported(
-                where=f"forward mode of {self.function.place}",
-                given=f"bwd, which JAX cannot transpose: {type(error).__name__}: "
-                f"{first_line(error)}",
-                needed="a rule for forward mode",
-                fix="Use reverse mode, or write @f.defjvp in place of f.defvjp.",
-            ) from error
-
-    def pulled(
-        self, residuals: PyTree, tangents: PyTree, given: Sequence[jax.Array | None]
-    ) -> list[jax.Array | None]:
-        """What `bwd` gives for each tangent; None for zero."""
-        source = iter(given)
-        cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
-        full = filled([struct(meta) for meta in self.metas], cotangents)
-        function = self.function
-        made = function.bwd(residuals, self.results.unflatten(full), **self.payload)
-        if not isinstance(made, tuple | list) or len(made) != len(tangents):
-            raise function.error(
-                f"bwd, which returned {made!r:.100}",
-                f"a tuple of {len(tangents)}, a cotangent or None for each argument",
-            )
-        found: list[Any] = []
-        for tangent, cotangent in zip(tangents, made, strict=True):
-            nesting = structure_of(tangent)
-            entries = (
-                [None] * nesting.num_leaves
-                if cotangent is None
-                else function.flat(nesting, cotangent, "a cotangent of bwd")
-            )
-            wanted = jax.tree.leaves(tangent, is_leaf=missing)
-            found += [c for c, t in zip(entries, wanted, strict=True) if t is not None]
-        return [None if _is_float0(c) else c for c in found]
+def op_class_of(module: str, family_id: str) -> Any:
+    """The class of a family that `module` publishes: it need not have a name there."""
+    importlib.import_module(module)
+    return require_extension_factory(family_id).op_class
 
 
 def _unpickled(rebuild: Callable[..., Any], module: str, family_id: str, state: Any) -> Any:
-    """The op of a family that `module` registers: its class need not have a name there."""
-    importlib.import_module(module)
-    return rebuild(require_extension_factory(family_id).op_class, state)
-
-
-def _is_float0(x: object) -> bool:
-    return getattr(x, "dtype", None) == jax.dtypes.float0
-
-
-@functools.lru_cache(maxsize=4096)
-def results_of(op: FunctionExtension, stage: str, metas: tuple[TensorMeta, ...]) -> str:
-    """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
-    structs = [struct(meta) for meta in metas]
-    function = op.function
-    if stage:
-        return _forward_results(op, structs)
-    if function.infer is not None:
-        results = function.inferred(op, metas)
-    else:
-        run = functools.partial(function.body, **op.payload)
-        results = jax.eval_shape(lambda *xs: run(*op.arguments.unflatten(xs)), *structs)
-    text = nesting_text(results, f"results of {function.place}")
-    return "" if text == "0" else text
-
-
-def _forward_results(op: FunctionExtension, structs: Sequence[jax.ShapeDtypeStruct]) -> str:
-    """What `fwd` gives for inputs of these dtypes and shapes."""
-    function = op.function
-    run = functools.partial(function.fwd, **op.payload)
-    traced, made = jax.make_jaxpr(lambda *xs: run(*op.arguments.unflatten(xs)), return_shape=True)(
-        *structs
-    )
-    if not isinstance(made, tuple | list) or len(made) != 2:
-        raise function.error(f"fwd, which returned {made!r:.100}", "(the result, residuals)")
-    jaxpr, _ = open_jaxpr(traced)
-    residuals = jaxpr.outvars[len(jax.tree.leaves(made[0])) :]
-    inputs = [next((i for i, x in enumerate(jaxpr.invars) if x is v), -1) for v in residuals]
-    return forward_text(made[0], made[1], inputs, f"residuals of {function.place}")
-
-
-def _jvp(
-    fn: Callable[..., Sequence[jax.Array]],
-    primals: Sequence[jax.Array],
-    tangents: Sequence[jax.Array | None],
-) -> list[jax.Array | None]:
-    """The tangents of plain JAX, for the inputs that have one."""
-    moving = [i for i, t in enumerate(tangents) if t is not None]
-
-    def of_moving(*xs: jax.Array) -> tuple[jax.Array, ...]:
-        values = list(primals)
-        for i, x in zip(moving, xs, strict=True):
-            values[i] = x
-        return tuple(fn(*values))
-
-    _, made = jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
-    return [None if _is_float0(t) else t for t in made]
+    """The op of a family that `module` publishes."""
+    return rebuild(op_class_of(module, family_id), state)

@@ -10,25 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from ..errors import DTypeError, DuplicateRule, InvalidConfig
+from ..errors import DuplicateRule
 from ..jax_seam import require_platforms
-from ..shapes import TensorMeta, as_array, meta_of, struct
-from .adopted import Adopted, Functions, PyTree, adopted
+from ..shapes import TensorMeta, struct
+from .adopted import Adopted, Functions, PyTree, adopted, parameters
+from .bound import bound
 from .family import parse_family_id
-from .function_extension import (
-    FunctionExtension,
-    results_of,
-)
-from .nesting import nesting_text
-from .primitive import apply
+from .function_extension import FunctionExtension, op_class_of
+from .function_results import moves_forward, results_of
+from .inlined import inlined
+from .primitive import apply, eager
 from .registry import register_function
 from .runtimes import ExtensionRuntimeSet, Kernel
-from .scope import LOWERING, closed_over, require_not_traced, running
+from .scope import LOWERING, running
 
-RESERVED = ("family_id", "function", "self")
-"""Names of members of every op, beside the attributes of FunctionExtension."""
+TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
+"""Names of members of every op, which no payload may have."""
 
 
 class FunctionOp:
@@ -48,7 +46,7 @@ class FunctionOp:
         code = source.__code__
         at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
         place = f"{source.__name__} ({at}), extension {family_id}"
-        arity, payload = _parameters(signature, place)
+        arity, payload = parameters(signature, place, TAKEN)
         self.__signature__ = signature
         self.functions = Functions(
             function.body,
@@ -61,6 +59,8 @@ class FunctionOp:
             fwd=function.fwd,
             bwd=function.bwd,
         )
+        self.functions.owner = self
+        self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
         fields = {
             "__module__": source.__module__,
             "__qualname__": f"{source.__qualname__}.op",
@@ -79,73 +79,10 @@ class FunctionOp:
         """The function of the arrays, under any JAX transform."""
         method = running.get()
         if method is not None and method.name.startswith(LOWERING):
-            return self.functions.inlined(*args, **payload)  # a part of another op
-        op, arrays = self.bound(*args, **payload)
+            return inlined(self, args, payload)  # a part of another op
+        op, arrays = bound(self, args, payload)
         outs = apply(op, *arrays)
         return op.results.unflatten(outs) if op.out_tree else outs[0]
-
-    def bound(self, *args: PyTree, **payload: Any) -> tuple[FunctionExtension, list[jax.Array]]:
-        """The op that a call with these arguments runs, and its arrays.
-
-        Raises:
-          InvalidConfig: the arguments do not fit the function; the text names it and its line.
-        """
-        authored = self.functions
-        if wrong := payload.keys() - authored.payload.keys():
-            raise authored.error(
-                f"the keyword {', '.join(sorted(wrong))}", f"one of {self._keywords()}"
-            )
-        if authored.arity >= 0 and len(args) != authored.arity:
-            raise authored.error(
-                f"{len(args)} arguments by position",
-                f"{authored.arity}, each an array or a pytree",
-                f"Pass {self._keywords()} by keyword." if len(args) > authored.arity else "",
-            )
-        if absent := [
-            name
-            for name, (_, default) in authored.payload.items()
-            if name not in payload and default is inspect.Parameter.empty
-        ]:
-            raise authored.error(f"no {', '.join(absent)}", "a value by keyword")
-        leaves, nesting = jax.tree.flatten(args)
-        given = [as_array(x, f"{authored.place}, array {i}") for i, x in enumerate(leaves)]
-        arrays = [
-            self._number(leaf, x, given, leaves) if type(leaf) in (int, float, complex) else x
-            for x, leaf in zip(given, leaves, strict=True)
-        ]
-        plain = nesting == authored.plain
-        in_tree = "" if plain else nesting_text(args, f"arguments of {authored.place}")
-        op = self.op(in_tree=in_tree, **payload)
-        require_not_traced(op, closed_over(authored.body))
-        out_tree = results_of(op, "", tuple(map(meta_of, arrays)))
-        return op.changed(out_tree=out_tree) if out_tree else op, arrays
-
-    def _number(
-        self, number: complex, array: Any, arrays: Sequence[Any], leaves: Sequence[Any]
-    ) -> Any:
-        """A Python number in the dtype that it takes beside arrays of its kind in jax.numpy."""
-        kind = jnp.integer if isinstance(number, int) else jnp.inexact
-        others = [
-            x.dtype
-            for x, leaf in zip(arrays, leaves, strict=True)
-            if type(leaf) not in (int, float, complex) and jnp.issubdtype(x.dtype, kind)
-        ]
-        with jax.numpy_dtype_promotion("standard"):
-            dtype = jnp.result_type(*others) if others else array.dtype
-        if isinstance(number, complex) and not jnp.issubdtype(dtype, jnp.complexfloating):
-            return array
-        try:
-            return jnp.asarray(number, dtype)
-        except OverflowError as error:
-            raise DTypeError(
-                where=self.functions.place,
-                given=f"{number} beside arrays of {dtype}",
-                needed="a number that fits",
-                fix="Convert it to an array of the dtype that is meant.",
-            ) from error
-
-    def _keywords(self) -> str:
-        return ", ".join(self.functions.payload) or "no keyword"
 
     def defjvp(
         self, rule: Callable[..., PyTree], *, symbolic_zeros: bool = False
@@ -172,7 +109,6 @@ class FunctionOp:
             zero, for each argument; linear in `cotangents`.
         """
         self._set_rule(fwd=fwd, bwd=bwd)
-        results_of.cache_clear()
 
     def def_transpose(
         self, rule: Callable[..., PyTree], *, argnums: int | Sequence[int] | None = None
@@ -198,6 +134,31 @@ class FunctionOp:
         self._set_rule(transpose=rule)
         if argnums is not None:
             authored.argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+            if authored.arity >= 0:
+                authored.linear_in(authored.arity)  # refuses numbers out of range
+        return rule
+
+    def def_vmap(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Set the rule for vmap of the value, as in jax.custom_batching.custom_vmap. Derivatives
+        are those of the mapped derivative rule. It decorates the rule.
+
+        Args:
+          rule: function(axis_size, in_batched, *args, *, payload) -> (results, out_batched).
+            `in_batched` has True for each array of `args` whose first axis is the batch, and
+            `out_batched` for each of the results.
+        """
+        self._set(vmap=rule)
+        return rule
+
+    def def_sharding(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """Set the shardings of the results on a mesh with explicit axes; without it they are those
+        of the function. It decorates the rule.
+
+        Args:
+          rule: function(*structs, *, payload) -> a jax.P or a NamedSharding for each array of the
+            results, in their nesting, from jax.ShapeDtypeStructs with shardings.
+        """
+        self._set(sharding=rule)
         return rule
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
@@ -220,6 +181,9 @@ class FunctionOp:
             if not callable(value):
                 raise self.functions.error(f"{value!r:.100} as {name}", "a function")
         vars(self.functions).update(given)
+        self.known.clear()
+        for known in (results_of, moves_forward, eager):
+            known.cache_clear()
 
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None, name: str = ""
@@ -243,7 +207,7 @@ class FunctionOp:
             def run(op: FunctionExtension, *arrays: jax.Array) -> list[Any]:
                 results = kernel(*op.arguments.unflatten(arrays), **op.payload)
                 return self.functions.flat(
-                    op.results, results, f"the result of the {platform} kernel"
+                    op.results, results, f"{platform} kernel, which returned"
                 )
 
             def why_not(op: FunctionExtension, *metas: TensorMeta) -> str:
@@ -254,6 +218,7 @@ class FunctionOp:
             run.__name__ = getattr(kernel, "__name__", "_")
             made = Kernel(self.op.family_id, platform, run, why_not, name)
             self.op.runtimes = ExtensionRuntimeSet(*self.op.runtimes, made)
+            self.known.clear()
             return kernel
 
         return add
@@ -270,33 +235,18 @@ class FunctionOp:
         only where the decorated function returns None. It decorates the function.
         """
         self._set(infer=function)
-        results_of.cache_clear()
         return function
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.__module__, self.op.family_id)
 
     def __repr__(self) -> str:
         return f"<op {self.op.family_id}: {self.__name__}{self.__signature__}>"
 
 
-def _parameters(signature: inspect.Signature, place: str) -> tuple[int, dict[str, tuple[Any, Any]]]:
-    """The number of arguments, -1 if any, and annotation and default of each keyword."""
-    arity, payload = 0, {}
-    needed = "arrays by position, and the payload by keyword-only parameters with annotations"
-    for name, p in signature.parameters.items():
-        if p.kind is p.KEYWORD_ONLY and (hasattr(FunctionExtension, name) or name in RESERVED):
-            raise InvalidConfig(
-                where=place,
-                given=f"payload {name}, the name of a member of every op",
-                needed="another name",
-            )
-        if p.kind is p.KEYWORD_ONLY and p.annotation is not p.empty:
-            payload[name] = (p.annotation, p.default)
-        elif p.kind is p.VAR_POSITIONAL:
-            arity = -1
-        elif p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or p.default is not p.empty:
-            raise InvalidConfig(where=place, given=f"the parameter {p}", needed=needed)
-        else:
-            arity += 1
-    return arity, payload
+def _unpickled(module: str, family_id: str) -> FunctionOp:
+    """The function of a family that `module` publishes."""
+    return op_class_of(module, family_id).function.owner
 
 
 def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTree]], FunctionOp]:
@@ -319,7 +269,8 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
 
     Returns:
       A decorator. What it returns is called as the function, and has `defjvp`, `defvjp`,
-      `def_transpose`, `def_kernel`, `def_host` and `def_infer` to add rules and implementations.
+      `def_transpose`, `def_vmap`, `def_sharding`, `def_kernel`, `def_host` and `def_infer` to add
+      rules and implementations.
 
     Raises:
       MalformedFamilyId: not a family_id.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import threading
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -14,16 +15,32 @@ from ..errors import InvalidConfig
 PyTree: TypeAlias = Any
 
 
-def _nesting(tree: PyTree, where: str) -> Any:
+_structures: list[PyTreeDef] = []
+"""The structures of pytree classes among residuals; texts have their numbers here, which no other
+process knows."""
+_lock = threading.Lock()
+
+
+def _number(structure: PyTreeDef) -> int:
+    with _lock:
+        if structure not in _structures:
+            _structures.append(structure)
+        return _structures.index(structure)
+
+
+def _nesting(tree: PyTree, where: str, any_class: bool = False) -> Any:
     """A pytree as JSON: 0 for an array, null, ["tuple", ...], ["list", ...],
-    ["dict", keys, ...].
+    ["dict", keys, ...]; with `any_class` also ["class", the number of a structure].
     """
     if tree is None or jax.tree_util.all_leaves([tree]):
         return None if tree is None else 0
     if type(tree) in (tuple, list):
-        return [type(tree).__name__, *(_nesting(x, where) for x in tree)]
+        return [type(tree).__name__, *(_nesting(x, where, any_class) for x in tree)]
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return ["dict", sorted(tree), *(_nesting(tree[key], where) for key in sorted(tree))]
+        parts = (_nesting(tree[key], where, any_class) for key in sorted(tree))
+        return ["dict", sorted(tree), *parts]
+    if any_class:
+        return ["class", _number(jax.tree.structure(tree))]
     raise InvalidConfig(
         where=where,
         given=f"a {type(tree).__qualname__} among the arrays",
@@ -39,6 +56,9 @@ def blank(nesting: Any) -> PyTree:
     kind, *parts = nesting
     if kind == "dict":
         return dict(zip(parts[0], map(blank, parts[1:]), strict=True))
+    if kind == "class":
+        known: Any = _structures[parts[0]]
+        return known.unflatten([0] * known.num_leaves)
     return {"tuple": tuple, "list": list}[kind](map(blank, parts))
 
 
@@ -48,9 +68,21 @@ def treedef_of(text: str) -> PyTreeDef:
     return jax.tree.structure(blank(json.loads(text)))
 
 
-def nesting_text(tree: PyTree, where: str) -> str:
+def nesting_text(tree: PyTree, where: str, any_class: bool = False) -> str:
     """How arrays are nested in a tree, as JSON text."""
-    return json.dumps(_nesting(tree, where), separators=(",", ":"))
+    return json.dumps(_nesting(tree, where, any_class), separators=(",", ":"))
+
+
+def has_class(text: str) -> bool:
+    """Whether a text names a pytree class, which no other process can read."""
+
+    def found(nesting: Any) -> bool:
+        if not isinstance(nesting, list):
+            return False
+        kind, *parts = nesting or [0]
+        return kind == "class" or any(map(found, parts[1:] if kind == "dict" else [kind, *parts]))
+
+    return bool(text) and found(json.loads(text))
 
 
 def missing(x: object) -> bool:
@@ -89,5 +121,5 @@ def forward_of(text: str) -> Forward:
 
 def forward_text(results: PyTree, residuals: PyTree, inputs: list[int], where: str) -> str:
     """What `fwd` gives, as text."""
-    both = [_nesting(results, where), _nesting(residuals, where), inputs]
+    both = [_nesting(results, where), _nesting(residuals, where, any_class=True), inputs]
     return json.dumps(both, separators=(",", ":"))

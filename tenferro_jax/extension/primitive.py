@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import ADRuleError, InvalidConfig
+from ..errors import InvalidConfig
 from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
 from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
 from .carrier import BatchLevel, Extension, checked_form
@@ -92,7 +92,7 @@ def apply(
     method = running.get()
     if method is not None:
         if method.name == LOWERING:
-            raise nested_extension(method.family_id, getattr(op, "family_id", repr(op)))
+            raise nested_extension(method, getattr(op, "family_id", repr(op)))
         if inherited.value is not None:
             outer_rules, outer_runtimes = inherited.value
             rules = outer_rules if rules is None else rules
@@ -106,8 +106,8 @@ def apply(
     if runtimes is not None and type(runtimes) is not ExtensionRuntimeSet:
         require_runtimes(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
-    if all(map(_is_plain, arrays)):
-        return _eager(carrier, len(TUNED))(*arrays)
+    if all(map(is_plain, arrays)):
+        return eager(carrier, len(TUNED))(*arrays)
     operands = [
         as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
     ]
@@ -116,14 +116,14 @@ def apply(
             _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
         )
     _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
-    return _eager(carrier, len(TUNED))(*operands)
+    return eager(carrier, len(TUNED))(*operands)
 
 
 _PLAIN_TYPES: set[type] = set()
 """The types of concrete JAX arrays that calls have met."""
 
 
-def _is_plain(array: Any) -> bool:
+def is_plain(array: Any) -> bool:
     """Whether an array needs no check and no conversion, as in most eager calls."""
     return type(array) in _PLAIN_TYPES and (array.dtype.itemsize < 8 or x64_enabled())
 
@@ -155,7 +155,7 @@ def save_families(*family_ids: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _eager(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
+def eager(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
     """The function that runs a carrier on concrete arrays, traced again when more routes are tuned.
     Rules are not part of the key, because they do not change the result.
     """
@@ -184,7 +184,7 @@ def _eager(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...
 
 
 def _runs_on_host(carrier: Extension, arrays: Sequence[jax.Array]) -> bool:
-    if not has_host_form(carrier.op):
+    if not has_host_form(carrier.op) or (carrier.batching and carrier.op.has_own("batchable")):
         return False
     metas = tuple(map(meta_of, arrays))
     carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them
@@ -220,7 +220,7 @@ def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list
 
 def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
-        return list(_eager(op, len(TUNED))(*map(_jax_value, arrays)))
+        return list(eager(op, len(TUNED))(*map(_jax_value, arrays)))
 
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:
@@ -258,7 +258,7 @@ def _differentiable_form(
     own.
     """
     where = f"differentiable_form of extension {op.family_id}"
-    with authored(op.family_id, "differentiable_form"):
+    with authored(op.op, "differentiable_form"):
         form = rule.form_for(op.op, op.of_one(metas))
     if form is op.op:
         return op
@@ -291,7 +291,7 @@ def _jvp(
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     rule = rules.rule_of(op.op)
     if rule is None:
-        raise ADRuleError(op.family_id, "jvp", fix=getattr(op.op, "missing_rule", ""))
+        raise op.op.missing_rule("jvp")
     primals = list(map(_jax_value, primals))
     form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
     # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot
@@ -306,9 +306,7 @@ def _jvp(
         )
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
-    require_metas(
-        results, list(map(jax_seam.tangent_meta, outs)), f"linearize of extension {op.family_id}"
-    )
+    require_metas(results, list(map(jax_seam.tangent_meta, outs)), op.op.place_of("linearize"))
     kept = list(zip(outs, results, strict=True))[: op.output_count]
     return [out for out, _ in kept], [
         jax_seam.zero_tangent(out) if t is None else t for out, t in kept
@@ -326,7 +324,7 @@ def _transpose(
 ) -> list[jax.Array | None]:
     rule = rules.rule_of(op.op)
     if rule is None:
-        raise ADRuleError(op.family_id, "transpose")
+        raise op.op.missing_rule("transpose")
     mask = tuple(jax_seam.is_linear_input(a) for a in args)
     given = [_jax_value(jax_seam.none_if_zero(c)) for c in cotangents]
     inputs = [
@@ -344,7 +342,7 @@ def _transpose(
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
         raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
-    require_metas(results, wanted, f"transpose_rule of extension {op.family_id}")
+    require_metas(results, wanted, op.op.place_of("transpose_rule"))
     return [
         None if not m else jax_seam.zero_cotangent(a) if r is None else r
         for a, m, r in zip(args, mask, results, strict=True)
@@ -368,7 +366,7 @@ def _batch(
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
-    with authored(op.family_id, "batched()"):
+    with authored(op.op, "batched()"):
         own = None if op.batching else op.op.batched(in_axes)
     if own is not None:
         form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])

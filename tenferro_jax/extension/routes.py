@@ -98,7 +98,7 @@ def choose_route(
     if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
     if lowering_declined:
-        passed_over += "; its lower_to_standard_ops returned None for these inputs"
+        passed_over += f"; {op.advice.body} returned None for these inputs"
     elsewhere = sorted(
         known.platform
         for known in carrier.runtimes
@@ -106,7 +106,7 @@ def choose_route(
     )
     if elsewhere:
         passed_over += f"; its kernels are for {', '.join(elsewhere)}"
-    lower = "Lower these inputs too" if lowering_declined else "Override lower_to_standard_ops"
+    lower = op.advice.also if lowering_declined else op.advice.write
     if len(selected) < len(RouteKind):
         needed, fix = f"{carrier.runtimes}", "Select more routes."
     elif site.platform == ANY_PLATFORM:
@@ -117,11 +117,11 @@ def choose_route(
             f"{lower}.",
         )
     else:
-        needed = f"a kernel for {site.platform}, a lowering to standard ops, or eager_execute"
-        fix = f"{lower}, or override eager_execute."
+        needed = f"a kernel for {site.platform}, {op.advice.needed}"
+        fix = f"{lower}, or {op.advice.host}."
     place = f"platform {site.platform}" + (" in an export" if site.exporting else "")
     raise Unsupported(
-        where=f"extension {op.family_id}",
+        where=op.place_of(),
         given=("no lowering to write out" if site.platform == ANY_PLATFORM else place)
         + passed_over,
         needed=needed,
@@ -161,11 +161,11 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
     for level in carrier.batching:
         metas = level.inner(metas)
     what = f"{what_runs(kernel)}, declines"
-    with authored(carrier.family_id, what):
+    with authored(carrier.op, what):
         why = kernel.declines(carrier.op, *metas)
     if not isinstance(why, str):
         raise InvalidConfig(
-            where=f"{what}, of extension {carrier.family_id}",
+            where=carrier.op.place_of(what),
             given=repr(why),
             needed='text: the reason why the kernel declines the call, or "" if it does',
         )
@@ -177,6 +177,12 @@ def what_runs(kernel: Kernel) -> str:
     return f"{kernel.platform} kernel {kernel.title}".rstrip()
 
 
+def chosen(carrier: Extension, route: Route) -> Kernel:
+    """The kernel of a route."""
+    offered = carrier.runtimes.kernels(carrier.family_id, route.platform)
+    return next(kernel for kernel in offered if kernel.title == route.kernel)
+
+
 def kernel_body(
     carrier: Extension, kernel: Kernel, arrays: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
@@ -184,11 +190,11 @@ def kernel_body(
     op, what = carrier.op, what_runs(kernel)
 
     def one(*element: jax.Array) -> tuple[jax.Array, ...]:
-        with authored(op.family_id, what), inherited(None):
+        with authored(op, what), inherited(None):
             outs = kernel.run(op, *element)
         return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
 
-    return tuple(over_levels(carrier.batching, one)(*arrays))
+    return tuple(over_levels(carrier, one)(*arrays))
 
 
 def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
@@ -201,7 +207,7 @@ def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.
         declined = outs is None
         return () if outs is None else outs
 
-    outs = over_levels(carrier.batching, one)(*arrays)
+    outs = over_levels(carrier, one)(*arrays)
     return None if declined else tuple(outs)
 
 
@@ -288,7 +294,7 @@ declines: one reduction does it)
     site = Site(
         platform or at.platform,
         exporting,
-        at.partitioned or spread or any(map(spreads, _equations(closed))),
+        at.partitioned or spread or any(map(spreads, equations(closed))),
     )
     found = []
     for carrier, metas, manual in _calls(closed):
@@ -380,8 +386,9 @@ def _calls(
             yield from _calls(inner, manual if inside is None else inside)
 
 
-def _equations(closed: ClosedJaxpr) -> Iterator[Eqn]:
+def equations(closed: ClosedJaxpr) -> Iterator[Eqn]:
+    """The equations of a jaxpr and of the jaxprs in it."""
     for eqn in open_jaxpr(closed)[0].eqns:
         yield eqn
         for inner in inner_jaxprs(eqn):
-            yield from _equations(inner)
+            yield from equations(inner)

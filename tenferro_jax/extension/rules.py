@@ -308,14 +308,12 @@ def require_metas(
             )
 
 
-def _rule(family_id: str, name: str) -> AbstractContextManager[None]:
+def _rule(op: ExtensionOp, name: str) -> AbstractContextManager[None]:
     """Runs a method of an AD rule; a graph that is recorded keeps the equalities that the rule
     requires.
     """
     graph = graph_assumptions.value
-    return authored(
-        family_id, name, None if graph is None else lambda *assumed: graph.append(assumed)
-    )
+    return authored(op, name, None if graph is None else lambda *assumed: graph.append(assumed))
 
 
 def linearize(
@@ -328,7 +326,7 @@ def linearize(
 ) -> list[Any]:
     """The rule's tangents, with the rule itself mapped over the batch levels."""
     if not levels:
-        with _rule(op.family_id, "linearize"):
+        with _rule(op, "linearize"):
             results = rule.linearize(op, tuple(primals), tuple(outs), tuple(tangents))
         return list(checked_sequence(results, op, "linearize", op.output_count))
     level, rest = levels[0], levels[1:]
@@ -362,7 +360,7 @@ def transposed(
     """
     mask = tuple(isinstance(x, LinearInput) for x in inputs)
     if not levels:
-        with _rule(op.family_id, "transpose_rule"):
+        with _rule(op, "transpose_rule"):
             results = rule.transpose_rule(op, tuple(cotangents), tuple(inputs))
         results = checked_sequence(results, op, "transpose_rule", op.input_count)
         return [r if m else None for r, m in zip(results, mask, strict=True)]

@@ -28,17 +28,17 @@ class Method(NamedTuple):
     """A method of an author.
 
     Attributes:
-      family_id: of the op.
       name: of the method.
+      where: the method, its op and what its author wrote, for errors.
       assume: a function that takes equalities of sizes that JAX cannot decide; None refuses them.
     """
 
-    family_id: str
     name: str
+    where: str
     assume: Assume | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} of extension {self.family_id}"
+        return self.where
 
 
 running: contextvars.ContextVar[Method | None] = contextvars.ContextVar(
@@ -49,6 +49,11 @@ inherited = jax.make_user_context(None)
 """In an AD rule, the rules and runtimes that were given to the call that it differentiates, as a
 pair. They are part of the key of jit's caches, so that a function traced in one rule is not reused
 in another."""
+
+
+lowering_at = jax.make_user_context(None)
+"""The site for which an extension is lowered, if kernels may run there; part of the key of jit's
+caches."""
 
 
 def require_equal(a: SymDim, b: SymDim) -> None:
@@ -83,11 +88,17 @@ dimensions.
 
 
 @contextlib.contextmanager
-def authored(family_id: str, name: str, assume: Assume | None = None) -> Iterator[None]:
+def authored(op: ExtensionOp, name: str, assume: Assume | None = None) -> Iterator[None]:
     """Runs the author's code: an exception passes as it is, with a note that names the method and
     the family.
     """
-    method = Method(family_id, name, assume)
+    with run_as(Method(name, op.place_of(name), assume)):
+        yield
+
+
+@contextlib.contextmanager
+def run_as(method: Method) -> Iterator[None]:
+    """Runs a method of an author."""
     token = running.set(method)
     try:
         yield
@@ -100,10 +111,10 @@ def authored(family_id: str, name: str, assume: Assume | None = None) -> Iterato
         running.reset(token)
 
 
-def nested_extension(family_id: str, inner: str) -> InvalidConfig:
+def nested_extension(method: Method, inner: str) -> InvalidConfig:
     """The error for a call of an extension inside a lowering."""
     return InvalidConfig(
-        where=f"{LOWERING} of extension {family_id}",
+        where=method.where,
         given=f"a call of extension {inner}",
         needed="standard ops only",
         fix="Write out the computation of the inner extension; only AD rules may call extensions.",
@@ -115,10 +126,10 @@ def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
     """Refuse a lowering that closes over a traced value, which would have no derivative."""
     if any(isinstance(value, jax.core.Tracer) for value in values):
         raise InvalidConfig(
-            where=f"{LOWERING} of extension {op.family_id}",
-            given="a lowering that closes over a traced value",
+            where=op.place_of(LOWERING),
+            given="code that closes over a traced value",
             needed="traced values as inputs: a value that is closed over has no derivative",
-            fix="Make the value an input of the op.",
+            fix="Make the value an input.",
         )
 
 

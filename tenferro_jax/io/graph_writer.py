@@ -18,7 +18,6 @@ from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
 from ..ops.op import StdTensorOp
 from ..payload_leaves import array_bytes, array_digest, dtype_name
-from ..payload_text import payload_json
 from ..shapes import TensorMeta
 from .field_json import OPS, field_json, value_dtype_name
 from .trees import has_classes, require_lasting, tree_json
@@ -194,7 +193,7 @@ class GraphWriter:
             return [
                 "extension",
                 op.family_id,
-                payload_json(op.op) if payload is None else payload,
+                op.op.payload_text() if payload is None else payload,
                 _levels(op),
                 op.output_count,
             ]

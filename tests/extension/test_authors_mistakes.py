@@ -362,7 +362,7 @@ def test_a_kernel_declines_in_words(why):
     ends_in(
         lambda: apply(KernelSine(), X, runtimes=runtimes),
         InvalidConfig,
-        r"cpu kernel broken_kernel, declines, of extension test-package\.kernel_sine\.v1: given .*needed text",
+        r"cpu kernel broken_kernel, declines of extension test-package\.kernel_sine\.v1: given .*needed text",
     )
 
 

@@ -593,7 +593,7 @@ def test_refusals_name_the_function_and_its_line():
     [
         (lambda r, g: r * g, "bwd, which returned"),
         (lambda r, g: (r * g, r), "bwd, which returned"),
-        (lambda r, g: ([r * g],), "a cotangent of bwd with the nesting"),
+        (lambda r, g: ([r * g],), "bwd, which returned for argument 0 "),
     ],
     ids=["no tuple", "too many", "nesting"],
 )

@@ -1,0 +1,171 @@
+"""What the functions of an author give for inputs of some dtypes and shapes, found by tracing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ..jax_seam import open_jaxpr
+from ..shapes import TensorMeta, is_inexact, meta_of, struct
+from .adopted import Functions, PyTree, shown
+from .nesting import forward_text, nesting_text
+from .routes import equations
+from .scope import LOWERING, Method, authored, require_not_traced, run_as
+
+if TYPE_CHECKING:
+    from .function_extension import FunctionExtension
+
+
+def is_float0(x: object) -> bool:
+    """Whether this is the tangent of an integer."""
+    return getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def reverse_of(op: FunctionExtension) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
+    """(fwd, bwd) of an op: the author's, or those of JAX for a function that is derived."""
+    function = op.function
+    if function.fwd is None:
+        body = functools.partial(function.body, **op.payload)
+        return lambda *args: jax.vjp(body, *args), lambda pull, cotangents: pull(cotangents)
+    return functools.partial(function.fwd, **op.payload), functools.partial(
+        function.bwd, **op.payload
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
+    """Whether JAX has forward mode of the function: a jax.custom_vjp or a hijax primitive in it may
+    have a reverse rule alone.
+    """
+    structs = [struct(meta) for meta in metas]
+    body = functools.partial(op.function.body, **op.payload)
+
+    def moved(*xs: jax.Array) -> PyTree:
+        tangents = [x if is_inexact(x) else None for x in xs]
+        return jvp_of(lambda *xs: jax.tree.leaves(body(*op.arguments.unflatten(xs))), xs, tangents)
+
+    try:
+        with authored(op, LOWERING):
+            traced = jax.make_jaxpr(moved)(*structs)
+    except (TypeError, NotImplementedError):
+        return False
+    return all(eqn.primitive.name != "custom_lin" for eqn in equations(traced))
+
+
+@functools.lru_cache(maxsize=4096)
+def results_of(op: FunctionExtension, stage: str, metas: tuple[TensorMeta, ...]) -> str:
+    """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
+    structs = [struct(meta) for meta in metas]
+    function = op.function
+    # The op is inferred again where it is called, so equalities of sizes are noted there.
+    if stage:
+        with authored(op.changed(stage=stage), LOWERING, lambda *_: None):
+            return _forward_results(op, structs)
+    if function.infer is not None:
+        with authored(op, "infer_output_meta", lambda *_: None):
+            results = function.inferred(op, metas)
+    else:
+        run = functools.partial(function.body, **op.payload)
+        with authored(op, LOWERING, lambda *_: None):
+            results = jax.eval_shape(
+                lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "the function"),
+                *structs,
+            )
+        if results is None:
+            raise function.error(
+                "no result",
+                "arrays",
+                "Return the result. If NumPy code computes it, write def_host and def_infer.",
+            )
+    text = nesting_text(results, f"results of {function.place}")
+    return "" if text == "0" else text
+
+
+def _forward_results(op: FunctionExtension, structs: Sequence[jax.ShapeDtypeStruct]) -> str:
+    """What `fwd` gives for inputs of these dtypes and shapes."""
+    function = op.function
+    run, _ = reverse_of(op)
+    traced, made = jax.make_jaxpr(
+        lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "fwd"), return_shape=True
+    )(*structs)
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise function.error(f"fwd, which returned {shown(made)}", "(the result, residuals)")
+    metas = op.infer_output_meta([meta_of(x) for x in structs])
+    have, want = jax.tree.map(meta_of, made[0]), op.results.unflatten(metas)
+    if have != want:
+        result = op.results.unflatten(map(struct, metas))
+        raise function.error(
+            f"fwd, which returned the result {shown(made[0])}", f"{shown(result)}, as the function"
+        )
+    jaxpr, constants = open_jaxpr(traced)
+    require_not_traced(op, constants)
+    residuals = jaxpr.outvars[len(jax.tree.leaves(made[0])) :]
+    inputs = [next((i for i, x in enumerate(jaxpr.invars) if x is v), -1) for v in residuals]
+    return forward_text(made[0], made[1], inputs, f"results of fwd of {function.place}")
+
+
+def jvp_of(
+    fn: Callable[..., Sequence[jax.Array]],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
+) -> list[jax.Array | None]:
+    """The tangents of plain JAX, for the inputs that have one."""
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+
+    def of_moving(*xs: jax.Array) -> tuple[jax.Array, ...]:
+        values = list(primals)
+        for i, x in zip(moving, xs, strict=True):
+            values[i] = x
+        return tuple(fn(*values))
+
+    _, made = jax.jvp(of_moving, [primals[i] for i in moving], [tangents[i] for i in moving])
+    return [None if is_float0(t) else t for t in made]
+
+
+def batchable(
+    function: Functions, value: Callable[..., PyTree], payload: dict[str, Any]
+) -> Callable[..., PyTree]:
+    """`value`, whose vmap is the author's rule if there is one."""
+    if function.vmap is None:
+        return value
+    element: list[PyTree] = []
+
+    def remembered(*xs: PyTree) -> PyTree:
+        made = value(*xs)
+        element[:] = [jax.tree.map(lambda x: struct(meta_of(x)), made)]
+        return made
+
+    def rule(size: int, in_batched: list[PyTree], *args: PyTree) -> tuple[PyTree, PyTree]:
+        if element[0] is None:  # the function declines
+            return None, None
+        with run_as(Method(LOWERING, f"def_vmap of {function.place}")):
+            made = function.vmap(size, in_batched, *args, **payload)
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise function.error(
+                f"def_vmap, which returned {shown(made)}", "(results, which of them are batched)"
+            )
+        like, outs = element[0], made[0]
+        try:
+            batched = jax.tree.broadcast(made[1], outs)
+            fits = jax.tree.map(
+                lambda x, b, s: meta_of(x) == meta_of(s)._replace(shape=(size,) * b + s.shape),
+                outs,
+                batched,
+                like,
+            )
+        except (ValueError, TypeError):
+            fits = False
+        if not jax.tree.all(fits):
+            batch = jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), like)
+            raise function.error(
+                f"def_vmap, which returned {shown(outs)}, batched: {made[1]}",
+                f"{shown(batch)}, or without the first axis where it says False",
+            )
+        return outs, batched
+
+    mapped: Any = jax.custom_batching.custom_vmap(remembered)
+    mapped.def_vmap(rule)
+    return mapped

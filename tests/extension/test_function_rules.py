@@ -1,0 +1,450 @@
+"""What functions as ops take from their authors beside derivatives: batching rules, shardings,
+kernels in training, opaque linear maps, hijax primitives, residuals of any kind; and what they
+refuse.
+"""
+
+import collections
+import copy
+import itertools
+import pickle
+
+import chex
+import jax
+import jax.experimental.hijax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax.errors import ADRuleError, InvalidConfig, Unsupported
+from tenferro_jax.extension import ExtensionOp, apply, require_equal
+
+from ..helpers import ends_in
+
+X = np.array([0.3, -1.2, 2.0])
+Y = np.array([1.5, 0.5, -0.7])
+XS = np.stack([X, Y, X * Y, Y - 2])
+NUMBERS = itertools.count()
+CPU = jax.default_backend() if jax.default_backend() != "gpu" else "cuda"
+
+
+def fresh(function, **options):
+    return tj.op(f"test-rules.op_{next(NUMBERS)}.v1", **options)(function)
+
+
+def sines(x, y, *, t: float = 1.0):
+    return {"a": t * jnp.sin(x) * y, "b": x.sum()}
+
+
+def with_vmap(**options):
+    """A function whose batching rule notes its calls, and says what it does not compute once for
+    each element.
+    """
+    f, calls = fresh(sines, **options), []
+
+    @f.def_vmap
+    def _(size, in_batched, x, y, *, t):
+        calls.append((size, tuple(in_batched)))
+        total = x.sum(-1)
+        x, y = (v if b else v[None] for v, b in zip((x, y), in_batched, strict=True))
+        return {"a": t * jnp.sin(x) * y, "b": total}, {"a": True, "b": in_batched[0]}
+
+    return f, calls
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 1), (1, 0)])
+def test_a_batching_rule_is_the_loop(axes):
+    f, calls = with_vmap(derive=True)
+    args = [
+        {0: XS, 1: XS.T, None: X}[axis] if i == 0 else {0: XS + 1, 1: XS.T + 1, None: Y}[axis]
+        for i, axis in enumerate(axes)
+    ]
+    loop = jax.vmap(sines, axes)
+    for run in (lambda f: f, jax.jit):
+        chex.assert_trees_all_close(run(jax.vmap(f, axes))(*args), loop(*args), rtol=1e-12)
+    assert (4, tuple(axis is not None for axis in axes)) in calls
+    outer = lambda f: jax.vmap(jax.vmap(f, axes), (0, None))(np.stack([args[0]] * 2), args[1])
+    chex.assert_trees_all_close(outer(f), outer(sines), rtol=1e-12)
+
+
+def test_derivatives_under_vmap_are_the_mapped_rule():
+    f, _ = with_vmap()
+    f.defvjp(
+        lambda x, y, *, t: (f(x, y, t=t), (x, y)),
+        lambda r, g, *, t: (
+            t * jnp.cos(r[0]) * r[1] * g["a"] + g["b"],
+            t * jnp.sin(r[0]) * g["a"],
+        ),
+    )
+    loss = lambda f: lambda x, y: sum(leaf.sum() for leaf in jax.tree.leaves(f(x, y)))
+    for change in (
+        lambda f: jax.vmap(jax.grad(loss(f), (0, 1))),
+        lambda f: jax.grad(lambda x, y: jax.vmap(loss(f))(x, y).sum(), (0, 1)),
+        lambda f: lambda x, y: jax.jvp(jax.vmap(f), (x, y), (y, x)),
+        lambda f: jax.vmap(jax.hessian(loss(f))),
+    ):
+        got, want = (jax.jit(change(g))(XS, XS + 1) for g in (f, sines))
+        chex.assert_trees_all_close(got, want, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_batching_rule_that_is_not_the_loop_is_found():
+    f = fresh(lambda x: jnp.sin(x), derive=True)
+    f.def_vmap(lambda size, in_batched, x: (jnp.sin(x) + x.mean(), True))
+    report = tj.check(f, X)
+    assert not report.ok
+
+
+def test_numpy_code_may_compute_a_batch_at_once():
+    ordered, calls = fresh(lambda x: None), []
+    ordered.def_infer(lambda x: x)
+    ordered.def_host(lambda x: calls.append(x.shape) or np.sort(x))
+    ordered.def_vmap(lambda size, in_batched, x: (ordered(x), True))
+    for run in (lambda f: f, jax.jit):
+        np.testing.assert_array_equal(run(jax.vmap(ordered))(XS), np.sort(XS))
+    assert set(calls) == {XS.shape}
+    np.testing.assert_array_equal(ordered(X), np.sort(X))
+
+
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        (lambda n, b, x: 2 * x, r"returned float64\[4,3\]; needed \(results, which"),
+        (lambda n, b, x: (2 * x, False), r"batched: False; needed float64\[4,3\]"),
+        (lambda n, b, x: ([2 * x], True), r"returned \[float64\[4,3\]\]"),
+        (lambda n, b, x: (x.sum(), True), r"returned float64\[\], batched"),
+    ],
+)
+def test_a_batching_rule_of_a_wrong_structure(rule, given):
+    f = fresh(lambda x: 2 * x)
+    f.def_vmap(rule)
+    ends_in(lambda: jax.vmap(f)(XS), InvalidConfig, rf"test_function_rules.py.*def_vmap, .*{given}")
+
+
+@pytest.mark.cpu
+def test_shardings_of_the_results_on_an_explicit_mesh():
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,))
+    flat = fresh(lambda x: {"flat": x.reshape(-1), "sum": x.sum()})
+    flat.defvjp(
+        lambda x: (
+            {"flat": jax.sharding.auto_axes(jnp.ravel, out_sharding=jax.P("d"))(x), "sum": x.sum()},
+            x,
+        ),
+        lambda x, g: (g["flat"].reshape(x.shape) + g["sum"],),
+    )
+    with jax.set_mesh(mesh):
+        x = jax.device_put(np.arange(8.0).reshape(2, 4), jax.P(None, "d"))
+        ends_in(lambda: jax.jit(flat)(x), InvalidConfig, "no @f.def_sharding")
+        flat.def_sharding(lambda x: {"flat": jax.P("d"), "sum": jax.P()})
+        out = jax.jit(flat)(x)
+        assert out["flat"].sharding.spec == jax.P("d")
+        np.testing.assert_array_equal(out["flat"], np.arange(8.0))
+        slope = jax.jit(jax.grad(lambda x: (flat(x)["flat"] ** 2).sum()))(x)
+        np.testing.assert_array_equal(slope, 2 * np.arange(8.0).reshape(2, 4))
+        wrong = fresh(lambda x: x.reshape(-1))
+        wrong.def_sharding(lambda x: ["d"])
+        ends_in(lambda: jax.jit(wrong)(x), InvalidConfig, "def_sharding, which returned")
+
+
+def test_sizes_that_must_be_equal():
+    def checked(x, y):
+        require_equal(x.shape[0], y.shape[0])
+        return x
+
+    checked = fresh(checked)
+    n, m = jax.export.symbolic_shape("n, m")
+    specs = [jax.ShapeDtypeStruct((size,), np.float64) for size in (n, m)]
+    graph = tj.trace(checked, *specs)
+    assert len(graph.guards) == 1
+    np.testing.assert_array_equal(graph.to_jax()(X, Y), X)
+    with pytest.raises(InvalidConfig, match=r"in checked|of checked"):
+        checked(X, Y[:2])
+
+
+def test_the_kernels_of_a_pair_run_in_training():
+    """Values and cotangents by kernels on this platform, by plain JAX elsewhere and in exports."""
+    runs = collections.Counter()
+
+    def counted(name, function, like):
+        def run(*xs):
+            host = lambda *xs: runs.update([name]) or jax.tree.map(np.asarray, function(*xs))
+            return jax.pure_callback(host, like(xs[-1]), *xs, vmap_method="sequential")
+
+        return run
+
+    reference = lambda x: (jnp.tanh(x), 1 - jnp.tanh(x) ** 2)
+    run_fwd, run_bwd = fresh(reference), fresh(lambda slope, g: slope * g)
+    two = lambda x: (np.tanh(x), 1 - np.tanh(x) ** 2)
+    run_fwd.def_kernel(CPU)(counted("fwd", two, lambda x: (x, x)))
+    run_bwd.def_kernel(CPU)(counted("bwd", np.multiply, lambda x: x))
+    run_bwd.def_transpose(lambda y, slope, g: (None, run_bwd(slope, y)), argnums=1)
+    layer = fresh(lambda x: run_fwd(x)[0])
+    layer.defvjp(run_fwd, lambda slope, g: (run_bwd(slope, g),))
+
+    slope = 1 - np.tanh(X) ** 2
+    for run in (lambda f: f, jax.jit):
+        np.testing.assert_allclose(run(jax.grad(lambda x: layer(x).sum()))(X), slope, rtol=1e-12)
+    assert runs["fwd"] >= 2
+    assert runs["bwd"] >= 2
+    np.testing.assert_allclose(jax.jvp(layer, (X,), (Y,))[1], slope * Y, rtol=1e-12)
+    runs.clear()
+    spec = jax.ShapeDtypeStruct((3,), np.float64)
+    program = tj.export(layer, spec, vjp_order=1, platforms=("cpu",))
+    slopes = jax.grad(lambda x: program.call(x).sum())(X)
+    np.testing.assert_allclose(slopes, slope, rtol=1e-12)
+    assert not runs
+
+
+def test_an_opaque_linear_map_and_its_adjoint():
+    """A transform and its adjoint from a library, as in nufftax issue 5: CG, vmap, jvp, and the
+    gradient of CG.
+    """
+    matrix = np.random.default_rng(0).normal(size=(5, 3))
+
+    def foreign(matrix):
+        def run(x):
+            like = jax.ShapeDtypeStruct((len(matrix),), x.dtype)
+            return jax.pure_callback(lambda x: matrix @ x, like, x, vmap_method="sequential")
+
+        return run
+
+    forward, adjoint = fresh(foreign(matrix)), fresh(foreign(matrix.T))
+    forward.def_transpose(lambda y, x: (adjoint(y),))
+    adjoint.def_transpose(lambda x, y: (forward(x),))
+    normal = lambda v: adjoint(forward(v)) + v
+    dense = matrix.T @ matrix + np.eye(3)
+    solve = lambda b: jax.scipy.sparse.linalg.cg(normal, b, tol=1e-12)[0]
+    np.testing.assert_allclose(solve(X), np.linalg.solve(dense, X), rtol=1e-8)
+    slope = jax.grad(lambda b: solve(b) @ Y)(X)
+    np.testing.assert_allclose(slope, np.linalg.solve(dense, Y), rtol=1e-8)
+    np.testing.assert_allclose(jax.vmap(forward)(XS), XS @ matrix.T, rtol=1e-12)
+    np.testing.assert_allclose(jax.jvp(forward, (X,), (Y,))[1], matrix @ Y, rtol=1e-12)
+    np.testing.assert_allclose(
+        jax.linear_transpose(forward, X)(matrix @ X)[0], matrix.T @ matrix @ X
+    )
+    hessian = jax.hessian(lambda x: (forward(x) ** 2).sum())(X)
+    np.testing.assert_allclose(hessian, 2 * matrix.T @ matrix, rtol=1e-12)
+
+
+def hi_sine(**rules):
+    """A hijax primitive, under the name that it has in this JAX."""
+    base = getattr(jax.experimental.hijax, "HiPrim", None) or jax.experimental.hijax.VJPHiPrimitive
+
+    def init(self, aval):
+        self.in_avals, self.out_aval, self.params = (aval,), aval, {}
+        base.__init__(self)
+
+    members = {"__init__": init, "expand": lambda self, x: jnp.sin(x)} | rules
+    return type("HiSine", (base,), members)
+
+
+REVERSE = {
+    "vjp_fwd": lambda self, nonzero, x: (self(x), x),
+    "vjp_bwd_retval": lambda self, x, g: (jnp.cos(x) * g,),
+}
+FORWARD = {"jvp": lambda self, p, t: (self(*p), jnp.cos(p[0]) * t[0])}
+
+
+@pytest.mark.parametrize("rules", [REVERSE, REVERSE | FORWARD], ids=["reverse", "both"])
+def test_a_hijax_primitive_is_derived(rules):
+    """With a reverse rule alone it gets forward mode too."""
+    primitive = hi_sine(**rules)
+    f = fresh(lambda x: primitive(jax.typeof(x))(x) ** 2, derive=True)
+    f.def_vmap(lambda size, in_batched, x: (jnp.sin(x) ** 2, True))
+    want = lambda x: jnp.sin(x) ** 2
+    x = jnp.asarray(X)
+    for change in (
+        lambda f: f,
+        lambda f: jax.jit(jax.grad(lambda x: f(x).sum())),
+        lambda f: lambda x: jax.jvp(f, (x,), (2 * x,)),
+        jax.vmap,
+    ):
+        arg = jnp.asarray(XS) if change is jax.vmap else x
+        chex.assert_trees_all_close(change(f)(arg), change(want)(arg), rtol=1e-12)
+    wanted = "given .*HiSine.*needed a function"
+    ends_in(lambda: fresh(primitive(jax.typeof(x))), InvalidConfig, wanted)
+
+
+def test_a_function_that_calls_a_custom_vjp_is_derived_in_both_modes():
+    sine = jax.custom_vjp(lambda x: jnp.sin(x))
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (jnp.cos(x) * g,))
+    f = fresh(lambda x: sine(x) ** 2, derive=True)
+    want = lambda x: jnp.sin(x) ** 2
+    for change in (
+        lambda f: jax.grad(lambda x: f(x).sum()),
+        lambda f: lambda x: jax.jvp(f, (x,), (Y,)),
+        lambda f: jax.jit(jax.hessian(lambda x: f(x).sum())),
+    ):
+        chex.assert_trees_all_close(change(f)(X), change(want)(X), rtol=1e-12, atol=1e-15)
+
+
+Kept = collections.namedtuple("Kept", "x y")
+
+
+def test_residuals_of_any_pytree_class():
+    f = fresh(lambda x, y: jnp.sin(x) * y)
+    f.defvjp(
+        lambda x, y: (jnp.sin(x) * y, {1: Kept(x, [y]), 2: jax.tree_util.Partial(jnp.sin, x)}),
+        lambda r, g: (jnp.cos(r[1].x) * r[1].y[0] * g, r[2]() * g),
+    )
+    want = lambda x, y: jnp.sin(x) * y
+    for change in (
+        lambda f: jax.jit(jax.grad(lambda x, y: f(x, y).sum(), (0, 1))),
+        lambda f: jax.jit(jax.hessian(lambda x, y: f(x, y).sum())),
+        lambda f: lambda x, y: jax.jvp(f, (x, y), (y, x)),
+    ):
+        chex.assert_trees_all_close(change(f)(X, Y), change(want)(X, Y), rtol=1e-12, atol=1e-15)
+    tangent = tj.trace(lambda x, d: jax.jvp(lambda x: f(x, Y), (x,), (d,))[1], X, X)
+    ends_in(lambda: tj.to_wire(tangent), Unsupported, "residuals in a pytree class")
+
+
+def test_a_cotangent_takes_the_dtype_of_its_argument():
+    f = fresh(lambda x: x * x)
+    f.defvjp(lambda x: (x * x, x), lambda x, g: ((2 * x * g).astype(jnp.bfloat16),))
+    x = jnp.float32([1.0, 2.0])
+    assert jax.grad(lambda x: f(x).sum())(x).dtype == jnp.float32
+    assert jax.jvp(f, (x,), (x,))[1].dtype == jnp.float32
+    narrow = fresh(lambda x: x * x)
+    narrow.defvjp(lambda x: (x * x, x), lambda x, g: ((x * g).astype(jnp.complex64),))
+    ends_in(
+        lambda: jax.grad(lambda x: narrow(x).sum())(x),
+        InvalidConfig,
+        r"bwd, which returned complex64\[2\] as cotangent 0; needed float32\[2\]",
+    )
+
+
+def doubled(x):
+    return 2 * x
+
+
+doubled = tj.op("test-rules.doubled.v1")(doubled)
+
+
+def test_a_function_op_is_pickled_and_copied_as_a_function():
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy(doubled) is doubled
+
+
+def set_rule(**rules):
+    def made(f):
+        for name, rule in rules.items():
+            getattr(f, name)(*rule if isinstance(rule, tuple) else (rule,))
+        return f
+
+    return made
+
+
+SQUARE = lambda x: (x * x, 2 * x)
+SLOPE = lambda f: jax.grad(lambda x: f(x).sum())(X)
+
+
+@pytest.mark.parametrize(
+    ("body", "rules", "call", "given"),
+    [
+        (lambda x: None, {}, lambda f: f(X), "no result; needed arrays. Return the result"),
+        (lambda x: "abc", {}, lambda f: f(X), "the function, which returned 'abc'"),
+        (jnp.sin, {"defjvp": lambda p, o, t: None}, SLOPE, "defjvp, which returned None"),
+        (jnp.sin, {"defvjp": (lambda x: x, lambda r, g: (g,))}, SLOPE, "fwd, which returned float"),
+        (
+            jnp.sin,
+            {"defvjp": (lambda x: (x.sum(), x), lambda r, g: (g,))},
+            SLOPE,
+            r"fwd, which returned the result float64\[\]; needed float64\[3\]",
+        ),
+        (
+            jnp.sin,
+            {"defvjp": (lambda x: (x, "a"), lambda r, g: (g,))},
+            SLOPE,
+            "fwd, .*returned 'a'",
+        ),
+        (jnp.sin, {"defvjp": (SQUARE, lambda r, g: (g[0],))}, SLOPE, r"bwd, .*float64\[\] as"),
+        (jnp.sin, {"defvjp": (SQUARE, lambda r, g: ("a",))}, SLOPE, "bwd, which returned 'a'"),
+        (jnp.sin, {"def_infer": lambda x: None}, lambda f: f(X), "def_infer, which returned None"),
+        (jnp.sin, {"def_infer": lambda x: (x.dtype, 3)}, lambda f: f(X), "def_infer, which ret"),
+        (lambda x: x * STATE["traced"], {}, SLOPE, "no jvp rule"),
+    ],
+)
+def test_mistakes_are_named_with_the_function_and_its_line(body, rules, call, given):
+    def function(x):
+        return body(x)
+
+    STATE["traced"] = 1.0
+    f = set_rule(**rules)(fresh(function))
+    error = ends_in(lambda: call(f), (InvalidConfig, ADRuleError), given)
+    assert "function (test_function_rules.py:" in str(error.value)
+    assert "lower_to_standard_ops" not in str(error.value)
+
+
+STATE = {}
+
+
+def test_other_mistakes():
+    def function(x, *, t: float = 1.0):
+        return t * x
+
+    f = fresh(function)
+    ends_in(
+        lambda: jax.jit(f)(X, t=2.0),
+        InvalidConfig,
+        r"function \(test_function_rules.py.*a traced value as t; .*static_argnames='t'",
+    )
+    ends_in(lambda: f(X, t=[1.0]), InvalidConfig, r"payload of function \(test_fun.*, field t: ")
+    two = lambda a, x: a @ x
+    for argnums in (2, -3, "x", (0, 5)):
+        transpose = lambda y, a, x: (None, y)
+        ends_in(
+            lambda: fresh(two).def_transpose(transpose, argnums=argnums),
+            InvalidConfig,
+            "of def_transpose; needed numbers of 2 arguments",
+        )
+    last = fresh(two)
+    last.def_transpose(lambda y, a, x: (None, a.T @ y), argnums=-1)
+    np.testing.assert_allclose(jax.grad(lambda x: last(XS, x).sum())(X), XS.sum(0), rtol=1e-12)
+
+    class Inner(ExtensionOp):
+        family_id = "test-rules.inner.v1"
+
+        def lower_to_standard_ops(self, x):
+            return (x,)
+
+    inside = fresh(lambda x: apply(Inner(), x)[0])
+    ends_in(
+        lambda: inside(X), InvalidConfig, r"<lambda> \(test_function_rules.py.*test-rules.inner"
+    )
+
+
+def test_a_bwd_without_derivatives_says_so():
+    def opaque(x):
+        return jnp.sin(x)
+
+    opaque = fresh(opaque)
+    cosine = lambda x, g: jax.pure_callback(
+        lambda x, g: np.cos(x) * g, x, x, g, vmap_method="sequential"
+    )
+    opaque.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (cosine(x, g),))
+    np.testing.assert_allclose(SLOPE(opaque), np.cos(X))
+    loss = lambda x: opaque(x).sum()
+    ends_in(lambda: jax.hessian(loss)(X), Unsupported, r"forward mode of opaque \(test_function")
+    ends_in(
+        lambda: jax.jacrev(jax.grad(loss))(X),
+        Unsupported,
+        r"a derivative of bwd of opaque \(test_function_rules.py",
+    )
+
+
+def test_an_op_is_found_again_by_its_values_and_not_by_their_numbers():
+    """Eager calls keep the ops they made."""
+
+    def over(x, *, t: float | int):
+        return x / t
+
+    f = fresh(over)
+    x = jnp.ones(2)
+    for t, want in ((0.0, np.inf), (-0.0, -np.inf), (1, 1.0), (1.0, 1.0)):
+        for _ in range(2):
+            np.testing.assert_array_equal(f(x, t=t), [want, want])
+    times = fresh(lambda x: x * 2)
+    assert times(jnp.ones(2, "int32")).dtype == jnp.int32
+    assert times(jnp.ones(2, "float32")).dtype == jnp.float32
+    times.def_kernel(CPU)(lambda x: x * 3)
+    np.testing.assert_array_equal(times(jnp.ones(2)), [3.0, 3.0])
