@@ -588,6 +588,14 @@ def test_a_class_with_a_registered_factory(run, monkeypatch):
     assert out.startswith("outside.power.v1 Power(exponent=3)\n")
 
 
+@pytest.mark.slow
+def test_a_function_that_is_no_op(run):
+    out, error = run("check", "jax.numpy:square", "--input", "float32[3]")
+    assert error == ""
+    assert out.startswith("jax.numpy.square\n")
+    assert "12 checks: 12 passed" in out
+
+
 def test_an_op_that_does_not(run):
     words = ("check", "outside:made", "--rules", "outside:WRONG", "--input", "float64[2,3]")
     out, error = run(*words, code=1)
