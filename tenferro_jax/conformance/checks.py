@@ -28,7 +28,7 @@ class Check(NamedTuple):
         it left something out.
       clauses: the clauses of the contract that it checks, the main one first; none for functions.
       after: names of checks that must pass first, because otherwise this one adds nothing.
-      advice: for functions, what to do if it fails.
+      advice: what to do if it fails, where the failure does not say it.
     """
 
     law: str
@@ -51,6 +51,12 @@ FIRST = ("family_id", "arity")  # before every other check
 RUNS = ("host_form", "value")
 DIFFERENTIATES = (*RUNS, "derivative_metas")
 
+REVERSE = "Correct the reverse rule: bwd of a custom_vjp, or the jvp rule, which JAX transposes."
+LINEARLY = (
+    "Let the cotangent enter the reverse rule linearly: multiply it, do not clip, round or square "
+    "it."
+)
+
 CHECKS = (
     Check("L1", inference.meta, ("X7.1", "X6.3", "X6.4", "X8.7")),
     Check("L1", inference.symbolic_sizes, ("X7.2", "X7.3", "X7.4")),
@@ -66,6 +72,8 @@ CHECKS = (
     Check("L3", derivatives.linear, ("X10.6", "X10.3", "X10.4"), DIFFERENTIATES),
     Check("L3", slots.inactive_slots, ("X10.4",), DIFFERENTIATES),
     Check("L3", derivatives.adjoint, ("X10.7", "X10.3"), DIFFERENTIATES),
+    Check("L3", function_checks.linear_in_cotangent, ("X10.7",), DIFFERENTIATES, LINEARLY),
+    Check("L3", function_checks.vjp, ("X10.7",), DIFFERENTIATES, REVERSE),
     Check("L3", derivatives.linear_transpose, ("X10.11",), DIFFERENTIATES),
     Check("L3", precisions.precisions, ("X10.6", "X10.7"), (*DIFFERENTIATES, "jvp", "adjoint")),
     Check("L3", derivatives.second_order, ("X10.14",), (*DIFFERENTIATES, "jvp", "adjoint")),
@@ -95,7 +103,6 @@ CHECKS = (
 )
 
 ALONE = "Use only what JAX can do in the function, or give a rule of its own."
-REVERSE = "Correct the reverse rule: bwd of a custom_vjp, or the jvp rule, which JAX transposes."
 FORWARD = "Correct the jvp rule: of a jax.custom_jvp, or of what the function calls."
 MAPS = "Correct the rule of jax.custom_batching or of the call; without one vmap maps the function."
 
@@ -118,8 +125,7 @@ FUNCTION_CHECKS = (
         "derivatives",
         function_checks.linear_in_cotangent,
         after=("value",),
-        advice="Let the cotangent enter the reverse rule linearly: multiply it, do not clip, round "
-        "or square it.",
+        advice=LINEARLY,
     ),
     Check("derivatives", function_checks.vjp, after=("value",), advice=REVERSE),
     Check("derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE),

@@ -87,7 +87,7 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
                     verdict=Verdict.FAILED,
                     cases=cases,
                     problem=broken.problem,
-                    clause=broken.clause if check.clauses else "",
+                    clause=(broken.clause or check.clauses[0]) if check.clauses else "",
                     example=example,
                     inputs=tuple(subject.names((i,)) for i in range(len(example))),
                     fix=check.advice or broken.fix,

@@ -1,5 +1,5 @@
-"""The checks that functions have and extension ops do not need, because an op has no reverse rule
-of its own and is called in one way.
+"""The checks that functions have and most extension ops do not need: an op is called in one way,
+and its reverse mode is the transpose of its forward mode, or the other way round.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
 
 def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Compares with finite differences of the values: <w, difference> = <vjp(w), v> for random v
-    and w, by each argument alone and all together, for each output alone.
+    and w, by each argument alone and all together, for each output alone; of an op where it has
+    no forward mode.
     """
     view = smooth(subject, inputs)
+    subject.require_reverse_alone(view)
     rng = subject.rng
     claims, wants = [], []
     for mask in view.masks():
@@ -127,9 +129,10 @@ def _value_of(f: Callable[..., Sequence[jax.Array]], reverse: bool, *xs: jax.Arr
 
 def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """vjp(3w - u/2) = 3 vjp(w) - vjp(u)/2, vjp(1024 w) = 1024 vjp(w), vjp(0) = 0, and the vjps of
-    the outputs, each alone, add up.
+    the outputs, each alone, add up; of an op where it has no forward mode.
     """
     view = smooth(subject, inputs)
+    subject.require_reverse_alone(view)
     at, rng = view.at(view.active), subject.rng
     f = view.function(view.active)
     w, u = view.cotangents(rng), view.cotangents(rng)

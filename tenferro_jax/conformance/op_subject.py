@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, TenferroError
+from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.carrier import Extension
 from ..extension.contract import ExtensionOp, has_host_form, lowered
 from ..extension.primitive import apply
+from ..extension.reverse_rule import FORWARD_MODE
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
@@ -187,6 +188,24 @@ class OpSubject(Subject):
     def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
         """The inputs that the rule declares NOT_DIFFERENTIABLE."""
         return [i for i in view.active if self._is_declared(view, i, reverse)]
+
+    def limit(self, error: BaseException | None) -> str:
+        """Why forward mode is refused, if JAX cannot transpose the op's reverse rule."""
+        if error is None:
+            return ""
+        if isinstance(error, Unsupported) and error.needed == FORWARD_MODE:
+            return f"{error.where.partition(',')[0]}: {error.given}"
+        return self.limit(error.__cause__)
+
+    def require_reverse_alone(self, view: Smooth) -> None:
+        """Raise NotApplicable if the op has forward mode."""
+        f, at = view.function(view.active), view.at(view.active)
+        try:
+            jax.jit(lambda *xs: jax.jvp(f, xs, xs)).lower(*at)
+        except Exception as error:
+            if self.limit(error):
+                return
+        raise NotApplicable("jvp and adjoint check both modes")
 
     def _is_declared(self, view: Smooth, i: int, reverse: bool) -> bool:
         f, at, w = view.function((i,)), view.at((i,)), view.cotangents(self.rng)

@@ -130,6 +130,9 @@ class Subject(abc.ABC):
     def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
         """Raise NotApplicable if there is no rule."""
 
+    def require_reverse_alone(self, view: Smooth) -> None:  # noqa: B027
+        """Raise NotApplicable if other checks say the same of the reverse mode."""
+
     def limit(self, error: BaseException | None) -> str:
         """Why it cannot do what it need not do; "" if the error is a fault."""
         return ""

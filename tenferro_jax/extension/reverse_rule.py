@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .function_extension import FunctionExtension
 
 
+FORWARD_MODE = "a rule for forward mode"
+"""What an error needs where a reverse rule alone is there."""
+
 _DERIVATIVE = re.compile("JVP|jvp|ifferentia|ranspos")
 """In errors of JAX about what has no derivative."""
 
@@ -43,7 +46,7 @@ def pushed(op: FunctionExtension, residuals: PyTree, tangents: PyTree) -> list[j
         raise Unsupported(
             where=f"forward mode of {op.function.place}",
             given=f"bwd, which JAX cannot transpose: {type(error).__name__}: {first_line(error)}",
-            needed="a rule for forward mode",
+            needed=FORWARD_MODE,
             fix="Use reverse mode, or write @f.defjvp in place of f.defvjp.",
         ) from error
 

@@ -171,7 +171,10 @@ def test_values_that_are_not_numbers_have_no_derivative():
 def not_applicable(report):
     assert report.ok, str(report)
     assert sum(f.cases for f in report.findings) > 60
-    return {f.check: f.problem for f in report.not_applicable}
+    found = {f.check: f.problem for f in report.not_applicable}
+    # they judge ops without forward mode, which tests/extension/test_function_op.py has
+    assert {"vjp", "linear_in_cotangent"} <= found.keys()
+    return {name: why for name, why in found.items() if name not in ("vjp", "linear_in_cotangent")}
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
+from tenferro_jax.conformance.report import Verdict
 from tenferro_jax.errors import (
     ADRuleError,
     BackendFailure,
@@ -613,8 +614,24 @@ def test_a_bwd_that_is_not_linear_is_found():
         return jnp.sin(x)
 
     not_linear.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (jnp.cos(x) * g * g,))
-    report = tj.check(not_linear.op(), X)
-    assert not report.ok
+    report = tj.check(not_linear, X, only=("jvp", "linear_in_cotangent"))
+    assert [(f.check, f.clause) for f in report.failures] == [("linear_in_cotangent", "X10.7")]
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_where_bwd_has_no_transpose_the_checks_judge_reverse_mode(factor):
+    @tj.op(f"test-functions.callback_{next(NUMBERS)}.v1")
+    def sine(x):
+        return jnp.sin(x)
+
+    slope = lambda x, g: (factor * np.cos(x) * g).astype(x.dtype)
+    call = lambda *xs: jax.pure_callback(slope, xs[0], *xs, vmap_method="broadcast_all")
+    sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (call(x, g),))
+    report = tj.check(sine, X, only=("jvp", "linear", "adjoint", "linear_in_cotangent", "vjp"))
+    assert [f.check for f in report.failures] == (["vjp"] if factor > 1 else [])
+    found = {f.check: f for f in report.findings}
+    assert found["jvp"].verdict is Verdict.NOT_APPLICABLE
+    assert "forward mode of sine" in found["jvp"].problem
 
 
 def test_a_function_that_closes_over_a_traced_value_is_refused():
