@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_building": (),
     "graph_passes": (),
     "eval_all": (),
+    "glue": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

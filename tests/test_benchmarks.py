@@ -12,6 +12,7 @@ from benchmarks import (
     eval_all,
     extension_in_jit,
     first_call,
+    glue,
     gradient_of_matmul,
     graph_building,
     graph_passes,
@@ -119,6 +120,17 @@ def test_eval_all(capsys):
     assert "separate/together" in capsys.readouterr().out
 
 
+def test_glue(capsys):
+    """An op takes at most two lines more than plain JAX, and does everything that it does."""
+    table = glue.main()
+    assert len(table) == 8
+    for plain, op, compared in table.values():
+        assert 0 < op <= plain + 2
+        assert compared["value"] == compared["grad"] == compared["vmap of grad"] == "equal"
+        assert {compared["jvp"], compared["hessian"]} <= {"equal", "plain refuses"}
+    assert "plain refuses" in capsys.readouterr().out
+
+
 def test_tropical(capsys, tmp_path):
     table = tropical.main(
         tropical.TOY,
@@ -182,8 +194,10 @@ def test_an_exponent_is_fitted_to_the_larger_half():
 
 
 def test_every_benchmark_has_its_marks_in_the_page():
-    """`make bench` runs all there are but the one for GPUs, and finds where to write."""
-    assert {path.stem for path in FOLDER.glob("*.py")} - {
+    """`make bench` runs all there are but those for GPUs and of `check`, and finds where to
+    write.
+    """
+    assert {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("check_")} - {
         "__init__",
         "__main__",
         "measure",
