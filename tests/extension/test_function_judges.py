@@ -1,15 +1,53 @@
-"""Functions as ops under code that nobody here wrote: nufftax issue 5 with the package itself,
-equinox and optax; and the memory of attention.
+"""Functions as ops under code that nobody here wrote: JAX's issues 16049 and 27352, which fail in
+plain JAX; nufftax issue 5 with the package itself, equinox and optax; and the memory of attention.
 """
 
+import ctypes
+import shutil
+import subprocess
+
+import chex
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import pytest
 
 import tenferro_jax as tj
 
 pytestmark = pytest.mark.slow
+
+SOURCE = r"""
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+using In = ffi::Buffer<ffi::F64>;
+using Out = ffi::ResultBuffer<ffi::F64>;
+#define ROWS for (size_t i = 0; i < x.element_count(); ++i)
+#define AT(b, i) b.typed_data()[i]
+#define TO(b, i) b->typed_data()[i]
+ffi::Error value(In x, In y, Out a, Out b) {
+  ROWS { TO(a, i) = AT(x, i) * AT(y, i); TO(b, i) = AT(y, i) * AT(y, i); }
+  return ffi::Error::Success();
+}
+ffi::Error push(In x, In y, In tx, In ty, Out a, Out b) {
+  ROWS {
+    TO(a, i) = AT(y, i) * AT(tx, i) + AT(x, i) * AT(ty, i);
+    TO(b, i) = 2 * AT(y, i) * AT(ty, i);
+  }
+  return ffi::Error::Success();
+}
+ffi::Error pull(In x, In y, In wa, In wb, Out gx, Out gy) {
+  ROWS {
+    TO(gx, i) = AT(y, i) * AT(wa, i);
+    TO(gy, i) = AT(x, i) * AT(wa, i) + 2 * AT(y, i) * AT(wb, i);
+  }
+  return ffi::Error::Success();
+}
+#define TWO ffi::Ffi::Bind().Arg<In>().Arg<In>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Value, value, TWO.Ret<In>().Ret<In>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Push, push, TWO.Arg<In>().Arg<In>().Ret<In>().Ret<In>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Pull, pull, TWO.Arg<In>().Arg<In>().Ret<In>().Ret<In>());
+"""
 
 
 def test_attention_keeps_no_more_than_custom_vjp():
@@ -95,3 +133,101 @@ def test_conjugate_gradients_over_nufftax():
         slope = jax.grad(lambda b: solve(b).real.sum())(c)
         want = np.linalg.solve(dense.T, np.ones(8))
         np.testing.assert_allclose(slope, want, atol=1e-4)
+
+
+def test_jax_16049_a_hessian_of_a_custom_vjp():
+    """JAX issue 16049, "Cannot compute Hessian of `custom_vjp`"."""
+
+    @jax.custom_vjp
+    def f(x, y):
+        return jnp.sin(x) * y
+
+    def f_fwd(x, y):
+        return f(x, y), (jnp.cos(x), jnp.sin(x), y)
+
+    def f_bwd(res, g):
+        cos_x, sin_x, y = res
+        return cos_x * g * y, sin_x * g
+
+    f.defvjp(f_fwd, f_bwd)
+    with pytest.raises(TypeError, match="jvp"):
+        jax.hessian(f)(1.0, 2.0)
+    op = tj.op("test-judges.jax_16049.v1")(f)
+    both = (0, 1)
+    for run in (lambda f: f, jax.jit):
+        chex.assert_trees_all_close(run(jax.hessian(op))(1.0, 2.0), -2 * np.sin(1.0), rtol=1e-12)
+        chex.assert_trees_all_close(
+            run(jax.hessian(op, both))(1.0, 2.0),
+            ((-2 * np.sin(1.0), np.cos(1.0)), (np.cos(1.0), 0.0)),
+            rtol=1e-12,
+        )
+    chex.assert_trees_all_close(jax.jvp(op, (1.0, 2.0), (0.5, 3.0))[1], np.cos(1) + 3 * np.sin(1))
+    jax.test_util.check_grads(op, (1.0, 2.0), 3, ["fwd", "rev"])
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Calls of three C++ functions: the model, its Jacobian and the adjoint of the Jacobian."""
+    compiler = shutil.which("c++")
+    if compiler is None or jax.default_backend() != "cpu":
+        pytest.skip("needs a C++ compiler, and the CPU as JAX's platform")
+    file = tmp_path_factory.mktemp("ffi") / "model.cc"
+    file.write_text(SOURCE)
+    flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-I", jax.ffi.include_dir()]
+    subprocess.run([compiler, *flags, file, "-o", file.with_suffix(".so")], check=True)
+    library = ctypes.CDLL(str(file.with_suffix(".so")))
+
+    def call(name):
+        target = f"judges_{name.lower()}"
+        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[name]), platform="cpu")
+        like = lambda x: [jax.ShapeDtypeStruct(x.shape, x.dtype)] * 2
+        return lambda x, *rest: tuple(
+            jax.ffi.ffi_call(target, like(x), vmap_method="sequential")(x, *rest)
+        )
+
+    return [call(name) for name in ("Value", "Push", "Pull")]
+
+
+def test_jax_27352_jacobian_and_adjoint_by_ffi(compiled):
+    """JAX issue 27352, "FFI Custom JVP + VJP Support": metrics J^T N J of a model whose J and J^T
+    are both foreign code. The model is (x y, y y), which JAXbind, named there, tests.
+    """
+    value, push, pull = compiled
+    x, y, tx, ty, na, nb = np.random.default_rng(0).normal(size=(6, 4))
+
+    def metric(f):
+        _, (a, b) = jax.jvp(f, (x, y), (tx, ty))
+        return jax.vjp(f, x, y)[1]((na * a, nb * b))
+
+    forward = jax.custom_jvp(value)
+    forward.defjvp(lambda primals, tangents: (forward(*primals), push(*primals, *tangents)))
+    reverse = jax.custom_vjp(value)
+    reverse.defvjp(lambda x, y: (reverse(x, y), (x, y)), lambda kept, w: pull(*kept, *w))
+    with pytest.raises(ValueError, match="FFI call"):
+        metric(forward)
+    with pytest.raises(TypeError, match="jvp"):
+        metric(reverse)
+
+    def published(name, kernel):
+        op = tj.op(f"test-judges.{name}.v1")(lambda *xs: None)
+        op.def_infer(lambda x, *rest: (x, x))
+        op.def_kernel("cpu")(kernel)
+        return op
+
+    model = published("jax_27352", value)
+    jacobian, adjoint = published("jax_27352_push", push), published("jax_27352_pull", pull)
+    for one, other in ((jacobian, adjoint), (adjoint, jacobian)):
+        one.def_transpose(
+            lambda w, x, y, *_, other=other: (None, None, *other(x, y, *w)), argnums=(2, 3)
+        )
+    model.defjvp(lambda primals, out, tangents: jacobian(*primals, *tangents))
+    a, b = na * (y * tx + x * ty), nb * 2 * y * ty
+    expected = (y * a, x * a + 2 * y * b)
+    for run in (metric, jax.jit(metric, static_argnums=0)):
+        chex.assert_trees_all_close(run(model), expected, rtol=1e-12)
+    jax.test_util.check_grads(model, (x, y), 1, ["fwd", "rev"])
+    rows, columns = jax.jacrev(model, (0, 1))(x, y), jax.jacfwd(model, (0, 1))(x, y)
+    chex.assert_trees_all_close(rows, columns, rtol=1e-12)
+    chex.assert_trees_all_close(rows[0], (np.diag(y), np.diag(x)), rtol=1e-12)
+    compiled_text = jax.jit(lambda t: jax.jvp(model, (x, y), (t, ty))[1]).lower(tx).as_text()
+    assert "judges_push" in compiled_text  # the foreign Jacobian, nothing derived
