@@ -54,7 +54,7 @@ def bound(
         raise authored.error(f"no {', '.join(absent)}", "a value by keyword")
     given = [as_array(x, f"{authored.place}, array {i}") for i, x in enumerate(leaves)]
     arrays = [
-        _number(f, leaf, x, given, leaves) if type(leaf) in (int, float, complex) else x
+        _number(f, leaf, x, given, leaves) if _is_weak(leaf) else x
         for x, leaf in zip(given, leaves, strict=True)
     ]
     plain = nesting == authored.plain
@@ -85,19 +85,30 @@ def bound(
 
 
 def _number(
-    f: FunctionOp, number: complex, array: Any, arrays: Sequence[Any], leaves: Sequence[Any]
-) -> Any:
-    """A Python number in the dtype that it takes beside arrays of its kind in jax.numpy."""
-    kind = jnp.integer if isinstance(number, int) else jnp.inexact
+    f: FunctionOp,
+    number: complex | jax.Array,
+    array: jax.Array,
+    arrays: Sequence[jax.Array],
+    leaves: Sequence[object],
+) -> jax.Array:
+    """A Python number, or an array of weak type, in the dtype that it takes beside arrays of its
+    kind in jax.numpy.
+    """
+    kind = jnp.integer if jnp.issubdtype(array.dtype, jnp.integer) else jnp.inexact
     others = [
         x.dtype
         for x, leaf in zip(arrays, leaves, strict=True)
-        if type(leaf) not in (int, float, complex) and jnp.issubdtype(x.dtype, kind)
+        if not _is_weak(leaf) and jnp.issubdtype(x.dtype, kind)
     ]
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*others) if others else array.dtype
-    if isinstance(number, complex) and not jnp.issubdtype(dtype, jnp.complexfloating):
+    narrowed = jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    )
+    if narrowed or (isinstance(number, jax.Array) and dtype == array.dtype):
         return array
+    if isinstance(number, jax.Array):
+        return jax.lax.convert_element_type(number, dtype)
     try:
         return jnp.asarray(number, dtype)
     except OverflowError as error:
@@ -107,6 +118,12 @@ def _number(
             needed="a number that fits",
             fix="Convert it to an array of the dtype that is meant.",
         ) from error
+
+
+def _is_weak(leaf: object) -> bool:
+    return type(leaf) in (int, float, complex) or (
+        isinstance(leaf, jax.Array) and jax.typeof(leaf).weak_type
+    )
 
 
 def _keywords(f: FunctionOp) -> str:
@@ -119,7 +136,7 @@ def _key(
     """What the op of a call on concrete arrays depends on; None for other calls."""
     parts: list[Any] = [nesting]
     for x in leaves:
-        if not is_plain(x):
+        if not is_plain(x) or getattr(x, "weak_type", False):
             return None
         parts += (x.dtype, x.shape)
     for name, value in payload.items():

@@ -70,7 +70,13 @@ class FunctionOp:
             "function": self.functions,
         }
         empty = inspect.Parameter.empty
-        fields |= {name: value for name, (_, value) in payload.items() if value is not empty}
+        fields |= {
+            name: dataclasses.field(default_factory=functools.partial(_same, value))
+            if type(value).__hash__ is None  # dataclasses takes arrays in no other way
+            else value
+            for name, (_, value) in payload.items()
+            if value is not empty
+        }
         made = type(source.__name__, (FunctionExtension,), fields)
         self.op = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(made)
         register_function(self.op, source, place)
@@ -247,6 +253,10 @@ class FunctionOp:
 def _unpickled(module: str, family_id: str) -> FunctionOp:
     """The function of a family that `module` publishes."""
     return op_class_of(module, family_id).function.owner
+
+
+def _same(value: object) -> object:
+    return value
 
 
 def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTree]], FunctionOp]:

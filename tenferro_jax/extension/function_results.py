@@ -11,7 +11,7 @@ import jax
 from ..jax_seam import open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .adopted import Functions, PyTree, shown
-from .nesting import forward_text, nesting_text
+from .nesting import forward_text, held, nesting_text, released
 from .routes import equations
 from .scope import LOWERING, Method, authored, require_not_traced, run_as
 
@@ -30,9 +30,16 @@ def reverse_of(op: FunctionExtension) -> tuple[Callable[..., PyTree], Callable[.
     if function.fwd is None:
         body = functools.partial(function.body, **op.payload)
         return lambda *args: jax.vjp(body, *args), lambda pull, cotangents: pull(cotangents)
-    return functools.partial(function.fwd, **op.payload), functools.partial(
-        function.bwd, **op.payload
-    )
+
+    def fwd(*args: PyTree) -> PyTree:
+        made = function.fwd(*args, **op.payload)
+        pair = isinstance(made, tuple | list) and len(made) == 2
+        return (made[0], held(made[1])) if pair else made
+
+    def bwd(residuals: PyTree, cotangents: PyTree) -> PyTree:
+        return function.bwd(released(residuals), cotangents, **op.payload)
+
+    return fwd, bwd
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import threading
@@ -13,6 +14,32 @@ from jax.tree_util import PyTreeDef
 from ..errors import InvalidConfig
 
 PyTree: TypeAlias = Any
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A Python number or text among residuals, which stays what it is in bwd; equal by type and
+    digits.
+    """
+
+    value: bool | int | float | str = dataclasses.field(compare=False)
+    text: str
+
+
+def held(residuals: PyTree) -> PyTree:
+    """Residuals with their numbers and texts held."""
+    kinds = (bool, int, float, str)
+    return jax.tree.map(lambda x: Held(x, repr(x)) if type(x) in kinds else x, residuals)
+
+
+def released(residuals: PyTree) -> PyTree:
+    """Residuals as fwd returned them."""
+    return jax.tree.map(
+        lambda x: x.value if isinstance(x, Held) else x,
+        residuals,
+        is_leaf=lambda x: isinstance(x, Held),
+    )
 
 
 _structures: list[PyTreeDef] = []
@@ -30,8 +57,11 @@ def _number(structure: PyTreeDef) -> int:
 
 def _nesting(tree: PyTree, where: str, any_class: bool = False) -> Any:
     """A pytree as JSON: 0 for an array, null, ["tuple", ...], ["list", ...],
-    ["dict", keys, ...]; with `any_class` also ["class", the number of a structure].
+    ["dict", keys, ...]; of residuals also ["held", a number or text], and with `any_class`
+    ["class", the number of a structure].
     """
+    if isinstance(tree, Held):
+        return ["held", tree.value]
     if tree is None or jax.tree_util.all_leaves([tree]):
         return None if tree is None else 0
     if type(tree) in (tuple, list):
@@ -56,6 +86,8 @@ def blank(nesting: Any) -> PyTree:
     kind, *parts = nesting
     if kind == "dict":
         return dict(zip(parts[0], map(blank, parts[1:]), strict=True))
+    if kind == "held":
+        return Held(parts[0], repr(parts[0]))
     if kind == "class":
         known: Any = _structures[parts[0]]
         return known.unflatten([0] * known.num_leaves)
@@ -80,7 +112,9 @@ def has_class(text: str) -> bool:
         if not isinstance(nesting, list):
             return False
         kind, *parts = nesting or [0]
-        return kind == "class" or any(map(found, parts[1:] if kind == "dict" else [kind, *parts]))
+        return kind == "class" or (
+            kind != "held" and any(map(found, parts[1:] if kind == "dict" else [kind, *parts]))
+        )
 
     return bool(text) and found(json.loads(text))
 

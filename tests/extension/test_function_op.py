@@ -642,3 +642,48 @@ def test_a_function_that_closes_over_a_traced_value_is_refused():
     for run in (jax.grad(loss), jax.jit(jax.grad(loss))):
         with pytest.raises(InvalidConfig, match="closes over a traced value"):
             run(2.0)
+
+
+def test_numbers_and_texts_among_residuals_stay_python_values():
+    """As in jax.custom_vjp under jit; here under every transform."""
+    doubled = jax.custom_vjp(lambda x: x * 2)
+    doubled.defvjp(
+        lambda x: (doubled(x), {"factor": 2, "axis": 0, "how": "twice", "bad": float("nan")}),
+        lambda r, g: (g * r["factor"] if r["how"] == "twice" and r["factor"] > 1 else g,),
+    )
+    f = tj.op("test-functions.held.v1")(doubled)
+    total = lambda x: f(x).sum()
+    scanned = lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, length=2)[0].sum()
+    for run in (jax.grad(total), jax.jit(jax.grad(total)), jax.vmap(jax.grad(f))):
+        np.testing.assert_array_equal(run(X), [2, 2, 2])
+    np.testing.assert_array_equal(jax.jit(jax.grad(scanned))(X), [4, 4, 4])
+    np.testing.assert_array_equal(jax.jvp(f, (X,), (Y,))[1], 2 * Y)
+    graph = tj.from_wire(tj.to_wire(tj.trace(jax.grad(total), X)))
+    np.testing.assert_array_equal(graph.to_jax()(X), [2, 2, 2])
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_weak_types_promote_as_in_jax_numpy(run):
+    @tj.op(f"test-functions.weak_{next(NUMBERS)}.v1", derive=True)
+    def product(x, y):
+        return x * y
+
+    narrow = jnp.ones(2, "bfloat16")
+    for number in (2.0, jnp.asarray(2.0)):
+        assert run(product)(number, narrow).dtype == "bfloat16"
+    assert run(product)(jnp.asarray(2), jnp.ones(2, "int8")).dtype == "int8"
+    slope = run(jax.grad(lambda y: product(2.0, y).sum()))(narrow)
+    np.testing.assert_array_equal(np.asarray(slope, "float32"), [2, 2])
+    assert run(lambda *ts: jax.jvp(product, (2.0, narrow), ts))(1.0, narrow)[1].dtype == "bfloat16"
+
+
+def test_arrays_as_defaults_of_the_payload():
+    @tj.op("test-functions.array_default.v1", derive=True)
+    def weighed(x, *, w: np.ndarray = np.array([1.0, 2.0, 3.0])):  # noqa: B008
+        return x * w
+
+    partial = functools.partial(lambda x, w: x * w, w=np.array([1.0, 2.0, 3.0]))
+    for f in (weighed, tj.op("test-functions.array_partial.v1", derive=True)(partial)):
+        np.testing.assert_array_equal(f(X), X * [1, 2, 3])
+        np.testing.assert_array_equal(f(X, w=np.ones(3)), X)
+        assert f.op() == f.op()
