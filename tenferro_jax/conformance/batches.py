@@ -188,6 +188,7 @@ def vmap_of_grad(subject: Subject, inputs: Inputs) -> Iterator[None]:
         _derivatives(view, subject.rows(view.inputs, 2), cases, by_vmap=True),
         "X13.1",
         "Let the rule work under vmap: it is mapped as it stands.",
+        view.reverse_terms(view.active, view.cotangents(subject.rng)),
     )
 
 

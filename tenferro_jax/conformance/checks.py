@@ -102,6 +102,7 @@ CHECKS = (
     Check("L6", payloads.wrong_inputs, ("X7.6", "X7.1"), RUNS),
 )
 
+PURPOSE = " Leave this check out by only=, if the derivative differs on purpose."
 ALONE = "Use only what JAX can do in the function, or give a rule of its own."
 FORWARD = "Correct the jvp rule: of a jax.custom_jvp, or of what the function calls."
 MAPS = "Correct the rule of jax.custom_batching or of the call; without one vmap maps the function."
@@ -119,16 +120,18 @@ FUNCTION_CHECKS = (
         after=("value",),
         advice="Let fwd, and the jvp rule, return what the function returns.",
     ),
-    Check("derivatives", derivatives.jvp, after=("value",), advice=FORWARD),
-    Check("derivatives", derivatives.linear, after=("value",), advice=FORWARD),
+    Check("derivatives", derivatives.jvp, after=("value",), advice=FORWARD + PURPOSE),
+    Check("derivatives", derivatives.linear, after=("value",), advice=FORWARD + PURPOSE),
     Check(
         "derivatives",
         function_checks.linear_in_cotangent,
         after=("value",),
         advice=LINEARLY,
     ),
-    Check("derivatives", function_checks.vjp, after=("value",), advice=REVERSE),
-    Check("derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE),
+    Check("derivatives", function_checks.vjp, after=("value",), advice=REVERSE + PURPOSE),
+    Check(
+        "derivatives", derivatives.adjoint, after=("value", "jvp", "vjp"), advice=REVERSE + PURPOSE
+    ),
     Check(
         "derivatives",
         derivatives.second_order,

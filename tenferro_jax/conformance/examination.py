@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.execution import host_errors
@@ -90,7 +92,7 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
                     clause=(broken.clause or check.clauses[0]) if check.clauses else "",
                     example=example,
                     inputs=tuple(subject.names((i,)) for i in range(len(example))),
-                    fix=check.advice or broken.fix,
+                    fix=_advice(check, broken),
                 )
     if not cases:
         reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
@@ -102,7 +104,26 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
 def _broken(check: Check, error: Exception) -> Broken:
     if isinstance(error, Broken):
         return error
-    return as_broken(error, (*check.clauses, "")[0], check.name, "See the error.")
+    broken = as_broken(error, (*check.clauses, "")[0], check.name, "See the error.")
+    broken.__cause__ = error
+    return broken
+
+
+NOT_FINITE = (
+    "Make the argument safe inside jnp.where too: jnp.where(ok, f(jnp.where(ok, x, 1)), 0). The "
+    "derivative of a branch that is not taken is multiplied by 0, which gives NaN."
+)
+
+
+def _advice(check: Check, broken: Broken) -> str:
+    """The advice of a check of functions, if it fits what was found."""
+    if not check.advice:
+        return broken.fix
+    if broken.__cause__ and not isinstance(broken.__cause__, jax.errors.UnexpectedTracerError):
+        return "The function, or a rule of it, raised this: see the error."
+    if check.name in ("jvp", "vjp") and " nan" in broken.problem:
+        return NOT_FINITE
+    return check.advice
 
 
 def _compared(broken: Broken) -> str:
@@ -143,8 +164,15 @@ DEFAULTS: dict[str, Any] = {
 
 
 def _is_op(target: object) -> bool:
+    """Whether it is an op; refuses what is no function either."""
     function = target.func if isinstance(target, functools.partial) else target
     is_class = isinstance(function, type) and issubclass(function, ExtensionOp)
+    if not callable(target) and not isinstance(function, ExtensionOp):
+        raise InvalidConfig(
+            where="check",
+            given=repr(target),
+            needed="a function, or an instance of an ExtensionOp subclass",
+        )
     return is_class or isinstance(function, ExtensionOp | FunctionOp)
 
 
@@ -160,7 +188,6 @@ def examination(
         )
     held = {name: settings.pop(name) for name in DEFAULTS}
     for right, text, needed in (
-        (callable(fn), repr(fn), "a function, or an instance of an ExtensionOp subclass"),
         (held == DEFAULTS, f"{', '.join(DEFAULTS)} for a function", "these for an op alone"),
         (
             all(isinstance(example, tuple | list) for example in examples),
@@ -186,6 +213,7 @@ def check(
     others: Sequence[ExtensionOp] = (),
     order: int = 2,
     seed: int = 0,
+    **unknown: object,
 ) -> ConformanceReport:
     """Check any function: its derivatives, precision, vmap, jit and export; or an extension op
     against the whole contract.
@@ -220,6 +248,7 @@ def check(
       others: further ops of the family, which must not be equal to this one.
       order: 1 if there is no second derivative by intention.
       seed: of the random directions.
+      **unknown: refused: functools.partial gives a function its keywords.
 
     Returns:
       The report; print it, or call `raise_if_failed()`.
@@ -238,6 +267,13 @@ def check(
       >>> [(finding.check, finding.verdict.value) for finding in report.findings]
       [('vjp', 'failed'), ('vmap', 'passed')]
     """
+    if unknown:
+        raise InvalidConfig(
+            where="check",
+            given=f"the keyword {', '.join(unknown)}",
+            needed="keywords of check alone",
+            fix="Give a function its keywords by functools.partial(f, name=value).",
+        )
     settings = {
         "rules": rules,
         "runtimes": runtimes,

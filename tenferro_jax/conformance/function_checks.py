@@ -13,20 +13,25 @@ import jax
 import jax.export
 import numpy as np
 
-from .examples import Array, Inputs, replaced
+from .examples import Array, Inputs, inner, replaced
 from .function_subject import FunctionSubject
-from .smooth import Derivative, Mask, Smooth, directional, inner, smooth, values_of
+from .smooth import Derivative, Mask, Smooth, directional, smooth, values_of
 from .subject import Broken, Claim, NotApplicable, Subject, breaking, one_line
 
-LARGE = 1024.0
+LARGE, LITTLE = 1024.0, 1 / 1024
 
 
 def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
     """Calls the function, compiled too, at two inputs and again: the values are those of the first
-    call, and the function keeps nothing from one call to the next.
+    call, and the function keeps nothing from one call to the next, nor from the first of all calls.
     """
     if (error := subject.untraced) is not None:
         raise error
+    if subject.first is not None:
+        with breaking("", "called again", ""):
+            again = subject.plain()
+        subject.require_equal("called again", again, subject.first, "", "")
+        yield
     examples = subject.rows(inputs, 2)
     first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):
@@ -128,8 +133,9 @@ def _value_of(f: Callable[..., Sequence[jax.Array]], reverse: bool, *xs: jax.Arr
 
 
 def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
-    """vjp(3w - u/2) = 3 vjp(w) - vjp(u)/2, vjp(1024 w) = 1024 vjp(w), vjp(0) = 0, and the vjps of
-    the outputs, each alone, add up; of an op where it has no forward mode.
+    """vjp(3w - u/2) = 3 vjp(w) - vjp(u)/2, vjp(1024 w) = 1024 vjp(w), vjp(w/1024) = vjp(w)/1024,
+    vjp(0) = 0, and the vjps of the outputs, each alone, add up; of an op where it has no forward
+    mode.
     """
     view = smooth(subject, inputs)
     subject.require_reverse_alone(view)
@@ -137,7 +143,7 @@ def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
     f = view.function(view.active)
     w, u = view.cotangents(rng), view.cotangents(rng)
     both = tuple((3 * a - 0.5 * b).astype(a.dtype) for a, b in zip(w, u, strict=True))
-    large = tuple((LARGE * a).astype(a.dtype) for a in w)
+    large, little = (tuple((f * a).astype(a.dtype) for a in w) for f in (LARGE, LITTLE))
 
     @jax.jit
     def pulled(*cotangents: Sequence[jax.Array]) -> tuple[object, object]:
@@ -149,16 +155,21 @@ def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
         return [pull(c) for c in cotangents], alone
 
     with breaking("", "vjp", ""):
-        (pw, pu, pb, pl, p0), alone = pulled(w, u, both, large, tuple(map(np.zeros_like, w)))
+        zero = tuple(map(np.zeros_like, w))
+        (pw, pu, pb, pl, ps, p0), alone = pulled(w, u, both, large, little, zero)
     view.require_finite([pw, pu])
     want = [np.asarray(3 * a - 0.5 * b) for a, b in zip(pw, pu, strict=True)]
-    for what, got, wanted in (
-        ("vjp(0)", p0, [np.zeros_like(x) for x in want]),
-        ("vjp(3w - u/2) against 3 vjp(w) - vjp(u)/2", pb, want),
-        ("vjp(1024 w) against 1024 vjp(w)", pl, [LARGE * np.asarray(x) for x in pw]),
-        ("vjp, each output alone, added up", [sum(c) for c in zip(*alone, strict=True)] or pw, pw),
+    terms = view.reverse_terms(view.active, both)
+    summed = [sum(column) for column in zip(*alone, strict=True)] or pw
+    for what, got, wanted, factor in (
+        ("vjp(0)", p0, [np.zeros_like(x) for x in want], 0.0),
+        ("vjp(3w - u/2) against 3 vjp(w) - vjp(u)/2", pb, want, 1.0),
+        ("vjp(1024 w) against 1024 vjp(w)", pl, [LARGE * np.asarray(x) for x in pw], LARGE),
+        ("vjp(w/1024) against vjp(w)/1024", ps, [LITTLE * np.asarray(x) for x in pw], LITTLE),
+        ("vjp, each output alone, added up", summed, pw, 1.0),
     ):
-        subject.require_equal(what, got, [np.asarray(x) for x in wanted], "", "")
+        sizes = [factor * size for size in terms]
+        subject.require_equal(what, got, [np.asarray(x) for x in wanted], "", "", sizes)
         yield
 
 
@@ -191,5 +202,6 @@ def exported(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
 
     with breaking("", "the vjp of the exported program", ""):
         got, want = jax.jit(lambda *xs: [jax.vjp(g, *xs)[1](w) for g in (reloaded, f)])(*at)
-    subject.require_equal("vjp, exported and reloaded", got, want, "", "")
+    terms = view.reverse_terms(view.active, w)
+    subject.require_equal("vjp, exported and reloaded", got, want, "", "", terms)
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -45,6 +46,7 @@ class FunctionSubject(Subject):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.values_in_each_precision, self.roundings = True, math.inf
+        self._x64_of_the_user = bool(jax.config.read("jax_enable_x64"))
         fn = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
@@ -52,6 +54,10 @@ class FunctionSubject(Subject):
         self.name = f"{getattr(fn, '__module__', None) or type(fn).__module__}.{name}"
         found, self.tree = jax.tree_util.tree_flatten_with_path((self.fn, tuple(self.args)))
         self.paths, self.leaves = [path for path, _ in found], [leaf for _, leaf in found]
+        self.keyed = any(map(_is_random_key, self.leaves))
+        self.first: list[np.ndarray] | None = None
+        with contextlib.suppress(Exception):  # the checks tell what it raises
+            self.first = self.plain()
         self.compiled = jax.jit(lambda *arrays: self.call(*arrays))
         self._modes: dict[Any, str] = {}
         arrays = [i for i, leaf in enumerate(self.leaves) if _is_array(leaf)]
@@ -79,6 +85,16 @@ class FunctionSubject(Subject):
             leaves[i] = jnp.asarray(array)
         fn, args = jax.tree.unflatten(self.tree, leaves)
         return tuple(_arrays(fn(*args)))
+
+    def plain(self) -> list[np.ndarray]:
+        """The values of a call with the arguments as they were given, with the user's settings."""
+        with jax.enable_x64(self._x64_of_the_user):
+            return [np.asarray(y) for y in _arrays(self.fn(*self.args))]
+
+    def require_derivatives(self, *, linearized: bool) -> None:
+        """Raise NotApplicable if the function cannot be traced."""
+        if self.untraced is not None:
+            raise NotApplicable("JAX cannot trace the function: see value")
 
     def values(self, *arrays: Array) -> Sequence[Array]:
         """The values of the compiled function."""
@@ -158,6 +174,13 @@ def _failure(fn: Callable[..., PyTree], args: Sequence[Any]) -> Exception | None
     except Exception as error:
         return error
     return None
+
+
+def _is_random_key(leaf: Any) -> bool:
+    """A key, or the two numbers of jax.random.PRNGKey."""
+    return isinstance(leaf, jax.Array) and (
+        is_key(leaf.dtype) or (leaf.dtype == np.uint32 and leaf.shape[-1:] == (2,))
+    )
 
 
 def _is_array(leaf: Any) -> bool:

@@ -79,8 +79,8 @@ class ConformanceReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed."""
-        return not self.failures
+        """Whether no check failed, and a case of one passed."""
+        return not self.failures and bool(self._with(Verdict.PASSED))
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -96,9 +96,10 @@ class ConformanceReport:
         return tuple(f for f in self.findings if f.verdict is verdict)
 
     def raise_if_failed(self) -> None:
-        """Raise ConformanceError, whose text holds this report, if a check failed."""
-        if self.failures:
-            raise ConformanceError(self.family_id, str(self), self.failures[0].fix)
+        """Raise ConformanceError, whose text holds this report, if it is not ok."""
+        if not self.ok:
+            (first, *_) = self.failures or self.findings
+            raise ConformanceError(self.family_id, str(self), first.fix)
 
     def __str__(self) -> str:
         title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
@@ -114,6 +115,11 @@ class ConformanceReport:
         return "\n".join(
             [
                 title,
+                *(
+                    ["NOTHING WAS CHECKED: no check applies."]
+                    if not (self.ok or self.failures)
+                    else []
+                ),
                 "",
                 head,
                 rule,

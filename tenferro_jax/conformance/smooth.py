@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,18 @@ import numpy as np
 
 from ..errors import BackendFailure
 from ..shapes import PyTree, is_inexact
-from .examples import FLOATS, Array, Inputs, cast, differ, listed, replaced, resized, sizes_of
+from .examples import (
+    FLOATS,
+    Array,
+    Inputs,
+    cast,
+    differ,
+    largest,
+    listed,
+    replaced,
+    resized,
+    sizes_of,
+)
 from .subject import NotApplicable, Subject
 
 STEPS = (2.0**-5, 2.0**-8, 2.0**-11, 2.0**-14)
@@ -32,6 +43,11 @@ SMOOTH = 1e-5
 WITHIN = 1e-6
 """The relative error that a derivative may have, in addition to 8 times the error of the finite
 difference.
+"""
+
+ROUNDINGS, SHORTEST = 16, 2.0**-6
+"""How many eps of its terms a derivative that is zero up to rounding may be; and the least size of
+an input by which values are divided for the size of these terms.
 """
 
 ENOUGH = 1e-8
@@ -57,9 +73,11 @@ def directional(
     at: Sequence[np.ndarray],
     direction: Sequence[np.ndarray],
     grain: float = 0.0,
+    terms: Sequence[float] = (),
 ) -> list[Derivative]:
     """The derivatives of all outputs of `fn`, floating or complex arrays, along a direction.
-    `grain` is the eps of the coarsest arithmetic in it, if that is not the one of the outputs.
+    `grain` is the eps of the coarsest arithmetic in it, if that is not the one of the outputs;
+    `terms` is the size of the terms of each output, if entries may be zero up to their rounding.
 
     Example:
       >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])],
@@ -78,15 +96,17 @@ def directional(
     for h in STEPS:
         ends = {t: values(t) for s in (h, h / 2, h / 4) for t in (s, -s)}
         found = [
-            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain))
-            for i, (old, y) in enumerate(zip(found, centre, strict=True))
+            _merged(old, _at_step([{t: e[i] for t, e in ends.items()}, y], h, grain, size))
+            for i, (old, y, size) in enumerate(
+                zip(found, centre, terms or [0.0] * len(centre), strict=True)
+            )
         ]
         if all((d.smooth & (d.error <= ENOUGH * abs(d.value))).all() for d in found):
             break
     return found
 
 
-def _at_step(samples: Sequence[Any], h: float, grain: float) -> Derivative:
+def _at_step(samples: Sequence[Any], h: float, grain: float, size: float) -> Derivative:
     ends, centre = samples
     with np.errstate(all="ignore"):
         slopes = [(ends[s] - ends[-s]) / (2 * s) for s in (h, h / 2, h / 4)]
@@ -94,7 +114,7 @@ def _at_step(samples: Sequence[Any], h: float, grain: float) -> Derivative:
         ahead = _extrapolated([(ends[s] - centre) / s for s in (h, h / 2, h / 4)], (2, 4))
         behind = _extrapolated([(centre - ends[-s]) / s for s in (h, h / 2, h / 4)], (2, 4))
         eps = max(grain, float(jnp.finfo(centre.dtype).eps))
-        noise = 64 * eps * np.maximum(abs(ends[h]), abs(ends[-h])) / h
+        noise = 64 * eps * np.maximum(np.maximum(abs(ends[h]), abs(ends[-h])), size) / h
         gap = abs(ahead - behind)
         smooth = gap <= SMOOTH * abs(central) + 4 * noise
         error = np.maximum.reduce(
@@ -188,30 +208,52 @@ class Smooth(NamedTuple):
         """The outputs in words."""
         return "output " + ", ".join(map(str, self.outputs))
 
-    def rounding(self) -> float:
-        """Relative error of a sum of products of derivatives: of the narrowest dtype among inputs
-        and outputs.
+    def forward_terms(self, mask: Mask, v: Sequence[Array]) -> list[float]:
+        """For each output the size of the terms in its tangent along v: of its values, for the
+        relative changes of the inputs.
         """
+        return self.paced(mask, v, self._tops())
+
+    def paced(self, mask: Mask, v: Sequence[Array], sizes: Sequence[float]) -> list[float]:
+        """The sizes of terms, times the largest relative change of an input along v."""
+        pace = max(largest(d) / n for d, n in zip(v, self._lengths(mask), strict=True))
+        return [pace * size for size in sizes]
+
+    def reverse_terms(self, mask: Mask, w: Sequence[Array]) -> list[float]:
+        """For each input of the mask the size of the terms in its cotangent for w."""
+        weighed = sum(top * largest(c) for top, c in zip(self._tops(), w, strict=True))
+        return [weighed / length for length in self._lengths(mask)]
+
+    def _tops(self) -> list[float]:
+        return [largest(self.subject.expected(self.inputs)[i]) for i in self.outputs]
+
+    def _lengths(self, mask: Mask) -> list[float]:
+        sizes = [abs(x)[x != 0] for x in self.at(mask)]
+        return [max(float(np.min(size, initial=np.inf)), SHORTEST) for size in sizes]
+
+    def eps(self) -> float:
+        """Of the narrowest dtype among inputs and outputs."""
         metas = self.subject.metas(self.inputs) or ()
         met = [
             *(self.inputs[i].dtype for i in self.active),
             *(metas[i].dtype for i in self.outputs),
         ]
-        grain = max(float(jnp.finfo(dtype).eps) for dtype in met)
-        return max(1e-9, max(grain, self.subject.grain) ** 0.75)
+        return max(self.subject.grain, *(float(jnp.finfo(dtype).eps) for dtype in met))
+
+    def rounding(self) -> float:
+        """Relative error of a sum of products of derivatives."""
+        return max(1e-9, self.eps() ** 0.75)
 
     def within(self) -> float:
         """The relative error that a derivative may have beside that of finite differences."""
         return max(WITHIN, self.subject.grain**0.75)
 
     def require_finite(self, derivatives: PyTree) -> None:
-        """Raise NotApplicable if neither derivatives nor values are finite."""
-        if all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
-            return
-        if not all(np.isfinite(y).all() for y in self.function(())()):
+        """Raise NotApplicable if derivatives are not finite."""
+        if not all(np.isfinite(np.asarray(d)).all() for d in jax.tree.leaves(derivatives)):
             raise NotApplicable(
-                "an output is NaN or infinite at the example",
-                "Choose another example, with finite outputs.",
+                "the derivative is not finite at the example; jvp and vjp judge it",
+                "Choose another example, with finite outputs and derivatives.",
             )
 
     def random(
@@ -353,14 +395,3 @@ def _of_another_size(subject: Subject, inputs: Inputs) -> Inputs | None:
             if all(np.isfinite(y).all() for y in outs if is_inexact(y)):
                 return made
     return None
-
-
-def inner(a: Iterable[Array], b: Iterable[Array]) -> float:
-    """Sum of products over all arrays: JAX's pairing, without conjugates. For complex numbers the
-    real part, because the derivative of abs(z)**2 is linear only over the reals."""
-    return float(sum(np.sum(_wide(x) * _wide(y)).real for x, y in zip(a, b, strict=True)))
-
-
-def _wide(x: Array) -> np.ndarray:
-    x = np.asarray(x)
-    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

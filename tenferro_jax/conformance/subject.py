@@ -68,6 +68,7 @@ class Subject(abc.ABC):
       roundings: units in the last place of the largest entry by which every entry may differ.
       values_in_each_precision: whether values are compared too; routes of an op are compared.
       own_batching: whether it has a rule of its own for vmap.
+      keyed: whether a random key is among the arguments.
     """
 
     oracle: Oracle | None = None
@@ -85,6 +86,7 @@ class Subject(abc.ABC):
     roundings: float = dataclasses.field(default=64.0, init=False)
     values_in_each_precision: bool = dataclasses.field(default=False, init=False)
     own_batching: bool = dataclasses.field(default=False, init=False)
+    keyed: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
@@ -203,18 +205,21 @@ class Subject(abc.ABC):
             self._results[key] = tuple(map(np.asarray, self.values(*inputs)))
         return self._results[key]
 
-    def difference(self, got: PyTree, want: PyTree) -> str:
-        """The difference of two nests of arrays as text; "" if they agree within the tolerance."""
+    def difference(self, got: PyTree, want: PyTree, terms: Sequence[float] = ()) -> str:
+        """The difference of two nests of arrays as text; "" if they agree within the tolerance.
+        `terms` is the size of the terms of each array, beside which an entry may be rounding.
+        """
         got, want = jax.tree.leaves(got), jax.tree.leaves(want)
         if len(got) != len(want):
             return f"{len(got)} arrays where {len(want)} were expected"
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
-            text = self._difference(np.asarray(a), np.asarray(b))
+            size = terms[i] if terms else 0.0
+            text = self._difference(np.asarray(a), np.asarray(b), size)
             if text:
                 return (f"output {i}: " if len(got) > 1 else "") + text
         return ""
 
-    def _difference(self, got: np.ndarray, want: np.ndarray) -> str:
+    def _difference(self, got: np.ndarray, want: np.ndarray, terms: float) -> str:
         tolerance = self.tolerance
         if (got.dtype, got.shape) != (want.dtype, want.shape):
             return (
@@ -243,16 +248,18 @@ class Subject(abc.ABC):
                 scale = np.max(size, where=np.isfinite(size), initial=0.0)
                 # After cancellation the rounding of the terms stays: some units in the last place
                 # of the largest entry are allowed.
-                rest = min(allowed, self.roundings * eps) * scale
+                rest = min(allowed, self.roundings * eps) * scale + 16 * eps * terms
                 wrong = ~equal & ~(abs(a - b) <= allowed * size + rest)
         limit = f"relative tolerance {allowed:.1e}" if allowed else "equality to the last bit"
         text = first_wrong(wrong, got, want, "{} was expected")
         return text and f"{text} beyond {limit}"
 
-    def hold(self, claims: Sequence[Claim], clause: str, fix: str) -> Iterator[None]:
+    def hold(
+        self, claims: Sequence[Claim], clause: str, fix: str, terms: Sequence[float] = ()
+    ) -> Iterator[None]:
         """One case a claim."""
         for claim, value in zip(claims, self.results(claims, clause, fix), strict=True):
-            self.require_equal(claim.what, value, claim.want, clause, fix)
+            self.require_equal(claim.what, value, claim.want, clause, fix, terms)
             yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:
@@ -271,9 +278,17 @@ class Subject(abc.ABC):
                     got.append(jax.block_until_ready(jax.jit(claim.fn)(*claim.args)))
         return got
 
-    def require_equal(self, what: str, got: PyTree, want: PyTree, clause: str, fix: str) -> None:
+    def require_equal(
+        self,
+        what: str,
+        got: PyTree,
+        want: PyTree,
+        clause: str,
+        fix: str,
+        terms: Sequence[float] = (),
+    ) -> None:
         """Refuse a value that is not the expected one."""
-        difference = self.difference(got, want)
+        difference = self.difference(got, want, terms)
         if difference:
             raise Broken(clause, f"{what}: {difference}", fix)
 

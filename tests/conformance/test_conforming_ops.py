@@ -164,7 +164,7 @@ def test_values_that_are_not_numbers_have_no_derivative():
         "not applicable",
     }
     assert found["jvp"].problem == "1 of 3 entries at a kink, not checked there"
-    assert found["adjoint"].problem == "an output is NaN or infinite at the example"
+    assert "derivative is not finite at the example" in found["adjoint"].problem
     assert not [f.check for f in found.values() if f.verdict.value == "failed"]
 
 

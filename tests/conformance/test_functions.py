@@ -17,7 +17,7 @@ from tenferro_jax.errors import ConformanceError, InvalidConfig
 from ..helpers import ends_in
 from ..sweep import ALL, some
 
-X = np.float32([0.3, -1.0, 2.0])
+X, KEY = np.float32([0.3, -1.0, 2.0]), jax.random.key(0)
 FUNCTIONS = [f for f in functions([]) if f[0] not in TRUE_FAULTS]
 QUICK = [
     f for f in FUNCTIONS if f[0] in ("jax.nn.gelu", "jax.numpy.sort", "optax.losses.huber_loss")
@@ -76,10 +76,16 @@ def test_what_jax_cannot_do_is_not_a_failure():
     def branches(x):
         return x if x.sum() > 0 else -x
 
-    for f, reason in ((on_host, "no forward mode"), (branches, "JAX cannot trace it")):
+    for f, reason, ok in (
+        (on_host, "no forward mode", True),
+        (branches, "JAX cannot trace it", False),
+    ):
         report = tj.check(f, X, only=("value", "jvp", "vjp", "vmap"))
-        assert report.ok, str(report)
+        assert not report.failures, str(report)
         assert any(reason in finding.problem for finding in report.not_applicable)
+        assert (report.ok, "NOTHING WAS CHECKED" not in str(report)) == (ok, ok)
+    assert not any("refused" in finding.problem for finding in report.findings)
+    ends_in(report.raise_if_failed, ConformanceError, "JAX cannot trace the function: see value")
 
 
 def test_kinks_nan_and_integers_are_no_failures():
@@ -108,10 +114,63 @@ def test_as_tests_of_pytest():
         ((jnp.sin, X), {"only": ("vjps",)}, r"only=\('vjps',\); needed names among value, primal"),
         ((jnp.sin,), {"examples": [X]}, "a tuple of arguments for each example"),
         ((jnp.sin, X), {"others": [1]}, "others, oracle for a function"),
+        ((jnp.sum, X), {"axis": 0}, "the keyword axis; .*functools.partial"),
     ],
 )
 def test_arguments_that_cannot_be(args, keywords, match):
     ends_in(lambda: tj.check(*args, **keywords), InvalidConfig, match)
+
+
+def test_what_is_no_function_is_refused_before_any_test():
+    ends_in(lambda: conformance_tests(3, 1.0), InvalidConfig, "given 3; needed a function")
+
+
+@pytest.mark.parametrize(
+    ("f", "args", "only"),
+    [
+        (lambda v: jnp.log(jnp.exp(v)), (np.float32([0.3, 1.7, -2.0]),), "second_order"),
+        (jax.nn.standardize, (X[[0, 2]],), "linear linear_in_cotangent precisions"),
+        (jax.nn.softmax, (X[:1],), "second_order adjoint"),
+        (jnp.power, (np.float32([-2.0, 3.0]), np.float32([2.0, 2.0])), "jvp linear adjoint"),
+        (lambda v, k: v + jax.random.normal(k, v.shape, v.dtype), (X, KEY), "value precisions"),
+    ],
+    ids=["log of exp", "standardize", "softmax of one", "power", "normal"],
+)
+def test_what_is_zero_not_finite_or_random_is_no_failure(f, args, only):
+    report = tj.check(f, *args, only=only.split())
+    assert report.ok, str(report)
+
+
+def counted(v, calls=[]):  # noqa: B006
+    calls.append(v)
+    return v * (2.0 if len(calls) == 1 else 1.0)
+
+
+def with_rule(backward):
+    f = jax.custom_vjp(jnp.sin)
+    f.defvjp(lambda v: (jnp.sin(v), jnp.cos(v)), backward)
+    return f
+
+
+@pytest.mark.parametrize(
+    ("f", "check", "advice"),
+    [
+        (counted, "value", "Compute from the arguments alone"),
+        (lambda: 0, "value", "raised this"),
+        (with_rule(lambda c, g: (g[0] * c[0],)), "linear_in_cotangent", "raised this"),
+        (
+            with_rule(lambda c, g: (jnp.where(abs(g) < 1e-2, 0, g) * c,)),
+            "linear_in_cotangent",
+            "linearly",
+        ),
+        (lambda v: jnp.where(v > 0, jnp.sqrt(v), 0.0), "vjp", "inside jnp.where"),
+        (with_rule(lambda c, g: (g,)), "vjp", "differs on purpose"),
+    ],
+    ids=["first call", "arguments", "shape", "threshold", "where", "straight through"],
+)
+def test_a_mistake_is_found_with_advice_that_fits(f, check, advice):
+    (failed,) = tj.check(f, X, only=(check,)).failures
+    assert (failed.check, advice in failed.fix) == (check, True), failed
 
 
 @pytest.mark.slow
