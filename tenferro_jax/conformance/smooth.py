@@ -225,11 +225,12 @@ class Smooth(NamedTuple):
         return [weighed / length for length in self._lengths(mask)]
 
     def _tops(self) -> list[float]:
-        return [largest(self.subject.expected(self.inputs)[i]) for i in self.outputs]
+        # Of an output that is 0 the terms are not known, as in x - x.
+        return [largest(self.subject.expected(self.inputs)[i]) or 1.0 for i in self.outputs]
 
     def _lengths(self, mask: Mask) -> list[float]:
         sizes = [abs(x)[x != 0] for x in self.at(mask)]
-        return [max(float(np.min(size, initial=np.inf)), SHORTEST) for size in sizes]
+        return [max(float(np.min(size)), SHORTEST) if size.size else 1.0 for size in sizes]
 
     def eps(self) -> float:
         """Of the narrowest dtype among inputs and outputs."""

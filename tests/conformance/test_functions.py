@@ -131,10 +131,11 @@ def test_what_is_no_function_is_refused_before_any_test():
         (lambda v: jnp.log(jnp.exp(v)), (np.float32([0.3, 1.7, -2.0]),), "second_order"),
         (jax.nn.standardize, (X[[0, 2]],), "linear linear_in_cotangent precisions"),
         (jax.nn.softmax, (X[:1],), "second_order adjoint"),
+        (jax.nn.log_softmax, (X[:1],), "second_order"),
         (jnp.power, (np.float32([-2.0, 3.0]), np.float32([2.0, 2.0])), "jvp linear adjoint"),
         (lambda v, k: v + jax.random.normal(k, v.shape, v.dtype), (X, KEY), "value precisions"),
     ],
-    ids=["log of exp", "standardize", "softmax of one", "power", "normal"],
+    ids=["log of exp", "standardize", "softmax of one", "log_softmax of one", "power", "normal"],
 )
 def test_what_is_zero_not_finite_or_random_is_no_failure(f, args, only):
     report = tj.check(f, *args, only=only.split())
