@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -143,9 +143,19 @@ class Subject(abc.ABC):
         """Those of several derivatives that JAX may lack; NotApplicable if there is none."""
         return list(modes)
 
-    def precision(self) -> AbstractContextManager[object]:
-        """The setting of 64-bit types in which the checks run."""
-        return jax.enable_x64(self.x64)
+    @contextlib.contextmanager
+    def precision(self) -> Iterator[None]:
+        """The setting of 64-bit types in which the checks run: of the whole process, because JAX
+        runs some host callbacks in other threads, which narrow their arguments otherwise.
+        """
+        with futures.ThreadPoolExecutor(1) as thread:
+            before = thread.submit(jax.config.read, "jax_enable_x64").result()
+        jax.config.update("jax_enable_x64", self.x64)
+        try:
+            with jax.enable_x64(self.x64):
+                yield
+        finally:
+            jax.config.update("jax_enable_x64", before)
 
     def host_error(self, inputs: Inputs) -> str:
         """Why the values of these inputs are refused; "" if they are not."""

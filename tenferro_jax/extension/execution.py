@@ -92,7 +92,18 @@ def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Arra
     metas = carrier.infer(*map(meta_of, arrays))
     structs = tuple(map(struct, metas))
 
+    given = [meta_of(x).dtype for x in arrays]
+
     def on_host(*xs: jax.Array) -> tuple[np.ndarray, ...]:
+        if any(x.dtype != dtype for x, dtype in zip(xs, given, strict=True)):
+            raise BackendFailure(
+                where=carrier.op.place_of("eager_execute"),
+                given=f"{', '.join(str(x.dtype) for x in xs)} in place of "
+                f"{', '.join(map(str, given))}: JAX ran the callback in a thread where 64-bit "
+                f"types are off",
+                needed="64-bit types on in the whole process",
+                fix="Call jax.config.update('jax_enable_x64', True) in place of jax.enable_x64.",
+            )
         return tuple(_host_outputs(carrier, metas, xs))
 
     outs = jax.pure_callback(on_host, structs, *arrays, vmap_method="sequential")

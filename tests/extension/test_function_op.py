@@ -687,3 +687,24 @@ def test_arrays_as_defaults_of_the_payload():
         np.testing.assert_array_equal(f(X), X * [1, 2, 3])
         np.testing.assert_array_equal(f(X, w=np.ones(3)), X)
         assert f.op() == f.op()
+
+
+def test_a_callback_in_a_thread_without_64_bit_types_narrows_nothing():
+    """jax.enable_x64 holds for one thread, and XLA may run callbacks in another."""
+
+    @tj.op("test-functions.third.v1")
+    def third(x):
+        return None
+
+    third.def_infer(lambda x: x)
+    third.def_host(lambda x: np.asarray(x, "float64") / 3)
+    rows = np.random.default_rng(0).integers(-9, 9, (300, 300)).astype("float64")
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            made = jax.jit(lambda m: jax.lax.map(third, m @ m.T))(rows)
+            np.testing.assert_array_equal(made, rows @ rows.T / 3)
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        assert "64-bit types on in the whole process" in str(error)  # noqa: PT017
+    finally:
+        jax.config.update("jax_enable_x64", True)
