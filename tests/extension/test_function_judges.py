@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax.test_util
 import numpy as np
 import pytest
+from jax.experimental import hijax
 
 import tenferro_jax as tj
 
@@ -231,3 +232,33 @@ def test_jax_27352_jacobian_and_adjoint_by_ffi(compiled):
     chex.assert_trees_all_close(rows[0], (np.diag(y), np.diag(x)), rtol=1e-12)
     compiled_text = jax.jit(lambda t: jax.jvp(model, (x, y), (t, ty))[1]).lower(tx).as_text()
     assert "judges_push" in compiled_text  # the foreign Jacobian, nothing derived
+
+
+class WithOp(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
+    """A hijax primitive whose body and rule are those of a function op."""
+
+    def __init__(self, f, of):
+        self.in_avals, self.out_aval, self.params, self.f = (of,), of, {}, f
+        super().__init__()
+
+    def expand(self, x):
+        return self.f(x)
+
+    def vjp_fwd(self, nonzero, x):
+        return self(x), x
+
+    def vjp_bwd_retval(self, x, g):
+        return jax.vjp(self.f, x)[1](g)
+
+
+def test_the_way_back_to_custom_vjp_and_hijax():
+    """Who expects a jax.custom_vjp or a hijax primitive gets one that calls the op."""
+    f = tj.op("test-judges.way_back.v1")(lambda x: jnp.sin(x))
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (3 * jnp.cos(x) * g,))  # 3: the rule is used
+    x = np.float32([0.3, -1.2])
+    wrapped = jax.custom_vjp(f)
+    wrapped.defvjp(lambda x: (f(x), x), lambda x, g: jax.vjp(f, x)[1](g))
+    for g in (wrapped, WithOp(f, jax.typeof(x))):
+        np.testing.assert_allclose(jax.jit(g)(x), np.sin(x), rtol=1e-6)
+        slope = jax.jit(jax.grad(lambda x, g=g: g(x).sum()))(x)
+        np.testing.assert_allclose(slope, 3 * np.cos(x), rtol=1e-6)
