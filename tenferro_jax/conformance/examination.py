@@ -225,9 +225,10 @@ def check(
     keys) are given as they are. What JAX cannot do with a function is reported as not applicable,
     with the reason.
 
-    The checks run with 64-bit types on, in float64, if the function takes it. Small examples are
-    best: a few elements, sizes that differ from each other, floating values away from ties and
-    kinks.
+    The checks run with 64-bit types on, in float64, if the function takes it; while they run this
+    holds for the whole process, because JAX runs some callbacks in other threads. Small examples
+    are best: a few elements, sizes that differ from each other, floating values away from ties
+    and kinks.
 
     Args:
       target: a function; an op; or a function that `tenferro_jax.op` returned, or a

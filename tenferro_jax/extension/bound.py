@@ -107,14 +107,15 @@ def _number(
     )
     if narrowed or (isinstance(number, jax.Array) and dtype == array.dtype):
         return array
-    if isinstance(number, jax.Array):
+    if isinstance(number, jax.Array) and (number.ndim or isinstance(number, jax.core.Tracer)):
         return jax.lax.convert_element_type(number, dtype)
+    value = number.item() if isinstance(number, jax.Array) else number
     try:
-        return jnp.asarray(number, dtype)
+        return jnp.asarray(value, dtype)
     except OverflowError as error:
         raise DTypeError(
             where=f.functions.place,
-            given=f"{number} beside arrays of {dtype}",
+            given=f"{value} beside arrays of {dtype}",
             needed="a number that fits",
             fix="Convert it to an array of the dtype that is meant.",
         ) from error

@@ -672,6 +672,8 @@ def test_weak_types_promote_as_in_jax_numpy(run):
     for number in (2.0, jnp.asarray(2.0)):
         assert run(product)(number, narrow).dtype == "bfloat16"
     assert run(product)(jnp.asarray(2), jnp.ones(2, "int8")).dtype == "int8"
+    with pytest.raises(DTypeError, match="300 beside arrays of int8"):
+        product(jnp.asarray(300), jnp.ones(2, "int8"))
     slope = run(jax.grad(lambda y: product(2.0, y).sum()))(narrow)
     np.testing.assert_array_equal(np.asarray(slope, "float32"), [2, 2])
     assert run(lambda *ts: jax.jvp(product, (2.0, narrow), ts))(1.0, narrow)[1].dtype == "bfloat16"
