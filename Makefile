@@ -41,7 +41,7 @@ bench: .venv/.test
 	.venv/bin/python -m benchmarks
 
 docs: .venv/.docs
-	.venv/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 
 %/.docs: pyproject.toml | %/bin/python
 	$*/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'

@@ -4,9 +4,14 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 import tenferro_jax as tj
-from ext_tropical import tropical_einsum
+from ext_tropical import min_plus, tropical_einsum
+
+HERE = pathlib.Path(__file__).parent
 
 
 def loss(params, x, y):
@@ -22,5 +27,44 @@ def mlp_gradient() -> tj.Graph:
     return tj.grad(tj.trace(loss, params, spec(16, 4), spec(16, 2)))
 
 
+def roads() -> Figure:
+    """The map of the home page: a road has its length, and the shortest way is thick."""
+    lengths = jnp.array([[0.0, 4.0, 1.0], [4.0, 0.0, 2.0], [1.0, 2.0, 0.0]])
+    way = jax.grad(lambda w: tropical_einsum("ij,jk->ik", w, w, semiring=min_plus)[0, 1])(lengths)
+    places = [(0.0, 0.0), (4.0, 0.0), (1.2, 0.9)]
+    figure, axes = plt.subplots(figsize=(5, 1.8))
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        taken = bool(way[i, j] or way[j, i])
+        (x, y), (u, v) = places[i], places[j]
+        axes.plot([x, u], [y, v], color="C3" if taken else "0.6", linewidth=4 if taken else 2)
+        axes.text(
+            (x + u) / 2,
+            (y + v) / 2,
+            f"{lengths[i, j]:.0f}",
+            ha="center",
+            va="center",
+            fontsize=12,
+            bbox={"boxstyle": "round", "facecolor": "white", "edgecolor": "none", "pad": 0.2},
+        )
+    for name, (x, y) in enumerate(places):
+        axes.plot(x, y, "o", markersize=26, color="C0")
+        axes.text(x, y, name, color="white", ha="center", va="center", fontsize=13)
+    axes.set(xlim=(-0.4, 4.4), ylim=(-0.35, 1.25))
+    axes.axis("off")
+    return figure
+
+
+def save(name: str, picture: tj.Graph | Figure, folder: pathlib.Path = HERE) -> None:
+    """Write a picture as SVG; the same picture gives the same file."""
+    path = folder / f"{name}.svg"
+    if isinstance(picture, tj.Graph):
+        path.write_text(picture.svg())
+        return
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        picture.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    plt.close(picture)
+
+
 if __name__ == "__main__":
-    pathlib.Path(__file__).with_name("mlp_gradient.svg").write_text(mlp_gradient().svg())
+    for draw in (mlp_gradient, roads):
+        save(draw.__name__, draw())

@@ -155,8 +155,8 @@ class ClosureResult:
         """The nodes of a best walk.
 
         Args:
-          source, target: integer scalars from 0 to n - 1; may be traced. `jax.vmap` gives many
-            walks.
+          source: an integer scalar from 0 to n - 1; may be traced. `jax.vmap` gives many walks.
+          target: the same.
 
         Returns:
           The nodes from source to target as an int32 NumPy array, empty if there is no walk. Inside

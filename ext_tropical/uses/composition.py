@@ -47,7 +47,8 @@ def tropical_einsum(
     """`ext_tropical.tropical_einsum` as one broadcast product of all operands and one reduction.
 
     Args:
-      equation, *operands: any equation of np.einsum, also interleaved.
+      equation: any equation of np.einsum, also interleaved.
+      *operands: arrays, or nested lists of numbers.
       semiring: max_plus, min_plus, max_mul, min_max or or_and, or its name.
 
     Returns:

@@ -184,7 +184,8 @@ def tropical_dot_general(
     """Contraction by the dimension numbers of `jax.lax.dot_general`.
 
     Args:
-      lhs, rhs: arrays of one dtype, as for `tropical_einsum`.
+      lhs: an array, as for `tropical_einsum`.
+      rhs: an array of the same dtype.
       dimension_numbers: ((lhs contracted axes, rhs contracted axes), (lhs batch axes, rhs batch
         axes)); by default the last axis of lhs is contracted with the first of rhs.
       semiring: a semiring or its name.

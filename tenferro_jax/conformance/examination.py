@@ -304,7 +304,9 @@ def conformance_tests(
     A check that does not apply is skipped with its reason. No check runs while tests are collected.
 
     Args:
-      target, *args, examples: as for `check`.
+      target: as for `check`.
+      *args: as for `check`.
+      examples: as for `check`.
       **settings: the keywords of `check` except `only`.
 
     Raises:

@@ -130,13 +130,13 @@ class Graph(Sealed):
     @property
     def input_names(self) -> tuple[str, ...]:
         """The name of each input in errors and pictures: its path in the arguments, such as
-        "args[0]['w']".
+        `args[0]['w']`.
         """
         return tuple(leaf_names(self.in_tree, "args"))
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The name of each output in pictures: its path in the result, such as "['y']"."""
+        """The name of each output in pictures: its path in the result, such as `['y']`."""
         return tuple(leaf_names(self.out_tree))
 
     @property

@@ -128,7 +128,8 @@ def load_graph(
 
     Args:
       path: the file.
-      skip_missing_extensions, trusted: as for `from_wire`.
+      skip_missing_extensions: as for `from_wire`.
+      trusted: as for `from_wire`.
       limits: as for `from_wire`.
 
     Raises:

@@ -1,0 +1,129 @@
+"""What mkdocs does not do by itself: formulas as MathML, a page for each example, notebooks to
+download, and pages that lie outside docs/.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import json
+import pathlib
+import posixpath
+import re
+from typing import Any
+
+import griffe
+import latex2mathml.converter
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).parent.parent
+OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/growth.json": "benchmarks/growth.json",
+    "benchmarks/tropical.json": "benchmarks/tropical.json",
+}
+"""Files of the site that are not in docs/."""
+EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+PART = re.compile(r"^```(\w+)\n(.*?)^```$|^!\[.*?\]\((.*?)\)$", re.MULTILINE | re.DOTALL)
+
+
+class Docstrings(griffe.Extension):
+    """A section `Example:` is shown as `Examples:`; the pages introduce modules themselves."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Called by griffe for each class, function and module."""
+        if obj.is_module:
+            obj.docstring = None
+        if obj.docstring:
+            obj.docstring.value = re.sub(r"(?m)^Example:$", "Examples:", obj.docstring.value)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are not written in docs/."""
+    made = {uri: (ROOT / path).read_text() for path, uri in OUTSIDE.items()}
+    made |= {f"examples/{path.stem}.md": example_page(path) for path in EXAMPLES}
+    for page in ROOT.glob("docs/notebooks/*.md"):
+        made[f"notebooks/{page.stem}.ipynb"] = json.dumps(notebook(page), indent=1)
+    for uri, text in made.items():
+        files.append(File.generated(config, uri, content=text))
+    return files
+
+
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    """Links lead to pages of the site; a notebook can be downloaded."""
+    uri = page.file.src_uri
+    paths = {uri: path for path, uri in OUTSIDE.items()}
+    source = posixpath.dirname(paths.get(uri, f"docs/{uri}"))
+
+    def link(found: re.Match[str]) -> str:
+        target, anchor = found[1], found[2] or ""
+        path = posixpath.normpath(posixpath.join(source, target))
+        to = OUTSIDE.get(path, path.removeprefix("docs/"))
+        if ROOT / path in EXAMPLES:
+            to = to.removesuffix(".py") + ".md"
+        return f"]({posixpath.relpath(to, posixpath.dirname(uri) or '.')}{anchor})"
+
+    text = re.sub(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)", link, text)
+    if uri.startswith("notebooks/"):
+        title, rest = text.split("\n", 1)
+        text = f"{title}\n\n[Download as a notebook]({page.file.name}.ipynb)\n{rest}"
+    return text
+
+
+def on_page_content(text: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw without a script."""
+
+    def formula(found: re.Match[str]) -> str:
+        display = "block" if found[1] == "div" else "inline"
+        return latex2mathml.converter.convert(html.unescape(found[2]), display=display)
+
+    return FORMULA.sub(formula, text)
+
+
+def example_page(path: pathlib.Path) -> str:
+    """Title, description, picture, one line of output and code of an example."""
+    source = path.read_text()
+    described = ast.get_docstring(ast.parse(source)) or ""
+    title = path.stem.replace("_", " ").capitalize()
+    readme = (path.parent / "README.md").read_text()
+    row = re.search(rf"^\| \[{path.name}\].*\| (.*?) \| `(.*)` \|$", readme, re.MULTILINE)
+    told = f"Judged by {row[1]}. One line of its output:\n\n```text\n{row[2]}\n```\n" if row else ""
+    picture = ROOT / f"docs/pictures/{path.stem}.svg"
+    shown = f"![{title}](../pictures/{picture.name})\n" if picture.exists() else ""
+    code = source.split('"""\n', 1)[1].strip()
+    return f"# {title}\n\n{described}\n\n{shown}\n{told}\n```python\n{code}\n```\n"
+
+
+def notebook(page: pathlib.Path) -> dict[str, Any]:
+    """A page as a Jupyter notebook: blocks of Python are cells, and what follows them in a text
+    block or a picture is their output.
+    """
+    text, cells, end = page.read_text(), list[dict[str, Any]](), 0
+
+    def write(kind: str, source: str, **more: Any) -> None:
+        lines = source.strip("\n").splitlines(keepends=True)
+        cell = {"cell_type": kind, "id": f"cell-{len(cells)}", "metadata": {}, "source": lines}
+        cells.append(cell | more)
+
+    for part in PART.finditer(text):
+        kind, body, picture = part.groups()
+        if between := text[end : part.start()].strip():
+            write("markdown", between)
+        end = part.end()
+        outputs = cells[-1].get("outputs") if cells else None
+        if kind == "python":
+            write("code", body, execution_count=None, outputs=[])
+        elif kind == "text" and outputs is not None:
+            lines = body.splitlines(keepends=True)
+            outputs.append({"output_type": "stream", "name": "stdout", "text": lines})
+        elif picture and outputs is not None:
+            data = {"image/svg+xml": (page.parent / picture).read_text()}
+            outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
+        else:
+            write("markdown", part[0])
+    if rest := text[end:].strip():
+        write("markdown", rest)
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}

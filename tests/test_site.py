@@ -1,0 +1,102 @@
+"""The site: it is built without a warning, every link in it leads somewhere, every public name has
+an entry, and nothing is fetched from elsewhere.
+"""
+
+import html.parser
+import importlib
+import inspect
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGES = {
+    "tenferro_jax": "tenferro_jax",
+    "tenferro_jax.extension": "extension",
+    "tenferro_jax.conformance": "conformance",
+    "tenferro_jax.graph": "parts",
+    "tenferro_jax.engine": "parts",
+    "tenferro_jax.io": "parts",
+    "tenferro_jax.einsum": "parts",
+    "ext_tropical": "ext_tropical",
+}
+
+
+class Page(html.parser.HTMLParser):
+    """The anchors of a page, what it links to, what it loads, and its formulas."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.links, self.loaded, self.formulas = set(), [], [], 0
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids |= {given[name] for name in ("id", "name") if given.get(name)}
+        self.formulas += tag == "math"
+        for name in ("href", "src"):
+            if given.get(name):
+                self.links.append(given[name])
+                if tag != "a" and given.get("rel") != "canonical":
+                    self.loaded.append(given[name])
+
+
+def dead_links(site, pages):
+    """(page, link) of every link within the site that leads nowhere."""
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = path.parent / urllib.parse.unquote(parts.path) if parts.path else path
+            target = pathlib.Path(os.path.normpath(target))
+            if parts.path.startswith("/") or path.name == "404.html":
+                continue
+            anchor = urllib.parse.unquote(parts.fragment)
+            known = pages[target].ids if target in pages else set()
+            if not target.exists() or (anchor and target in pages and anchor not in known):
+                yield path.relative_to(site).as_posix(), link
+
+
+@pytest.mark.slow
+def test_the_site(tmp_path):
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {path: Page(path) for path in tmp_path.rglob("*.html")}
+    assert len(pages) > 40
+    assert list(dead_links(tmp_path, pages)) == []
+    foreign = {url for page in pages.values() for url in page.loaded if url.startswith("http")}
+    assert foreign == set()
+    for package, page in PACKAGES.items():
+        ids = pages[tmp_path / f"reference/{page}.html"].ids
+        door = importlib.import_module(package)
+        for name in door.__all__:
+            # A function with the name of a package has its entry under the name of its module.
+            thing = getattr(door, name)
+            module = getattr(thing, "__module__", package)
+            known = ids & {f"{package}.{name}", f"{module}.{name}"}
+            assert known or (inspect.ismodule(thing) and name in ids), name
+    assert not [id for id in ids if "._" in id and "__call__" not in id]
+    found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
+    assert [entry for entry in found if "custom_vjp" in entry["text"]]
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(
+        r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
+    )
+    made = {"benchmarks.md", "changelog.md"}
+    made |= {f"examples/{path.stem}.md" for path in ROOT.glob("docs/examples/*.py")}
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    assert sorted(listed) == sorted(written | made)
