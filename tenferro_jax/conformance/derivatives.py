@@ -69,7 +69,7 @@ def derivative_metas(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 raise as_broken(
                     error, "X10.6", f"{what}: JAX cannot transpose what linearize emits", fix
                 ) from error
-            yield view.undeclared or None
+            yield None
 
 
 @at_two_sizes
@@ -93,7 +93,7 @@ def jvp(subject: Subject, inputs: Inputs, place: str) -> Iterator[str | None]:
         for note in _agree(
             f"jvp by {subject.names(mask)}{place}", got, want, "X10.6", LINEARIZE, view.within()
         ):
-            yield note or view.undeclared or None
+            yield note or None
 
 
 def _agree(

@@ -13,6 +13,7 @@ import jax
 import jax.export
 import numpy as np
 
+from ..shapes import is_inexact
 from .examples import Array, Inputs, inner, replaced
 from .function_subject import FunctionSubject
 from .smooth import Derivative, Mask, Smooth, directional, smooth, values_of
@@ -182,6 +183,8 @@ def exported(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
     view: Smooth | None = None
     with contextlib.suppress(NotApplicable):
         view = smooth(subject, inputs)
+        if len(view.active) < sum(map(is_inexact, inputs)):
+            view = None  # an export differentiates by all inputs
     try:
         made = jax.export.export(subject.compiled)(*inputs)
         data = made.serialize(vjp_order=0 if view is None else 1)

@@ -117,21 +117,13 @@ class FunctionSubject(Subject):
         widths = {min(max(jnp.finfo(dtype).bits, 32), 64) for dtype in dtypes}
         return float(jnp.finfo(f"float{min(widths)}").eps)
 
-    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
-        """No input; NotApplicable if JAX has no such derivative of the function."""
+    def missing(self, view: Smooth, reverse: bool) -> str:
+        """Why JAX has no such derivative of the function."""
         key = reverse, view.active, tuple(map(meta_of, view.inputs))
         if key not in self._modes:
-            f, w = view.function(view.active), view.cotangents(self.rng)
-            self._modes[key] = self.limit(
-                _failure(
-                    lambda *xs: jax.vjp(f, *xs)[1](w) if reverse else jax.jvp(f, xs, xs),
-                    view.at(view.active),
-                )
-            )
-        if self._modes[key]:
-            mode = "reverse" if reverse else "forward"
-            raise NotApplicable(f"no {mode} mode: {self._modes[key]}")
-        return []
+            derivative, *at = view.derivative(reverse)
+            self._modes[key] = self.limit(_failure(derivative, at))
+        return self._modes[key]
 
     def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
         """Those of several derivatives that JAX has of the function."""

@@ -185,9 +185,14 @@ class OpSubject(Subject):
                 "Override linearize, if the op is to be differentiated.",
             )
 
-    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
-        """The inputs that the rule declares NOT_DIFFERENTIABLE."""
-        return [i for i in view.active if self._is_declared(view, i, reverse)]
+    def missing(self, view: Smooth, reverse: bool) -> str:
+        """Whether the rule declares NOT_DIFFERENTIABLE; other errors are for the checks to say."""
+        try:
+            jax.eval_shape(*view.derivative(reverse))
+        except Exception as error:
+            if isinstance(error, ADRuleError) and error.clause == DECLARED:
+                return "the rule declares NOT_DIFFERENTIABLE"
+        return ""
 
     def limit(self, error: BaseException | None) -> str:
         """Why forward mode is refused, if JAX cannot transpose the op's reverse rule."""
@@ -206,13 +211,3 @@ class OpSubject(Subject):
             if self.limit(error):
                 return
         raise NotApplicable("jvp and adjoint check both modes")
-
-    def _is_declared(self, view: Smooth, i: int, reverse: bool) -> bool:
-        f, at, w = view.function((i,)), view.at((i,)), view.cotangents(self.rng)
-        try:
-            jax.eval_shape(
-                lambda x: jax.vjp(f, x)[1](w) if reverse else jax.jvp(f, (x,), (x,)), *at
-            )
-        except Exception as error:  # other errors are for the checks to say
-            return isinstance(error, ADRuleError) and error.clause == DECLARED
-        return False

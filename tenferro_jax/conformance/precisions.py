@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .examples import Array, Inputs, cast, first_wrong
+from .examples import Array, Inputs, cast, first_wrong, largest
 from .smooth import Smooth, in_each_dtype, smooth
 from .subject import Broken, NotApplicable, Subject, breaking
 
@@ -27,18 +27,20 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     """Compares jvp and vjp in float32, complex64, bfloat16 and float16 with float64; of a function
     the values too.
 
-    They may differ by the rounding of the narrower dtype, and by the change of the derivative near
-    the example: if rounding makes a tie, either side of a kink is correct.
+    They may differ by the rounding of the narrower dtype, which is measured in float32, and by the
+    change of the derivative near the example: if rounding makes a tie, either side of a kink is
+    correct.
     """
     modes = [reverse for reverse in (False, True) if _has(subject, inputs, reverse)]
-    (_, view), *narrower = in_each_dtype(subject, inputs, reverse=True in modes)
+    (_, wide), *narrower = in_each_dtype(subject, inputs, reverse=True in modes)
     if not narrower:
         raise NotApplicable("it takes one precision")
-    program = jax.jit(functools.partial(_derivatives, view, modes))
-    grown = [1.0, 1.0, 1.0]
-    for dtype, narrow in narrower:
+    program = jax.jit(functools.partial(_derivatives, wide, modes))
+    single = None
+    for dtype, view in narrower:
+        narrow = view._replace(active=wide.active)
         try:
-            yield from _compared(view, narrow, program, grown)
+            yield from _compared(wide, narrow, single, program)
         except Broken as broken:
             if not (reason := subject.limit(broken)):
                 if subject.keyed:
@@ -46,6 +48,8 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                     raise NotApplicable(text, "Pass the random numbers as an argument.") from broken
                 raise
             yield f"not in {dtype}: {reason}"
+        else:
+            single = narrow if dtype == "float32" else single
 
 
 def _has(subject: Subject, inputs: Inputs, reverse: bool) -> bool:
@@ -74,55 +78,52 @@ def _derivatives(
     return outs, push(*v), jax.linear_transpose(push, *at)(w) if True in modes else ()
 
 
+def _run(program: Callable[..., Any], view: Smooth, *given: Sequence[Array]) -> Any:
+    """The program for inputs, tangents and cotangents, in the dtypes of this view."""
+    likes = view.inputs, view.at(view.active), view.cotangents(view.subject.rng)
+    return program(
+        *(
+            tuple(x.astype(like.dtype) for x, like in zip(xs, arrays, strict=True))
+            for xs, arrays in zip(given, likes, strict=True)
+        )
+    )
+
+
 def _compared(
-    wide: Smooth, narrow: Smooth, program: Callable[..., Any], grown: list[float]
+    wide: Smooth, narrow: Smooth, single: Smooth | None, program: Callable[..., Any]
 ) -> Iterator[None]:
-    """One case for each value and derivative; `grown` is by how much the first of the dtypes, which
-    is float32, was seen to enlarge rounding, and the others may do that too.
+    """One case for each value and derivative. The rounding is measured in `single`, where the
+    program was found to be right, or else it is that of the largest terms.
     """
-    rng = wide.subject.rng
+    subject, rng, active = wide.subject, wide.subject.rng, wide.active
     at = cast(narrow.inputs, "float64")
-    if wide.subject.refuses(narrow.inputs) or wide.subject.refuses(at):
+    if subject.refuses(narrow.inputs) or subject.refuses(at):
         return
     least = min(
         (x.dtype for x in narrow.inputs if is_inexact(x)),
         key=lambda dtype: float(jnp.finfo(dtype).bits),
     )
     info = jnp.finfo(least)
-    v, w = narrow.random(narrow.at(narrow.active), rng), narrow.cotangents(rng)
+    v, w = narrow.random(narrow.at(active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
-        got = jax.block_until_ready(program(narrow.inputs, v, w))
-    directions = [
-        tuple(d.astype(like.dtype) for d, like in zip(ds, likes, strict=True))
-        for ds, likes in ((v, wide.at(wide.active)), (w, wide.cotangents(rng)))
+        got = jax.block_until_ready(_run(program, narrow, narrow.inputs, v, w))
+    size = 4 * float(info.eps)
+    moved = [
+        tuple(x * (1 + size * rng.uniform(-1, 1, x.shape)) if is_inexact(x) else x for x in at)
+        for _ in range(NEARBY)
     ]
-    want = program(at, *directions)
+    points = [cast(cast(point, "float32"), "float64") for point in moved]
+    points = [at, *(point for point in points if not subject.refuses(point))]
+    near = [_run(program, wide, point, v, w) for point in points]
+    want = near[0]
     if any(
         not np.array_equal(_finite(a), _finite(b)) for a, b in zip(got[0], want[0], strict=True)
     ):
         return
-    size = 4 * float(info.eps)
-    points = [
-        tuple(
-            (x * (1 + size * rng.uniform(-1, 1, x.shape))).astype(x.dtype) if is_inexact(x) else x
-            for x in at
-        )
-        for _ in range(NEARBY)
-    ]
-    near = [
-        program(point, *directions) for point in (at, *points) if not wide.subject.refuses(point)
-    ]
-    eps = max(float(info.eps), wide.subject.grain)
-    allowed = max(eps**0.75, 8 * eps, wide.subject.tolerance or 0.0)
-    active = wide.active
-    terms: list[list[float]] = [
-        [0.0] * len(want[0]),
-        wide.forward_terms(active, v),
-        wide.reverse_terms(active, w),
-    ]
-    limits = [max(allowed, 4 * growth * eps) for growth in grown]
-    if least == np.float32:
-        grown[:] = [_growth(*each) / eps for each in zip(got, want, terms, strict=True)]
+    eps = max(float(info.eps), subject.grain)
+    allowed = max(eps**0.75 if least == np.float32 else 2 * eps, subject.tolerance or 0.0)
+    terms = ([0.0] * len(want[0]), wide.forward_terms(active, v), wide.reverse_terms(active, w))
+    roughly = [_run(program, single, point, v, w) for point in points] if single else []
     for k, (clause, kind, rule) in enumerate(
         (
             ("", "value", "the function"),
@@ -130,12 +131,14 @@ def _compared(
             ("X10.7", "vjp", "transpose_rule, or what linearize emits,"),
         )
     ):
-        if not k and not wide.subject.values_in_each_precision:
+        if not k and not subject.values_in_each_precision:
             continue
-        for j, (g, wanted) in enumerate(zip(got[k], want[k], strict=True)):
-            around = [n[k][j] for n in near]
-            rest = 4 * eps * terms[k][j]
-            off = _difference(np.asarray(g), np.asarray(wanted), around, limits[k], rest, info)
+        for j, g in enumerate(got[k]):
+            around = [np.asarray(n[k][j]) for n in near]
+            rounding = terms[k][j]
+            if single:
+                rounding = _rounding([r[k][j] for r in roughly], around)
+            off = _difference(np.asarray(g), around, allowed, 4 * eps * rounding, info)
             if off:
                 raise Broken(
                     clause, f"{kind} in {least}, entry {j}: {off}", f"Correct {rule} in {least}."
@@ -143,14 +146,11 @@ def _compared(
             yield
 
 
-def _growth(got: Sequence[Array], want: Sequence[Array], terms: Sequence[float]) -> float:
-    """The largest difference, in units of the largest entry, or of its terms."""
-    found = [1e-9]
-    for g, w, size in zip(map(np.asarray, got), map(np.asarray, want), terms, strict=False):
-        scale = np.max(abs(w), initial=size)
-        if scale and np.isfinite(scale) and np.isfinite(g).all():
-            found.append(float(np.max(abs(g.astype(w.dtype) - w)) / scale))
-    return max(found)
+def _rounding(single: Sequence[Array], wide: Sequence[np.ndarray]) -> float:
+    """The largest difference of values in float32 and float64, in units of eps of float32."""
+    with np.errstate(all="ignore"):
+        off = [np.asarray(s).astype(w.dtype) - w for s, w in zip(single, wide, strict=True)]
+    return max(map(largest, off)) / float(jnp.finfo(np.float32).eps)
 
 
 def _finite(x: Array) -> np.ndarray:
@@ -159,18 +159,18 @@ def _finite(x: Array) -> np.ndarray:
 
 def _difference(
     got: np.ndarray,
-    want: np.ndarray,
-    near: Sequence[Array],
+    around: Sequence[np.ndarray],
     allowed: float,
     rest: float,
     info: jnp.finfo,
 ) -> str:
+    want = around[0]
     with np.errstate(all="ignore"):
-        spread = np.max([abs(np.asarray(n) - want) for n in near], axis=0)
+        spread = np.max([abs(near - want) for near in around], axis=0)
         size: Any = abs(want)
         judged = np.isfinite(size) & np.isfinite(spread) & (size < float(info.max) / 16)
         scale = np.max(size, where=judged, initial=0.0)
         difference = abs(got.astype(want.dtype) - want)
         floor = max(allowed * scale, rest) + float(info.tiny)
-        wrong = judged & ~(difference <= floor + allowed * size + 2 * spread)
+        wrong = judged & ~(difference <= floor + allowed * size + spread)
     return first_wrong(wrong, got, want, "float64 gives {}")

@@ -158,14 +158,12 @@ class Smooth(NamedTuple):
       inputs: all inputs.
       active: which of them have derivatives.
       outputs: which outputs have derivatives.
-      undeclared: the slots that the rule declares NOT_DIFFERENTIABLE, as text.
     """
 
     subject: Subject
     inputs: Inputs
     active: Mask
     outputs: tuple[int, ...]
-    undeclared: str
 
     def function(
         self,
@@ -185,6 +183,12 @@ class Smooth(NamedTuple):
     def at(self, mask: Mask) -> tuple[np.ndarray, ...]:
         """The inputs in `mask`."""
         return tuple(self.inputs[i] for i in mask)
+
+    def derivative(self, reverse: bool) -> tuple[Any, ...]:
+        """A function that takes the derivative by the active inputs, and its arguments."""
+        f, w = self.function(self.active), self.cotangents(self.subject.rng)
+        take = (lambda *xs: jax.vjp(f, *xs)[1](w)) if reverse else (lambda *xs: jax.jvp(f, xs, xs))
+        return take, *self.at(self.active)
 
     def masks(self) -> Iterator[Mask]:
         """Every subset of the active inputs but the empty one, all of them first; of many inputs
@@ -302,15 +306,16 @@ def smooth(
         raise NotApplicable(
             f"no {'output' if floating else 'input'} is floating or complex",
         )
-    whole = Smooth(subject, wide, floating, outputs, "")
-    declared = subject.not_differentiable(whole, reverse)
-    if len(declared) == len(floating):
-        raise NotApplicable(
-            "the rule declares NOT_DIFFERENTIABLE",
-            "Nothing is to be done, if there is no derivative.",
-        )
-    note = f"declared NOT_DIFFERENTIABLE: {subject.names(declared)}" if declared else ""
-    return whole._replace(active=tuple(i for i in floating if i not in declared), undeclared=note)
+    whole = Smooth(subject, wide, floating, outputs)
+    if not (reason := subject.missing(whole, reverse)):
+        return whole
+    alone = {i: subject.missing(whole._replace(active=(i,)), reverse) for i in floating}
+    refused = [i for i in floating if alone[i]]
+    if len(refused) in (0, len(floating)):
+        raise NotApplicable(f"no {'reverse' if reverse else 'forward'} mode: {reason}")
+    note = f"not differentiable by {subject.names(refused)}: {alone[refused[0]]}"
+    subject.notes.update({note: None})
+    return whole._replace(active=tuple(i for i in floating if i not in refused))
 
 
 def in_each_dtype(

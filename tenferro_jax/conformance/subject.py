@@ -126,8 +126,8 @@ class Subject(abc.ABC):
         """The expected outputs: those of the oracle, or else of a call."""
 
     @abc.abstractmethod
-    def not_differentiable(self, view: Smooth, reverse: bool) -> list[int]:
-        """The floating inputs without a derivative in this mode; NotApplicable if JAX has none."""
+    def missing(self, view: Smooth, reverse: bool) -> str:
+        """Why there is no derivative by the active inputs in this mode; "" if there is one."""
 
     def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
         """Raise NotApplicable if there is no rule."""

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.custom_derivatives import SymbolicZero
 
 import tenferro_jax as tj
-from benchmarks.check_faults import ARGUMENTS, FAULTS
+from benchmarks.check_faults import ARGUMENTS, FAULTS, in_bwd, only_in, silu
 from benchmarks.check_functions import TRUE_FAULTS, functions
 from tenferro_jax.conformance import Verdict, conformance_tests
 from tenferro_jax.conformance.checks import FUNCTION_CHECKS
@@ -172,6 +173,31 @@ def with_rule(backward):
 def test_a_mistake_is_found_with_advice_that_fits(f, check, advice):
     (failed,) = tj.check(f, X, only=(check,)).failures
     assert (failed.check, advice in failed.fix) == (check, True), failed
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1.02), ("bfloat16", 1.3)])
+def test_a_derivative_that_is_wrong_in_one_dtype_is_found(dtype, factor):
+    spoil = only_in(jnp.dtype(dtype), factor)
+    f = in_bwd(silu, lambda back, xs, g: map(spoil, back))
+    (failed,) = tj.check(f, X, only=("precisions",)).failures
+    assert f"vjp in {dtype}" in failed.problem
+
+
+def test_the_arguments_that_have_a_derivative_are_judged_beside_one_that_has_none():
+    f = jax.custom_jvp(lambda a, x: x**3 + a)
+
+    def rule(primals, tangents):
+        (a, x), (da, dx) = primals, tangents
+        if type(da) is not SymbolicZero:
+            raise ValueError("the gradient with respect to a is not supported")
+        return x**3 + a, 3.1 * x**2 * dx
+
+    f.defjvp(rule, symbolic_zeros=True)
+    found = {each.check: each for each in tj.check(f, X, X).findings}
+    assert "jvp by argument 1" in found["jvp"].problem
+    noted = "not differentiable by argument 0: ValueError: the gradient with respect to a"
+    assert found["exported"].verdict is Verdict.PASSED
+    assert all(noted in found[name].problem for name in ("linear", "exported"))
 
 
 @pytest.mark.slow
