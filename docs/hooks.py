@@ -90,8 +90,9 @@ def example_page(path: pathlib.Path) -> str:
     readme = (path.parent / "README.md").read_text()
     row = re.search(rf"^\| \[{path.name}\].*\| (.*?) \| `(.*)` \|$", readme, re.MULTILINE)
     told = f"Judged by {row[1]}. One line of its output:\n\n```text\n{row[2]}\n```\n" if row else ""
-    picture = ROOT / f"docs/pictures/{path.stem}.svg"
-    shown = f"![{title}](../pictures/{picture.name})\n" if picture.exists() else ""
+    pictures = [f"pictures/{path.stem}.svg", f"images/{path.stem}.png"]
+    there = [picture for picture in pictures if (ROOT / "docs" / picture).exists()]
+    shown = "".join(f"![{title}](../{picture})\n" for picture in there)
     code = source.split('"""\n', 1)[1].strip()
     return f"# {title}\n\n{described}\n\n{shown}\n{told}\n```python\n{code}\n```\n"
 

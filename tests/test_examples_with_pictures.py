@@ -1,0 +1,120 @@
+"""The programs of docs/examples that draw: each prints what its page says and writes its picture,
+and what it computes is right in the eyes of other people's code.
+"""
+
+import importlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+
+from .sweep import times
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs/examples"
+LARGEST = 60_000
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    """JAX's default configuration; a program that needs 64 bits says so."""
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        yield
+
+
+def run(program, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, EXAMPLES / program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ
+        | {"XLA_FLAGS": "", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH')}"}
+        | environment,
+    )
+
+
+SMALL = {"ffi_kernel.py": ["--size=200"]}
+
+
+@pytest.mark.parametrize("program", SMALL)
+def test_a_program_prints_what_the_page_says_and_draws(program, tmp_path):
+    if program == "ffi_kernel.py":
+        needs_a_compiler()
+    done = run(program, *SMALL[program], f"--picture={tmp_path / 'new.png'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (EXAMPLES / "README.md").read_text()
+    (shown,) = re.findall(rf"^\| \[{program}\]\({program}\).*\| `([^`]*)` \|$", page, re.MULTILINE)
+    assert shown in map(str.strip, done.stdout.splitlines())
+    picture = pathlib.Path("docs/images", program).with_suffix(".png")
+    assert f"../images/{picture.name}" in page
+    for path in (tmp_path / "new.png", ROOT / picture):
+        assert path.read_bytes()[:4] == b"\x89PNG"
+        assert path.stat().st_size < LARGEST
+
+
+# A C++ kernel
+
+
+def needs_a_compiler():
+    if not shutil.which(os.environ.get("CXX", "c++")):
+        pytest.skip("no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def ffi_kernel(tmp_path_factory):
+    needs_a_compiler()
+    module = importlib.import_module("ffi_kernel")
+    module.by_function = jax.jit(lambda x, up: module.isotonic(x, increasing=up), static_argnums=1)
+    for size in SIZES:
+        for up in (True, False):
+            module.by_function(np.zeros(size, np.float32), up)
+    module.add_kernel(tmp_path_factory.mktemp("kernel"))
+    return module
+
+
+SIZES = (1, 2, 7, 40)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_isotonic_fits_are_those_of_scipy(ffi_kernel, up):
+    by_kernel = jax.jit(lambda x: ffi_kernel.isotonic(x, increasing=up))
+    rng = np.random.default_rng(0)
+    for size in SIZES:
+        for x in [*rng.normal(size=(times(5), size)), rng.integers(3, size=size)]:
+            x = np.float32(x)
+            want = scipy.optimize.isotonic_regression(x, increasing=up).x
+            np.testing.assert_allclose(by_kernel(x), want, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(ffi_kernel.by_function(x, up), want, rtol=1e-5, atol=1e-5)
+        (rows,) = rng.normal(size=(1, 3, size)).astype(np.float32)
+        for row, fit in zip(rows, jax.vmap(by_kernel)(rows)):
+            np.testing.assert_array_equal(by_kernel(row), fit)
+
+
+def test_the_gradient_of_isotonic_fits_by_differences_of_scipy(ffi_kernel):
+    fits, gradient = ffi_kernel.judged(ffi_kernel.noisy(30, rows=2))
+    assert fits < 1e-6
+    assert gradient < 1e-4
+    x = np.full(3, np.nan, np.float32)
+    for some_nan in (x, np.float32([1, np.nan, 0])):
+        assert np.isnan(ffi_kernel.isotonic(some_nan)).all()
+
+
+def test_without_a_compiler_the_program_says_so(ffi_kernel, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SystemExit, match="No C\\+\\+ compiler 'no-such-compiler': install g"):
+        ffi_kernel.add_kernel(tmp_path)
