@@ -32,6 +32,10 @@ PART = re.compile(r"^```(\w+)\n(.*?)^```$|^!\[.*?\]\((.*?)\)$", re.MULTILINE | r
 class Docstrings(griffe.Extension):
     """A section `Example:` is shown as `Examples:`; the pages introduce modules themselves."""
 
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Called by griffe for a package with all that is in it."""
+        pkg.docstring = None
+
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called by griffe for each class, function and module."""
         if obj.is_module:

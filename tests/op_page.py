@@ -173,6 +173,11 @@ def count(number):
     return str(number) if isinstance(number, int) else "any"
 
 
+def _escaped(found):
+    """Code as it is; outside of it two stars are no emphasis."""
+    return found[1] or r"\*\*"
+
+
 def row(op):
     """One table row."""
     semantics, constraints, gradient, example = facts(op)
@@ -181,9 +186,10 @@ def row(op):
         op.__name__,
         fields,
         f"{count(op.input_count)} → {count(op.output_count)}",
-        semantics,
-        constraints or "-",
-        gradient,
+        *(
+            re.sub(r"(`.*?`)|\*\*", _escaped, cell)
+            for cell in (semantics, constraints or "-", gradient)
+        ),
         f"`{example}`",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
