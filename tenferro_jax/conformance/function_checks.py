@@ -5,9 +5,8 @@ and its reverse mode is the transpose of its forward mode, or the other way roun
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.export
@@ -16,8 +15,8 @@ import numpy as np
 from ..shapes import is_inexact
 from .examples import Array, Inputs, inner, replaced
 from .function_subject import FunctionSubject
-from .smooth import Derivative, Mask, Smooth, directional, smooth, values_of
-from .subject import Broken, Claim, NotApplicable, Subject, breaking, one_line
+from .smooth import Derivative, Smooth, smooth
+from .subject import Broken, NotApplicable, Subject, breaking, one_line
 
 LARGE, LITTLE = 1024.0, 1 / 1024
 
@@ -51,29 +50,23 @@ def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     view = smooth(subject, inputs)
     subject.require_reverse_alone(view)
     rng = subject.rng
-    claims, wants = [], []
+    v, cotangents = view.random(view.at(view.active), rng), view.cotangents(rng)
     for mask in view.masks():
-        at = view.at(mask)
-        v = view.random(at, rng)
-        found = directional(values_of(view, mask), at, v, subject.grain)
+        found = view.differences(mask, v)
         if not any(d.smooth.any() for d in found):
             raise NotApplicable(
                 "no entry has a derivative at the example: kinks, or values that are not finite",
                 "Give other arguments.",
             )
-        cotangents = view.cotangents(rng)
-        for part in view.parts():
-            numbers = [view.outputs.index(i) for i in part.outputs]
-            w, differences = _judged([found[n] for n in numbers], [cotangents[n] for n in numbers])
+        w, differences = _judged(found, cotangents)
+        with breaking("", "vjp", ""):
+            pulled = [each for each in view.derivatives(w, reverse=True) if each[0] == mask]
+        for _, part, _, back in pulled:
+            weights, wants = view.those(part, w), view.those(part, differences)
             what = f"vjp by {subject.names(mask)}, {part.output_names}"
-            claims.append(Claim(what, functools.partial(_pulled, part, mask), (w,), None))
-            wants.append((w, differences, v))
-    for claim, got, (w, differences, v) in zip(
-        claims, subject.results(claims, "", ""), wants, strict=True
-    ):
-        _require_weighed(subject, view, claim.what, differences, w, (got, v))
-        kinks = sum(int((~d.smooth).sum()) for d in differences)
-        yield f"{kinks} entries at a kink, not checked there" if kinks else None
+            _require_weighed(subject, view, what, wants, weights, (back, view.those(mask, v)))
+            kinks = sum(int((~d.smooth).sum()) for d in wants)
+            yield f"{kinks} entries at a kink, not checked there" if kinks else None
 
 
 def _judged(
@@ -111,26 +104,21 @@ def _require_weighed(
         raise Broken("", f"{what}: {text}", "")
 
 
-def _pulled(view: Smooth, mask: Mask, w: Sequence[jax.Array]) -> Sequence[jax.Array]:
-    return jax.vjp(view.function(mask), *view.at(mask))[1](tuple(w))
-
-
 def primal(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """The values that jvp and vjp return beside the derivative are those of a call."""
-    claims = []
+    found = []
     for name, reverse in (("jvp", False), ("vjp", True)):
-        with contextlib.suppress(NotApplicable):
+        with contextlib.suppress(Exception):  # jvp and vjp tell what raises
             view = smooth(subject, inputs, reverse=reverse)
-            run = functools.partial(_value_of, view.function(view.active), reverse)
-            want = [subject.expected(view.inputs)[i] for i in view.outputs]
-            claims.append(Claim(f"the value of {name}", run, view.at(view.active), want))
-    if not claims:
+            at = view.cotangents(subject.rng) if reverse else view.at(view.active)
+            outs = view.derivatives(at, reverse=reverse)[0][2]
+            found.append((f"the value of {name}", outs))
+    if not found:
         smooth(subject, inputs)
-    yield from subject.hold(claims, "", "")
-
-
-def _value_of(f: Callable[..., Sequence[jax.Array]], reverse: bool, *xs: jax.Array) -> object:
-    return jax.vjp(f, *xs)[0] if reverse else jax.jvp(f, xs, xs)[0]
+    for what, outs in found:
+        want = [subject.expected(view.inputs)[i] for i in view.outputs]
+        subject.require_equal(what, outs, want, "", "")
+        yield
 
 
 def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
@@ -140,24 +128,15 @@ def linear_in_cotangent(subject: Subject, inputs: Inputs) -> Iterator[None]:
     """
     view = smooth(subject, inputs)
     subject.require_reverse_alone(view)
-    at, rng = view.at(view.active), subject.rng
-    f = view.function(view.active)
+    rng = subject.rng
     w, u = view.cotangents(rng), view.cotangents(rng)
     both = tuple((3 * a - 0.5 * b).astype(a.dtype) for a, b in zip(w, u, strict=True))
     large, little = (tuple((f * a).astype(a.dtype) for a in w) for f in (LARGE, LITTLE))
-
-    @jax.jit
-    def pulled(*cotangents: Sequence[jax.Array]) -> tuple[object, object]:
-        pull = jax.vjp(f, *at)[1]
-        alone = [
-            jax.vjp(part.function(view.active), *at)[1]((c,))
-            for part, c in zip(view.parts()[1:], cotangents[0], strict=False)
-        ]
-        return [pull(c) for c in cotangents], alone
-
+    zero = tuple(map(np.zeros_like, w))
     with breaking("", "vjp", ""):
-        zero = tuple(map(np.zeros_like, w))
-        (pw, pu, pb, pl, ps, p0), alone = pulled(w, u, both, large, little, zero)
+        found = [view.derivatives(c, reverse=True) for c in (w, u, both, large, little, zero)]
+    pw, pu, pb, pl, ps, p0 = (each[0][3] for each in found)
+    alone = [back for mask, _, _, back in found[0][1:] if mask == view.active]
     view.require_finite([pw, pu])
     want = [np.asarray(3 * a - 0.5 * b) for a, b in zip(pw, pu, strict=True)]
     terms = view.reverse_terms(view.active, both)
@@ -197,14 +176,15 @@ def exported(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
     yield
     if view is None:
         return
-    f, at, w = view.function(view.active), view.at(view.active), view.cotangents(subject.rng)
+    w = view.cotangents(subject.rng)
 
     def reloaded(*xs: jax.Array) -> tuple[jax.Array, ...]:
         outs = program.call(*replaced(inputs, view.active, xs))
         return tuple(outs[i] for i in view.outputs)
 
     with breaking("", "the vjp of the exported program", ""):
-        got, want = jax.jit(lambda *xs: [jax.vjp(g, *xs)[1](w) for g in (reloaded, f)])(*at)
+        got = jax.jit(lambda *xs: jax.vjp(reloaded, *xs)[1](w))(*view.at(view.active))
+    want = view.derivatives(w, reverse=True)[0][3]
     terms = view.reverse_terms(view.active, w)
     subject.require_equal("vjp, exported and reloaded", got, want, "", "", terms)
     yield

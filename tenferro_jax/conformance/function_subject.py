@@ -17,8 +17,8 @@ import numpy as np
 from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct
 from .examples import Array, cast
-from .smooth import MOST_SUBSETS, Smooth
-from .subject import Axes, Broken, NotApplicable, Subject, one_line
+from .smooth import MOST_SUBSETS
+from .subject import Axes, Broken, NotApplicable, Subject, failure, one_line
 
 NOT_TRACED = (
     jax.errors.ConcretizationTypeError,
@@ -59,7 +59,6 @@ class FunctionSubject(Subject):
         with contextlib.suppress(Exception):  # the checks tell what it raises
             self.first = self.plain()
         self.compiled = jax.jit(lambda *arrays: self.call(*arrays))
-        self._modes: dict[Any, str] = {}
         arrays = [i for i, leaf in enumerate(self.leaves) if _is_array(leaf)]
         floats = [i for i in arrays if is_inexact(self.leaves[i])]
         self._settle(True, "float64", arrays)
@@ -76,7 +75,7 @@ class FunctionSubject(Subject):
 
     def _error(self) -> Exception | None:
         with self.precision():
-            return _failure(self.call, self.examples[0])
+            return failure(self.compiled.lower, *self.examples[0])
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The function, not compiled: its arrays of numbers."""
@@ -112,22 +111,14 @@ class FunctionSubject(Subject):
     def _coarsest(self) -> float:
         """The eps of the coarsest floating arithmetic, float32 at most, for wide inputs."""
         with self.precision():
-            traced = jax.make_jaxpr(self.call)(*self.examples[0])
+            traced = self.compiled.trace(*self.examples[0]).jaxpr
         dtypes = [jnp.dtype("float64"), jnp.dtype(self.wide), *_floats(traced)]
         widths = {min(max(jnp.finfo(dtype).bits, 32), 64) for dtype in dtypes}
         return float(jnp.finfo(f"float{min(widths)}").eps)
 
-    def missing(self, view: Smooth, reverse: bool) -> str:
-        """Why JAX has no such derivative of the function."""
-        key = reverse, view.active, tuple(map(meta_of, view.inputs))
-        if key not in self._modes:
-            derivative, *at = view.derivative(reverse)
-            self._modes[key] = self.limit(_failure(derivative, at))
-        return self._modes[key]
-
     def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
         """Those of several derivatives that JAX has of the function."""
-        reasons = [self.limit(_failure(mode, args)) for mode in modes]
+        reasons = [self.limit(failure(jax.jit(mode).lower, *args)) for mode in modes]
         if all(reasons):
             raise NotApplicable(f"no second derivative: {reasons[0]}")
         return [mode for mode, reason in zip(modes, reasons, strict=True) if not reason]
@@ -158,14 +149,6 @@ class FunctionSubject(Subject):
         """The mapped axes in words."""
         mapped = [f"axis {a} of {self.names((i,))}" for i, a in enumerate(axes) if a is not None]
         return f"over {' and '.join(mapped)}"
-
-
-def _failure(fn: Callable[..., PyTree], args: Sequence[Any]) -> Exception | None:
-    try:
-        jax.jit(lambda *xs: fn(*xs)).lower(*args)
-    except Exception as error:
-        return error
-    return None
 
 
 def _is_random_key(leaf: Any) -> bool:

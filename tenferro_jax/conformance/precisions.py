@@ -4,11 +4,9 @@ are compared with finite differences.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,12 +33,11 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
     (_, wide), *narrower = in_each_dtype(subject, inputs, reverse=True in modes)
     if not narrower:
         raise NotApplicable("it takes one precision")
-    program = jax.jit(functools.partial(_derivatives, wide, modes))
     single = None
     for dtype, view in narrower:
         narrow = view._replace(active=wide.active)
         try:
-            yield from _compared(wide, narrow, single, program)
+            yield from _compared(wide, narrow, single, modes)
         except Broken as broken:
             if not (reason := subject.limit(broken)):
                 if subject.keyed:
@@ -60,37 +57,25 @@ def _has(subject: Subject, inputs: Inputs, reverse: bool) -> bool:
     return True
 
 
-def _derivatives(
-    view: Smooth,
-    modes: Sequence[bool],
-    full: Inputs,
-    v: Sequence[Array],
-    w: Sequence[Array],
-) -> tuple[Any, Any, Any]:
-    """The outputs, the tangents along v, if there is forward mode, and in reverse the cotangents
-    for w.
+def _run(view: Smooth, modes: Sequence[bool], *given: Sequence[Array], whole: bool) -> Any:
+    """The outputs for inputs, the tangents for tangents, if there is forward mode, and in reverse
+    the cotangents for cotangents; all in the dtypes of this view.
     """
-    at = tuple(full[i] for i in view.active)
-    if modes == [True]:
-        outs, pull = jax.vjp(view.function(view.active, full), *at)
-        return outs, (), pull(w)
-    outs, push = jax.linearize(view.function(view.active, full), *at)
-    return outs, push(*v), jax.linear_transpose(push, *at)(w) if True in modes else ()
-
-
-def _run(program: Callable[..., Any], view: Smooth, *given: Sequence[Array]) -> Any:
-    """The program for inputs, tangents and cotangents, in the dtypes of this view."""
     likes = view.inputs, view.at(view.active), view.cotangents(view.subject.rng)
-    return program(
-        *(
-            tuple(x.astype(like.dtype) for x, like in zip(xs, arrays, strict=True))
-            for xs, arrays in zip(given, likes, strict=True)
-        )
+    point, v, w = (
+        tuple(np.asarray(x).astype(like.dtype) for x, like in zip(xs, arrays, strict=True))
+        for xs, arrays in zip(given, likes, strict=True)
     )
+    there = view._replace(inputs=point)
+    found: dict[bool, Any] = {
+        mode: there.derivatives((v, w)[mode], reverse=mode, whole=whole)[0] for mode in modes
+    }
+    outs = found[modes[0]][2]
+    return outs, *(found[mode][3] if mode in found else () for mode in (False, True))
 
 
 def _compared(
-    wide: Smooth, narrow: Smooth, single: Smooth | None, program: Callable[..., Any]
+    wide: Smooth, narrow: Smooth, single: Smooth | None, modes: Sequence[bool]
 ) -> Iterator[None]:
     """One case for each value and derivative. The rounding is measured in `single`, where the
     program was found to be right, or else it is that of the largest terms.
@@ -106,7 +91,7 @@ def _compared(
     info = jnp.finfo(least)
     v, w = narrow.random(narrow.at(active), rng), narrow.cotangents(rng)
     with breaking("X10.6", f"derivatives in {least}", f"Correct the rule in {least}."):
-        got = jax.block_until_ready(_run(program, narrow, narrow.inputs, v, w))
+        got = _run(narrow, modes, narrow.inputs, v, w, whole=True)
     size = 4 * float(info.eps)
     moved = [
         tuple(x * (1 + size * rng.uniform(-1, 1, x.shape)) if is_inexact(x) else x for x in at)
@@ -114,7 +99,7 @@ def _compared(
     ]
     points = [cast(cast(point, "float32"), "float64") for point in moved]
     points = [at, *(point for point in points if not subject.refuses(point))]
-    near = [_run(program, wide, point, v, w) for point in points]
+    near = [_run(wide, modes, point, v, w, whole=False) for point in points]
     want = near[0]
     if any(
         not np.array_equal(_finite(a), _finite(b)) for a, b in zip(got[0], want[0], strict=True)
@@ -123,7 +108,7 @@ def _compared(
     eps = max(float(info.eps), subject.grain)
     allowed = max(eps**0.75 if least == np.float32 else 2 * eps, subject.tolerance or 0.0)
     terms = ([0.0] * len(want[0]), wide.forward_terms(active, v), wide.reverse_terms(active, w))
-    roughly = [_run(program, single, point, v, w) for point in points] if single else []
+    roughly = [_run(single, modes, point, v, w, whole=True) for point in points] if single else []
     for k, (clause, kind, rule) in enumerate(
         (
             ("", "value", "the function"),

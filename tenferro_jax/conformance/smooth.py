@@ -184,11 +184,14 @@ class Smooth(NamedTuple):
         """The inputs in `mask`."""
         return tuple(self.inputs[i] for i in mask)
 
-    def derivative(self, reverse: bool) -> tuple[Any, ...]:
-        """A function that takes the derivative by the active inputs, and its arguments."""
-        f, w = self.function(self.active), self.cotangents(self.subject.rng)
-        take = (lambda *xs: jax.vjp(f, *xs)[1](w)) if reverse else (lambda *xs: jax.jvp(f, xs, xs))
-        return take, *self.at(self.active)
+    def moved(self, mask: Mask, values: Sequence[Array]) -> Smooth:
+        """The same with other values of the inputs in `mask`."""
+        return self._replace(inputs=tuple(replaced(self.inputs, mask, values)))
+
+    def differences(self, mask: Mask, v: Sequence[np.ndarray]) -> list[Derivative]:
+        """Finite differences of the values by the inputs in `mask`, v being along all active."""
+        at, along = self.at(mask), self.those(mask, v)
+        return directional(values_of(self, mask), at, along, self.subject.grain)
 
     def masks(self) -> Iterator[Mask]:
         """Every subset of the active inputs but the empty one, all of them first; of many inputs
@@ -200,6 +203,44 @@ class Smooth(NamedTuple):
             return
         for count in range(len(self.active), 0, -1):
             yield from itertools.combinations(self.active, count)
+
+    def program(self, *, reverse: bool, whole: bool = False) -> tuple[list[Any], Any]:
+        """Every mask and, in reverse, every part of the outputs, or all of them together; and a
+        compiled function of all inputs and directions, which all checks share, that gives the
+        outputs and the derivatives of each.
+        """
+        parts = self.parts() if reverse else [self]
+        cases = [(mask, part) for mask in self.masks() for part in parts][: 1 if whole else None]
+
+        def run(inputs: Sequence[jax.Array], directions: Sequence[jax.Array]) -> list[Any]:
+            found: list[Any] = []
+            for mask, part in cases:
+                f, at = part.function(mask, inputs), tuple(inputs[i] for i in mask)
+                given = tuple(self.those(part if reverse else mask, directions))
+                if reverse:
+                    outs, pull = jax.vjp(f, *at)
+                    found.append((outs, pull(given)))
+                else:
+                    found.append(jax.jvp(f, at, given))
+            return found
+
+        key = self.active, self.outputs, reverse, whole
+        return cases, self.subject.programs.setdefault(key, jax.jit(run))
+
+    def those(self, of: Mask | Smooth, arrays: Sequence[Any]) -> list[Any]:
+        """Of arrays for all active inputs those of a mask, or of arrays for all outputs those of a
+        part.
+        """
+        full, few = (self.outputs, of.outputs) if isinstance(of, Smooth) else (self.active, of)
+        return [arrays[full.index(i)] for i in few]
+
+    def derivatives(
+        self, directions: Sequence[Array], *, reverse: bool = False, whole: bool = False
+    ) -> list[Any]:
+        """For each case of the program (mask, part, outputs, tangents or cotangents)."""
+        cases, program = self.program(reverse=reverse, whole=whole)
+        found = jax.block_until_ready(program(self.inputs, tuple(directions)))
+        return [(*case, *each) for case, each in zip(cases, found, strict=True)]
 
     def parts(self) -> list[Smooth]:
         """All outputs together, then each alone."""
@@ -284,7 +325,6 @@ class Smooth(NamedTuple):
 def smooth(
     subject: Subject,
     inputs: Inputs,
-    dtype: str = "",
     *,
     reverse: bool = True,
     linearized: bool = True,
@@ -293,12 +333,11 @@ def smooth(
     NotApplicable if there are none.
     """
     subject.require_derivatives(linearized=linearized)
-    dtype = dtype or subject.wide
-    wide = cast(inputs, dtype)
+    wide = cast(inputs, subject.wide)
     metas = subject.metas(wide)
     if metas is None:
         raise NotApplicable(
-            f"{dtype} inputs are refused", "Accept them, if there is to be a derivative."
+            f"{subject.wide} inputs are refused", "Accept them, if there is to be a derivative."
         )
     outputs = tuple(i for i, m in enumerate(metas) if is_inexact(m))
     floating = tuple(i for i, x in enumerate(wide) if is_inexact(x))
@@ -327,10 +366,9 @@ def in_each_dtype(
     wide = smooth(subject, inputs, reverse=reverse, linearized=linearized)
     yield subject.wide, wide
     for dtype in FLOATS[FLOATS.index(subject.wide) + 1 :]:
-        with contextlib.suppress(NotApplicable):
-            narrow = smooth(subject, inputs, dtype, reverse=reverse, linearized=linearized)
-            if differ(narrow.inputs, wide.inputs):
-                yield dtype, narrow
+        narrow = wide._replace(inputs=cast(inputs, dtype))
+        if differ(narrow.inputs, wide.inputs) and subject.metas(narrow.inputs) is not None:
+            yield dtype, narrow
 
 
 def values_of(

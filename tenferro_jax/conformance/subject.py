@@ -90,6 +90,8 @@ class Subject(abc.ABC):
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
+        self._missing: dict[Any, str] = {}
+        self.programs: dict[Any, Callable[..., Any]] = {}
         self.require(
             ("oracle", callable(self.oracle or len), "a NumPy function of the inputs"),
             (
@@ -125,9 +127,16 @@ class Subject(abc.ABC):
     def values(self, *arrays: Array) -> Sequence[Array]:
         """The expected outputs: those of the oracle, or else of a call."""
 
-    @abc.abstractmethod
     def missing(self, view: Smooth, reverse: bool) -> str:
-        """Why there is no derivative by the active inputs in this mode; "" if there is one."""
+        """Why there is no derivative by the active inputs in this mode; "" if there is one, or if
+        what is raised is for the checks to say.
+        """
+        key = reverse, view.active, tuple(map(meta_of, view.inputs))
+        if key not in self._missing:
+            directions = view.cotangents(self.rng) if reverse else view.at(view.active)
+            _, program = view.program(reverse=reverse)
+            self._missing[key] = self.limit(failure(program.lower, view.inputs, directions))
+        return self._missing[key]
 
     def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
         """Raise NotApplicable if there is no rule."""
@@ -326,6 +335,15 @@ def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
     elif isinstance(error, TenferroError) and not isinstance(error, ADRuleError) and error.clause:
         clause, fix = error.clause, error.fix
     return Broken(clause, f"{what}: {one_line(error, 600)}", fix)
+
+
+def failure(lower: Callable[..., object], *args: Any) -> Exception | None:
+    """The exception of tracing and lowering; JAX refuses some derivatives only then."""
+    try:
+        lower(*args)
+    except Exception as error:
+        return error
+    return None
 
 
 def one_line(error: BaseException, length: int = 200) -> str:
