@@ -1,4 +1,4 @@
-"""The lists of checks in docs/guides/check_any_function.md, written from the kit.
+"""The lists of checks in docs/spec/checks.md, written from the kit.
 
 python -m tests.check_page      write the list into the page
 """
@@ -8,10 +8,10 @@ import pathlib
 
 from tenferro_jax.conformance.checks import CHECKS, FUNCTION_CHECKS
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs/guides/check_any_function.md"
+PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/checks.md"
 FUNCTIONS = "## The checks of a function\n"
 OPS = "## The checks of an op\n"
-AFTER = "[What they find]"
+AFTER = "## What it generates"
 
 
 def listed():
@@ -23,7 +23,7 @@ def listed():
     ]
     written = (
         "Written by `python -m tests.check_page` from the kit; the clauses are those of "
-        "[the contract](../spec/extension_op.md)."
+        "[the contract](extension_op.md)."
     )
     return "\n".join(
         [

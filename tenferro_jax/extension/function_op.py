@@ -109,8 +109,13 @@ class FunctionOp:
     def defvjp(self, fwd: Callable[..., PyTree], bwd: Callable[..., PyTree]) -> None:
         """Set a reverse rule, with residuals, as in jax.custom_vjp. Forward mode is its transpose.
 
+        In a second derivative the value keeps its rule, and the residuals are differentiated as JAX
+        differentiates `fwd`. Of forward over reverse mode JAX raises TypeError if a residual is the
+        result of a jax.custom_vjp.
+
         Args:
-          fwd: function(*arrays, *, payload) -> (the result, residuals).
+          fwd: function(*arrays, *, payload) -> (the result, residuals). Residuals are arrays in any
+            pytree, numbers and texts; in tuples, lists and dicts where a graph is written.
           bwd: function(residuals, cotangents, *, payload) -> a tuple with a cotangent, or None for
             zero, for each argument; linear in `cotangents`.
         """
@@ -275,7 +280,9 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
       family_id: raise its version on any change of payload, rule or numerics. A second function
         under the same family_id is refused, except one of the same name in its module (a cell of
         a notebook that ran again).
-      derive: whether JAX differentiates the function, in place of a rule.
+      derive: whether JAX differentiates the function, in place of a rule. Where it calls a
+        jax.custom_vjp or a hijax primitive that has a reverse rule alone, forward mode is the
+        transpose of that rule.
 
     Returns:
       A decorator. What it returns is called as the function, and has `defjvp`, `defvjp`,
