@@ -621,8 +621,8 @@ def test_the_version_and_the_console_script(capsys, monkeypatch):
     version = getattr(importlib.import_module(module), name)
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     assert tj.__version__ == ext_tropical.__version__ == version
-    assert project["project"]["dynamic"] == ["version"]
     assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
     module, _, name = project["project"]["scripts"]["tenferro-jax"].partition(":")
     command = getattr(importlib.import_module(module), name)
     monkeypatch.setattr("sys.argv", ["/somewhere/tenferro-jax", "--version"])

@@ -5,8 +5,6 @@ absent without a compiler.
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -280,51 +278,6 @@ def test_with_a_compiler_the_library_is_there():
     """
     if os.name != "nt" and any(map(shutil.which, ("c++", "g++", "clang++"))):
         assert native().problem == ""
-
-
-@pytest.mark.slow
-def test_without_a_compiler_the_package_builds_and_runs(tmp_path):
-    for name in ("ext_tropical", "tenferro_jax"):
-        shutil.copytree(
-            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.shared")
-        )
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    environment = {**os.environ, "CC": "false", "CXX": "false", "XLA_FLAGS": ""}
-    built = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build", "--build-lib", "lib"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stderr
-    assert not list(tmp_path.rglob("*.shared"))
-    build, template = tmp_path / "lib", "tenferro_jax/command/template"
-    assert {p.relative_to(ROOT) for p in (ROOT / template).rglob("*.txt")} == {
-        p.relative_to(build) for p in (build / template).rglob("*.txt")
-    }
-    program = """
-import numpy as np, ext_tropical, tenferro_jax
-from ext_tropical.step.native.library import doctor
-x = np.ones((64, 64), np.float32)
-print(ext_tropical.__file__, doctor(), tenferro_jax.routes(lambda x: ext_tropical.tropical_einsum("ij,jk->ik", x, x), x)[0], sep="\\n")
-print(ext_tropical.tropical_einsum("ij,jk->ik", x, x).max())
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=build,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    where, line, route, value = done.stdout.splitlines()
-    assert pathlib.Path(where).is_relative_to(build)
-    assert line == "native kernels: absent (not built; install with a C++17 compiler at hand)"
-    assert "its kernel declines: not built" in route
-    assert value == "2.0"
 
 
 def test_a_library_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
