@@ -7,6 +7,10 @@ extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_j
 `from tenferro_jax.einsum import Plan`.
 """
 
+# First, because older versions of JAX do not have what the others import.
+from .version import __version__ as __version__
+
+# isort: split
 from .ad import AdContext, grad, jvp, linearize, vjp
 from .conformance.examination import check
 from .einsum.einsum_plan import plan_einsum
@@ -28,7 +32,6 @@ from .tensor.evaluation import eval_all
 from .tensor.tensor import TracedTensor
 from .trace.lowered import lowered
 from .trace.trace import trace
-from .version import __version__ as __version__
 
 __all__ = [
     "AdContext",

@@ -2,7 +2,7 @@
 is here.
 
 It uses `jax.extend.core.Primitive`, the rule tables of `jax.interpreters.{ad,batching,mlir}`, and
-the MLIR bindings of `jax.extend.mlir`. Tested with JAX 0.10.2, 0.11.2 and 0.12.0.1.
+the MLIR bindings of `jax.extend.mlir`. docs/jax_versions.md lists what JAX does not document.
 """
 
 from __future__ import annotations
@@ -494,6 +494,11 @@ def refused_for(error: Exception) -> tuple[str, int]:
     why = next((why for why, words in _SAID.items() if re.search(words, str(error))), "")
     devices = re.search(_SAID["devices"], str(error))
     return why, int(devices[1]) if devices else 0
+
+
+def lacks_derivative(error: Exception) -> bool:
+    """Whether JAX says that something has no derivative or transpose, read from its error text."""
+    return bool(re.search("JVP|jvp|ifferentia|ranspos", str(error)))
 
 
 _SAID = {

@@ -4,7 +4,6 @@ transpose of `bwd`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import TenferroError, Unsupported, first_line
+from ..jax_seam import lacks_derivative
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .adopted import PyTree, filled, shown
 from .function_results import is_float0, reverse_of
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 FORWARD_MODE = "a rule for forward mode"
 """What an error needs where a reverse rule alone is there."""
-
-_DERIVATIVE = re.compile("JVP|jvp|ifferentia|ranspos")
-"""In errors of JAX about what has no derivative."""
 
 
 def pushed(op: FunctionExtension, residuals: PyTree, tangents: PyTree) -> list[jax.Array]:
@@ -61,7 +58,7 @@ def pulled(
     try:
         made = reverse_of(op)[1](residuals, op.results.unflatten(full))
     except (NotImplementedError, TypeError, ValueError) as error:
-        if isinstance(error, TenferroError) or not _DERIVATIVE.search(str(error)):
+        if isinstance(error, TenferroError) or not lacks_derivative(error):
             raise
         raise Unsupported(
             where=f"a derivative of bwd of {op.function.place}",

@@ -1,0 +1,164 @@
+"""Which JAX works is said at import; what JAX does not document is on one page; texts of JAX that
+are read are still what they were.
+"""
+
+import ast
+import collections
+import pathlib
+import re
+import tomllib
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tenferro_jax import jax_seam, version
+from tenferro_jax.errors import Unsupported
+
+from .helpers import ends_in
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs/jax_versions.md").read_text()
+VECTOR, MATRIX = np.ones(2, np.float32), np.ones((2, 2), np.float32)
+Pair, Other, Third = (collections.namedtuple(name, "x") for name in ("Pair", "Other", "Third"))
+
+
+@pytest.mark.parametrize("jax_version", [*version.TESTED_JAX, "0.11.0", "0.12.0"])
+def test_a_tested_jax_is_silent(jax_version):
+    version.check_jax(jax_version)  # warnings are errors here
+
+
+@pytest.mark.parametrize("newer", ["0.12.0.2", "0.12.1.dev20270101+abc", "0.13.0rc1", "1.0"])
+def test_a_newer_jax_warns(newer):
+    with pytest.warns(version.UntestedJaxWarning, match=f"and this is JAX {re.escape(newer)}: it"):
+        version.check_jax(newer)
+
+
+@pytest.mark.parametrize("older", ["0.9.3", "0.10.1", "0.4.38"])
+def test_an_older_jax_is_refused(older):
+    ends_in(lambda: version.check_jax(older), Unsupported, f"given JAX {older}; needed JAX 0.10.2")
+
+
+def test_the_versions_are_those_of_the_installation_and_of_the_page():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    oldest = version.TESTED_JAX[0]
+    assert f"jax>={oldest}" in project["project"]["dependencies"]
+    assert any(
+        need.startswith(f"jaxlib=={oldest};") for need in project["build-system"]["requires"]
+    )
+    rows = re.findall(r"^\| ([\d.]+) \| [\d.]+ \| all tests", PAGE, re.MULTILINE)
+    assert tuple(rows) == version.TESTED_JAX
+
+
+def test_the_page_lists_what_jax_does_not_document():
+    tree = ast.parse((ROOT / "tenferro_jax/jax_seam.py").read_text())
+    roots = {"jax": "jax"}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("jax."):
+            roots |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    chains = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    used = {
+        chain.replace(root, roots[root], 1)
+        for chain in chains
+        for root in [chain.partition(".")[0]]
+        if root in roots
+    }
+    inside = {n for n in used if n.startswith(("jax.core.", "jax.extend.", "jax.interpreters."))}
+    listed = set(re.findall(r"`([\w.]+)`", PAGE))
+    assert len(inside) > 25
+    assert not {
+        name
+        for name in inside
+        if not any(f"{name}.".startswith(f"{known}.") for known in listed)
+        and not any(known.startswith(f"{name}.") for known in listed)
+    }
+    assert set(re.findall(r"""params\["(\w+)"\]""", ast.unparse(tree).replace("'", '"'))) <= listed
+    readers = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and re.search(r"read from .*(text|error)\b", ast.get_docstring(node) or "")
+    }
+    assert len(readers) == 4
+    assert readers | {"read_module"} <= listed
+
+
+# --- texts of JAX ---------------------------------------------------------------------------------
+
+
+def exported(fn, *args, platforms=None):
+    return jax.export.export(jax.jit(fn), platforms=platforms)(*args)
+
+
+def of_sizes(symbols):
+    vectors = [jax.ShapeDtypeStruct((s,), np.float32) for s in symbols]
+    return exported(lambda x, y: x.sum() + y.sum(), *vectors)
+
+
+def on_two_devices():
+    place = jax.NamedSharding(jax.sharding.Mesh(jax.devices()[:2], "d"), jax.P("d"))
+    return exported(jax.jit(jnp.sin, in_shardings=place, out_shardings=place), VECTOR)
+
+
+def one_name_twice():
+    for cls in (Pair, Other):
+        jax.export.register_namedtuple_serialization(cls, serialized_name="tests.jax_versions.p")
+
+
+def unknown_class():
+    jax.export.register_namedtuple_serialization(Third, serialized_name="tests.jax_versions.t")
+    data = exported(Third, VECTOR).serialize().replace(b"jax_versions.t", b"jax_versions.u")
+    jax.export.deserialize(data)
+
+
+UNSTABLE = jax.ffi.ffi_call("tests.no such call", jax.ShapeDtypeStruct((2,), np.float32))
+REFUSALS = {
+    "sizes": lambda: of_sizes(jax.export.symbolic_shape("b, b")).call(VECTOR, np.ones(3, "f")),
+    "platforms": lambda: exported(jnp.sin, VECTOR, platforms=("tpu",)).call(VECTOR),
+    "devices": lambda: on_two_devices().call(VECTOR),
+    "name": one_name_twice,
+    "class": unknown_class,
+    "routine": lambda: exported(jax.scipy.linalg.schur, np.eye(2), platforms=("tpu",)),
+}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("why", REFUSALS)
+def test_why_an_export_is_refused(why):
+    error = ends_in(REFUSALS[why], Exception).value
+    assert jax_seam.refused_for(error) == (why, int(why == "devices"))
+
+
+def test_which_custom_calls_are_not_stable():
+    error = ends_in(lambda: exported(UNSTABLE, VECTOR), ValueError).value
+    ((target, op),) = jax_seam.unguaranteed_calls(error)
+    assert (target, op.rpartition("/")[2]) == ("tests.no such call", "ffi_call")
+
+
+def test_the_constraints_of_symbols():
+    symbols = jax.export.symbolic_shape("b, c", constraints=["b <= c", "c >= 4"])
+    constraints = jax_seam.scope_constraints(symbols[0].scope)
+    assert [text.replace(" ", "") for text in constraints] == ["b<=c", "c>=4"]
+    found = jax_seam.read_module(of_sizes(symbols).mlir_module_serialized).constraints
+    assert [text.replace(" ", "") for text in found] == ["b<=c", "c>=4"]
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda: jax.jvp(UNSTABLE, (VECTOR,), (VECTOR,)),
+        lambda: jax.grad(lambda x: jax.pure_callback(np.sum, x[0], x))(VECTOR),
+        lambda: jax.linear_transpose(jnp.sin, VECTOR)(VECTOR),
+    ],
+)
+def test_what_has_no_derivative(derivative):
+    assert jax_seam.lacks_derivative(ends_in(derivative, Exception).value)
+
+
+def test_other_errors_are_not_about_derivatives():
+    assert not jax_seam.lacks_derivative(
+        ends_in(lambda: jnp.dot(VECTOR, np.ones(3, "f")), TypeError).value
+    )
+    assert jax_seam.refused_for(ValueError("no")) == ("", 0)
