@@ -15,6 +15,8 @@ import urllib.parse
 
 import pytest
 
+from .run_docs import BLOCK
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGES = {
     "tenferro_jax": "tenferro_jax",
@@ -88,6 +90,15 @@ def test_the_site(tmp_path):
             known = ids & {f"{package}.{name}", f"{module}.{name}"}
             assert known or (inspect.ismodule(thing) and name in ids), name
     assert not [id for id in ids if "._" in id and "__call__" not in id]
+    for page in sorted((ROOT / "docs/notebooks").glob("*.md")):
+        made = json.loads((tmp_path / f"notebooks/{page.stem}.ipynb").read_text())
+        code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+        blocks = [body for kind, body in BLOCK.findall(page.read_text()) if kind == "python"]
+        assert ["".join(cell["source"]) for cell in code] == [body.rstrip("\n") for body in blocks]
+        shown = [output for cell in code for output in cell["outputs"]]
+        pictures = [out for out in shown if "image/svg+xml" in out.get("data", {})]
+        assert len(pictures) >= 3
+        assert len(shown) > len(pictures)
     found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
     assert [entry for entry in found if "custom_vjp" in entry["text"]]
 

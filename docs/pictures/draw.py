@@ -1,6 +1,10 @@
-"""Draw the pictures of the docs: python -m docs.pictures.draw."""
+"""Draw the pictures of the docs and of its notebooks: python -m docs.pictures.draw [FOLDER]."""
 
+import ast
 import pathlib
+import re
+import sys
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +16,11 @@ import tenferro_jax as tj
 from ext_tropical import min_plus, tropical_einsum
 
 HERE = pathlib.Path(__file__).parent
+CELL = re.compile(
+    r"^```python\n(.*?)^```$(?:\n+```text\n(?:.*?)```$)?(?:\n+!\[[^\n]*\]\(\.\./pictures/(\w+)\.svg\))?",
+    re.MULTILINE | re.DOTALL,
+)
+"""A block of Python, and the picture that follows it or its output."""
 
 
 def loss(params, x, y):
@@ -65,6 +74,28 @@ def save(name: str, picture: tj.Graph | Figure, folder: pathlib.Path = HERE) -> 
     plt.close(picture)
 
 
-if __name__ == "__main__":
+def notebook(page: pathlib.Path) -> Iterator[tuple[str, tj.Graph | Figure]]:
+    """Run the cells of a page; the pictures that follow them, with their names."""
+    space: dict[str, object] = {"__name__": page.stem}
+    for body, name in CELL.findall(page.read_text()):
+        plt.close("all")
+        cell = ast.parse(body)
+        last = cell.body.pop() if isinstance(cell.body[-1], ast.Expr) else None
+        exec(compile(cell, str(page), "exec"), space)
+        code = last and compile(ast.Expression(last.value), str(page), "eval")
+        value = eval(code, space) if code else None
+        if name:
+            yield name, plt.gcf() if plt.get_fignums() else value
+
+
+def main(folder: pathlib.Path = HERE) -> None:
+    """Draw them all."""
     for draw in (mlp_gradient, roads):
-        save(draw.__name__, draw())
+        save(draw.__name__, draw(), folder)
+    for page in sorted(HERE.parent.glob("notebooks/*.md")):
+        for name, picture in notebook(page):
+            save(name, picture, folder)
+
+
+if __name__ == "__main__":
+    main(*map(pathlib.Path, sys.argv[1:]))
