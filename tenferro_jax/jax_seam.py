@@ -514,6 +514,19 @@ _REFUSED = re.compile(
 )
 
 
+_UNSUPPORTED = re.compile(
+    r"do(es)? not support (JVP|differentiation|reverse)|cannot be (differentiated|transposed)|"
+    r"[Rr]everse-mode differentiation does not work|forward-mode (autodiff|differentiation) \(jvp\)"
+    r"|(Differentiation|Transpose|Batching|MLIR translation) rule|[Nn]ot implemented|[Uu]nsupported"
+    r"|[Nn]ot supported"
+)
+
+
+def says_unsupported(error: BaseException) -> bool:
+    """Whether JAX or a library says that it lacks a transform or a dtype, read from the text."""
+    return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
+
+
 # --- jaxprs ---------------------------------------------------------------------------------------
 
 

@@ -16,15 +16,14 @@ from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
 from .examples import FLOATS, Array, Inputs, cast, first_wrong, inner, largest, listed
+from .finite_differences import Derivative, directional
 from .op_subject import OpSubject
 from .smooth import (
     DECLARED,
     ROUNDINGS,
-    Derivative,
     Mask,
     Smooth,
     at_two_sizes,
-    directional,
     in_each_dtype,
     smooth,
     values_of,
@@ -208,8 +207,8 @@ TRANSPOSE = "Correct transpose_rule or linearize."
 
 @at_two_sizes
 def adjoint(subject: Subject, inputs: Inputs, place: str) -> Iterator[None]:
-    """<w, J v> = <J' w, v> for every subset of inputs, and for each output alone; of an op also at
-    other sizes, for all together.
+    """<w, J v> = <J' w, v> for every subset of inputs, of a function for each alone and all, and
+    for each output alone; of an op also at other sizes, for all together.
     """
     smooth(subject, inputs, reverse=False)
     view = smooth(subject, inputs)

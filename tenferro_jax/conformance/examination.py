@@ -126,9 +126,11 @@ def _advice(check: Check, broken: Broken) -> str:
     return check.advice
 
 
-def _compared(broken: Broken) -> str:
-    """What was compared, in a failure of a function."""
-    return "" if broken.clause else broken.problem.partition(":")[0]
+def _same(check: Check, a: Broken, b: Broken) -> bool:
+    """Whether a clause of an op is broken again; of a function whether the same was compared."""
+    if check.clauses:
+        return a.clause == b.clause
+    return a.problem.partition(":")[0] == b.problem.partition(":")[0]
 
 
 def _smallest(
@@ -150,7 +152,7 @@ def _smallest(
             if subject.limit(error):
                 continue
             found = _broken(check, error)
-            if found.clause == broken.clause and _compared(found) == _compared(broken):
+            if _same(check, found, broken):
                 broken, inputs, pending = found, candidate, smaller(candidate)
     return broken, inputs
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from ..shapes import is_inexact
 from .examples import Array, Inputs, inner, replaced
+from .finite_differences import Derivative
 from .function_subject import FunctionSubject
-from .smooth import Derivative, Smooth, smooth
+from .smooth import Smooth, smooth
 from .subject import Broken, NotApplicable, Subject, breaking, one_line
 
 LARGE, LITTLE = 1024.0, 1 / 1024
@@ -58,29 +59,17 @@ def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
                 "no entry has a derivative at the example: kinks, or values that are not finite",
                 "Give other arguments.",
             )
-        w, differences = _judged(found, cotangents)
+        w = tuple(  # zero where there is no derivative
+            np.where(d.smooth, c, 0).astype(c.dtype) for d, c in zip(found, cotangents, strict=True)
+        )
         with breaking("", "vjp", ""):
             pulled = [each for each in view.derivatives(w, reverse=True) if each[0] == mask]
         for _, part, _, back in pulled:
-            weights, wants = view.those(part, w), view.those(part, differences)
+            weights, wants = view.those(part, w), view.those(part, found)
             what = f"vjp by {subject.names(mask)}, {part.output_names}"
             _require_weighed(subject, view, what, wants, weights, (back, view.those(mask, v)))
             kinks = sum(int((~d.smooth).sum()) for d in wants)
             yield f"{kinks} entries at a kink, not checked there" if kinks else None
-
-
-def _judged(
-    found: Sequence[Derivative], cotangents: Sequence[np.ndarray]
-) -> tuple[tuple[np.ndarray, ...], list[Derivative]]:
-    """Cotangents that are zero where there is no derivative."""
-    w = tuple(
-        np.where(d.smooth, c, 0).astype(c.dtype) for d, c in zip(found, cotangents, strict=True)
-    )
-    clean = [
-        Derivative(np.where(d.smooth, d.value, 0), np.where(d.smooth, d.error, 0), d.smooth)
-        for d in found
-    ]
-    return w, clean
 
 
 def _require_weighed(

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,24 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr
+from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr, says_unsupported
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct
 from .examples import Array, cast
 from .smooth import MOST_SUBSETS
 from .subject import Axes, Broken, NotApplicable, Subject, failure, one_line
 
+JITTED: Any = type(jax.jit(len))
 NOT_TRACED = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
-LIMITS = re.compile(
-    r"do(es)? not support (JVP|differentiation|reverse)|cannot be (differentiated|transposed)|"
-    r"[Rr]everse-mode differentiation does not work|forward-mode (autodiff|differentiation) \(jvp\)"
-    r"|(Differentiation|Transpose|Batching|MLIR translation) rule|[Nn]ot implemented|[Uu]nsupported"
-    r"|[Nn]ot supported|compatibility guarantees"
-)
-"""What JAX and libraries say of a transform or a dtype that they do not have."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -86,7 +79,12 @@ class FunctionSubject(Subject):
         return tuple(_arrays(fn(*args)))
 
     def plain(self) -> list[np.ndarray]:
-        """The values of a call with the arguments as they were given, with the user's settings."""
+        """The values of a call with the arguments as they were given, with the user's settings; a
+        jitted function is traced anew.
+        """
+        fn: Any = self.fn
+        if isinstance(fn, JITTED):
+            fn.clear_cache()
         with jax.enable_x64(self._x64_of_the_user):
             return [np.asarray(y) for y in _arrays(self.fn(*self.args))]
 
@@ -123,16 +121,12 @@ class FunctionSubject(Subject):
             raise NotApplicable(f"no second derivative: {reasons[0]}")
         return [mode for mode, reason in zip(modes, reasons, strict=True) if not reason]
 
-    def limit(self, error: BaseException | None) -> str:
+    def excuse(self, error: BaseException) -> str:
         """What JAX or a library does not do with the function; "" if the error is a fault."""
-        if error is None:
-            return ""
         if isinstance(error, NOT_TRACED):
             return f"JAX cannot trace it: {one_line(error)}"
-        known = isinstance(error, NotImplementedError) or LIMITS.search(str(error))
-        if known and not isinstance(error, Broken):
-            return one_line(error)
-        return self.limit(error.__cause__)
+        unsupported = says_unsupported(error) and not isinstance(error, Broken)
+        return one_line(error) if unsupported else ""
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask in words: "argument 0 and argument 1['w']"."""

@@ -185,17 +185,15 @@ class OpSubject(Subject):
                 "Override linearize, if the op is to be differentiated.",
             )
 
-    def limit(self, error: BaseException | None) -> str:
+    def excuse(self, error: BaseException) -> str:
         """That the rule declares NOT_DIFFERENTIABLE; or why forward mode is refused, if JAX cannot
         transpose the op's reverse rule.
         """
-        if error is None:
-            return ""
         if isinstance(error, ADRuleError) and error.clause == DECLARED:
             return "the rule declares NOT_DIFFERENTIABLE"
         if isinstance(error, Unsupported) and error.needed == FORWARD_MODE:
             return f"{error.where.partition(',')[0]}: {error.given}"
-        return self.limit(error.__cause__)
+        return ""
 
     def require_reverse_alone(self, view: Smooth) -> None:
         """Raise NotApplicable if the op has forward mode."""

@@ -144,9 +144,13 @@ class Subject(abc.ABC):
     def require_reverse_alone(self, view: Smooth) -> None:  # noqa: B027
         """Raise NotApplicable if other checks say the same of the reverse mode."""
 
-    def limit(self, error: BaseException | None) -> str:
+    @abc.abstractmethod
+    def excuse(self, error: BaseException) -> str:
         """Why it cannot do what it need not do; "" if the error is a fault."""
-        return ""
+
+    def limit(self, error: BaseException | None) -> str:
+        """The excuse in an error or in a cause of it."""
+        return "" if error is None else self.excuse(error) or self.limit(error.__cause__)
 
     def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
         """Those of several derivatives that JAX may lack; NotApplicable if there is none."""

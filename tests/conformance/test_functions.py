@@ -14,6 +14,7 @@ from benchmarks.check_functions import TRUE_FAULTS, functions
 from tenferro_jax.conformance import Verdict, conformance_tests
 from tenferro_jax.conformance.checks import FUNCTION_CHECKS
 from tenferro_jax.errors import ConformanceError, InvalidConfig
+from tenferro_jax.jax_seam import says_unsupported
 
 from ..helpers import ends_in
 from ..sweep import ALL, some
@@ -71,9 +72,6 @@ def test_a_failure_names_what_was_compared_and_the_argument():
 
 
 def test_what_jax_cannot_do_is_not_a_failure():
-    def on_host(x):
-        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
     def branches(x):
         return x if x.sum() > 0 else -x
 
@@ -87,6 +85,28 @@ def test_what_jax_cannot_do_is_not_a_failure():
         assert (report.ok, "NOTHING WAS CHECKED" not in str(report)) == (ok, ok)
     assert not any("refused" in finding.problem for finding in report.findings)
     ends_in(report.raise_if_failed, ConformanceError, "JAX cannot trace the function: see value")
+
+
+def on_host(x):
+    return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        lambda: jax.jvp(on_host, (X,), (X,)),
+        lambda: jax.jvp(jax.ffi.ffi_call("none", jax.ShapeDtypeStruct((3,), X.dtype)), (X,), (X,)),
+        lambda: jax.jit(lambda x: jax.jvp(halved, (x, x), (x, x))).lower(X),
+        lambda: jax.grad(lambda x: jax.lax.while_loop(lambda y: y < 9, lambda y: y * 2, x))(1.0),
+        lambda: jax.grad(jax.scipy.special.betainc)(0.5, 0.5, 0.5),
+        lambda: jax.linear_transpose(jnp.sin, X)(X),
+    ],
+    ids=["callback", "ffi", "custom_vjp", "while", "betainc", "transpose"],
+)
+def test_the_seam_knows_what_jax_says_of_what_it_lacks(lacking):
+    with pytest.raises(Exception, match=r".") as raised:
+        lacking()
+    assert says_unsupported(raised.value), raised.value
 
 
 def test_kinks_nan_and_integers_are_no_failures():
@@ -143,9 +163,14 @@ def test_what_is_zero_not_finite_or_random_is_no_failure(f, args, only):
     assert report.ok, str(report)
 
 
-def counted(v, calls=[]):  # noqa: B006
-    calls.append(v)
-    return v * (2.0 if len(calls) == 1 else 1.0)
+def counting():
+    calls = []
+
+    def counted(v):
+        calls.append(v)
+        return v * (2.0 if len(calls) == 1 else 1.0)
+
+    return counted
 
 
 def with_rule(backward):
@@ -157,7 +182,8 @@ def with_rule(backward):
 @pytest.mark.parametrize(
     ("f", "check", "advice"),
     [
-        (counted, "value", "Compute from the arguments alone"),
+        (counting(), "value", "Compute from the arguments alone"),
+        (jax.jit(counting()), "value", "Compute from the arguments alone"),
         (lambda: 0, "value", "raised this"),
         (with_rule(lambda c, g: (g[0] * c[0],)), "linear_in_cotangent", "raised this"),
         (
@@ -168,7 +194,15 @@ def with_rule(backward):
         (lambda v: jnp.where(v > 0, jnp.sqrt(v), 0.0), "vjp", "inside jnp.where"),
         (with_rule(lambda c, g: (g,)), "vjp", "differs on purpose"),
     ],
-    ids=["first call", "arguments", "shape", "threshold", "where", "straight through"],
+    ids=[
+        "first call",
+        "first trace",
+        "arguments",
+        "shape",
+        "threshold",
+        "where",
+        "straight through",
+    ],
 )
 def test_a_mistake_is_found_with_advice_that_fits(f, check, advice):
     (failed,) = tj.check(f, X, only=(check,)).failures
