@@ -2,6 +2,8 @@
 and what it computes is right in the eyes of other people's code.
 """
 
+import fnmatch
+import graphlib
 import importlib
 import itertools
 import os
@@ -16,6 +18,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.optimize
+
+from ext_tropical import viterbi
 
 from .sweep import times
 
@@ -50,7 +54,7 @@ def run(program, *arguments, **environment):
     )
 
 
-ARGUMENTS = {"ffi_kernel.py": ["--size=200"], "shortest_path_layer.py": []}
+ARGUMENTS = {"crf_tagger.py": [], "ffi_kernel.py": ["--size=200"], "shortest_path_layer.py": []}
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -157,3 +161,66 @@ def test_training_finds_the_times_of_roads():
     layer = importlib.import_module("shortest_path_layer")
     _, losses = layer.train(layer.maps(2, 12, seed=3), trips=20, steps=30)
     assert losses[-1] < 0.7 * losses[0]
+
+
+# A conditional random field
+
+
+def test_a_tagger_against_crfsuite(tmp_path):
+    """Its weights give the same tags, chances and likelihoods in both; our training finds a loss
+    that is no greater.
+    """
+    judge = pytest.importorskip("pycrfsuite")
+    crf = importlib.import_module("crf_tagger")
+    known, new = crf.lines(fnmatch), crf.lines(graphlib)
+
+    def items(lines):
+        rows = zip(lines.seen, lines.tags, lines.inside)
+        for seen, tags, inside in rows:
+            names = [[f"{i}:{code}" for i, code in enumerate(near)] for near in seen[inside]]
+            yield names, [crf.TAGS[tag] for tag in tags[inside]]
+
+    every = dict.fromkeys(("feature.possible_states", "feature.possible_transitions"), True)
+    trainer = judge.Trainer(verbose=False)
+    trainer.set_params({"c1": 0, "c2": 1.0, "max_iterations": 300, **every})
+    for line in items(known):
+        trainer.append(*line)
+    trainer.train(str(tmp_path / "model"))
+    tagger = judge.Tagger()
+    tagger.open(str(tmp_path / "model"))
+    weights = tagger.info()
+    theirs = crf.Model(
+        np.zeros((len(crf.NEAR), crf.CHARACTERS, len(crf.TAGS)), np.float32),
+        np.zeros((len(crf.TAGS), len(crf.TAGS)), np.float32),
+    )
+    for (name, tag), weight in weights.state_features.items():
+        theirs.seen[(*map(int, name.split(":")), crf.TAGS.index(tag))] = weight
+    for pair, weight in weights.transitions.items():
+        theirs.follows[tuple(map(crf.TAGS.index, pair))] = weight
+    best = np.asarray(crf.shares(crf.max_plus, theirs, new).argmax(-1))
+    chances = np.asarray(crf.shares(crf.log_sum_exp(), theirs, new))
+    likelihoods = np.asarray(crf.log_likelihood(theirs, new))
+    for line, (names, right) in enumerate(items(new)):
+        tagger.set(names)
+        assert tagger.tag() == [crf.TAGS[tag] for tag in best[line, : len(names)]]
+        assert np.log(tagger.probability(right)) == pytest.approx(likelihoods[line], abs=2e-3)
+        for place in range(0, len(names), 5):
+            want = [tagger.marginal(tag, place) for tag in crf.TAGS]
+            np.testing.assert_allclose(chances[line, place], want, atol=1e-3)
+    loss = trainer.logparser.last_iteration["loss"]
+    assert crf.loss(theirs, known) == pytest.approx(loss, rel=1e-3)
+    assert crf.loss(crf.train(known, 100), known) < 1.001 * loss
+
+
+def test_the_best_tags_are_those_of_viterbi():
+    crf = importlib.import_module("crf_tagger")
+    given = crf.lines(fnmatch)
+    rng = np.random.default_rng(0)
+    shapes = ((len(crf.NEAR), crf.CHARACTERS, len(crf.TAGS)), (len(crf.TAGS), len(crf.TAGS)))
+    model = crf.Model(*(rng.normal(size=shape).astype(np.float32) for shape in shapes))
+    best = np.asarray(crf.shares(crf.max_plus, model, given).argmax(-1))
+    scores = crf.scores(model, given)
+    for line in range(3):
+        length = given.inside[line].sum()
+        states = viterbi(np.zeros(len(crf.TAGS)), model.follows, scores[line, :length]).states
+        np.testing.assert_array_equal(best[line, :length], states)
