@@ -69,6 +69,8 @@ def on_page_markdown(text: str, page: Any, **_: Any) -> str:
             to = to.removesuffix(".py") + ".md"
         return f"]({posixpath.relpath(to, posixpath.dirname(uri) or '.')}{anchor})"
 
+    if uri in {f"examples/{path.stem}.md" for path in EXAMPLES}:
+        text = f"# {page.title}\n\n{text}"  # as the navigation says
     text = re.sub(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)", link, text)
     if uri.startswith("notebooks/"):
         title, rest = text.split("\n", 1)
@@ -87,18 +89,17 @@ def on_page_content(text: str, **_: Any) -> str:
 
 
 def example_page(path: pathlib.Path) -> str:
-    """Title, description, picture, one line of output and code of an example."""
+    """Description, picture, one line of output and code of an example."""
     source = path.read_text()
     described = ast.get_docstring(ast.parse(source)) or ""
-    title = path.stem.replace("_", " ").capitalize()
     readme = (path.parent / "README.md").read_text()
     row = re.search(rf"^\| \[{path.name}\].*\| (.*?) \| `(.*)` \|$", readme, re.MULTILINE)
     told = f"Judged by {row[1]}. One line of its output:\n\n```text\n{row[2]}\n```\n" if row else ""
     pictures = [f"pictures/{path.stem}.svg", f"images/{path.stem}.png"]
     there = [picture for picture in pictures if (ROOT / "docs" / picture).exists()]
-    shown = "".join(f"![{title}](../{picture})\n" for picture in there)
+    shown = "".join(f"![what it computes](../{picture})\n" for picture in there)
     code = source.split('"""\n', 1)[1].strip()
-    return f"# {title}\n\n{described}\n\n{shown}\n{told}\n```python\n{code}\n```\n"
+    return f"{described}\n\n{shown}\n{told}\n```python\n{code}\n```\n"
 
 
 def notebook(page: pathlib.Path) -> dict[str, Any]:
