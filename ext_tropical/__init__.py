@@ -17,7 +17,7 @@ from .algebra.shipped import (
     min_plus,
     or_and,
 )
-from .network.result import Assignment, TropicalResult, TropicalStep
+from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
 from .step.einsum_op import Outputs, Ties, TropicalEinsum

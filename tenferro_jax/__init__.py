@@ -30,8 +30,7 @@ from .shapes import TensorMeta
 from .tensor.einsum import einsum
 from .tensor.evaluation import eval_all
 from .tensor.tensor import TracedTensor
-from .trace.lowered import lowered
-from .trace.trace import trace
+from .tracing import lowered, trace
 
 __all__ = [
     "AdContext",

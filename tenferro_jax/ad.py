@@ -18,7 +18,7 @@ from .errors import InvalidConfig, TenferroError, Unsupported
 from .extension.rules import ExtensionRuleSet, require_rules
 from .graph.graph import Graph, require_graph
 from .shapes import PyTree, is_inexact, struct, x64_enabled
-from .trace.trace import trace
+from .tracing import trace
 
 Argnums = int | Sequence[int] | None
 

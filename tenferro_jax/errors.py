@@ -56,6 +56,16 @@ def first_line(error: BaseException) -> str:
     )
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+      >>> counted(1, "input"), counted(2, "input")
+      ('1 input', '2 inputs')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def shortened(text: str) -> str:
     """A text shortened to its two ends if it is longer than 80 characters.
 

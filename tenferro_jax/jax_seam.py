@@ -287,6 +287,7 @@ def require_platforms(platforms: Sequence[str], where: str) -> None:
             where=where,
             given=f"platforms={platforms!r}",
             needed=f"a tuple of different platforms among {', '.join(PLATFORMS)}",
+            fix="For GPUs write cuda (NVIDIA) or rocm (AMD)." if "gpu" in platforms else "",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
@@ -98,11 +98,12 @@ def is_jax_dtype(dtype: jax.typing.DTypeLike) -> bool:
     """
     if isinstance(dtype, np.dtype) and dtype.kind in "biufc":
         return dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX represents as NumPy arrays
-        return True
-    return bool(
-        jax.dtypes.issubdtype(dtype, np.number) or jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
-    )
+    try:
+        if dtype == jax.dtypes.float0:  # of tangents of integers, which JAX represents in NumPy
+            return True
+        return any(jax.dtypes.issubdtype(dtype, k) for k in (np.number, bool, jax.dtypes.extended))
+    except TypeError:  # not a dtype
+        return False
 
 
 def struct(meta: TensorMeta) -> jax.ShapeDtypeStruct:
@@ -306,6 +307,14 @@ def _is_known(dim: SymDim, sizes: Mapping[str, SymDim]) -> bool:
 def is_inexact(value: Shaped) -> bool:
     """Whether something with a dtype has derivatives: it is floating or complex."""
     return bool(jax.dtypes.issubdtype(value.dtype, np.inexact))
+
+
+def with_zeros(values: Iterable[object], like: Iterable[Shaped]) -> list[Any]:
+    """Tangents or cotangents of everything in `like`: the values, in order, where it is floating or
+    complex, and elsewhere the zeros that JAX takes.
+    """
+    left = iter(values)
+    return [next(left) if is_inexact(x) else np.zeros(x.shape, jax.dtypes.float0) for x in like]
 
 
 def is_key(dtype: jax.typing.DTypeLike) -> bool:

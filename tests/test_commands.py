@@ -23,7 +23,7 @@ import pytest
 import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
-from tenferro_jax.cli import main
+from tenferro_jax.__main__ import main
 from tenferro_jax.extension import registry
 
 from .extension_ops import HostCumulate

@@ -24,7 +24,7 @@ FLOORS = {
     "extension": 2,
     "graph": 3,
     "einsum": 3,
-    "trace": 4,
+    "tracing": 4,
     "ad": 5,
     "engine": 6,
     "io": 7,
@@ -32,10 +32,9 @@ FLOORS = {
     "conformance": 8,
     "__init__": 9,
     "command": 9,
-    "cli": 10,
-    "__main__": 11,
+    "__main__": 10,
 }
-TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
+TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5}
 DOORS = {
     "tenferro_jax",
     "tenferro_jax.einsum",

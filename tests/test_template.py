@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 
-from tenferro_jax.cli import main
+from tenferro_jax.__main__ import main
 
 ROOT = pathlib.Path(__file__).parent.parent
 NEXT = "made {0}; next:\n  cd {0} && pip install -e '.[test]'\n  pytest\n"

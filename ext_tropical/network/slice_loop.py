@@ -13,8 +13,7 @@ from jax import lax
 
 from ..algebra.shipped import LogSumExp
 from ..step.einsum_op import widened
-from .result import TropicalResult, TropicalStep
-from .steps import Mode, evaluate, reshaped
+from .steps import Mode, TropicalResult, TropicalStep, evaluate, reshaped
 from .tropical_plan import TropicalPlan
 
 

@@ -25,9 +25,8 @@ from ..algebra.semiring import (
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
-from .result import Assignment, TropicalResult, TropicalStep
 from .slice_loop import beginning, joined, whole
-from .steps import Mode, contract, evaluate
+from .steps import Assignment, Mode, TropicalResult, TropicalStep, contract, evaluate
 from .tropical_plan import (
     Operand,
     Optimize,

@@ -20,7 +20,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
-from .kernels import choose, reference
+from .kernels import blocked, direct
 from .layout import StepOp, matmul_layout, product
 from .weighted_sum import Place, WeightedSum
 
@@ -141,7 +141,7 @@ class TropicalEinsum(StepOp):
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last
         matrices = self._matrices(inputs)
-        outs = choose.contract(
+        outs = blocked.contract(
             self.algebra, matrices, with_winner=with_winner, contracted_last=last
         )
         return self._tensors(inputs, outs)
@@ -217,7 +217,7 @@ class TropicalEinsum(StepOp):
         return (functools.reduce(jnp.add, moved) / total).astype(value.dtype)
 
     def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
-        outs = reference.contract(self.algebra, list(map(np.asarray, self._matrices(arrays))))
+        outs = direct.reference(self.algebra, list(map(np.asarray, self._matrices(arrays))))
         return [np.asarray(out) for out in self._tensors(arrays, outs[: self.output_count])]
 
     def _matrices(self, operands: Sequence[jax.Array]) -> list[jax.Array]:

@@ -42,15 +42,9 @@ class MatmulLayout:
         """The operands as (batch, contracted, rows) and (batch, contracted, columns)."""
         own = (self.rows, self.columns)[: len(operands)]
         return [
-            self._matrix(*each) for each in zip(self.equation.inputs, operands, own, strict=True)
+            _grouped(labels, x, (self.batch, self.contracted, group))
+            for labels, x, group in zip(self.equation.inputs, operands, own, strict=True)
         ]
-
-    def _matrix(self, labels: str, x: jax.Array, own: str) -> jax.Array:
-        size = dict(zip(labels, x.shape, strict=True))
-        groups = (self.batch, self.contracted, own)
-        return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape(
-            [product(size, g) for g in groups]
-        )
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:
@@ -96,12 +90,15 @@ class MatmulLayout:
 
     def matrix(self, tensor: jax.Array) -> jax.Array:
         """The inverse of `tensor`."""
-        output = self.equation.output
-        size = dict(zip(output, tensor.shape, strict=True))
-        groups = (self.batch, self.rows, self.columns)
-        return jnp.transpose(tensor, [output.index(label) for label in "".join(groups)]).reshape(
-            [product(size, g) for g in groups]
-        )
+        return _grouped(self.equation.output, tensor, (self.batch, self.rows, self.columns))
+
+
+def _grouped(labels: str, x: jax.Array, groups: Sequence[str]) -> jax.Array:
+    """An array with an axis for each group of its labels."""
+    size = dict(zip(labels, x.shape, strict=True))
+    return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape(
+        [product(size, group) for group in groups]
+    )
 
 
 def product(sizes: Mapping[str, int], labels: Sequence[str]) -> int:

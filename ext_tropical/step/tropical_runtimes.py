@@ -24,7 +24,7 @@ from tenferro_jax.extension.registry import ExtensionFactory
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
 from ..algebra.shipped import max_mul, max_plus, min_plus
 from .einsum_op import TropicalEinsum, widened, work_dtype
-from .kernels.choose import fits_one_reduction
+from .kernels.blocked import fits_one_reduction
 from .log_einsum import LogEinsum
 from .native.library import TARGET, native
 from .pallas.backend import backend, problem

@@ -31,7 +31,7 @@ from tenferro_jax.extension import (
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.shipped import LogSumExp
-from .kernels import choose, reference, weighted
+from .kernels import blocked, direct, weighted
 from .layout import StepOp, matmul_layout, product
 
 
@@ -116,7 +116,7 @@ class WeightedSum(StepOp):
         if not isinstance(self.algebra, SelectiveSemiring):
             return (summed(*inputs),)
         last = self.layout.contracted_last
-        search = functools.partial(choose.contract, with_winner=False, contracted_last=last)
+        search = functools.partial(blocked.contract, with_winner=False, contracted_last=last)
 
         def shared(may_be_nan: bool, *inputs: jax.Array) -> jax.Array:
             return summed(*self._with_best(search, inputs), may_be_nan=may_be_nan)
@@ -171,7 +171,7 @@ class WeightedSum(StepOp):
 
     def eager_execute(self, *arrays: Any) -> Sequence[np.ndarray]:
         if isinstance(self.algebra, SelectiveSemiring):
-            arrays = tuple(map(np.asarray, self._with_best(reference.contract, arrays)))
+            arrays = tuple(map(np.asarray, self._with_best(direct.reference, arrays)))
         return (np.asarray(self._summed(np, weighted.reference, *arrays)),)
 
     def _with_best(

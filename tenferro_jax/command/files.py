@@ -22,7 +22,7 @@ from ..extension.function_op import FunctionOp
 from ..extension.registry import ExtensionFactory, lookup_extension_factory, register_extension
 from ..graph.graph import Graph
 from ..graph.printing import leaf_names, plain
-from ..io.container import MAGIC
+from ..io.container import GRAPH_MAGIC
 from ..io.exported import ExportedProgram, load_exported
 from ..io.wire import load_graph
 
@@ -185,7 +185,7 @@ def read(chosen: argparse.Namespace, *, skip_missing: bool = False) -> Graph | E
     for target in chosen.register:
         register(target)
     with open(chosen.file, "rb") as file:
-        is_graph = file.read(len(MAGIC)) == MAGIC
+        is_graph = file.read(len(GRAPH_MAGIC)) == GRAPH_MAGIC
     if is_graph:
         trusted = chosen.trusted or not skip_missing
         return load_graph(chosen.file, skip_missing_extensions=skip_missing, trusted=trusted)

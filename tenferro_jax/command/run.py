@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from ..engine.engine import Engine
-from ..errors import InvalidConfig, Unsupported
+from ..errors import InvalidConfig, Unsupported, counted
 from ..graph.graph import Graph
 from ..io.container import replace_file
 from ..io.exported import ExportedProgram
@@ -252,7 +252,7 @@ def _require_output(chosen: argparse.Namespace, results: Sequence[Shaped]) -> No
     if not path.endswith(".npy") or len(results) != 1:
         raise InvalidConfig(
             where="--output",
-            given=f"{path} for {len(results)} results",
+            given=f"{path} for {counted(len(results), 'result')}",
             needed=".npz, or .npy for one result",
         )
     (dtype,) = (result.dtype for result in results)

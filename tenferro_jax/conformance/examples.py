@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..extension.bound import bound
 from ..extension.contract import ExtensionOp
+from ..extension.function_call import bound
 from ..extension.function_op import FunctionOp
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of

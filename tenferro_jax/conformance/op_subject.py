@@ -14,8 +14,8 @@ import numpy as np
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.carrier import Extension
 from ..extension.contract import ExtensionOp, has_host_form, lowered
+from ..extension.function_rules import FORWARD_MODE
 from ..extension.primitive import apply
-from ..extension.reverse_rule import FORWARD_MODE
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind

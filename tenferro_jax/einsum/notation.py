@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from opt_einsum import get_symbol
 
 from ..dimensions import SymDim, are_equal, require_equal
-from ..errors import InvalidConfig, ShapeError, shortened
+from ..errors import InvalidConfig, ShapeError, counted, shortened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -334,6 +334,6 @@ def _expanded(
 def _other_count(where: str, given: int, needed: int) -> InvalidConfig:
     return InvalidConfig(
         where=where,
-        given=f"{given} operands",
+        given=counted(given, "operand"),
         needed=f"{needed}, one for each comma-separated term",
     )

@@ -24,6 +24,7 @@ from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.rules import ExtensionRuleSet, require_rules
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
+from ..graph.calling import require_x64_values
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
 from ..ops.op import StdTensorOp
@@ -35,7 +36,6 @@ from .exec_program import (
     ProgressCallback,
     Step,
     operands,
-    require_x64_values,
 )
 from .instruction import HostStep, Instruction, Segment
 

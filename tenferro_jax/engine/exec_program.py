@@ -11,10 +11,11 @@ import jax
 from jax.tree_util import tree_unflatten
 
 from ..dimensions import SymDim
-from ..errors import Unsupported
+from ..errors import Unsupported, counted
 from ..extension.routes import Route
+from ..graph.calling import require_x64_values
 from ..graph.graph import Graph
-from ..shapes import PyTree, TensorMeta, as_operand, require_x64, x64_enabled
+from ..shapes import PyTree, TensorMeta, as_operand, x64_enabled
 from .instruction import HostStep, Instruction, Segment
 
 
@@ -222,11 +223,11 @@ class ExecProgram:
     def __repr__(self) -> str:
         hosts = len(self.steps) - len(self.segments)
         parts = [
-            _counted(len(self.instructions), "instruction"),
-            _counted(len(self.segments), "segment"),
+            counted(len(self.instructions), "instruction"),
+            counted(len(self.segments), "segment"),
         ]
         if hosts:
-            parts.append(_counted(hosts, "host step"))
+            parts.append(counted(hosts, "host step"))
         ins, outs = (
             ", ".join(map(str, metas))
             for metas in (self.graph.input_metas, self.graph.output_metas)
@@ -261,13 +262,6 @@ def operands(leaves: list[object]) -> tuple[list[Any], Metas, bool]:
     return arrays, metas, traced
 
 
-def require_x64_values(graph: Graph) -> None:
-    """Refuse a graph with 64-bit values while 64-bit types are off."""
-    if not x64_enabled():
-        for meta in graph.metas:
-            require_x64(meta, "a value of a graph that was made with 64-bit types")
-
-
 def _dies(step: Step, slot: int) -> bool:
     """Whether no later step needs a slot."""
     return any(
@@ -283,10 +277,6 @@ def _bytes(meta: TensorMeta) -> int:
     for n in meta.shape:
         size *= n
     return int(size)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _no_analysis(what: str) -> Unsupported:

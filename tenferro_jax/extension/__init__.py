@@ -1,9 +1,8 @@
 """The names that the author of an extension op imports."""
 
 from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput
-from .declare import extension_op
 from .primitive import apply
-from .registry import lookup_extension_factory, register_extension
+from .registry import extension_op, lookup_extension_factory, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import require_equal

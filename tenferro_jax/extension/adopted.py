@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Container, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,10 @@ from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
 from ..shapes import TensorMeta, is_inexact, struct
-from .nesting import missing, structure_of
+from .nesting import PyTree, missing, structure_of
 
 if TYPE_CHECKING:
     from .function_extension import FunctionExtension
-
-PyTree: TypeAlias = Any
-
 
 MISSING_RULE = (
     "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose, or pass derive=True to "
@@ -83,6 +80,13 @@ def adopted(function: Any, family_id: str) -> Adopted:
             "jax.custom_vjp or jax.custom_jvp without symbolic zeros",
             fix="Write a function that calls it.",
         )
+    if custom and not (getattr(function, "fwd", None) or getattr(function, "jvp", None)):
+        raise InvalidConfig(
+            where=f"op, extension {family_id}",
+            given=f"a {type(function).__name__} without a rule",
+            needed="one with its rule",
+            fix="Call its defvjp or defjvp before op.",
+        )
     parameters = _signature(source, family_id).parameters
     names = list(parameters)
     static = [names[i] for i in function.nondiff_argnums] if custom else []
@@ -126,15 +130,16 @@ def adopted(function: Any, family_id: str) -> Adopted:
         ]
     )
     made = Adopted(source, signature, placed(function.fun if custom else function))
-    if isinstance(function, jax.custom_vjp) and function.fwd is not None:
+    if isinstance(function, jax.custom_vjp):
+        first: Any = function.fwd
         rule: Any = function.bwd
         return made._replace(
-            fwd=placed(function.fwd),
+            fwd=placed(first),
             bwd=lambda residuals, cotangents, **values: rule(
                 *(values[name] for name in static), residuals, cotangents
             ),
         )
-    if isinstance(function, jax.custom_jvp) and function.jvp is not None:
+    if isinstance(function, jax.custom_jvp):
         forward: Any = function.jvp
         return made._replace(
             jvp=lambda primals, outputs, tangents, **values: forward(

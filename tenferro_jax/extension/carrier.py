@@ -7,7 +7,6 @@ the same.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import operator
 from collections.abc import Callable, Sequence
@@ -17,17 +16,13 @@ import jax
 import numpy as np
 
 from ..dimensions import SymDim
-from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError
+from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted
 from ..identity import map_leaves
 from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
-from .contract import (
-    ExtensionOp,
-    checked_sequence,
-    require_own_family,
-)
+from .contract import ExtensionOp, checked_sequence, require_own_class
 from .family import family_of
 from .runtimes import ExtensionRuntimeSet, require_runtimes
 from .scope import LOWERING, Assume, Method, closed_over, require_not_traced, running
@@ -140,16 +135,13 @@ def _meta_pair(
     return meta
 
 
-_require_own_family = functools.lru_cache(maxsize=1024)(require_own_family)
-
-
 def _require_constants(op: ExtensionOp) -> None:
     """Refuse a family_id that does not belong to the class, and counts that are not non-negative
     integers.
     """
     cls: Any = type(op)
     family_id = family_of(cls)
-    _require_own_family(cls)
+    require_own_class(cls)
     if op.family_id != family_id:
         raise MalformedFamilyId(
             op.family_id, problem=f"its class {cls.__name__} says {family_id!r}"
@@ -270,11 +262,11 @@ class Extension(StdTensorOp):
         is given.
         """
         if len(metas) != self.input_count:
+            needed = counted(self.input_count, "input")
             raise InvalidConfig(
                 where=f"extension, family_id={self.family_id}",
-                given=f"a call that does not fit: expected {self.input_count} inputs, got "
-                f"{len(metas)}",
-                needed=f"{self.input_count} inputs",
+                given=f"a call that does not fit: expected {needed}, got {len(metas)}",
+                needed=needed,
                 clause="X6.2",
             )
         return tuple(self._infer(self.batching, list(metas), assume))

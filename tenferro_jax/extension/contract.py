@@ -5,6 +5,8 @@ results.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -288,6 +290,28 @@ def require_own_family(cls: type[ExtensionOp]) -> None:
         )
 
 
+@functools.lru_cache(maxsize=1024)
+def require_own_class(cls: type[ExtensionOp]) -> None:
+    """As `require_own_family`; and refuse annotated attributes that are no fields, because the
+    class is no dataclass.
+
+    Raises:
+      InvalidConfig: the text names them.
+    """
+    require_own_family(cls)
+    known = {*getattr(cls, "__dataclass_fields__", ()), *ExtensionOp.__annotations__}
+    bases = [base for base in cls.__mro__ if issubclass(base, ExtensionOp)]
+    found = [pair for base in bases for pair in inspect.get_annotations(base).items()]
+    if names := sorted({n for n, hint in found if n not in known and "ClassVar" not in str(hint)}):
+        raise InvalidConfig(
+            where=f"class {cls.__qualname__}",
+            given=f"annotated {', '.join(names)} in a class that is no dataclass",
+            needed="a frozen dataclass, whose fields are the payload",
+            fix=f"Write @dataclass(frozen=True) above {cls.__name__}; a constant needs no "
+            f"annotation.",
+        )
+
+
 def has_host_form(op: ExtensionOp) -> bool:
     """Whether the author wrote eager_execute."""
     return op.has_own("eager_execute")
@@ -329,7 +353,7 @@ def checked_sequence(outs: object, op: ExtensionOp, method: str, count: int) -> 
     if len(outs) != count:
         raise InvalidConfig(
             where=op.place_of(method),
-            given=f"{len(outs)} entries",
+            given="1 entry" if len(outs) == 1 else f"{len(outs)} entries",
             needed=f"{count}, one for each {slot}",
             fix=f"Correct what {method} returns, or the count.",
             clause=clause,

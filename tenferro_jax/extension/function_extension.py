@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -21,13 +22,22 @@ from jax.tree_util import PyTreeDef
 from ..errors import ADRuleError, Unsupported
 from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import MISSING_RULE, Functions, PyTree, filled, shown
+from .adopted import MISSING_RULE, Functions, filled, shown
 from .contract import Advice, Computes, ExtensionOp, LinearInput
-from .function_results import batchable, is_float0, jvp_of, moves_forward, results_of, reverse_of
-from .nesting import forward_of, has_class, nesting_text, treedef_of
+from .function_rules import (
+    batchable,
+    cast,
+    is_float0,
+    jvp_of,
+    moves_forward,
+    pulled,
+    pushed,
+    results_of,
+    reverse_of,
+)
+from .nesting import PyTree, forward_of, has_classes, nesting_text, treedef_of
 from .primitive import apply
 from .registry import require_extension_factory
-from .reverse_rule import cast, pulled, pushed
 from .scope import LOWERING
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
@@ -178,7 +188,7 @@ class FunctionExtension(ExtensionOp):
 
     def payload_text(self) -> str:
         """The payload as text; residuals of a pytree class have none that others can read."""
-        if has_class(self.in_tree) or has_class(self.out_tree):
+        if any(has_classes(json.loads(text or "0")) for text in (self.in_tree, self.out_tree)):
             raise Unsupported(
                 where=f"writing a derivative of {self.function.place}",
                 given="residuals in a pytree class, which another process does not know",

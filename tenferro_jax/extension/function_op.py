@@ -14,12 +14,12 @@ import jax
 from ..errors import DuplicateRule
 from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, struct
-from .adopted import Adopted, Functions, PyTree, adopted, parameters
-from .bound import bound
+from .adopted import Adopted, Functions, adopted, parameters
 from .family import parse_family_id
+from .function_call import bound, inlined
 from .function_extension import FunctionExtension, op_class_of
-from .function_results import moves_forward, results_of
-from .inlined import inlined
+from .function_rules import moves_forward, results_of
+from .nesting import PyTree
 from .primitive import apply, eager
 from .registry import register_function
 from .runtimes import ExtensionRuntimeSet, Kernel
@@ -71,7 +71,7 @@ class FunctionOp:
         }
         empty = inspect.Parameter.empty
         fields |= {
-            name: dataclasses.field(default_factory=functools.partial(_same, value))
+            name: dataclasses.field(default_factory=functools.partial(lambda held: held, value))
             if type(value).__hash__ is None  # dataclasses takes arrays in no other way
             else value
             for name, (_, value) in payload.items()
@@ -158,8 +158,7 @@ class FunctionOp:
             `in_batched` has True for each array of `args` whose first axis is the batch, and
             `out_batched` for each of the results.
         """
-        self._set(vmap=rule)
-        return rule
+        return self._set(vmap=rule)
 
     def def_sharding(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Set the shardings of the results on a mesh with explicit axes; without it they are those
@@ -169,8 +168,7 @@ class FunctionOp:
           rule: function(*structs, *, payload) -> a jax.P or a NamedSharding for each array of the
             results, in their nesting, from jax.ShapeDtypeStructs with shardings.
         """
-        self._set(sharding=rule)
-        return rule
+        return self._set(sharding=rule)
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
         """Set a rule of one kind; a second kind is refused."""
@@ -187,7 +185,7 @@ class FunctionOp:
                 )
         self._set(**rules)
 
-    def _set(self, **given: Callable[..., PyTree]) -> None:
+    def _set(self, **given: Callable[..., PyTree]) -> Callable[..., PyTree]:
         for name, value in given.items():
             if not callable(value):
                 raise self.functions.error(f"{value!r:.100} as {name}", "a function")
@@ -195,6 +193,7 @@ class FunctionOp:
         self.known.clear()
         for known in (results_of, moves_forward, eager):
             known.cache_clear()
+        return next(iter(given.values()))
 
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None, name: str = ""
@@ -238,15 +237,13 @@ class FunctionOp:
         """Set a function of NumPy arrays, which runs where no kernel and no lowering does: let the
         decorated function return None then, and set `def_infer`. It decorates the function.
         """
-        self._set(host=function)
-        return function
+        return self._set(host=function)
 
     def def_infer(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Set the function of jax.ShapeDtypeStructs that returns those of the results. It is needed
         only where the decorated function returns None. It decorates the function.
         """
-        self._set(infer=function)
-        return function
+        return self._set(infer=function)
 
     def __reduce__(self) -> Any:
         return _unpickled, (self.__module__, self.op.family_id)
@@ -258,10 +255,6 @@ class FunctionOp:
 def _unpickled(module: str, family_id: str) -> FunctionOp:
     """The function of a family that `module` publishes."""
     return op_class_of(module, family_id).function.owner
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTree]], FunctionOp]:

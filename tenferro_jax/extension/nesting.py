@@ -1,4 +1,4 @@
-"""How arrays are nested in the arguments and results of a function, as text."""
+"""How arrays are nested, as JSON; and as text in the arguments and results of a function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -55,68 +56,103 @@ def _number(structure: PyTreeDef) -> int:
         return _structures.index(structure)
 
 
-def _nesting(tree: PyTree, where: str, any_class: bool = False) -> Any:
-    """A pytree as JSON: 0 for an array, null, ["tuple", ...], ["list", ...],
-    ["dict", keys, ...]; of residuals also ["held", a number or text], and with `any_class`
-    ["class", the number of a structure].
+def tree_json(tree: PyTreeDef, other: Callable[[PyTreeDef], PyTree]) -> PyTree:
+    """A structure as JSON: 0 for a leaf, null for None, ["tuple", tree, ...], ["list", tree, ...],
+    ["dict", [key, ...], tree, ...] with keys that are text or integers; and what `other` gives for
+    any other node.
     """
-    if isinstance(tree, Held):
-        return ["held", tree.value]
-    if tree is None or jax.tree_util.all_leaves([tree]):
-        return None if tree is None else 0
-    if type(tree) in (tuple, list):
-        return [type(tree).__name__, *(_nesting(x, where, any_class) for x in tree)]
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        parts = (_nesting(tree[key], where, any_class) for key in sorted(tree))
-        return ["dict", sorted(tree), *parts]
-    if any_class:
-        return ["class", _number(jax.tree.structure(tree))]
-    raise InvalidConfig(
-        where=where,
-        given=f"a {type(tree).__qualname__} among the arrays",
-        needed="arrays, or tuples, lists and dicts with text as keys of them",
-        fix="Pass the arrays of the object, and make the object of the results.",
+    node = tree.node_data()
+    if node is None or node[0] is type(None):
+        return 0 if node is None else None
+    kind, static = node
+    if kind in (tuple, list):
+        head = [kind.__name__]
+    elif kind is dict and all(type(key) in (str, int) for key in static):
+        head = ["dict", list(static)]
+    else:
+        return other(tree)
+    return [*head, *(tree_json(child, other) for child in tree.children())]
+
+
+def tree_of(
+    plain: object,
+    other: Callable[[list[PyTree]], PyTree],
+    word: Callable[[str], str] = str,
+) -> PyTree:
+    """A tree with the structure that `tree_json` wrote, and zeros as leaves; each key that is text
+    is passed through `word`, other lists through `other`.
+
+    Raises:
+      ValueError: other JSON.
+    """
+    match plain:
+        case None:
+            return None
+        case 0 if type(plain) is int:
+            return 0
+        case ["tuple" | "list" as kind, *items]:
+            made = [tree_of(item, other, word) for item in items]
+            return made if kind == "list" else tuple(made)
+        case ["dict", [*keys], *items] if all(type(key) in (str, int) for key in keys):
+            names = [word(key) if type(key) is str else key for key in keys]
+            return dict(zip(names, (tree_of(item, other, word) for item in items), strict=True))
+        case [*parts]:
+            return other(parts)
+    raise ValueError(f"{plain!r:.100} instead of a tree")
+
+
+def has_classes(plain: object) -> bool:
+    """Whether a tree as JSON has a class."""
+    if not isinstance(plain, list) or not plain:
+        return False
+    first, *items = plain
+    return first == "class" or (
+        first != "held" and any(map(has_classes, items[1:] if first == "dict" else items))
     )
 
 
-def blank(nesting: Any) -> PyTree:
-    """A tree with this nesting and zeros for arrays."""
-    if not isinstance(nesting, list):
-        return nesting
-    kind, *parts = nesting
-    if kind == "dict":
-        return dict(zip(parts[0], map(blank, parts[1:]), strict=True))
-    if kind == "held":
-        return Held(parts[0], repr(parts[0]))
-    if kind == "class":
-        known: Any = _structures[parts[0]]
-        return known.unflatten([0] * known.num_leaves)
-    return {"tuple": tuple, "list": list}[kind](map(blank, parts))
+def _nesting(tree: PyTree, where: str, any_class: bool = False) -> Any:
+    """A pytree of arrays as JSON; of residuals also ["held", a number or text], and with
+    `any_class` ["class", the number of a structure].
+    """
+
+    def other(node: PyTreeDef) -> list[Any]:
+        of_node: Any = node.node_data()
+        kind, static = of_node
+        if kind is Held:
+            return ["held", static.value]
+        if any_class:
+            return ["class", _number(node)]
+        raise InvalidConfig(
+            where=where,
+            given=f"a {kind.__qualname__} among the arrays",
+            needed="arrays, or tuples, lists and dicts with text as keys of them",
+            fix="Pass the arrays of the object, and make the object of the results.",
+        )
+
+    return tree_json(jax.tree.structure(tree), other)
+
+
+def _structure(plain: PyTree) -> PyTreeDef:
+    """The structure that `_nesting` wrote."""
+
+    def other(parts: list[PyTree]) -> PyTree:
+        kind, part = parts
+        known = _structures[part] if kind == "class" else None
+        return known.unflatten([0] * known.num_leaves) if known else Held(part, repr(part))
+
+    return jax.tree.structure(tree_of(plain, other))
 
 
 @functools.lru_cache(maxsize=4096)
 def treedef_of(text: str) -> PyTreeDef:
     """The nesting that a text says."""
-    return jax.tree.structure(blank(json.loads(text)))
+    return _structure(json.loads(text))
 
 
 def nesting_text(tree: PyTree, where: str, any_class: bool = False) -> str:
     """How arrays are nested in a tree, as JSON text."""
     return json.dumps(_nesting(tree, where, any_class), separators=(",", ":"))
-
-
-def has_class(text: str) -> bool:
-    """Whether a text names a pytree class, which no other process can read."""
-
-    def found(nesting: Any) -> bool:
-        if not isinstance(nesting, list):
-            return False
-        kind, *parts = nesting or [0]
-        return kind == "class" or (
-            kind != "held" and any(map(found, parts[1:] if kind == "dict" else [kind, *parts]))
-        )
-
-    return bool(text) and found(json.loads(text))
 
 
 def missing(x: object) -> bool:
@@ -148,9 +184,7 @@ class Forward(NamedTuple):
 def forward_of(text: str) -> Forward:
     """The nesting that a text of `forward_text` says."""
     results, residuals, inputs = json.loads(text)
-    return Forward(
-        jax.tree.structure(blank(results)), jax.tree.structure(blank(residuals)), tuple(inputs)
-    )
+    return Forward(_structure(results), _structure(residuals), tuple(inputs))
 
 
 def forward_text(results: PyTree, residuals: PyTree, inputs: list[int], where: str) -> str:

@@ -1,5 +1,5 @@
-"""Factories by family_id, the entry points of installed packages, and the placeholder of an op
-without a factory; all are needed only to rebuild ops from bytes.
+"""How a class becomes an op family. And what is needed only to rebuild ops from bytes: factories by
+family_id, the entry points of installed packages, and the placeholder of an op without a factory.
 
 Running and differentiating use no registry. Packages publish families by entry points in the group
 "tenferro_jax.extensions".
@@ -11,15 +11,14 @@ import dataclasses
 import importlib.metadata
 import threading
 import types
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, dataclass_transform
 
-import jax
-
-from ..errors import Duplicate, InvalidConfig, Unsupported
+from ..errors import Duplicate, InvalidConfig, MalformedFamilyId, Unsupported
 from ..ops.op import StdTensorOp, op
 from ..payload_text import from_payload_json
 from ..shapes import TensorMeta
-from .contract import ExtensionOp, require_own_family
+from .contract import DECLARING, ExtensionOp, require_own_family
 from .family import family_of, parse_family_id
 from .rules import NO_RULES, ExtensionRuleSet
 
@@ -63,14 +62,8 @@ class ExtensionFactory:
         """An op for diagnostics, or None if neither the factory nor the fields of the class have
         defaults.
         """
-        fields: dict[str, dataclasses.Field[Any]]
-        fields = getattr(self.op_class, "__dataclass_fields__", {})
-        missing = dataclasses.MISSING
-        needed = [
-            name
-            for name, f in fields.items()
-            if f.init and f.default is missing and f.default_factory is missing
-        ]
+        fields = getattr(self.op_class, "__dataclass_fields__", {}).values()
+        needed = any(f.init and f.default is f.default_factory for f in fields)  # both are missing
         return self.op_class() if self.default is None and not needed else self.default
 
     def decode(self, payload: str) -> Any:
@@ -106,7 +99,6 @@ def register_extension(family: type[ExtensionOp] | ExtensionFactory) -> None:
     """
     factory = family if isinstance(family, ExtensionFactory) else ExtensionFactory(family)
     family_id = factory.family_id
-    parse_family_id(family_id)
     with _lock:
         if family_id in _factories:
             raise Duplicate(
@@ -180,15 +172,19 @@ def require_extension_factory(family_id: str) -> ExtensionFactory:
     require_known_version(family_id)
     factory = lookup_extension_factory(family_id)
     if factory is None:
-        raise Unsupported(
-            where="extension",
-            given=f"{family_id}: not registered",
-            needed="a registered factory of the family in this process",
-            fix="Have its package register it, as ext_tropical.register() does, at a shell "
-            "--register ext_tropical:register; "
-            "load_graph(..., trusted=True) finds packages that are installed.",
-        )
+        raise _not_registered(family_id)
     return factory
+
+
+def _not_registered(family_id: str) -> Unsupported:
+    return Unsupported(
+        where="extension",
+        given=f"{family_id}: not registered",
+        needed="a registered factory of the family in this process",
+        fix="Have its package register it, as ext_tropical.register() does, at a shell "
+        "--register ext_tropical:register; "
+        "load_graph(..., trusted=True) finds packages that are installed.",
+    )
 
 
 def require_known_version(family_id: str) -> None:
@@ -274,12 +270,11 @@ class MissingExtension(StdTensorOp):
       outputs: how many outputs it has.
 
     Example:
-      >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()
+      >>> MissingExtension("my-package.gone.v1", "{}", "[]", 1).infer()  # doctest: +ELLIPSIS
       Traceback (most recent call last):
       ...
       tenferro_jax.errors.Unsupported: extension: given my-package.gone.v1: not registered; \
-needed a registered factory of the family in this process. \
-Import the package of the extension, register the family, and read the graph again.
+needed a registered factory of the family in this process. ...
     """
 
     input_count = None
@@ -293,27 +288,85 @@ Import the package of the extension, register the family, and read the graph aga
         """The number of outputs in the record."""
         return self.outputs
 
-    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
+    def infer(self, *metas: TensorMeta) -> NoReturn:
         """Refuses.
 
         Raises:
           Unsupported: always.
         """
-        raise self._unsupported()
+        raise _not_registered(self.family_id)
 
-    def apply(self, *inputs: jax.typing.ArrayLike) -> Any:
-        """Refuses.
+    apply = infer
 
-        Raises:
-          Unsupported: always.
-        """
-        raise self._unsupported()
 
-    def _unsupported(self) -> Unsupported:
-        return Unsupported(
-            where="extension",
-            given=f"{self.family_id}: not registered",
-            needed="a registered factory of the family in this process",
-            fix="Import the package of the extension, register the family, and read the graph "
-            "again.",
+Op = TypeVar("Op", bound=ExtensionOp)
+
+
+@dataclass_transform(frozen_default=True)
+def extension_op(*, package: str, name: str, version: int) -> Callable[[type[Op]], type[Op]]:
+    """Declare a class as the op family `<package>.<name>.v<version>`.
+
+    The class becomes a frozen dataclass: its annotated fields are the payload.
+
+    Args:
+      package: the name of the distribution that publishes the op, without a dot.
+      name: the op's name in that package.
+      version: the major version, from 0. Raise it on any change of payload, inference, rule or
+        numerics.
+
+    Raises:
+      MalformedFamilyId: the parts do not make a family_id, or the family_id would be read as other
+        parts.
+      InvalidConfig: the class is not an ExtensionOp, has another family_id, is a dataclass that is
+        not frozen, or has the family_id of a base class and overrides part of it.
+
+    Example:
+      >>> @extension_op(package="docs-example", name="shift", version=1)
+      ... class Shift(ExtensionOp):
+      ...     by: float
+      ...     def lower_to_standard_ops(self, x):
+      ...         return (x + self.by,)
+      >>> Shift.family_id, Shift(2.0)
+      ('docs-example.shift.v1', Shift(by=2.0))
+    """
+    family_id = f"{package}.{name}.v{version}"
+    if tuple(parse_family_id(family_id)) != (package, name, version) or isinstance(version, bool):
+        raise MalformedFamilyId(
+            family_id,
+            problem=f"it does not read back as package={package!r}, name={name!r}, "
+            f"version={version!r}",
         )
+
+    def declare(cls: type[Op]) -> type[Op]:
+        DECLARING.discard(declare)
+        if not (isinstance(cls, type) and issubclass(cls, ExtensionOp)):
+            raise _refusal(
+                family_id,
+                repr(cls),
+                "a subclass of ExtensionOp",
+                "Derive it from tenferro_jax.extension.ExtensionOp.",
+            )
+        stated = vars(cls).get("family_id", family_id)
+        if stated != family_id:
+            raise _refusal(
+                family_id,
+                f"family_id = {stated!r} in the class",
+                "one family_id",
+                "Leave the line out.",
+            )
+        cls.family_id = family_id
+        require_own_family(cls)
+        if "__dataclass_params__" not in vars(cls):
+            return dataclasses.dataclass(frozen=True)(cls)
+        if not vars(cls)["__dataclass_params__"].frozen:
+            raise _refusal(
+                family_id, "a dataclass that is not frozen", "frozen=True", "Leave @dataclass out."
+            )
+        return cls
+
+    DECLARING.add(declare)
+    return declare
+
+
+def _refusal(family_id: str, given: str, needed: str, fix: str) -> InvalidConfig:
+    return InvalidConfig(where=f"extension_op, {family_id}", given=given, needed=needed, fix=fix)

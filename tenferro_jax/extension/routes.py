@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..errors import InvalidConfig, Unsupported
+from ..errors import InvalidConfig, Unsupported, require_kind
 from ..jax_seam import (
     ClosedJaxpr,
     Eqn,
@@ -158,11 +158,9 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
     """Why a kernel declines the call, or ""."""
     if kernel.declines is None:
         return ""
-    for level in carrier.batching:
-        metas = level.inner(metas)
     what = f"{what_runs(kernel)}, declines"
     with authored(carrier.op, what):
-        why = kernel.declines(carrier.op, *metas)
+        why = kernel.declines(carrier.op, *carrier.of_one(metas))
     if not isinstance(why, str):
         raise InvalidConfig(
             where=carrier.op.place_of(what),
@@ -270,6 +268,7 @@ def routes(
       tenferro-ext-tropical.einsum.v1 on cpu: lowering (standard ops, compiled by XLA; its kernel \
 declines: one reduction does it)
     """
+    require_kind(fn, Callable, "routes", "a function of arrays", "Pass the function first.")
     if platform is not None:
         require_platforms((platform,), "routes")
     if tune and (exporting or platform not in (None, current_platform())):

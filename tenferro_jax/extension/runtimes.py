@@ -80,10 +80,7 @@ class ExtensionRuntimeSet(Sealed):
     routes: frozenset[RouteKind]
     _by_place: dict[tuple[str, str], tuple[Kernel, ...]]
 
-    def __init__(self, *kernels: Kernel):
-        self._hold(kernels, frozenset(RouteKind))
-
-    def _hold(self, kernels: tuple[Kernel, ...], routes: frozenset[RouteKind]) -> None:
+    def __init__(self, *kernels: Kernel, _routes: Iterable[RouteKind] = RouteKind):
         by_place: dict[tuple[str, str], tuple[Kernel, ...]] = {}
         for kernel in kernels:
             place = _place(kernel)
@@ -98,7 +95,7 @@ class ExtensionRuntimeSet(Sealed):
                 )
             by_place[place] = (*others, kernel)
         object.__setattr__(self, "_by_place", by_place)
-        object.__setattr__(self, "routes", routes)
+        object.__setattr__(self, "routes", frozenset(_routes))
         self._seal()
 
     def _seal(self) -> None:
@@ -112,11 +109,6 @@ class ExtensionRuntimeSet(Sealed):
             )
         )
 
-    def _with(self, kernels: Iterable[Kernel], routes: frozenset[RouteKind]) -> ExtensionRuntimeSet:
-        made = object.__new__(ExtensionRuntimeSet)
-        made._hold(tuple(kernels), routes)
-        return made
-
     def kernels(self, family_id: str, platform: str) -> tuple[Kernel, ...]:
         """The kernels for a family on a platform, in the order in which they are tried."""
         return self._by_place.get((family_id, platform), ())
@@ -127,7 +119,7 @@ class ExtensionRuntimeSet(Sealed):
         """
         require_runtimes(other, "ExtensionRuntimeSet.merge", ExtensionRuntimeSet)
         kept = [k for k in self if not other.kernels(k.family_id, k.platform)]
-        return self._with((*kept, *other), self.routes & other.routes)
+        return ExtensionRuntimeSet(*kept, *other, _routes=self.routes & other.routes)
 
     def only(self, *routes: RouteKind) -> ExtensionRuntimeSet:
         """The same kernels, with only these routes: a route that is not selected never runs.
@@ -141,7 +133,7 @@ class ExtensionRuntimeSet(Sealed):
                 given=repr(routes),
                 needed=f"one or more of {', '.join(map(str, RouteKind))}",
             )
-        return self._with(self, frozenset(routes))
+        return ExtensionRuntimeSet(*self, _routes=routes)
 
     def __iter__(self) -> Iterator[Kernel]:
         return itertools.chain.from_iterable(self._by_place.values())

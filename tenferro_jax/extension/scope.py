@@ -88,15 +88,6 @@ dimensions.
 
 
 @contextlib.contextmanager
-def authored(op: ExtensionOp, name: str, assume: Assume | None = None) -> Iterator[None]:
-    """Runs the author's code: an exception passes as it is, with a note that names the method and
-    the family.
-    """
-    with run_as(Method(name, op.place_of(name), assume)):
-        yield
-
-
-@contextlib.contextmanager
 def run_as(method: Method) -> Iterator[None]:
     """Runs a method of an author."""
     token = running.set(method)
@@ -109,6 +100,15 @@ def run_as(method: Method) -> Iterator[None]:
         raise
     finally:
         running.reset(token)
+
+
+def authored(
+    op: ExtensionOp, name: str, assume: Assume | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Runs the author's code: an exception passes as it is, with a note that names the method and
+    the family.
+    """
+    return run_as(Method(name, op.place_of(name), assume))
 
 
 def nested_extension(method: Method, inner: str) -> InvalidConfig:

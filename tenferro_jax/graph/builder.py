@@ -25,6 +25,7 @@ from ..shapes import (
     Shaped,
     TensorMeta,
     as_operand,
+    is_jax_dtype,
     is_key,
     meta_of,
     require_x64,
@@ -86,11 +87,7 @@ class GraphBuilder:
           ShapeError: a size that is neither symbolic nor a non-negative integer.
           DTypeError: a 64-bit array or spec while 64-bit types are off.
         """
-        if (
-            not hasattr(spec, "dtype")
-            or not hasattr(spec, "shape")
-            or getattr(spec.dtype, "hasobject", False)
-        ):
+        if not hasattr(spec, "dtype") or not hasattr(spec, "shape") or not is_jax_dtype(spec.dtype):
             raise InvalidConfig(
                 where="GraphBuilder.input",
                 given=repr(spec),

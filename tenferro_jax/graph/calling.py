@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import jax
 
 from ..dimensions import undecided
-from ..errors import InvalidConfig, Unsupported
+from ..errors import InvalidConfig, Unsupported, counted
 from ..extension.carrier import Extension
 from ..extension.primitive import apply
 from ..jax_seam import graph_assumptions
@@ -25,7 +25,7 @@ def called(graph: Graph, arrays: Sequence[jax.typing.ArrayLike]) -> tuple[jax.Ar
     if len(arrays) != graph.input_count:
         raise InvalidConfig(
             where="Graph",
-            given=f"{len(arrays)} inputs",
+            given=counted(len(arrays), "input"),
             needed=f"{graph.input_count}: {', '.join(graph.input_names)}",
         )
     values = [as_operand(a, f"graph input {i}") for i, a in enumerate(arrays)]
@@ -35,9 +35,7 @@ def called(graph: Graph, arrays: Sequence[jax.typing.ArrayLike]) -> tuple[jax.Ar
         if graph_assumptions.value is None:
             raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
         graph_assumptions.value.append(guard)
-    if not x64_enabled():
-        for meta in graph.metas:
-            require_x64(meta, "a value of a graph that was made with 64-bit types")
+    require_x64_values(graph)
     if graph.lost_rules:
         values = list(map(_not_to_be_differentiated(graph.lost_rules), values))
     for node in bound.nodes:
@@ -48,6 +46,13 @@ def called(graph: Graph, arrays: Sequence[jax.typing.ArrayLike]) -> tuple[jax.Ar
             else call(node.op, inputs)
         )
     return tuple(values[i] for i in graph.outputs)
+
+
+def require_x64_values(graph: Graph) -> None:
+    """Refuse a graph with 64-bit values while 64-bit types are off."""
+    if not x64_enabled():
+        for meta in graph.metas:
+            require_x64(meta, "a value of a graph that was made with 64-bit types")
 
 
 def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:

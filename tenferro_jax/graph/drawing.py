@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, counted
 from ..extension.carrier import Extension
 from ..extension.registry import MissingExtension
 from ..ops.contraction import DotGeneral
@@ -49,11 +49,9 @@ LOOKS = {
 _KINDS = {
     "Sources, gradient, compiler": "constant",
     "Structural": "structural",
-    "Diagonal": "structural",
     "Contraction": "contraction",
     "Linear algebra": "contraction",
     "Reduction": "reduction",
-    "Cumulative": "reduction",
     "Window": "reduction",
     "Sorting": "indexing",
     "Indexing": "indexing",
@@ -265,7 +263,7 @@ def _short(text: str, most: int = 28) -> str:
 
 def _document(boxes: Sequence[Box], count: int) -> str:
     places, routes, wide, tall = place([box.size for box in boxes], [box.reads for box in boxes])
-    caption = f"{count} node{'s' * (count != 1)}"
+    caption = counted(count, "node")
     width = max(wide, _text_width(caption, _DETAIL_SIZE, "400")) + 2 * _MARGIN
     height = tall + 2 * _MARGIN + 22
     arrows = []

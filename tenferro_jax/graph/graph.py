@@ -78,7 +78,7 @@ class Graph(Sealed):
     guards: tuple[Guard, ...]
     lowered: Callable[
         [Graph], Graph
-    ]  # a method that trace/lowered.py adds, because tracing is a higher layer
+    ]  # a method that tracing.py adds, because tracing is a higher layer
 
     def __init__(
         self,

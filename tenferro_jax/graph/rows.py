@@ -21,7 +21,6 @@ from ..ops import (
     contraction,
     control,
     conversion,
-    cumulative,
     indexing,
     linalg,
     logic,
@@ -34,7 +33,7 @@ from ..ops import (
     window,
 )
 from ..ops.op import StdTensorOp
-from ..shapes import PyTree, TensorMeta, is_inexact
+from ..shapes import PyTree, TensorMeta, is_inexact, with_zeros
 from .graph import Graph, bodies
 
 if TYPE_CHECKING:
@@ -284,11 +283,7 @@ def _vjp_rule(
     residuals = forward_graph.output_metas[len(outs) :]
 
     def backward(*both: jax.Array) -> list[jax.Array]:
-        cotangents = iter(both[len(residuals) :])
-        given = [
-            next(cotangents) if is_inexact(o) else np.zeros(o.shape, jax.dtypes.float0)
-            for o in outs
-        ]
+        given = with_zeros(both[len(residuals) :], outs)
         return list(jax.tree.unflatten(found["tree"], both[: len(residuals)])(given))
 
     taken = [m for m in forward_graph.output_metas[: len(outs)] if is_inexact(m)]
@@ -830,11 +825,11 @@ ROWS: dict[str, Row] = {
     "reduce": _reduce,
     "argmax": _op(lambda p: reduction.ArgMax(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
     "argmin": _op(lambda p: reduction.ArgMin(payload(p["axes"][0]), np.dtype(p["index_dtype"]))),
-    "cumsum": _fields(cumulative.CumSum),
-    "cumprod": _fields(cumulative.CumProd),
-    "cummax": _fields(cumulative.CumMax),
-    "cummin": _fields(cumulative.CumMin),
-    "cumlogsumexp": _fields(cumulative.CumLogSumExp),
+    "cumsum": _fields(reduction.CumSum),
+    "cumprod": _fields(reduction.CumProd),
+    "cummax": _fields(reduction.CumMax),
+    "cummin": _fields(reduction.CumMin),
+    "cumlogsumexp": _fields(reduction.CumLogSumExp),
     "reduce_window_sum": _windowed(window.ReduceWindowSum),
     "reduce_window_max": _windowed(window.ReduceWindowMax),
     "reduce_window_min": _windowed(window.ReduceWindowMin),

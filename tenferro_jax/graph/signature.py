@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dimensions import Guard
-from ..errors import DTypeError, InvalidConfig, ShapeError
+from ..errors import DTypeError, InvalidConfig, ShapeError, counted
 from ..extension.carrier import Extension
 from ..jax_seam import is_symbolic_dim
 from ..ops.control import Cond, CustomJvp, CustomVjp, LinearSolve, Scan, While
@@ -229,7 +229,7 @@ def _split(where: str, inputs: Metas, **counts: int) -> tuple[tuple[TensorMeta, 
         if type(count) is not int or not 0 <= count <= len(inputs) - start:
             raise _payload(
                 where,
-                f"{name}={count!r} with {len(inputs)} inputs",
+                f"{name}={count!r} with {counted(len(inputs), 'input')}",
                 f"a number from 0 to {len(inputs) - start}",
             )
         groups.append(tuple(inputs[start : start + count]))

@@ -1,15 +1,21 @@
-"""The container of graph bytes: a header that is checked before parsing, text, tensors; and the
-limits of a reader.
+"""The files of graphs and of exported programs, and the limits of a reader; nothing is parsed
+before length and digest are checked.
 
-magic (16 bytes), version and length of the text (two uint32), total length (uint64), SHA-256 of
-everything else (32 bytes); then the text; then the tensors, each at a multiple of 64 bytes. Numbers
-are little-endian.
+A graph: magic (16 bytes), version and length of the text (two uint32), total length (uint64),
+SHA-256 of everything else (32 bytes); then the text; then the tensors, each at a multiple of 64
+bytes. Numbers are little-endian.
+
+An exported program: what jax.export writes, then a footer: manifest (JSON), its length, SHA-256 of
+all bytes before, magic. It comes last, as in zip files, so that `jax.export.deserialize` can read
+the whole file in a process that has only JAX.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+import json
 import os
 import pathlib
 import secrets
@@ -17,7 +23,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import ArtifactError, InvalidConfig, Unsupported
+import jax.export
+
+from ..errors import ArtifactError, InvalidConfig, TenferroError, Unsupported
+from ..jax_seam import Module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +96,11 @@ class Limits:
 
 USUAL_LIMITS = Limits()
 
-MAGIC = b"tenferro-graph\r\n"
+GRAPH_MAGIC = b"tenferro-graph\r\n"
 VERSION = 2
 """The last version of the format; a file has the lowest version that supports its content."""
 ALIGNMENT = 64
-_HEADER = struct.Struct(f"<{len(MAGIC)}sIIQ")
+_HEADER = struct.Struct(f"<{len(GRAPH_MAGIC)}sIIQ")
 _DIGEST_BYTES = 32
 HEADER_BYTES = _HEADER.size + _DIGEST_BYTES
 
@@ -123,7 +132,7 @@ def pack(version: int, text: bytes, tensors: Sequence[bytes | memoryview]) -> by
         start = aligned(place)
         parts += [bytes(start - place), tensor]
         place = start + len(tensor)
-    head = _HEADER.pack(MAGIC, version, len(text), place)
+    head = _HEADER.pack(GRAPH_MAGIC, version, len(text), place)
     return b"".join((head, _digest(head, parts), *parts))
 
 
@@ -136,7 +145,7 @@ def declared(head: bytes, where: str) -> tuple[int, int]:
     if len(head) < HEADER_BYTES:
         raise damaged(where, f"{len(head)} bytes")
     magic, version, _, length = _HEADER.unpack_from(head)
-    if magic != MAGIC:
+    if magic != GRAPH_MAGIC:
         fix = (
             "Read an exported program with load_exported; else write the graph again, or copy "
             "the file again."
@@ -208,3 +217,158 @@ def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> i
     finally:
         part.unlink(missing_ok=True)
     return len(content)
+
+
+FORMAT = 1
+PROGRAM_MAGIC = b"tenferro-export1"
+_LENGTH = struct.Struct("<Q")
+_TAIL = struct.Struct(f"<32s{len(PROGRAM_MAGIC)}s")
+_TAGS = {"family_id", "payload", "batching"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The description of a program in its file.
+
+    Attributes:
+      jax: the version of JAX that wrote it.
+      platforms: the platforms of the program.
+      extensions: for the program and then each derivative, family_id, payload and batching of every
+        extension call.
+      custom_calls: targets of its custom calls.
+      unguaranteed: those of them that JAX does not keep stable.
+    """
+
+    jax: str
+    platforms: tuple[str, ...]
+    extensions: tuple[tuple[dict[str, str], ...], ...]
+    custom_calls: tuple[str, ...]
+    unguaranteed: tuple[str, ...]
+
+
+_KEYS = {"format", "body_bytes", *(field.name for field in dataclasses.fields(Manifest))}
+
+
+def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
+    """The content of a file: the unchanged bytes of the program, and the footer."""
+    text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
+    digest = hashlib.sha256(body)
+    rest = text + _LENGTH.pack(len(text))
+    digest.update(rest)
+    return b"".join((body, rest, _TAIL.pack(digest.digest(), PROGRAM_MAGIC)))
+
+
+def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
+    """The manifest of a file's content; nothing is parsed before the digest is checked.
+
+    Raises:
+      ArtifactError: no footer, a wrong digest, an invalid manifest, or more than the limits.
+      Unsupported: a later format; the text names both.
+    """
+    if len(content) < _LENGTH.size + _TAIL.size:
+        raise damaged_program(where, f"{len(content)} bytes")
+    digest, magic = _TAIL.unpack_from(content, len(content) - _TAIL.size)
+    if magic != PROGRAM_MAGIC:
+        raise damaged_program(
+            where,
+            "no footer of this format at the end",
+            "Export again, copy the file again, or pass trusted=True for plain bytes.",
+        )
+    end = len(content) - _TAIL.size
+    with memoryview(content)[:end] as hashed:
+        if hashlib.sha256(hashed).digest() != digest:
+            raise damaged_program(where, "content that does not match its digest")
+    end -= _LENGTH.size
+    (length,) = _LENGTH.unpack_from(content, end)
+    limits.require("record_bytes", length, f"{where}, manifest")
+    if length > end:
+        raise damaged_program(where, f"a manifest of {length} bytes in a file of {len(content)}")
+    return _read(bytes(content[end - length : end]), end - length, where, limits)
+
+
+def damaged_program(
+    where: str, given: str, fix: str = "Export again, or copy the file again."
+) -> ArtifactError:
+    """The error for a damaged file."""
+    return ArtifactError(
+        where=where,
+        given=given,
+        needed="a complete file as ExportedProgram.save writes it",
+        fix=fix,
+    )
+
+
+def _canonical(found: object) -> bytes:
+    return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
+    try:
+        found = json.loads(text.decode("ascii"))
+        version = found["format"]
+        if type(version) is int and version > FORMAT:
+            raise Unsupported(
+                where=where,
+                given=f"format {version} of exported programs",
+                needed=f"format {FORMAT}, which this release reads",
+                fix="Read the file with a later release of tenferro_jax, or with "
+                "jax.export.deserialize.",
+            )
+        calls = [call for calls in found["extensions"] for call in calls]
+        names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
+        texts = [
+            found["jax"],
+            *itertools.chain(*names.values()),
+            *(call[key] for call in calls for key in _TAGS - {"payload"}),
+        ]
+        payloads = [call["payload"] for call in calls]
+        # One text for each manifest: no key twice, no other keys, no invalid numbers.
+        right = (
+            _canonical(found) == text
+            and found.keys() == _KEYS
+            and all(call.keys() == _TAGS for call in calls)
+        )
+        right = (
+            right
+            and found["extensions"]
+            and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
+        )
+        lists = [found["extensions"], *found["extensions"], *(found[key] for key in names)]
+        right = (
+            right
+            and all(isinstance(x, str) for x in (*texts, *payloads))
+            and all(isinstance(x, list) for x in lists)
+        )
+        limits.require("nodes", len(calls), f"{where}, extension calls")
+        limits.require("payload_bytes", max(map(len, payloads), default=0), where)
+        limits.require("text_bytes", max(map(len, texts)), where)
+    except TenferroError:
+        raise
+    except Exception as error:  # any exception of the JSON parser
+        raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
+    if not right:
+        raise _no_manifest(where, "text that is not written as a manifest is")
+    return Manifest(found["jax"], extensions=tuple(map(tuple, found["extensions"])), **names)
+
+
+def _no_manifest(where: str, given: str) -> ArtifactError:
+    return damaged_program(
+        where,
+        f"{given} instead of a manifest, with a correct digest",
+        "Get the file again from its source.",
+    )
+
+
+def described(
+    exported: jax.export.Exported, modules: Sequence[Module], jax_version: str
+) -> Manifest:
+    """The manifest of a program whose modules, the derivatives' after its own, were read."""
+    allowed = (check.is_custom_call() for check in exported.disabled_safety_checks)
+    inside = sorted({target for module in modules for target in module.custom_calls})
+    return Manifest(
+        jax_version,
+        tuple(exported.platforms),
+        tuple(module.extensions for module in modules),
+        tuple(inside),
+        tuple(sorted(set(inside).intersection(filter(None, allowed)))),
+    )

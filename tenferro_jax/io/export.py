@@ -16,8 +16,8 @@ from ..errors import InvalidConfig, TenferroError, Unsupported, first_line, requ
 from ..graph.graph import Graph
 from ..jax_seam import is_symbolic_dim
 from ..shapes import PyTree, as_operand, require_x64_leaves
+from .container import described
 from .exported import ExportedProgram, orders, with_derivatives
-from .footer import described
 from .trees import require_lasting
 
 

@@ -18,13 +18,29 @@ import jax.export
 
 from .. import jax_seam
 from ..dimensions import require_constraints
-from ..errors import InvalidConfig, ShapeError, TenferroError, Unsupported, first_line, require_kind
+from ..errors import (
+    InvalidConfig,
+    ShapeError,
+    TenferroError,
+    Unsupported,
+    counted,
+    first_line,
+    require_kind,
+)
 from ..extension.contract import ExtensionOp
 from ..extension.registry import require_extension_factory, require_known_version
 from ..shapes import PyTree, as_operand, meta_of, require_x64_leaves, solve_sizes
-from .container import MAGIC as GRAPH_MAGIC
-from .container import USUAL_LIMITS, Limits, replace_file
-from .footer import Manifest, damaged, described, read_footer, with_footer
+from .container import (
+    GRAPH_MAGIC,
+    USUAL_LIMITS,
+    Limits,
+    Manifest,
+    damaged_program,
+    described,
+    read_footer,
+    replace_file,
+    with_footer,
+)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -147,8 +163,8 @@ class ExportedProgram:
             if why == "devices":
                 raise Unsupported(
                     where="exported program",
-                    given=f"a call on {_devices(devices)}",
-                    needed=f"{_devices(self.exported.nr_devices)}, the number that it was "
+                    given=f"a call on {counted(devices, 'device')}",
+                    needed=f"{counted(self.exported.nr_devices, 'device')}, the number that it was "
                     f"exported for",
                     fix="Put the arguments on a mesh of that many devices, with jax.device_put(x, "
                     "jax.NamedSharding(mesh, spec)).",
@@ -168,7 +184,8 @@ class ExportedProgram:
         outs = ", ".join(map(str, self.exported.out_avals))
         families = ", ".join(self.families) or "none"
         gradients = f"; gradients of order {self.vjp_order}" if self.vjp_order else ""
-        devices = f"; {_devices(self.exported.nr_devices)}" if self.exported.nr_devices > 1 else ""
+        count = self.exported.nr_devices
+        devices = f"; {counted(count, 'device')}" if count > 1 else ""
         return (
             f"ExportedProgram(({inputs}) -> ({outs}); platforms "
             f"{', '.join(self.platforms)}{devices}; extensions {families}{gradients})"
@@ -206,10 +223,6 @@ class ExportedProgram:
         is written.
         """
         return replace_file(path, self.to_bytes())
-
-
-def _devices(count: int) -> str:
-    return f"{count} device{'s' * (count != 1)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,27 +304,21 @@ def load_exported(
       >>> load_exported(export(jnp.sin, jnp.zeros(2)).to_bytes()).families
       ()
     """
-    where, content = _content(
-        source,
-        require_kind(
-            limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits"
-        ),
-    )
+    require_kind(limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits")
+    where, content = _content(source, limits)
     if content.startswith(GRAPH_MAGIC):
-        raise damaged(where, "a graph", "Read it with load_graph or from_wire.")
+        raise damaged_program(where, "a graph", "Read it with load_graph or from_wire.")
     try:
         manifest = read_footer(content, where, limits)
     except TenferroError:
         if not trusted:
             raise
         manifest = None  # the program itself is inspected instead
-    for call in (
-        () if manifest is None else (call for calls in manifest.extensions for call in calls)
-    ):
+    for call in itertools.chain(*(() if manifest is None else manifest.extensions)):
         require_known_version(call["family_id"])
     program = _program(content, where, manifest)
     if check_extensions:
-        for call in (call for calls in program.manifest.extensions for call in calls):
+        for call in itertools.chain(*program.manifest.extensions):
             require_extension_factory(call["family_id"]).decode(call["payload"])
     return program
 
@@ -359,7 +366,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         raise
     except Exception as error:  # JAX's readers raise many types
         if manifest is None:
-            raise damaged(
+            raise damaged_program(
                 where,
                 f"what JAX {jax.__version__} cannot read ({type(error).__name__}: "
                 f"{first_line(error)})",
@@ -381,7 +388,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         ) from error
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
-        raise damaged(where, "a manifest of another program")
+        raise damaged_program(where, "a manifest of another program")
     return ExportedProgram(
         with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints
     )

@@ -43,7 +43,7 @@ from .field_json import (
     value_dtype,
 )
 from .graph_writer import GraphWriter
-from .trees import tree_of
+from .trees import structure_of
 
 
 class _Size(NamedTuple):
@@ -276,7 +276,7 @@ class GraphReader:
             raise ValueError("a graph in a graph")
         self._open = _Open(
             [self._numbered_type(number) for number in self._counted(inputs)],
-            tree_of(tree, self._word, self._skip_missing),
+            structure_of(tree, self._word, self._skip_missing),
         )
 
     def _node(self, op: object, inputs: object, outputs: object) -> None:
@@ -307,7 +307,7 @@ class GraphReader:
             graph.nodes,
             given,
             graph.in_tree,
-            tree_of(tree, self._word, self._skip_missing),
+            structure_of(tree, self._word, self._skip_missing),
             NO_RULES,
             [self._word(name) for name in as_list(lost_rules)],
             [

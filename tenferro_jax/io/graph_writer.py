@@ -12,6 +12,7 @@ from jax.tree_util import PyTreeDef
 from ..dimensions import SymDim, constraint_texts, pickled_dimension
 from ..errors import InvalidConfig, Unsupported
 from ..extension.carrier import Extension
+from ..extension.nesting import has_classes
 from ..extension.registry import MissingExtension
 from ..graph.graph import Graph, bodies
 from ..identity import map_leaves
@@ -20,7 +21,7 @@ from ..ops.op import StdTensorOp
 from ..payload_leaves import array_bytes, array_digest, dtype_name
 from ..shapes import TensorMeta
 from .field_json import OPS, field_json, value_dtype_name
-from .trees import has_classes, require_lasting, tree_json
+from .trees import require_lasting, structure_json
 
 
 class GraphWriter:
@@ -126,7 +127,7 @@ class GraphWriter:
         return self._define("graph", "\n".join(lines))
 
     def _tree(self, tree: PyTreeDef, where: str) -> Any:
-        plain = tree_json(tree, f"to_wire, {where}")
+        plain = structure_json(tree, f"to_wire, {where}")
         if has_classes(plain):
             self.version = 2
             require_lasting(tree, f"to_wire, {where}")

@@ -1,7 +1,6 @@
 """The nesting of arguments and results as JSON and back, and the names of pytree classes in files.
 
-A tree is 0 for a value, null for None, ["tuple", tree, ...], ["list", tree, ...],
-["dict", [key, ...], tree, ...], or ["class", name, fields, static data, tree, ...].
+The JSON is that of `tree_json`, with ["class", name, fields, static data, tree, ...].
 
 Names of classes are kept here, and also registered with `jax.export`, which has no way to look them
 up. `jax.export` reads a namedtuple whose fields changed their order without an error, and so
@@ -20,6 +19,7 @@ import jax.export
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, Unsupported, first_line
+from ..extension.nesting import PyTree, tree_json, tree_of
 from ..jax_seam import refused_for
 from .field_json import field_json, field_value
 
@@ -208,7 +208,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def tree_json(tree: PyTreeDef, where: str) -> Any:
+def structure_json(tree: PyTreeDef, where: str) -> Any:
     """A PyTreeDef as JSON.
 
     Raises:
@@ -216,44 +216,34 @@ def tree_json(tree: PyTreeDef, where: str) -> Any:
         classes with a name; a class that flattens its instances in several ways.
       InvalidConfig: static data that no payload may hold.
     """
-    if tree.node_data() is None:
-        return 0
-    kind, static = tree.node_data()
-    items = [tree_json(child, where) for child in tree.children()]
-    if kind is type(None):
-        return None
-    if kind in (tuple, list):
-        return [kind.__name__, *items]
-    if kind is dict:
-        if not all(type(key) in (str, int) for key in static):
+
+    def of_class(node: PyTreeDef) -> list[Any]:
+        of_node: Any = node.node_data()
+        kind, static = of_node
+        if kind is dict:
             raise Unsupported(
                 where=where,
                 given=f"a dict with the keys {list(static)!r:.100}",
                 needed="keys that are text or integers",
             )
-        return ["dict", list(static), *items]
-    if kind is MissingClass:
-        return ["class", static[0], *json.loads(static[1]), *items]
-    if (name := _name_of(kind)) is None:
-        label = f"{kind.__module__}.{kind.__qualname__}"
-        call = f"register_pytree_name({kind.__name__}, {label.replace('__main__.', 'package.')!r})"
-        raise Unsupported(
-            where=where,
-            given=f"a pytree node of type {label}",
-            needed="tuples, lists, None, dicts with text or integer keys, and named classes",
-            fix=f"Call {call} in this process and in the process that reads.",
-        )
-    fields = _known_fields(kind)
-    _require_fields(kind, name, fields, static, len(items))
-    return ["class", name, fields, _static_json(static, name), *items]
+        items = [tree_json(child, of_class) for child in node.children()]
+        if kind is MissingClass:
+            return ["class", static[0], *json.loads(static[1]), *items]
+        if (name := _name_of(kind)) is None:
+            label = f"{kind.__module__}.{kind.__qualname__}"
+            named = f"{kind.__name__}, {label.replace('__main__.', 'package.')!r}"
+            raise Unsupported(
+                where=where,
+                given=f"a pytree node of type {label}",
+                needed="tuples, lists, None, dicts with text or integer keys, and named classes",
+                fix=f"Call register_pytree_name({named}) in this process and in the process that "
+                f"reads.",
+            )
+        fields = _known_fields(kind)
+        _require_fields(kind, name, fields, static, len(items))
+        return ["class", name, fields, _static_json(static, name), *items]
 
-
-def has_classes(plain: object) -> bool:
-    """Whether a tree as JSON has a class, which version 1 of the format does not support."""
-    if not isinstance(plain, list):
-        return False
-    first, *items = plain
-    return first == "class" or any(map(has_classes, items[1:] if first == "dict" else items))
+    return tree_json(tree, of_class)
 
 
 def require_lasting(tree: PyTreeDef, where: str) -> None:
@@ -276,8 +266,8 @@ def require_lasting(tree: PyTreeDef, where: str) -> None:
         )
 
 
-def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = False) -> Any:
-    """The PyTreeDef that `tree_json` wrote, each text in it through `word`.
+def structure_of(plain: object, word: Callable[[str], str], skip_missing: bool = False) -> Any:
+    """The PyTreeDef that `structure_json` wrote, each text in it through `word`.
 
     Unknown classes become placeholders if `skip_missing` says so.
 
@@ -286,25 +276,14 @@ def tree_of(plain: object, word: Callable[[str], str], skip_missing: bool = Fals
       ValueError: other JSON.
     """
 
-    def nested(plain: object) -> Any:
-        match plain:
-            case None:
-                return None
-            case 0 if type(plain) is int:
-                return 0
-            case ["tuple", *items]:
-                return tuple(map(nested, items))
-            case ["list", *items]:
-                return list(map(nested, items))
-            case ["dict", [*keys], *items] if all(type(key) in (str, int) for key in keys):
-                names = [word(key) if type(key) is str else key for key in keys]
-                return dict(zip(names, map(nested, items), strict=True))
+    def of_class(parts: list[PyTree]) -> PyTree:
+        match parts:
             case ["class", str(name), fields, static, *items]:
-                children = list(map(nested, items))
+                children = [tree_of(item, of_class, word) for item in items]
                 return _instance(word(name), fields, static, children, skip_missing)
-        raise ValueError(f"{plain!r:.100} instead of a tree")
+        raise ValueError(f"{parts!r:.100} instead of a tree")
 
-    return jax.tree.structure(nested(plain))
+    return jax.tree.structure(tree_of(plain, of_class, word))
 
 
 def _instance(

@@ -17,11 +17,11 @@ class _Accurate(Unary):
     accuracy: Accuracy = None
 
     def apply(self, x: jax.Array) -> jax.Array:
-        return self._function(x, accuracy=self.accuracy)  # type: ignore[attr-defined]
+        return self._function(x, accuracy=self.accuracy)
 
 
 @op
-class Exp(_Accurate):
+class Exp(_Accurate, function=lax.exp):
     """e**x.
 
     C1: floating or complex.
@@ -29,11 +29,9 @@ class Exp(_Accurate):
     Example: Exp().apply(0.0) = 1.0
     """
 
-    _function = staticmethod(lax.exp)
-
 
 @op
-class Exp2(_Accurate):
+class Exp2(_Accurate, function=lax.exp2):
     """2**x.
 
     C1: floating or complex.
@@ -41,11 +39,9 @@ class Exp2(_Accurate):
     Example: Exp2().apply(3.0) = 8.0
     """
 
-    _function = staticmethod(lax.exp2)
-
 
 @op
-class Expm1(_Accurate):
+class Expm1(_Accurate, function=lax.expm1):
     """e**x - 1, accurate near zero.
 
     C1: floating or complex.
@@ -53,11 +49,9 @@ class Expm1(_Accurate):
     Example: Expm1().apply(0.0) = 0.0
     """
 
-    _function = staticmethod(lax.expm1)
-
 
 @op
-class Log(_Accurate):
+class Log(_Accurate, function=lax.log):
     """Natural logarithm; NaN for negative x, -inf at zero.
 
     C1: floating or complex.
@@ -65,11 +59,9 @@ class Log(_Accurate):
     Example: Log().apply(1.0) = 0.0
     """
 
-    _function = staticmethod(lax.log)
-
 
 @op
-class Log1p(_Accurate):
+class Log1p(_Accurate, function=lax.log1p):
     """log(1 + x), accurate near zero.
 
     C1: floating or complex.
@@ -77,11 +69,9 @@ class Log1p(_Accurate):
     Example: Log1p().apply(0.0) = 0.0
     """
 
-    _function = staticmethod(lax.log1p)
-
 
 @op
-class Sqrt(_Accurate):
+class Sqrt(_Accurate, function=lax.sqrt):
     """Square root; NaN for negative x.
 
     C1: floating or complex.
@@ -89,11 +79,9 @@ class Sqrt(_Accurate):
     Example: Sqrt().apply(9.0) = 3.0
     """
 
-    _function = staticmethod(lax.sqrt)
-
 
 @op
-class Rsqrt(_Accurate):
+class Rsqrt(_Accurate, function=lax.rsqrt):
     """1 / sqrt(x).
 
     C1: floating or complex.
@@ -101,11 +89,9 @@ class Rsqrt(_Accurate):
     Example: Rsqrt().apply(4.0) = 0.5
     """
 
-    _function = staticmethod(lax.rsqrt)
-
 
 @op
-class Cbrt(_Accurate):
+class Cbrt(_Accurate, function=lax.cbrt):
     """Real cube root, of the sign of x.
 
     C1: floating.
@@ -113,11 +99,9 @@ class Cbrt(_Accurate):
     Example: Cbrt().apply(-8.0) = -2.0
     """
 
-    _function = staticmethod(lax.cbrt)
-
 
 @op
-class Logistic(_Accurate):
+class Logistic(_Accurate, function=lax.logistic):
     """1 / (1 + e**-x).
 
     C1: floating or complex.
@@ -125,11 +109,9 @@ class Logistic(_Accurate):
     Example: Logistic().apply(0.0) = 0.5
     """
 
-    _function = staticmethod(lax.logistic)
-
 
 @op
-class Sin(_Accurate):
+class Sin(_Accurate, function=lax.sin):
     """Sine of radians.
 
     C1: floating or complex.
@@ -137,11 +119,9 @@ class Sin(_Accurate):
     Example: Sin().apply(0.0) = 0.0
     """
 
-    _function = staticmethod(lax.sin)
-
 
 @op
-class Cos(_Accurate):
+class Cos(_Accurate, function=lax.cos):
     """Cosine of radians.
 
     C1: floating or complex.
@@ -149,11 +129,9 @@ class Cos(_Accurate):
     Example: Cos().apply(0.0) = 1.0
     """
 
-    _function = staticmethod(lax.cos)
-
 
 @op
-class Tan(_Accurate):
+class Tan(_Accurate, function=lax.tan):
     """Tangent of radians.
 
     C1: floating or complex.
@@ -161,11 +139,9 @@ class Tan(_Accurate):
     Example: Tan().apply(0.0) = 0.0
     """
 
-    _function = staticmethod(lax.tan)
-
 
 @op
-class Asin(Unary):
+class Asin(Unary, function=lax.asin):
     """Inverse sine in radians; NaN outside [-1, 1].
 
     C1: floating or complex.
@@ -173,11 +149,9 @@ class Asin(Unary):
     Example: Asin().apply(1.0) = np.pi / 2
     """
 
-    apply = staticmethod(lax.asin)
-
 
 @op
-class Acos(Unary):
+class Acos(Unary, function=lax.acos):
     """Inverse cosine in radians; NaN outside [-1, 1].
 
     C1: floating or complex.
@@ -185,11 +159,9 @@ class Acos(Unary):
     Example: Acos().apply(1.0) = 0.0
     """
 
-    apply = staticmethod(lax.acos)
-
 
 @op
-class Atan(Unary):
+class Atan(Unary, function=lax.atan):
     """Inverse tangent in radians.
 
     C1: floating or complex.
@@ -197,11 +169,9 @@ class Atan(Unary):
     Example: Atan().apply(1.0) = np.pi / 4
     """
 
-    apply = staticmethod(lax.atan)
-
 
 @op
-class Sinh(Unary):
+class Sinh(Unary, function=lax.sinh):
     """Hyperbolic sine.
 
     C1: floating or complex.
@@ -209,11 +179,9 @@ class Sinh(Unary):
     Example: Sinh().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.sinh)
-
 
 @op
-class Cosh(Unary):
+class Cosh(Unary, function=lax.cosh):
     """Hyperbolic cosine.
 
     C1: floating or complex.
@@ -221,11 +189,9 @@ class Cosh(Unary):
     Example: Cosh().apply(0.0) = 1.0
     """
 
-    apply = staticmethod(lax.cosh)
-
 
 @op
-class Tanh(_Accurate):
+class Tanh(_Accurate, function=lax.tanh):
     """Hyperbolic tangent.
 
     C1: floating or complex.
@@ -233,11 +199,9 @@ class Tanh(_Accurate):
     Example: Tanh().apply(0.0) = 0.0
     """
 
-    _function = staticmethod(lax.tanh)
-
 
 @op
-class Asinh(Unary):
+class Asinh(Unary, function=lax.asinh):
     """Inverse hyperbolic sine.
 
     C1: floating or complex.
@@ -245,11 +209,9 @@ class Asinh(Unary):
     Example: Asinh().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.asinh)
-
 
 @op
-class Acosh(Unary):
+class Acosh(Unary, function=lax.acosh):
     """Inverse hyperbolic cosine; NaN below 1.
 
     C1: floating or complex.
@@ -257,11 +219,9 @@ class Acosh(Unary):
     Example: Acosh().apply(1.0) = 0.0
     """
 
-    apply = staticmethod(lax.acosh)
-
 
 @op
-class Atanh(Unary):
+class Atanh(Unary, function=lax.atanh):
     """Inverse hyperbolic tangent; NaN outside [-1, 1].
 
     C1: floating or complex.
@@ -269,20 +229,15 @@ class Atanh(Unary):
     Example: Atanh().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.atanh)
 
-
-@op
-class Log2(Unary):
+@op  # in lax from JAX 0.11 on
+class Log2(Unary, function=getattr(lax, "log2", jnp.log2), takes=INEXACT):
     """Logarithm to base 2.
 
     C1: floating or complex.
     Gradient: t / (ln(2) x).
     Example: Log2().apply(8.0) = 3.0
     """
-
-    takes = INEXACT
-    apply = staticmethod(getattr(lax, "log2", jnp.log2))  # in lax from JAX 0.11 on
 
 
 @jax.custom_jvp
@@ -298,8 +253,10 @@ def _one_minus_square_jvp(
     return _one_minus_square(*primals), tangents[0] * -2 * primals[0]
 
 
-@op
-class OneMinusSquare(Unary):
+@op  # in lax from JAX 0.11 on
+class OneMinusSquare(
+    Unary, function=getattr(lax, "one_minus_square", _one_minus_square), takes=INEXACT
+):
     """1 - x**2, accurate near 1 and differentiated accurately near 0.
 
     C1: floating or complex.
@@ -307,14 +264,9 @@ class OneMinusSquare(Unary):
     Example: OneMinusSquare().apply(0.5) = 0.75
     """
 
-    takes = INEXACT
-    apply = staticmethod(
-        getattr(lax, "one_minus_square", _one_minus_square)
-    )  # in lax from JAX 0.11 on
-
 
 @op
-class Pow(Binary):
+class Pow(Binary, function=lax.pow):
     """x**y; NaN for negative x and fractional y. An integer y has its own dtype.
 
     C1: floating or complex x; y of its dtype, or integer; one shape.
@@ -323,7 +275,6 @@ class Pow(Binary):
     """
 
     equal_dtypes = False
-    apply = staticmethod(lax.pow)
 
 
 @op
@@ -342,12 +293,10 @@ class IntegerPow(Unary):
 
 
 @op
-class Atan2(Binary):
+class Atan2(Binary, function=lax.atan2):
     """Angle of the point (y, x) in radians; the inputs are y, x.
 
     C2: floating or complex.
     Gradient: (x t_y - y t_x) / (x**2 + y**2).
     Example: Atan2().apply(1.0, 1.0) = np.pi / 4
     """
-
-    apply = staticmethod(lax.atan2)

@@ -9,40 +9,34 @@ from .op import Binary, Unary, op
 
 
 @op
-class Add(Binary):
+class Add(Binary, function=lax.add):
     """x + y.
 
     Gradient: linear.
     Example: Add().apply(1.0, 2.0) = 3.0
     """
 
-    apply = staticmethod(lax.add)
-
 
 @op
-class Sub(Binary):
+class Sub(Binary, function=lax.sub):
     """x - y.
 
     Gradient: linear.
     Example: Sub().apply(1.0, 2.0) = -1.0
     """
 
-    apply = staticmethod(lax.sub)
-
 
 @op
-class Mul(Binary):
+class Mul(Binary, function=lax.mul):
     """x * y.
 
     Gradient: linear in each input.
     Example: Mul().apply(3.0, 2.0) = 6.0
     """
 
-    apply = staticmethod(lax.mul)
-
 
 @op
-class Div(Binary):
+class Div(Binary, function=lax.div):
     """x / y; for integers the quotient truncated toward zero, -1 (unsigned: the maximum) for a
     divisor of zero.
 
@@ -50,11 +44,9 @@ class Div(Binary):
     Example: Div().apply(7, -2) = -3
     """
 
-    apply = staticmethod(lax.div)
-
 
 @op
-class Rem(Binary):
+class Rem(Binary, function=lax.rem):
     """Remainder with the sign of x.
 
     C2: not complex.
@@ -62,22 +54,18 @@ class Rem(Binary):
     Example: Rem().apply(-7, 3) = -1
     """
 
-    apply = staticmethod(lax.rem)
-
 
 @op
-class Neg(Unary):
+class Neg(Unary, function=lax.neg):
     """-x; unsigned integers wrap.
 
     Gradient: linear.
     Example: Neg().apply(2.0) = -2.0
     """
 
-    apply = staticmethod(lax.neg)
-
 
 @op
-class Abs(Unary):
+class Abs(Unary, function=lax.abs):
     """|x|, real for complex x; the most negative integer stays itself.
 
     C1: signed integer, floating or complex.
@@ -86,44 +74,36 @@ class Abs(Unary):
     Example: Abs().apply(-2.0) = 2.0
     """
 
-    apply = staticmethod(lax.abs)
-
 
 @op
-class Sign(Unary):
+class Sign(Unary, function=lax.sign):
     """-1, 0 or 1 with the sign of x; x / |x| for complex x; NaN for NaN.
 
     Gradient: zero, for complex x too.
     Example: Sign().apply(-2.0) = -1.0
     """
 
-    apply = staticmethod(lax.sign)
-
 
 @op
-class Maximum(Binary):
+class Maximum(Binary, function=lax.max):
     """The larger of x and y; NaN if either is NaN; complex numbers by real, then imaginary part.
 
     Gradient: to the larger one; half to each at a tie.
     Example: Maximum().apply(1.0, 2.0) = 2.0
     """
 
-    apply = staticmethod(lax.max)
-
 
 @op
-class Minimum(Binary):
+class Minimum(Binary, function=lax.min):
     """The smaller of x and y; NaN if either is NaN; complex numbers by real, then imaginary part.
 
     Gradient: to the smaller one; half to each at a tie.
     Example: Minimum().apply(1.0, 2.0) = 1.0
     """
 
-    apply = staticmethod(lax.min)
-
 
 @op
-class Floor(Unary):
+class Floor(Unary, function=lax.floor):
     """The largest integer not above x.
 
     C1: floating.
@@ -131,19 +111,15 @@ class Floor(Unary):
     Example: Floor().apply(-1.5) = -2.0
     """
 
-    apply = staticmethod(lax.floor)
-
 
 @op
-class Ceil(Unary):
+class Ceil(Unary, function=lax.ceil):
     """The smallest integer not below x.
 
     C1: floating.
     Gradient: zero.
     Example: Ceil().apply(-1.5) = -1.0
     """
-
-    apply = staticmethod(lax.ceil)
 
 
 @op
@@ -167,12 +143,10 @@ class Round(Unary):
 
 
 @op
-class NextAfter(Binary):
+class NextAfter(Binary, function=lax.nextafter):
     """The next number after x toward y.
 
     C2: floating.
     Gradient: t_x from JAX 0.12; earlier versions refuse.
     Example: NextAfter().apply(1.0, 2.0) > 1.0
     """
-
-    apply = staticmethod(lax.nextafter)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from ..shapes import Shaped
+from ..shapes import Shaped, with_zeros
 from .fields import Body, Size
 from .op import StdTensorOp, op
 
@@ -236,11 +236,7 @@ class CustomJvp(_Custom):
             results = self.jvp(
                 *primals, *(t for x, t in zip(primals, tangents, strict=True) if _inexact(x))
             )
-            outs, moving = results[:count], iter(results[count:])
-            return outs, tuple(
-                next(moving) if _inexact(out) else np.zeros(out.shape, jax.dtypes.float0)
-                for out in outs
-            )
+            return results[:count], tuple(with_zeros(results[count:], results[:count]))
 
         return run(*inputs)
 

@@ -59,7 +59,7 @@ class ReducePrecision(Unary):
 
 
 @op
-class Real(Unary):
+class Real(Unary, function=lax.real):
     """The real part.
 
     C1: complex.
@@ -67,11 +67,9 @@ class Real(Unary):
     Example: Real().apply(1 + 2j) = 1.0
     """
 
-    apply = staticmethod(lax.real)
-
 
 @op
-class Imag(Unary):
+class Imag(Unary, function=lax.imag):
     """The imaginary part.
 
     C1: complex.
@@ -79,11 +77,9 @@ class Imag(Unary):
     Example: Imag().apply(1 + 2j) = 2.0
     """
 
-    apply = staticmethod(lax.imag)
-
 
 @op
-class Complex(Binary):
+class Complex(Binary, function=lax.complex):
     """x + iy.
 
     C2: float32 or float64.
@@ -91,19 +87,15 @@ class Complex(Binary):
     Example: Complex().apply(1.0, 2.0) = 1 + 2j
     """
 
-    apply = staticmethod(lax.complex)
-
 
 @op
-class Conj(Unary):
+class Conj(Unary, takes=INEXACT):
     """The complex conjugate; real x is unchanged.
 
     C1: floating or complex.
     Gradient: linear over the reals.
     Example: Conj().apply(1 + 2j) = 1 - 2j
     """
-
-    takes = INEXACT
 
     def apply(self, x: jax.Array) -> jax.Array:
         return lax.conj(x) if jnp.iscomplexobj(x) else x

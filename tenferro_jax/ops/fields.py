@@ -60,7 +60,7 @@ def wrong_field(op: object) -> tuple[str, str] | None:
     None.
 
     Example:
-      >>> from tenferro_jax.ops.cumulative import CumSum
+      >>> from tenferro_jax.ops.reduction import CumSum
       >>> wrong_field(CumSum(0, reverse="false"))
       ("reverse='false'", 'reverse of type bool')
     """

@@ -93,7 +93,7 @@ class _Scattering(StdTensorOp):
             s.operand_batching_dims,
             s.scatter_indices_batching_dims,
         )
-        return s._scatter(
+        return s._function(
             operand,
             indices,
             updates,
@@ -105,7 +105,7 @@ class _Scattering(StdTensorOp):
 
 
 @op
-class Scatter(_Scattering):
+class Scatter(_Scattering, function=lax.scatter_add):
     """Add updates into the operand at indices, as StableHLO scatter with addition.
 
     Gradient: linear in operand and updates.
@@ -113,11 +113,9 @@ class Scatter(_Scattering):
     [5.0, 8.0]
     """
 
-    _scatter = staticmethod(lax.scatter_add)
-
 
 @op
-class ScatterSub(_Scattering):
+class ScatterSub(_Scattering, function=lax.scatter_sub):
     """Subtract updates from the operand at indices.
 
     Gradient: linear in operand and updates.
@@ -125,11 +123,9 @@ class ScatterSub(_Scattering):
     np.array([2.0])) = [5.0, 4.0]
     """
 
-    _scatter = staticmethod(lax.scatter_sub)
-
 
 @op
-class ScatterMul(_Scattering):
+class ScatterMul(_Scattering, function=lax.scatter_mul):
     """Multiply the operand by updates at indices.
 
     Gradient: that of the product, for unique indices.
@@ -137,11 +133,9 @@ class ScatterMul(_Scattering):
     np.array([2.0])) = [5.0, 12.0]
     """
 
-    _scatter = staticmethod(lax.scatter_mul)
-
 
 @op
-class ScatterMin(_Scattering):
+class ScatterMin(_Scattering, function=lax.scatter_min):
     """The smaller of operand and updates at indices.
 
     Gradient: refused.
@@ -149,11 +143,9 @@ class ScatterMin(_Scattering):
     np.array([2.0])) = [5.0, 2.0]
     """
 
-    _scatter = staticmethod(lax.scatter_min)
-
 
 @op
-class ScatterMax(_Scattering):
+class ScatterMax(_Scattering, function=lax.scatter_max):
     """The larger of operand and updates at indices.
 
     Gradient: refused.
@@ -161,11 +153,9 @@ class ScatterMax(_Scattering):
     np.array([2.0])) = [5.0, 6.0]
     """
 
-    _scatter = staticmethod(lax.scatter_max)
-
 
 @op
-class ScatterUpdate(_Scattering):
+class ScatterUpdate(_Scattering, function=lax.scatter):
     """Replace the operand's elements at indices; of several updates of one element it is
     unspecified which one stays.
 
@@ -173,8 +163,6 @@ class ScatterUpdate(_Scattering):
     Example: ScatterUpdate((), (0,), (0,)).apply(np.array([5.0, 6.0]), np.array([[1]]),
     np.array([2.0])) = [5.0, 2.0]
     """
-
-    _scatter = staticmethod(lax.scatter)
 
 
 def _clamped(starts: tuple[jax.Array, ...]) -> list[jax.Array]:

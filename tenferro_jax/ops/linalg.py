@@ -17,7 +17,7 @@ linalg = lax.linalg
 
 
 @op
-class Cholesky(StdTensorOp):
+class Cholesky(StdTensorOp, takes=INEXACT):
     """Lower triangular L with L L^H = A, from the lower triangle of A; NaN where A is not positive
     definite.
 
@@ -26,14 +26,12 @@ class Cholesky(StdTensorOp):
     Example: Cholesky().apply(4.0 * np.eye(2)) = 2.0 * np.eye(2)
     """
 
-    takes = INEXACT
-
     def apply(self, a: jax.Array) -> jax.Array:
         return linalg.cholesky(a, symmetrize_input=False)
 
 
 @op
-class Lu(StdTensorOp):
+class Lu(StdTensorOp, function=linalg.lu, takes=INEXACT):
     """P A = L U: both factors in one matrix, int32 row swaps, int32 permutation of the rows.
 
     C1: floating or complex.
@@ -41,9 +39,7 @@ class Lu(StdTensorOp):
     Example: Lu().apply(2.0 * np.eye(2))[0] = 2.0 * np.eye(2)
     """
 
-    takes = INEXACT
     output_count = 3
-    apply = staticmethod(linalg.lu)
 
 
 @op
@@ -62,7 +58,7 @@ class LuPivotsToPermutation(StdTensorOp):
 
 
 @op
-class Qr(StdTensorOp):
+class Qr(StdTensorOp, takes=INEXACT):
     """A = Q R with orthonormal columns of Q and upper triangular R; with pivoting A[:, p] = Q R and
     p as third output.
 
@@ -71,7 +67,6 @@ class Qr(StdTensorOp):
     Example: abs(Qr().apply(2.0 * np.eye(2))[1]) = 2.0 * np.eye(2)
     """
 
-    takes = INEXACT
     full_matrices: bool = False
     pivoting: bool = False
 
@@ -85,7 +80,7 @@ class Qr(StdTensorOp):
 
 
 @op
-class HouseholderProduct(StdTensorOp):
+class HouseholderProduct(StdTensorOp, function=linalg.householder_product, takes=INEXACT):
     """The orthonormal columns of the reflectors of a QR factorisation; the inputs are reflectors,
     scales.
 
@@ -94,13 +89,11 @@ class HouseholderProduct(StdTensorOp):
     Example: HouseholderProduct().apply(np.eye(2), np.zeros(2)) = np.eye(2)
     """
 
-    takes = INEXACT
     input_count = 2
-    apply = staticmethod(linalg.householder_product)
 
 
 @op
-class Svd(StdTensorOp):
+class Svd(StdTensorOp, takes=INEXACT):
     """A = U diag(s) V^H, s descending: the outputs are U, s, V^H, or s alone.
 
     C1: floating or complex.
@@ -108,7 +101,6 @@ class Svd(StdTensorOp):
     Example: Svd(compute_uv=False).apply(np.diag([1.0, 2.0])) = [2.0, 1.0]
     """
 
-    takes = INEXACT
     full_matrices: bool = False
     compute_uv: bool = True
 
@@ -122,7 +114,7 @@ class Svd(StdTensorOp):
 
 
 @op
-class Eigh(StdTensorOp):
+class Eigh(StdTensorOp, takes=INEXACT):
     """Eigenvectors (columns) and real eigenvalues, ascending, of a Hermitian matrix read from one
     triangle.
 
@@ -131,7 +123,6 @@ class Eigh(StdTensorOp):
     Example: Eigh().apply(np.diag([1.0, 2.0]))[1] = [1.0, 2.0]
     """
 
-    takes = INEXACT
     output_count = 2
     lower: bool = True
     sort_eigenvalues: bool = True
@@ -143,7 +134,7 @@ class Eigh(StdTensorOp):
 
 
 @op
-class Eig(StdTensorOp):
+class Eig(StdTensorOp, takes=INEXACT):
     """Complex eigenvalues of a general matrix, then left and right eigenvectors (columns) as asked.
     Not on TPU.
 
@@ -152,7 +143,6 @@ class Eig(StdTensorOp):
     Example: Eig(False, False).apply(np.diag([1.0, 2.0]))[0] = [1.0, 2.0]
     """
 
-    takes = INEXACT
     left: bool = True
     right: bool = True
 
@@ -168,7 +158,7 @@ class Eig(StdTensorOp):
 
 
 @op
-class TriangularSolve(StdTensorOp):
+class TriangularSolve(StdTensorOp, takes=INEXACT):
     """X with op(A) X = B, or X op(A) = B unless left_side; op transposes, conjugates or both; the
     inputs are A, B.
 
@@ -177,7 +167,6 @@ class TriangularSolve(StdTensorOp):
     Example: TriangularSolve().apply(2.0 * np.eye(2), np.ones((2, 1))) = [[0.5], [0.5]]
     """
 
-    takes = INEXACT
     input_count = 2
     left_side: bool = True
     lower: bool = True
@@ -209,7 +198,9 @@ class TriangularSolve(StdTensorOp):
 
 
 @op
-class TridiagonalSolve(StdTensorOp):
+class TridiagonalSolve(
+    StdTensorOp, function=linalg.tridiagonal_solve, takes=frozenset({"float32", "float64"})
+):
     """X with T X = B for the tridiagonal T of three diagonals; the inputs are lower, main, upper
     diagonal, B.
 
@@ -220,13 +211,11 @@ class TridiagonalSolve(StdTensorOp):
     [[0.5], [0.5], [0.5]]
     """
 
-    takes = frozenset({"float32", "float64"})
     input_count = 4
-    apply = staticmethod(linalg.tridiagonal_solve)
 
 
 @op
-class Solve(StdTensorOp):
+class Solve(StdTensorOp, takes=INEXACT):
     """X with A X = B by LU factorisation; the inputs are A, B. Infinite or NaN where A is singular.
 
     C1: A of shape (..., n, n), B of shape (..., n, k). C2: floating or complex, one dtype.
@@ -234,7 +223,6 @@ class Solve(StdTensorOp):
     Example: Solve().apply(2.0 * np.eye(2), np.ones((2, 1))) = [[0.5], [0.5]]
     """
 
-    takes = INEXACT
     input_count = 2
 
     def apply(self, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -249,7 +237,7 @@ class Solve(StdTensorOp):
 
 
 @op
-class ValidateNonsingular(StdTensorOp):
+class ValidateNonsingular(StdTensorOp, takes=INEXACT):
     """A itself, after a check on the host that no matrix is singular (has an exactly zero pivot, or
     is not finite).
 
@@ -257,8 +245,6 @@ class ValidateNonsingular(StdTensorOp):
     Gradient: refused.
     Example: ValidateNonsingular().check_on_host(np.eye(2)) = None
     """
-
-    takes = INEXACT
 
     def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
         """The input's."""

@@ -14,7 +14,7 @@ from .op import Binary, StdTensorOp, Unary, op
 
 
 @op
-class And(Binary):
+class And(Binary, function=lax.bitwise_and):
     """Bitwise and; logical for booleans.
 
     C2: boolean or integer.
@@ -22,11 +22,9 @@ class And(Binary):
     Example: And().apply(6, 3) = 2
     """
 
-    apply = staticmethod(lax.bitwise_and)
-
 
 @op
-class Or(Binary):
+class Or(Binary, function=lax.bitwise_or):
     """Bitwise or; logical for booleans.
 
     C2: boolean or integer.
@@ -34,11 +32,9 @@ class Or(Binary):
     Example: Or().apply(6, 3) = 7
     """
 
-    apply = staticmethod(lax.bitwise_or)
-
 
 @op
-class Xor(Binary):
+class Xor(Binary, function=lax.bitwise_xor):
     """Bitwise exclusive or; logical for booleans.
 
     C2: boolean or integer.
@@ -46,11 +42,9 @@ class Xor(Binary):
     Example: Xor().apply(6, 3) = 5
     """
 
-    apply = staticmethod(lax.bitwise_xor)
-
 
 @op
-class Not(Unary):
+class Not(Unary, function=lax.bitwise_not):
     """Bitwise not; logical for booleans.
 
     C1: boolean or integer.
@@ -58,11 +52,9 @@ class Not(Unary):
     Example: Not().apply(True) = False
     """
 
-    apply = staticmethod(lax.bitwise_not)
-
 
 @op
-class ShiftLeft(Binary):
+class ShiftLeft(Binary, function=lax.shift_left):
     """x shifted left by y bits; 0 if y is negative or at least the width.
 
     C2: integer.
@@ -70,11 +62,9 @@ class ShiftLeft(Binary):
     Example: ShiftLeft().apply(3, 2) = 12
     """
 
-    apply = staticmethod(lax.shift_left)
-
 
 @op
-class ShiftRightArithmetic(Binary):
+class ShiftRightArithmetic(Binary, function=lax.shift_right_arithmetic):
     """x shifted right by y bits, with the sign repeated; all sign bits if y is negative or at least
     the width.
 
@@ -83,11 +73,9 @@ class ShiftRightArithmetic(Binary):
     Example: ShiftRightArithmetic().apply(-8, 1) = -4
     """
 
-    apply = staticmethod(lax.shift_right_arithmetic)
-
 
 @op
-class ShiftRightLogical(Binary):
+class ShiftRightLogical(Binary, function=lax.shift_right_logical):
     """x shifted right by y bits, with zeros moved in; 0 if y is negative or at least the width.
 
     C2: integer.
@@ -95,11 +83,9 @@ class ShiftRightLogical(Binary):
     Example: ShiftRightLogical().apply(8, 1) = 4
     """
 
-    apply = staticmethod(lax.shift_right_logical)
-
 
 @op
-class PopulationCount(Unary):
+class PopulationCount(Unary, function=lax.population_count):
     """The number of bits that are set.
 
     C1: integer.
@@ -107,11 +93,9 @@ class PopulationCount(Unary):
     Example: PopulationCount().apply(7) = 3
     """
 
-    apply = staticmethod(lax.population_count)
-
 
 @op
-class CountLeadingZeros(Unary):
+class CountLeadingZeros(Unary, function=lax.clz):
     """The number of zero bits above the highest set one.
 
     C1: integer.
@@ -119,19 +103,15 @@ class CountLeadingZeros(Unary):
     Example: CountLeadingZeros().apply(np.int32(1)) = 31
     """
 
-    apply = staticmethod(lax.clz)
-
 
 @op
-class IsFinite(Unary):
+class IsFinite(Unary, function=lax.is_finite):
     """Whether x is neither NaN nor infinite.
 
     C1: floating.
     Gradient: none.
     Example: IsFinite().apply(np.inf) = False
     """
-
-    apply = staticmethod(lax.is_finite)
 
 
 class Direction(enum.Enum):
@@ -165,7 +145,7 @@ class Compare(Binary):
 
 
 @op
-class Select(StdTensorOp):
+class Select(StdTensorOp, function=lax.select):
     """on_true where predicate, else on_false.
 
     C1: a boolean predicate of the cases' shape, or of shape (). C2: both cases have one dtype and
@@ -175,7 +155,6 @@ class Select(StdTensorOp):
     """
 
     input_count = 3
-    apply = staticmethod(lax.select)
 
     def check(self, *operands: Shaped) -> None:
         """C1."""

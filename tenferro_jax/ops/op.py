@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import jax
@@ -14,7 +14,7 @@ import jax.errors
 import numpy as np
 
 from ..dimensions import require_equal
-from ..errors import DTypeError, InvalidConfig, ShapeError, TenferroError
+from ..errors import DTypeError, InvalidConfig, ShapeError, TenferroError, counted
 from ..identity import Sealed
 from ..shapes import Shaped, TensorMeta, meta_of, require_x64, struct, x64_enabled
 from .fields import wrong_field
@@ -34,16 +34,33 @@ class StdTensorOp(Sealed):
     A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and
     defines `apply`. Its fields are its payload; two ops are equal if type and typed payload are
     equal.
+
+    Args:
+      function: a function of lax. It is the definition; or, if a base class defines `apply`, that
+        calls it as `_function`.
+      takes: names of the dtypes that the inputs may have; None: lax decides.
     """
 
     input_count: ClassVar[Any] = 1
     output_count: ClassVar[Any] = 1
     takes: ClassVar[frozenset[str] | None] = None
-    """Names of the dtypes that the inputs may have; None: lax decides."""
     apply: ClassVar[Any]
     """The definition, a method or a function of lax: arrays or tracers in, one array (or a sequence
     of them) out.
     """
+    _function: ClassVar[Any]
+
+    def __init_subclass__(
+        cls,
+        function: Callable[..., object] | None = None,
+        takes: frozenset[str] | None = None,
+        **kwargs: object,
+    ):
+        super().__init_subclass__(**kwargs)
+        cls.takes = takes or cls.takes
+        if function is not None:
+            name = "_function" if hasattr(cls, "apply") else "apply"
+            setattr(cls, name, staticmethod(function))
 
     def check(self, *operands: Shaped) -> None:
         """Constraints that lax does not check itself; operands have dtype and shape."""
@@ -176,6 +193,8 @@ def _require_constraints(op: StdTensorOp, operands: Sequence[Shaped]) -> None:
     """Check the number of operands, and what lax does not check itself."""
     if op.input_count is not None and len(operands) != op.input_count:
         raise InvalidConfig(
-            where=str(op), given=f"{len(operands)} inputs", needed=f"{op.input_count} inputs"
+            where=str(op),
+            given=counted(len(operands), "input"),
+            needed=counted(op.input_count, "input"),
         )
     op.check(*operands)

@@ -29,7 +29,7 @@ def _require_shape(op: StdTensorOp, shape: tuple[Size, ...]) -> None:
 
 
 @op
-class RandomSeed(StdTensorOp):
+class RandomSeed(StdTensorOp, takes=INTEGER):
     """A typed key from each integer seed, for a named generator.
 
     C1: an integer dtype.
@@ -38,7 +38,6 @@ class RandomSeed(StdTensorOp):
     """
 
     generator: str
-    takes = INTEGER
 
     def apply(self, seed: jax.Array) -> jax.Array:
         seeds = jnp.asarray(seed)
@@ -61,15 +60,13 @@ class RandomWrap(StdTensorOp):
 
 
 @op
-class RandomUnwrap(StdTensorOp):
+class RandomUnwrap(StdTensorOp, function=jax.random.key_data):
     """The raw uint32 data of typed keys, on a new last axis.
 
     C1: a key dtype.
     Gradient: none.
     Example: RandomUnwrap().apply(jax.random.key(7)) = [0, 7]
     """
-
-    apply = staticmethod(jax.random.key_data)
 
 
 @op

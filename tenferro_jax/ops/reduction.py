@@ -1,4 +1,4 @@
-"""Reductions over axes; reduced axes are dropped."""
+"""Reductions over axes, which are dropped, and running reductions along one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax import lax
 from ..errors import DTypeError
 from ..shapes import Shaped
 from .fields import Body, DType
-from .op import StdTensorOp, op
+from .op import INEXACT, StdTensorOp, op
 
 
 @op
@@ -19,84 +19,70 @@ class _Reduction(StdTensorOp):
     axes: tuple[int, ...]
 
     def apply(self, x: jax.Array) -> jax.Array:
-        return self._reduce(x, self.axes)  # type: ignore[attr-defined]
+        return self._function(x, self.axes)
 
 
 @op
-class ReduceSum(_Reduction):
+class ReduceSum(_Reduction, function=lax.reduce_sum):
     """Sum; 0 over nothing; integers wrap.
 
     Gradient: linear.
     Example: ReduceSum((0,)).apply(np.array([1.0, 2.0])) = 3.0
     """
 
-    _reduce = staticmethod(lax.reduce_sum)
-
 
 @op
-class ReduceProd(_Reduction):
+class ReduceProd(_Reduction, function=lax.reduce_prod):
     """Product; 1 over nothing; integers wrap.
 
     Gradient: the product of the others; exact at zeros.
     Example: ReduceProd((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 
-    _reduce = staticmethod(lax.reduce_prod)
-
 
 @op
-class ReduceMax(_Reduction):
+class ReduceMax(_Reduction, function=lax.reduce_max):
     """Maximum; NaN propagates; the type's minimum over nothing.
 
     Gradient: split equally among the maxima.
     Example: ReduceMax((0,)).apply(np.array([1.0, 2.0])) = 2.0
     """
 
-    _reduce = staticmethod(lax.reduce_max)
-
 
 @op
-class ReduceMin(_Reduction):
+class ReduceMin(_Reduction, function=lax.reduce_min):
     """Minimum; NaN propagates; the type's maximum over nothing.
 
     Gradient: split equally among the minima.
     Example: ReduceMin((0,)).apply(np.array([1.0, 2.0])) = 1.0
     """
 
-    _reduce = staticmethod(lax.reduce_min)
-
 
 @op
-class ReduceAnd(_Reduction):
+class ReduceAnd(_Reduction, function=lax.reduce_and):
     """Bitwise and; logical for booleans; all bits set over nothing.
 
     Gradient: none.
     Example: ReduceAnd((0,)).apply(np.array([True, False])) = False
     """
 
-    _reduce = staticmethod(lax.reduce_and)
-
 
 @op
-class ReduceOr(_Reduction):
+class ReduceOr(_Reduction, function=lax.reduce_or):
     """Bitwise or; logical for booleans; 0 over nothing.
 
     Gradient: none.
     Example: ReduceOr((0,)).apply(np.array([True, False])) = True
     """
 
-    _reduce = staticmethod(lax.reduce_or)
-
 
 @op
-class ReduceXor(_Reduction):
+class ReduceXor(_Reduction, function=lax.reduce_xor):
     """Bitwise exclusive or; logical for booleans; 0 over nothing.
 
     Gradient: none.
     Example: ReduceXor((0,)).apply(np.array([6, 3])) = 5
     """
-
-    _reduce = staticmethod(lax.reduce_xor)
 
 
 @op
@@ -168,11 +154,11 @@ class _Arg(StdTensorOp):
             )
 
     def apply(self, x: jax.Array) -> jax.Array:
-        return self._find(x, self.axis, self.index_dtype)  # type: ignore[attr-defined]
+        return self._function(x, self.axis, self.index_dtype)
 
 
 @op
-class ArgMax(_Arg):
+class ArgMax(_Arg, function=lax.argmax):
     """Index of the first maximum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
@@ -181,11 +167,9 @@ class ArgMax(_Arg):
     Example: ArgMax(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 1
     """
 
-    _find = staticmethod(lax.argmax)
-
 
 @op
-class ArgMin(_Arg):
+class ArgMin(_Arg, function=lax.argmin):
     """Index of the first minimum along an axis; the first NaN wins.
 
     C1: 0 <= axis < rank. C2: the axis is not empty. C3: size - 1 fits into the integer index dtype.
@@ -194,4 +178,62 @@ class ArgMin(_Arg):
     Example: ArgMin(0, np.dtype("int32")).apply(np.array([1.0, 2.0])) = 0
     """
 
-    _find = staticmethod(lax.argmin)
+
+@op
+class _Cumulative(StdTensorOp):
+    axis: int
+    reverse: bool = False
+
+    def apply(self, x: jax.Array) -> jax.Array:
+        return self._function(x, axis=self.axis, reverse=self.reverse)
+
+
+@op
+class CumSum(_Cumulative, function=lax.cumsum):
+    """Running sum along an axis, from its end if reverse.
+
+    C1: 0 <= axis < rank. C2: numeric.
+    Gradient: linear.
+    Example: CumSum(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 3.0, 6.0]
+    """
+
+
+@op
+class CumProd(_Cumulative, function=lax.cumprod):
+    """Running product along an axis, from its end if reverse.
+
+    C1: 0 <= axis < rank. C2: numeric.
+    Gradient: that of the product; exact at zeros.
+    Example: CumProd(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0, 6.0]
+    """
+
+
+@op
+class CumMax(_Cumulative, function=lax.cummax):
+    """Running maximum along an axis, from its end if reverse; NaN stays.
+
+    C1: 0 <= axis < rank. C2: numeric.
+    Gradient: to the largest so far; half to each side of a tie.
+    Example: CumMax(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 2.0, 3.0]
+    """
+
+
+@op
+class CumMin(_Cumulative, function=lax.cummin):
+    """Running minimum along an axis, from its end if reverse; NaN stays.
+
+    C1: 0 <= axis < rank. C2: numeric.
+    Gradient: to the smallest so far; half to each side of a tie.
+    Example: CumMin(0).apply(np.array([1.0, 2.0, 3.0])) = [1.0, 1.0, 1.0]
+    """
+
+
+@op
+class CumLogSumExp(_Cumulative, function=lax.cumlogsumexp, takes=INEXACT):
+    """Running logarithm of the sum of exponentials along an axis, from its end if reverse.
+
+    C1: 0 <= axis < rank. C2: floating or complex.
+    Gradient: the softmax of the inputs so far.
+    Example: CumLogSumExp(0).apply(np.array([1.0, 2.0, 3.0])) = np.log(np.cumsum(np.exp([1.0, 2.0,
+    3.0])))
+    """

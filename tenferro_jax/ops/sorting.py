@@ -49,7 +49,7 @@ class TopK(StdTensorOp):
 
 
 @op
-class ApproxTopK(StdTensorOp):
+class ApproxTopK(StdTensorOp, takes=FLOATING):
     """The k largest (or smallest) along an axis, each found with a stated probability, and their
     positions.
 
@@ -65,7 +65,6 @@ class ApproxTopK(StdTensorOp):
     largest: bool = True
     input_size_override: int = -1
     aggregate: bool = True
-    takes = FLOATING
 
     def check(self, *operands: Shaped) -> None:
         """C3."""

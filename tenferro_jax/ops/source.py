@@ -87,14 +87,12 @@ class ShapeOf(StdTensorOp):
 
 
 @op
-class StopGradient(StdTensorOp):
+class StopGradient(StdTensorOp, function=lax.stop_gradient):
     """x, with a derivative of zero.
 
     Gradient: zero.
     Example: StopGradient().apply(2.0) = 2.0
     """
-
-    apply = staticmethod(lax.stop_gradient)
 
 
 @op

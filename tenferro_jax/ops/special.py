@@ -8,7 +8,7 @@ from .op import Binary, StdTensorOp, Unary, op
 
 
 @op
-class Erf(Unary):
+class Erf(Unary, function=lax.erf):
     """Error function.
 
     C1: floating.
@@ -16,11 +16,9 @@ class Erf(Unary):
     Example: Erf().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.erf)
-
 
 @op
-class Erfc(Unary):
+class Erfc(Unary, function=lax.erfc):
     """1 - erf(x), accurate for large x.
 
     C1: floating.
@@ -28,11 +26,9 @@ class Erfc(Unary):
     Example: Erfc().apply(0.0) = 1.0
     """
 
-    apply = staticmethod(lax.erfc)
-
 
 @op
-class ErfInv(Unary):
+class ErfInv(Unary, function=lax.erf_inv):
     """Inverse of erf; infinite at -1 and 1.
 
     C1: floating.
@@ -40,11 +36,9 @@ class ErfInv(Unary):
     Example: ErfInv().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.erf_inv)
-
 
 @op
-class Lgamma(Unary):
+class Lgamma(Unary, function=lax.lgamma):
     """Logarithm of the absolute value of the gamma function.
 
     C1: floating.
@@ -52,11 +46,9 @@ class Lgamma(Unary):
     Example: Lgamma().apply(3.0) = np.log(2.0)
     """
 
-    apply = staticmethod(lax.lgamma)
-
 
 @op
-class Digamma(Unary):
+class Digamma(Unary, function=lax.digamma):
     """Derivative of the logarithm of the gamma function.
 
     C1: floating.
@@ -64,11 +56,9 @@ class Digamma(Unary):
     Example: Digamma().apply(1.0) = -0.5772156649015329
     """
 
-    apply = staticmethod(lax.digamma)
-
 
 @op
-class BesselI0e(Unary):
+class BesselI0e(Unary, function=lax.bessel_i0e):
     """Modified Bessel function of order 0 times e**-|x|.
 
     C1: floating.
@@ -76,11 +66,9 @@ class BesselI0e(Unary):
     Example: BesselI0e().apply(0.0) = 1.0
     """
 
-    apply = staticmethod(lax.bessel_i0e)
-
 
 @op
-class BesselI1e(Unary):
+class BesselI1e(Unary, function=lax.bessel_i1e):
     """Modified Bessel function of order 1 times e**-|x|.
 
     C1: floating.
@@ -88,11 +76,9 @@ class BesselI1e(Unary):
     Example: BesselI1e().apply(0.0) = 0.0
     """
 
-    apply = staticmethod(lax.bessel_i1e)
-
 
 @op
-class Polygamma(Binary):
+class Polygamma(Binary, function=lax.polygamma):
     """Derivative of order n of digamma at x; the inputs are n, x.
 
     C2: floating; n a non-negative integer.
@@ -100,11 +86,9 @@ class Polygamma(Binary):
     Example: Polygamma().apply(1.0, 1.0) = np.pi**2 / 6
     """
 
-    apply = staticmethod(lax.polygamma)
-
 
 @op
-class Zeta(Binary):
+class Zeta(Binary, function=lax.zeta):
     """Hurwitz zeta function of s, q.
 
     C2: floating.
@@ -112,11 +96,9 @@ class Zeta(Binary):
     Example: Zeta().apply(2.0, 1.0) = np.pi**2 / 6
     """
 
-    apply = staticmethod(lax.zeta)
-
 
 @op
-class Igamma(Binary):
+class Igamma(Binary, function=lax.igamma):
     """Regularised lower incomplete gamma function of a, x.
 
     C2: floating.
@@ -124,11 +106,9 @@ class Igamma(Binary):
     Example: Igamma().apply(1.0, 1.0) = 1 - np.exp(-1)
     """
 
-    apply = staticmethod(lax.igamma)
-
 
 @op
-class Igammac(Binary):
+class Igammac(Binary, function=lax.igammac):
     """Regularised upper incomplete gamma function of a, x.
 
     C2: floating.
@@ -136,11 +116,9 @@ class Igammac(Binary):
     Example: Igammac().apply(1.0, 1.0) = np.exp(-1)
     """
 
-    apply = staticmethod(lax.igammac)
-
 
 @op
-class IgammaGradA(Binary):
+class IgammaGradA(Binary, function=lax.igamma_grad_a):
     """Derivative of Igamma with respect to a.
 
     C2: floating.
@@ -148,11 +126,9 @@ class IgammaGradA(Binary):
     Example: IgammaGradA().apply(1.0, 1.0) = -0.4317
     """
 
-    apply = staticmethod(lax.igamma_grad_a)
-
 
 @op
-class RandomGammaGrad(Binary):
+class RandomGammaGrad(Binary, function=lax.random_gamma_grad):
     """Derivative of a gamma(a) sample x with respect to a; the inputs are a, x.
 
     C2: floating.
@@ -160,11 +136,9 @@ class RandomGammaGrad(Binary):
     Example: RandomGammaGrad().apply(np.float64(1.0), np.float64(1.0)) = 1.1736
     """
 
-    apply = staticmethod(lax.random_gamma_grad)
-
 
 @op
-class RegularizedIncompleteBeta(StdTensorOp):
+class RegularizedIncompleteBeta(StdTensorOp, function=lax.betainc):
     """Regularised incomplete beta function of a, b, x.
 
     C1: floating, one dtype and shape.
@@ -173,4 +147,3 @@ class RegularizedIncompleteBeta(StdTensorOp):
     """
 
     input_count = 3
-    apply = staticmethod(lax.betainc)

@@ -59,11 +59,11 @@ class _Pooling(_Window):
             )
 
     def apply(self, x: jax.Array) -> jax.Array:
-        return self._primitive.bind(x, **self._numbers())  # type: ignore[attr-defined]
+        return self._function(x, **self._numbers())
 
 
 @op
-class ReduceWindowSum(_Pooling):
+class ReduceWindowSum(_Pooling, function=lax.reduce_window_sum_p.bind):
     """Sum over each window.
 
     Gradient: linear.
@@ -71,11 +71,9 @@ class ReduceWindowSum(_Pooling):
     [3.0, 5.0]
     """
 
-    _primitive = lax.reduce_window_sum_p
-
 
 @op
-class ReduceWindowMax(_Pooling):
+class ReduceWindowMax(_Pooling, function=lax.reduce_window_max_p.bind):
     """Maximum over each window; NaN propagates.
 
     Gradient: to the first maximum of each window.
@@ -83,19 +81,15 @@ class ReduceWindowMax(_Pooling):
     [2.0, 3.0]
     """
 
-    _primitive = lax.reduce_window_max_p
-
 
 @op
-class ReduceWindowMin(_Pooling):
+class ReduceWindowMin(_Pooling, function=lax.reduce_window_min_p.bind):
     """Minimum over each window; NaN propagates.
 
     Gradient: to the first minimum of each window.
     Example: ReduceWindowMin((2,), (1,), ((0, 0),), (1,), (1,)).apply(np.array([1.0, 2.0, 3.0])) =
     [1.0, 2.0]
     """
-
-    _primitive = lax.reduce_window_min_p
 
 
 @op

@@ -14,15 +14,14 @@ from jax.typing import ArrayLike, DTypeLike
 
 from ..dimensions import SymDim
 from ..engine.engine import Engine
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, counted
 from ..extension.contract import ExtensionOp
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..graph.graph import Graph
 from ..shapes import PyTree, meta_of, solve_sizes
-from .as_function import Arrays, as_function, require_scalar, tensors_of
-from .evaluation import Bindings, eval_all
+from .evaluation import Arrays, Bindings, as_function, eval_all, require_scalar, tensors_of
 from .record import (
     Array,
     Handle,
@@ -217,8 +216,8 @@ class TracedTensor(Handle):
             len(s.graph.nodes) for s in sources if isinstance(s, Record) and s.graph is not None
         )
         named = ", ".join(names[:4] + ["..."] * (len(names) > 4))
-        nodes = f"{count} node{'' if count == 1 else 's'}{' on ' if names else ''}{named}"
-        return f"TracedTensor({self.meta}, {nodes})"
+        on = f" on {named}" if names else ""
+        return f"TracedTensor({self.meta}, {counted(count, 'node')}{on})"
 
     def _has_no_value(self, *_: object, **__: object) -> NoReturn:
         raise InvalidConfig(

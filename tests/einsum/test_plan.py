@@ -212,7 +212,7 @@ def test_sizes():
     equation = parse_equation("ij,jk")
     assert dict(equation.sizes([(2, 3), (3, 4)], "here")) == {"i": 2, "j": 3, "k": 4}
     each_ends_in(
-        (lambda: equation.sizes([(2, 3)], "here"), InvalidConfig, "given 1 operands; needed 2"),
+        (lambda: equation.sizes([(2, 3)], "here"), InvalidConfig, "given 1 operand; needed 2"),
         (lambda: equation.sizes([(2, 3), (4, 4)], "here"), ShapeError, "of size 4, and of size 3"),
         (lambda: equation.sizes([(2, 3, 3), (4, 4)], "here"), ShapeError, "rank 3"),
     )

@@ -50,7 +50,7 @@ def semiring(name):
 
 
 KERNELS = {
-    "loop": lambda semiring, a, b: blocked.contract(semiring, a, b, with_winner=True),
+    "loop": lambda semiring, a, b: blocked.in_blocks(semiring, a, b, with_winner=True),
     "at once": lambda semiring, a, b: direct.contract(semiring, (a, b), with_winner=True),
 }
 

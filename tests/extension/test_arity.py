@@ -134,7 +134,7 @@ def test_rules_of_a_wrong_shape():
         (
             lambda: jax.grad(lambda x: apply(MaxAndIndex(), x, rules=rules)[0].sum())(X),
             InvalidConfig,
-            r"linearize of extension test-package\.max_and_index\.v1: given 1 entries; "
+            r"linearize of extension test-package\.max_and_index\.v1: given 1 entry; "
             r"needed 2, one for each output",
         ),
         (
@@ -190,5 +190,5 @@ def test_the_payload_may_decide_the_counts(joined, parts):
     ends_in(
         lambda: apply(Sections(joined, parts), *xs, xs[0]),
         InvalidConfig,
-        f"expected {joined} inputs, got {joined + 1}",
+        f"expected {joined} inputs?, got {joined + 1}",
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import TracedTensor, export, routes
+from tenferro_jax import GraphBuilder, TensorMeta, TracedTensor, export, op, routes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,
@@ -479,3 +479,33 @@ def test_what_is_no_sequence_breaks_a_numbered_clause():
             call = lambda x: jax.jvp(lambda x: apply(op, x), (x,), (x,))
         refused = ends_in(lambda: call(X), InvalidConfig)
         assert refused.value.clause == clause
+
+
+def test_what_is_annotated_is_a_field():
+    class Undecorated(ExtensionOp):
+        family_id = "test-package.undecorated.v1"
+        factor: float = 2.0
+
+        def lower_to_standard_ops(self, x):
+            return (self.factor * x,)
+
+    refused = r"annotated factor in a class that is no dataclass.*Write @dataclass\(frozen=True\)"
+    ends_in(lambda: apply(Undecorated(), X), InvalidConfig, refused)
+
+
+def test_calls_that_name_nothing_are_refused():
+    given = jax.custom_vjp(lambda x: x)
+    each_ends_in(
+        (lambda: routes(3, X), InvalidConfig, "routes: given 3; needed a function"),
+        (lambda: op("test-mistakes.bare.v1")(given), InvalidConfig, "custom_vjp without a rule"),
+        (
+            lambda: op("test-mistakes.kernel.v1")(jnp.sin).def_kernel("gpu"),
+            InvalidConfig,
+            r"write cuda \(NVIDIA\) or rocm",
+        ),
+        (
+            lambda: GraphBuilder().input(TensorMeta("floaty", (2,))),
+            InvalidConfig,
+            "given TensorMeta.dtype='floaty'",
+        ),
+    )

@@ -570,7 +570,7 @@ def test_refusals_name_the_function_and_its_line():
     for wrong, given in ((3, "given 3"), (unread, "cannot be read: name 'Unknown'")):
         ends_in(lambda: tj.op("test-functions.refused.v1")(wrong), InvalidConfig, given)
     for call, given in (
-        (lambda: by_vjp(X), "1 arguments by position"),
+        (lambda: by_vjp(X), "1 argument by position"),
         (lambda: by_vjp(X, Y, 2.0), "3 arguments by position.*Pass t by keyword"),
         (lambda: by_vjp(X, Y, u=2.0), "the keyword u"),
         (lambda: jax.jit(lambda t: by_vjp(X, Y, t=t))(2.0), "t"),

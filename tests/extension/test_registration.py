@@ -19,7 +19,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import Engine, trace
-from tenferro_jax.cli import main
+from tenferro_jax.__main__ import main
 from tenferro_jax.errors import (
     Duplicate,
     InvalidConfig,

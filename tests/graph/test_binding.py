@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_named(args, kind, text):
 
 def test_flat_calls_name_all_inputs():
     each_ends_in(
-        (lambda: GRAPH(ones(2)), InvalidConfig, r"given 1 inputs; needed 4: args\[0\]\['v'\], "),
+        (lambda: GRAPH(ones(2)), InvalidConfig, r"given 1 input; needed 4: args\[0\]\['v'\], "),
         (lambda: GRAPH(*[ones(2)] * 5), InvalidConfig, "given 5 inputs"),
     )
 

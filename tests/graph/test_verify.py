@@ -216,7 +216,7 @@ REFUSED = [
         Scan(SAME, 2, 3, 0),
         (X,),
         InvalidConfig,
-        r"constant_count=3 with 1 inputs; needed a number from 0 to 1",
+        r"constant_count=3 with 1 input; needed a number from 0 to 1",
     ),
     (Scan(SAME, 2.0, 0, 1), (X,), InvalidConfig, "length=2.0"),
     (Scan(SAME, True, 0, 1), (X,), InvalidConfig, "length=True"),

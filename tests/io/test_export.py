@@ -17,7 +17,7 @@ from jax.experimental import io_callback
 
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
-from tenferro_jax.cli import main
+from tenferro_jax.__main__ import main
 from tenferro_jax.errors import (
     ADRuleError,
     ArtifactError,

@@ -18,8 +18,6 @@ from tenferro_jax.ops import (
     contraction,
     control,
     conversion,
-    cumulative,
-    diagonal,
     indexing,
     linalg,
     logic,
@@ -118,11 +116,11 @@ BITS = {
     ),
 }
 CUMULATIVE = {
-    cumulative.CumSum: np.cumsum,
-    cumulative.CumProd: np.cumprod,
-    cumulative.CumMax: np.maximum.accumulate,
-    cumulative.CumMin: np.minimum.accumulate,
-    cumulative.CumLogSumExp: np.logaddexp.accumulate,
+    reduction.CumSum: np.cumsum,
+    reduction.CumProd: np.cumprod,
+    reduction.CumMax: np.maximum.accumulate,
+    reduction.CumMin: np.minimum.accumulate,
+    reduction.CumLogSumExp: np.logaddexp.accumulate,
 }
 SQUARE = X[:, :3] @ X[:, :3].T + 3 * np.eye(3)
 GENERAL = X[:3, :3] + 2 * np.eye(3)
@@ -335,21 +333,21 @@ CASES = [
     (source.ShapeOf(1), (X,), lambda x: np.int32(4)),
     (source.OptimizationBarrier(), (X,), lambda x: x),
     (
-        diagonal.ExtractDiag(0, 2),
+        structural.ExtractDiag(0, 2),
         (np.arange(18.0).reshape(3, 2, 3),),
         lambda x: np.einsum("iji->ij", x),
     ),
     (
-        diagonal.ExtractDiag(2, 0),
+        structural.ExtractDiag(2, 0),
         (np.arange(18.0).reshape(3, 2, 3),),
         lambda x: np.einsum("iji->ji", x),
     ),
-    (diagonal.EmbedDiag(0, 2), (X,), lambda x: np.einsum("ij,ik->ijk", x, np.eye(3))),
-    (diagonal.EmbedDiag(2, 0), (X,), lambda x: np.einsum("ij,jk->kij", x, np.eye(4))),
-    (diagonal.Tril(-1), (X,), lambda x: np.tril(x, -1)),
-    (diagonal.Triu(1), (X,), lambda x: np.triu(x, 1)),
-    (diagonal.PadToMatch(1), (X, np.zeros((2, 6))), lambda x, y: np.pad(x, ((0, 0), (0, 2)))),
-    (diagonal.PadToMatch(1), (X, np.zeros((2, 3))), lambda x, y: x),
+    (structural.EmbedDiag(0, 2), (X,), lambda x: np.einsum("ij,ik->ijk", x, np.eye(3))),
+    (structural.EmbedDiag(2, 0), (X,), lambda x: np.einsum("ij,jk->kij", x, np.eye(4))),
+    (structural.Tril(-1), (X,), lambda x: np.tril(x, -1)),
+    (structural.Triu(1), (X,), lambda x: np.triu(x, 1)),
+    (structural.PadToMatch(1), (X, np.zeros((2, 6))), lambda x, y: np.pad(x, ((0, 0), (0, 2)))),
+    (structural.PadToMatch(1), (X, np.zeros((2, 3))), lambda x, y: x),
     (
         contraction.Convolution((1,), ((1, 1),), (1,), (1,), (0, 1, 2), (0, 1, 2), (0, 1, 2)),
         (X[:, None], Y[:1, None, :3]),
@@ -489,11 +487,11 @@ sweep = pytest.mark.parametrize(
 KEYED = {*ROOMS["Random bits"], linalg.Svd, linalg.Eigh, linalg.ValidateNonsingular}
 """Judged below: no NumPy function gives their values as they are."""
 SEVERAL = {
-    diagonal.ExtractDiag,
-    diagonal.EmbedDiag,
-    diagonal.Tril,
-    diagonal.Triu,
-    diagonal.PadToMatch,
+    structural.ExtractDiag,
+    structural.EmbedDiag,
+    structural.Tril,
+    structural.Triu,
+    structural.PadToMatch,
     source.ShapeOf,
 }
 SEVERAL |= {reduction.ReduceSumSquares, linalg.Solve, source.Constant, conversion.Conj}
@@ -628,7 +626,7 @@ def test_arity_is_checked():
     ends_in(
         lambda: call(arithmetic.Add(), [jnp.ones(2)]),
         InvalidConfig,
-        "given 1 inputs; needed 2 inputs",
+        "given 1 input; needed 2 inputs",
     )
 
 

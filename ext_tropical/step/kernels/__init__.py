@@ -1,3 +1,1 @@
-"""The computation of a contraction step: `reference` is the definition, `choose` selects the
-lowering, `blocked` or `direct`.
-"""
+"""The computation of a contraction step: `blocked` selects the lowering, its own or `direct`."""

@@ -1,4 +1,9 @@
-"""Value and winner in lax, in memory of a few results, never the array of all candidates.
+"""The lowering of a step: one reduction of all candidates, or a loop in memory of a few results.
+
+If one side is a vector, there are no more candidates than entries of the operands, and one
+reduction is enough; a loop would have many turns with little work in each. The same holds if there
+are few candidates, as in the steps of a network of small tables: a loop of one turn is not faster,
+and compiles five times as long.
 
 A loop runs over blocks of the contracted axis. The columns are cut into tiles, and a block of a
 tile is contiguous: rows that are a power of two apart would fall into one set of the first-level
@@ -16,6 +21,8 @@ than two loops.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -48,7 +55,7 @@ LONG = 1024
 """The least number of contracted entries in a part."""
 
 
-def contract(
+def in_blocks(
     semiring: SelectiveSemiring,
     lhs: jax.Array,
     rhs: jax.Array,
@@ -57,7 +64,7 @@ def contract(
 ) -> tuple[jax.Array, ...]:
     """Best candidate of each cell, and which it is; at least one entry is contracted.
 
-    Args, Returns: as `choose.contract`, of two operands.
+    Args, Returns: as `contract`, of two operands.
 
     Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
     """
@@ -109,7 +116,7 @@ def _by_parts(
     """
     batch, count, columns = rhs.shape
     length, rows = count // parts, lhs.shape[2]
-    value, *winner = contract(
+    value, *winner = in_blocks(
         semiring,
         *(x.reshape(batch * parts, length, x.shape[2]) for x in (lhs, rhs)),
         with_winner=with_winner,
@@ -289,3 +296,65 @@ def _careful(
         jnp.zeros(operands.cells, jnp.int32),
     )
     return lax.fori_loop(0, operands.columns.shape[2], step, start)[: 1 + with_winner]
+
+
+SMALL = 1 << 13
+"""The most candidates for one reduction: 64 KiB at most."""
+
+
+def contract(
+    semiring: SelectiveSemiring,
+    operands: Sequence[jax.Array],
+    *,
+    with_winner: bool,
+    contracted_last: Sequence[bool] = (False, False),
+) -> tuple[jax.Array, ...]:
+    """Best candidate of each cell, and which it is.
+
+    Args:
+      semiring: the algebra.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
+        same dtype; sizes may be symbolic.
+      with_winner: whether winners are wanted.
+      contracted_last: for each operand, whether contracted entries were adjacent in memory before
+        it was transposed.
+
+    Returns:
+      (value,) or (value, winner): (batch, rows, columns) in the operands' dtype and int32. The
+      winner is the first best candidate, the first NaN if there is one, -1 if nothing is
+      contracted. One operand has one column.
+
+    Cost: time b m n k, once for values and once more for winners; memory O(b (m n + k (m + n))).
+    """
+    batch, count, rows = operands[0].shape
+    columns = operands[1].shape[2] if len(operands) == 2 else 1
+    if _is_known(count) and count == 0:
+        cells = (batch, rows, columns)
+        return (jnp.full(cells, semiring.zero(operands[0].dtype)), jnp.full(cells, -1, jnp.int32))[
+            : 1 + with_winner
+        ]
+    if len(operands) == 1 or fits_one_reduction(batch, count, rows, columns):
+        laid = [
+            jnp.swapaxes(x, 1, 2) if last else x
+            for x, last in zip(operands, contracted_last, strict=False)
+        ]
+        return direct.contract(
+            semiring, laid, with_winner=with_winner, contracted_last=contracted_last
+        )
+    return in_blocks(semiring, *operands, with_winner=with_winner)
+
+
+def fits_one_reduction(batch: int, count: int, rows: int, columns: int) -> bool:
+    """Whether one reduction of all candidates is as good as a loop; symbolic sizes count
+    as large.
+    """
+    few = _is_known(count) and count <= direct.FEW
+    small = (
+        _is_known(batch, count, rows, columns) and math.prod((batch, count, rows, columns)) <= SMALL
+    )
+    vector = any(_is_known(size) and size == 1 for size in (rows, columns))
+    return few or small or vector
+
+
+def _is_known(*sizes: object) -> bool:
+    return all(isinstance(size, int) for size in sizes)

@@ -1,13 +1,15 @@
 """Value and winner in lax as one reduction of all candidates: for one operand, for a vector, or for
-few candidates.
+few candidates. And the definition of value and winner in NumPy, `reference`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from ...algebra.semiring import SelectiveSemiring
@@ -29,7 +31,7 @@ def contract(
     XLA reads the wide operand in its memory order; across its rows it would take up to 40 times as
     long.
 
-    Args, Returns: as `choose.contract`, except that an operand is (batch, own, contracted) if
+    Args, Returns: as `blocked.contract`, except that an operand is (batch, own, contracted) if
     `contracted_last`.
 
     Cost: time and memory b m n k; XLA fuses the candidates into the reduction if it can.
@@ -105,4 +107,38 @@ def _together(
     start = jnp.asarray(semiring.identity(candidates.dtype)), jnp.int32(2**31 - 1)
     index = lax.broadcasted_iota(jnp.int32, candidates.shape, axis)
     value, winner = lax.reduce((candidates, index), start, first_best, (axis,))
+    return value, winner
+
+
+def reference(
+    semiring: SelectiveSemiring, operands: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Value and first winner of each cell, one contracted entry after the other.
+
+    Args:
+      semiring: the algebra.
+      operands: (batch, contracted, rows), and with two operands (batch, contracted, columns) of the
+        same dtype.
+
+    Returns:
+      value (batch, rows, columns) in the operands' dtype, winner int32 of the same shape: the first
+      best candidate, the first NaN if there is one, -1 if nothing is contracted. One operand has
+      one column.
+    """
+    lhs = operands[0]
+    batch, count, rows = lhs.shape
+    shape = (batch, rows, operands[1].shape[2] if len(operands) == 2 else 1)
+    if count == 0:
+        return np.full(shape, semiring.zero(lhs.dtype)), np.full(shape, -1, np.int32)
+    winner = np.zeros(shape, np.int32)
+    value: Any = np.full(shape, semiring.identity(lhs.dtype))
+    with np.errstate(all="ignore"):
+        for k in range(count):
+            entries: list[Any] = [lhs[:, k, :, None], *(rhs[:, k, None, :] for rhs in operands[1:])]
+            candidate: Any = (
+                np.asarray(semiring.times(*entries)) if len(entries) == 2 else entries[0]
+            )
+            wins = np.asarray(semiring.better(candidate, value)) | (candidate != candidate)
+            wins &= value == value
+            value, winner = np.where(wins, candidate, value), np.where(wins, np.int32(k), winner)
     return value, winner

@@ -1,7 +1,10 @@
-"""The op that a call of a function op runs, and its arrays."""
+"""A call of a function op: the op that it runs, and its arrays. Inside other code of an author it
+is no op, but its function, with its rules and kernels.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from types import NoneType
@@ -11,15 +14,18 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import PyTreeDef
 
-from ..errors import DTypeError, InvalidConfig
+from ..errors import DTypeError, InvalidConfig, counted
 from ..identity import payload_of
 from ..shapes import as_array, meta_of
-from .adopted import PyTree
+from .adopted import filled
+from .carrier import Extension
 from .function_extension import FunctionExtension
-from .function_results import results_of
-from .nesting import nesting_text
+from .function_rules import batchable, results_of
+from .nesting import PyTree, nesting_text
 from .primitive import is_plain
-from .scope import closed_over, require_not_traced
+from .routes import choose_route, chosen, kernel_body
+from .runtimes import RouteKind
+from .scope import closed_over, lowering_at, require_not_traced
 
 if TYPE_CHECKING:
     from .function_op import FunctionOp
@@ -42,9 +48,11 @@ def bound(
         raise authored.error(f"the keyword {', '.join(sorted(wrong))}", f"one of {_keywords(f)}")
     if authored.arity >= 0 and len(args) != authored.arity:
         raise authored.error(
-            f"{len(args)} arguments by position",
+            f"{counted(len(args), 'argument')} by position",
             f"{authored.arity}, each an array or a pytree",
-            f"Pass {_keywords(f)} by keyword." if len(args) > authored.arity else "",
+            f"Pass {_keywords(f)} by keyword."
+            if len(args) > authored.arity and authored.payload
+            else "",
         )
     if absent := [
         name
@@ -146,3 +154,56 @@ def _key(
             return None
         parts += (name, kind, value.hex() if kind is float else value)
     return tuple(parts)
+
+
+def inlined(f: FunctionOp, args: tuple[PyTree, ...], payload: dict[str, Any]) -> PyTree:
+    """The value of a function op as a part of another op: plain JAX, with the rules it has; with
+    its kernel where the other op is lowered for a platform that has one.
+    """
+    function = f.functions
+    payload = {name: p for name, (_, p) in function.payload.items()} | payload
+
+    def body(*xs: PyTree) -> PyTree:
+        made = function.body(*xs, **payload)
+        if made is None and function.host is not None and function.infer is not None:
+            structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
+            host = functools.partial(function.host, **payload)
+            like = function.infer(*structs, **payload)
+            return jax.pure_callback(host, like, *xs, vmap_method="sequential")
+        return made
+
+    def computed(*xs: PyTree) -> PyTree:
+        site = lowering_at.value
+        if site is None or not f.op.runtimes.kernels(f.op.family_id, site.platform):
+            return body(*xs)
+        op, arrays = bound(f, xs, payload)
+        carrier = Extension.of(op)
+        route = choose_route(carrier, site, tuple(map(meta_of, arrays)))
+        if route.kind is not RouteKind.KERNEL:
+            return body(*xs)
+        return op.results.unflatten(kernel_body(carrier, chosen(carrier, route), arrays))
+
+    def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
+        if function.derive or function.transpose is not None:
+            return jax.jvp(body, primals, tangents)
+        if function.jvp is None:
+            raise f.op().missing_rule("jvp")
+        out = computed(*primals)
+        made = function.jvp(primals, out, tangents, **payload)
+        nesting: Any = jax.tree.structure(out)
+        given = function.flat(nesting, made, "defjvp, which returned")
+        return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
+
+    value = batchable(function, computed, payload)
+    if function.fwd is not None:
+        backward: Any = jax.custom_vjp(value)
+        backward.defvjp(
+            functools.partial(function.fwd, **payload), functools.partial(function.bwd, **payload)
+        )
+        return backward(*args)
+    opaque = function.vmap is not None or len(f.op.runtimes) > 0
+    if (function.derive or function.transpose is not None) and not opaque:
+        return body(*args)
+    forward: Any = jax.custom_jvp(value)
+    forward.defjvp(moved)
+    return forward(*args)

@@ -1,29 +1,138 @@
-"""A function or a graph with its extensions written out in standard ops, for programs that know
-only JAX's primitives.
+"""JAX function -> graph; and a function or a graph with its extensions written out in standard ops,
+for programs that know only JAX's primitives.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .. import jax_seam
-from ..errors import DTypeError, require_kind, shortened
-from ..extension.carrier import Extension
-from ..extension.execution import forward
-from ..extension.routes import ANY_PLATFORM
-from ..extension.runtimes import NO_RUNTIMES
-from ..graph.graph import Graph
-from ..graph.read_jaxpr import RULE_DEPTH
-from ..graph.rows import of_moving
-from ..jax_seam import Atom, ClosedJaxpr, Eqn
-from ..shapes import PyTree, is_inexact
-from .trace import trace
+from . import jax_seam
+from .errors import DTypeError, InvalidConfig, require_kind, shortened
+from .extension.carrier import Extension
+from .extension.execution import forward
+from .extension.routes import ANY_PLATFORM
+from .extension.runtimes import NO_RUNTIMES
+from .graph.builder import GraphBuilder
+from .graph.graph import Graph, arguments
+from .graph.read_jaxpr import RULE_DEPTH
+from .graph.rows import of_moving
+from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn
+from .shapes import PyTree, as_operand, is_inexact, require_x64_leaves, with_zeros
+
+
+def trace(
+    fn: Callable[..., PyTree],
+    *specs: PyTree,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+    **keyword_specs: PyTree,
+) -> Graph:
+    """Record a JAX-traceable function as a graph.
+
+    Calls (jit, checkpoint, composite) are inlined, the recomputation of a checkpoint behind an
+    OptimizationBarrier; scan, while and cond become control-flow ops with graphs as bodies;
+    functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body;
+    extensions are recorded as extensions, and the graph's rule set has all their AD rules.
+
+    Args:
+      fn: a function of pytrees of arrays.
+      *specs: its arguments as pytrees of arrays or jax.ShapeDtypeStruct; dimensions may be
+        symbolic.
+      static_argnums: positions of arguments that are passed on as plain values and are not
+        arguments of the graph.
+      static_argnames: names of such arguments, whether they are passed by position or by keyword.
+      **keyword_specs: keyword arguments; in the graph they are one dict, the last argument.
+
+    Returns:
+      The graph; `graph.to_jax()` is a function of the arguments that are not static.
+
+    Raises:
+      Unsupported: a primitive that no standard op covers; the text names it and its source line.
+      InvalidConfig: not a function, or a static argument that does not exist.
+      DTypeError: a 64-bit spec while 64-bit types are off.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> print(trace(lambda x: jnp.tanh(x) + 1, jax.ShapeDtypeStruct((2,), jnp.float32)))
+      graph(%0: float32[2]) {
+        %1 = Tanh(%0) : float32[2]
+        %2 = Constant[value=1.0]() : float32[]
+        %3 = BroadcastInDim[shape=(2,), dims=()](%2) : float32[2]
+        %4 = Add(%1, %3) : float32[2]
+        return %4
+      }
+    """
+    require_kind(
+        fn, Callable, "trace", "a function of arrays", "Pass the function first, then its specs."
+    )
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    static = _static_positions(fn, specs, keyword_specs, static_argnums, names)
+    given = tuple(spec for i, spec in enumerate(specs) if i not in static)
+    by_name = {name: spec for name, spec in keyword_specs.items() if name not in names}
+    fixed = {name: value for name, value in keyword_specs.items() if name in names}
+    leaves, in_tree = jax.tree.flatten(arguments(given, by_name))
+    require_x64_leaves(leaves, "trace")
+    builder = GraphBuilder()
+    shaped = [
+        x if hasattr(x, "dtype") and hasattr(x, "shape") else as_operand(x, "trace") for x in leaves
+    ]
+    inputs = [builder.input(jax.ShapeDtypeStruct(x.shape, x.dtype)) for x in shaped]
+    trees: list[Any] = []
+
+    def flat(*values: jax.Array) -> list[object]:
+        args = list(jax.tree.unflatten(in_tree, values))
+        kwargs = args.pop() if by_name else {}
+        dynamic = iter(args)
+        positional = (specs[i] if i in static else next(dynamic) for i in range(len(specs)))
+        outs, tree = jax.tree.flatten(fn(*positional, **kwargs, **fixed))
+        trees.append(tree)
+        return outs
+
+    outputs = builder.inline(flat, *inputs)
+    return builder.build(outputs, in_tree, trees[-1])
+
+
+def _static_positions(
+    fn: Callable[..., PyTree],
+    specs: tuple[PyTree, ...],
+    by_name: dict[str, PyTree],
+    argnums: int | Iterable[int],
+    names: tuple[str, ...],
+) -> set[int]:
+    """Positions, from 0, of the static arguments among the specs."""
+    count = len(specs)
+    wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    positions = {i + count if isinstance(i, int) and i < 0 else i for i in wanted}
+    if not positions <= set(range(count)):
+        raise InvalidConfig(
+            where="trace",
+            given=f"static_argnums={argnums!r}",
+            needed=f"positions among {list(range(count))}",
+            fix="Count the positional arguments from 0.",
+        )
+    if names:
+        try:
+            parameters = list(inspect.signature(fn).parameters)
+        except (TypeError, ValueError):  # a builtin
+            parameters = []
+        for name in names:
+            if name in parameters[:count]:
+                positions.add(parameters.index(name))
+            elif name not in by_name:
+                raise InvalidConfig(
+                    where="trace",
+                    given=f"static_argnames {name!r}",
+                    needed=f"arguments that are given: "
+                    f"{', '.join((*parameters[:count], *by_name)) or 'none'}",
+                )
+    return positions
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -160,11 +269,7 @@ class _Writer:
         return self._known[id(eqn)][1]
 
     def _custom_jvp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, inner, outs_move = (
-            jax_seam.as_function(eqn),
-            jax_seam.inner_jaxprs(eqn)[0],
-            _moving(eqn.outvars),
-        )
+        fn, (inner, *_) = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)
         call = jax.custom_jvp(lambda *xs: self.run(inner, xs))
 
         @call.defjvp
@@ -173,16 +278,12 @@ class _Writer:
             outs, found = lowered(lambda primals, given: _pushed(fn, eqn, primals, given))(
                 list(primals), given
             )
-            return outs, _full(found, outs_move, outs)
+            return outs, with_zeros(found, outs)
 
         return call
 
     def _custom_vjp(self, eqn: Eqn) -> Callable[..., Any]:
-        fn, inner, outs_move = (
-            jax_seam.as_function(eqn),
-            jax_seam.inner_jaxprs(eqn)[0],
-            _moving(eqn.outvars),
-        )
+        fn, (inner, *_) = jax_seam.as_function(eqn), jax_seam.inner_jaxprs(eqn)
         call = jax.custom_vjp(lambda *xs: self.run(inner, xs))
 
         def forward(*xs: jax.Array) -> Any:
@@ -192,8 +293,8 @@ class _Writer:
             pullback: Callable[..., Sequence[jax.Array]],
             cotangents: Sequence[jax.Array],
         ) -> tuple[Any, ...]:
-            given = [cotangents[i] for i in outs_move]
-            found = lowered(lambda pullback, given: pullback(_full(given, outs_move, eqn.outvars)))(
+            given = [cotangents[i] for i in _moving(eqn.outvars)]
+            found = lowered(lambda pullback, given: pullback(with_zeros(given, _avals(eqn))))(
                 pullback, given
             )
             moving = dict(zip(_moving(eqn.invars), found, strict=True))
@@ -216,9 +317,7 @@ def _derivative(eqn: Eqn) -> ClosedJaxpr:
         if eqn.primitive.name == "custom_jvp_call":
             return _pushed(fn, eqn, xs, [xs[i] for i in _moving(eqn.invars)])
         outs, pullback = _pulled(fn, eqn, xs)
-        return pullback(
-            _full([outs[i] for i in _moving(eqn.outvars)], _moving(eqn.outvars), eqn.outvars)
-        )
+        return pullback(with_zeros([outs[i] for i in _moving(eqn.outvars)], _avals(eqn)))
 
     try:
         return jax.make_jaxpr(both)(*specs)
@@ -257,16 +356,8 @@ def _moving(variables: Sequence[Atom]) -> list[int]:
     return [i for i, v in enumerate(variables) if is_inexact(v.aval)]
 
 
-def _full(found: Sequence[object], moving: Sequence[int], like: Sequence[Any]) -> list[Any]:
-    """Tangents or cotangents of all variables, given those of the active ones; the others have
-    none.
-    """
-    values = dict(zip(moving, found, strict=True))
-    shapes = [getattr(x, "aval", x).shape for x in like]
-    return [
-        values[i] if i in values else np.zeros(shape, jax.dtypes.float0)
-        for i, shape in enumerate(shapes)
-    ]
+def _avals(eqn: Eqn) -> list[Aval]:
+    return [v.aval for v in eqn.outvars]
 
 
 @functools.lru_cache(maxsize=1024)

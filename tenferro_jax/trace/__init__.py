@@ -1,1 +1,0 @@
-"""Tracing: JAX functions as graphs."""
