@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def test_the_main_job(tmp_path):
-    command = [sys.executable, "demo/digits.py", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "ext_tropical.demo", "--out", str(tmp_path)]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -42,7 +42,7 @@ def test_the_main_job(tmp_path):
 
 
 def test_failures_are_told_in_a_line(tmp_path, monkeypatch):
-    demo = importlib.import_module("demo.digits")
+    demo = importlib.import_module("ext_tropical.demo")
     monkeypatch.setattr(demo, "train", lambda *arguments: ({}, demo.History([1.0], [0.5], 0.0)))
     (tmp_path / "file").write_text("")
     for out, message in (
@@ -56,7 +56,7 @@ def test_failures_are_told_in_a_line(tmp_path, monkeypatch):
 def test_a_missing_optional_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "optax", None)
     ends_in(
-        lambda: runpy.run_path(str(ROOT / "demo/digits.py")),
+        lambda: runpy.run_path(str(ROOT / "ext_tropical/demo.py")),
         SystemExit,
         r"The demo needs optax: pip install 'tenferro-jax\[demo\]'",
     )

@@ -1,7 +1,7 @@
 """The demo: train a classifier with a max-plus layer on scanned digits, export it, run it in a
 process that has only JAX.
 
-python demo/digits.py [--out FOLDER] [--epochs N]
+python -m ext_tropical.demo [--out FOLDER] [--epochs N]
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def run(out: pathlib.Path, epochs: int) -> None:
 def main() -> None:
     """Command line entry."""
     parser = argparse.ArgumentParser(
-        prog="python demo/digits.py", description=__doc__.splitlines()[0] if __doc__ else None
+        prog="python -m ext_tropical.demo", description=__doc__.splitlines()[0] if __doc__ else None
     )
     parser.add_argument(
         "--out",
