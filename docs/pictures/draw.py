@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 import tenferro_jax as tj
 from ext_tropical import min_plus, tropical_einsum
 
+from . import examples
+
 HERE = pathlib.Path(__file__).parent
 CELL = re.compile(
     r"^```python\n(.*?)^```$(?:\n+```text\n(?:.*?)```$)?(?:\n+!\[[^\n]*\]\(\.\./pictures/(\w+)\.svg\))?",
@@ -92,6 +94,8 @@ def main(folder: pathlib.Path = HERE) -> None:
     """Draw them all."""
     for draw in (mlp_gradient, roads):
         save(draw.__name__, draw(), folder)
+    for name, picture in examples.pictures():
+        save(name, picture, folder)
     for page in sorted(HERE.parent.glob("notebooks/*.md")):
         for name, picture in notebook(page):
             save(name, picture, folder)
