@@ -281,4 +281,5 @@ print(doctor())
 
 
 def on_or_off():
-    return f"off ({backend.problem()})" if backend.problem() else "on"
+    problem = backend.problem() or ("" if backend.cards() else "JAX has no CUDA device here")
+    return f"off ({problem})" if problem else "on"

@@ -85,4 +85,5 @@ def problem() -> str:
 
 def doctor() -> str:
     """One line for `python -m tenferro_jax doctor`."""
-    return f"GPU kernel: off ({problem()})" if problem() else "GPU kernel: on"
+    why = problem() or ("" if cards() else "JAX has no CUDA device here")
+    return f"GPU kernel: off ({why})" if why else "GPU kernel: on"
