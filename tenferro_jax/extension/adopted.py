@@ -44,9 +44,12 @@ def shown(tree: PyTree) -> str:
     return f"{jax.tree.map(brief, tree)!r:.200}"
 
 
+WITH_RULES: tuple[Any, ...] = jax.custom_vjp, jax.custom_jvp
+
+
 class Adopted(NamedTuple):
     """A function with the rules it has; all are called with arrays by position and the payload by
-    keyword.
+    keyword. `order` has the names of what the given function takes by position.
     """
 
     source: Any
@@ -55,6 +58,7 @@ class Adopted(NamedTuple):
     jvp: Callable[..., PyTree] | None = None
     fwd: Callable[..., PyTree] | None = None
     bwd: Callable[..., PyTree] | None = None
+    order: tuple[str, ...] = ()
 
 
 def adopted(function: Any, family_id: str) -> Adopted:
@@ -70,8 +74,9 @@ def adopted(function: Any, family_id: str) -> Adopted:
     given = function
     while isinstance(function, functools.partial) and not function.args:
         fixed, function = function.keywords | fixed, function.func
+    function = with_rules(function) or function
     source = inspect.unwrap(function)
-    custom = isinstance(function, jax.custom_vjp | jax.custom_jvp)
+    custom = isinstance(function, WITH_RULES)
     if not inspect.isfunction(source) or (custom and function.symbolic_zeros):
         raise InvalidConfig(
             where=f"op, extension {family_id}",
@@ -129,7 +134,12 @@ def adopted(function: Any, family_id: str) -> Adopted:
             if name in payload
         ]
     )
-    made = Adopted(source, signature, placed(function.fun if custom else function))
+    made = Adopted(
+        source,
+        signature,
+        placed(function.fun if custom else function),
+        order=tuple(name for name in names if parameters[name].kind is not p_keyword),
+    )
     if isinstance(function, jax.custom_vjp):
         first: Any = function.fwd
         rule: Any = function.bwd
@@ -147,6 +157,15 @@ def adopted(function: Any, family_id: str) -> Adopted:
             )[1]
         )
     return made
+
+
+def with_rules(function: Any) -> Any:
+    """The jax.custom_vjp or jax.custom_jvp that was jitted, since jax.jit keeps its rule; None if
+    there is none.
+    """
+    while function is not None and not isinstance(function, WITH_RULES):
+        function = None if inspect.isfunction(function) else getattr(function, "__wrapped__", None)
+    return function
 
 
 def _signature(function: Callable[..., PyTree], family_id: str) -> inspect.Signature:
@@ -182,7 +201,15 @@ def parameters(
         elif p.kind is p.VAR_POSITIONAL:
             arity = -1
         elif p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or p.default is not p.empty:
-            raise InvalidConfig(where=place, given=f"the parameter {p}", needed=needed)
+            raise InvalidConfig(
+                where=place,
+                given=f"the parameter {p}",
+                needed=needed,
+                fix="Leave its default out, or write it after a *; of a jax.custom_vjp, name it in "
+                "nondiff_argnums."
+                if p.default is not p.empty
+                else "",
+            )
         else:
             arity += 1
     return arity, payload
@@ -218,6 +245,7 @@ class Functions:
     sharding: Any = None
     owner: Any = None
     argnums: tuple[int, ...] | None = None
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.plain: Any = jax.tree.structure((0,) * self.arity)
@@ -225,6 +253,22 @@ class Functions:
     def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
         """A refusal that names the function and the line where it was made."""
         return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
+
+    def split(
+        self, args: tuple[PyTree, ...], payload: dict[str, Any]
+    ) -> tuple[tuple[PyTree, ...], dict[str, Any]]:
+        """The arrays and the payload of a call that gives all by position, as the function took it
+        before it was published: a `fwd` may call it by the same name.
+        """
+        if not self.arity < len(args) <= len(self.order):
+            return args, payload
+        named = dict(zip(self.order, args))
+        held = {name: value for name, value in named.items() if name in self.payload}
+        if twice := held.keys() & payload.keys():
+            raise self.error(
+                f"{', '.join(sorted(twice))} by position and by keyword", "one of both"
+            )
+        return tuple(x for name, x in named.items() if name not in held), payload | held
 
     def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
         """The entries of a tree that has this nesting; None may stand for an array."""

@@ -45,7 +45,11 @@ def bound(
     if key in f.known:
         return f.known[key], leaves
     if wrong := payload.keys() - authored.payload.keys():
-        raise authored.error(f"the keyword {', '.join(sorted(wrong))}", f"one of {_keywords(f)}")
+        raise authored.error(
+            f"the keyword {', '.join(sorted(wrong))}",
+            f"one of {_keywords(f)}" if authored.payload else "no keyword",
+            "Pass arrays by position.",
+        )
     if authored.arity >= 0 and len(args) != authored.arity:
         raise authored.error(
             f"{counted(len(args), 'argument')} by position",

@@ -28,6 +28,7 @@ from .function_rules import (
     batchable,
     cast,
     is_float0,
+    jvp_by_transposing,
     jvp_of,
     moves_forward,
     pulled,
@@ -326,7 +327,7 @@ class FunctionExtension(ExtensionOp):
                 return self._with_residuals(fwd(*self.arguments.unflatten(xs)))[len(values) :]
 
             # a fwd that calls its custom_vjp has a derivative without that call alone
-            others = jvp_of(only_needed(run, *primals), primals, tangents)
+            others = jvp_by_transposing(only_needed(run, *primals), primals, tangents)
         return [*moved, *others]
 
     def transpose_rule(

@@ -58,6 +58,7 @@ class FunctionOp:
             function.jvp,
             fwd=function.fwd,
             bwd=function.bwd,
+            order=function.order,
         )
         self.functions.owner = self
         self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
@@ -83,6 +84,7 @@ class FunctionOp:
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:
         """The function of the arrays, under any JAX transform."""
+        args, payload = self.functions.split(args, payload)
         method = running.get()
         if method is not None and method.name.startswith(LOWERING):
             return inlined(self, args, payload)  # a part of another op
@@ -110,8 +112,8 @@ class FunctionOp:
         """Set a reverse rule, with residuals, as in jax.custom_vjp. Forward mode is its transpose.
 
         In a second derivative the value keeps its rule, and the residuals are differentiated as JAX
-        differentiates `fwd`. Of forward over reverse mode JAX raises TypeError if a residual is the
-        result of a jax.custom_vjp.
+        differentiates `fwd`. If a residual is the result of a jax.custom_vjp, derivatives of third
+        order in which forward mode is outermost raise JAX's TypeError.
 
         Args:
           fwd: function(*arrays, *, payload) -> (the result, residuals). Residuals are arrays in any
@@ -267,7 +269,12 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
     A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
     as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
     keywords, and of functions without rules parameters with a default, are payload then, which is
-    passed by keyword.
+    passed by keyword, or by position as before. Give the op the same name, so that `fwd` calls the
+    op: then derivatives have any order.
+
+    A second derivative applies the rule again. Where `fwd` computes the result without calling the
+    function, jax.custom_vjp differentiates `fwd` instead, which gives another number if the rule is
+    not the derivative on purpose, as in straight-through, clipped or reversed gradients.
 
     Args:
       family_id: raise its version on any change of payload, rule or numerics. A second function

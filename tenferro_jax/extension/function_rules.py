@@ -137,6 +137,34 @@ def jvp_of(
     return [None if is_float0(t) else t for t in made]
 
 
+def jvp_by_transposing(
+    fn: Callable[..., Sequence[jax.Array]],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
+) -> list[jax.Array | None]:
+    """As `jvp_of`; where a part of the function has reverse mode alone, its reverse mode is
+    transposed.
+    """
+    try:
+        return jvp_of(fn, primals, tangents)
+    except TypeError as error:
+        if not lacks_derivative(error):
+            raise
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+    smooth = [is_inexact(x) for x in jax.eval_shape(fn, *primals)]
+
+    def of_moving(*xs: jax.Array) -> list[jax.Array]:
+        values = list(primals)
+        for i, x in zip(moving, xs, strict=True):
+            values[i] = x
+        return [x for x, keep in zip(fn(*values), smooth, strict=True) if keep]
+
+    outs, pull = jax.vjp(of_moving, *(primals[i] for i in moving))
+    (made,) = jax.linear_transpose(pull, outs)(tuple(tangents[i] for i in moving))
+    source = iter(made)
+    return [next(source) if keep else None for keep in smooth]
+
+
 def batchable(
     function: Functions, value: Callable[..., PyTree], payload: dict[str, Any]
 ) -> Callable[..., PyTree]:

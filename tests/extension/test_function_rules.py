@@ -448,3 +448,77 @@ def test_an_op_is_found_again_by_its_values_and_not_by_their_numbers():
     assert times(jnp.ones(2, "float32")).dtype == jnp.float32
     times.def_kernel(CPU)(lambda x: x * 3)
     np.testing.assert_array_equal(times(jnp.ones(2)), [3.0, 3.0])
+
+
+def huber(width_first=False):
+    """A jax.custom_vjp with a width that is no array, whose fwd calls it by name."""
+
+    def value(x, width):
+        return jnp.where(abs(x) < width, x * x / 2, width * (abs(x) - width / 2))
+
+    swapped = (lambda width, x: value(x, width)) if width_first else value
+    f = jax.custom_vjp(swapped, nondiff_argnums=(0 if width_first else 1,))
+    name = {"f": f}
+    at = (lambda x, w: (w, x)) if width_first else (lambda x, w: (x, w))
+
+    def fwd(*args):
+        x, width = args[::-1] if width_first else args
+        return name["f"](*at(x, width)), jnp.clip(x, -width, width)
+
+    f.defvjp(fwd, lambda width, slope, g: (slope * g,))
+    return name, at
+
+
+@pytest.mark.parametrize("width_first", [False, True])
+def test_payload_in_its_old_place(width_first):
+    """So that a fwd which calls its function by name still fits when that name is the op."""
+    name, at = huber(width_first)
+    name["f"] = f = tj.op(f"test-functions.huber_{width_first}.v1")(name["f"])
+    for x in (0.3, 3.0):
+        assert f(*at(x, 1.0)) == f(x, width=1.0)
+        for order, want in ((jax.grad, np.clip(x, -1, 1)), (jax.hessian, float(x < 1))):
+            assert order(lambda x: f(*at(x, 1.0)))(x) == pytest.approx(want)
+            assert order(lambda x: f(x, width=1.0))(x) == pytest.approx(want)
+    for args, payload, said in (
+        (at(0.3, 1.0), {"width": 2.0}, "by position and by keyword"),
+        ((0.3, 1.0, 2.0), {}, "given 3 arguments by position"),
+        ((), {"x": 0.3, "width": 1.0}, "Pass arrays by position"),
+    ):
+        with pytest.raises(InvalidConfig, match=said):
+            f(*args, **payload)
+    with pytest.raises(InvalidConfig, match="a traced value as width"):
+        jax.jit(f)(*at(0.3, 1.0))
+
+
+def test_a_result_among_the_residuals_under_another_name():
+    """fwd calls the jax.custom_vjp itself, which has no forward mode."""
+    f = jax.custom_vjp(lambda x, n: (jnp.exp(x), n + 1))
+
+    def fwd(x, n):
+        y, m = f(x, n)
+        return (y, m), (y, m)
+
+    f.defvjp(fwd, lambda kept, g: (kept[0] * g[0], None))
+    op = tj.op("test-functions.exp_kept.v1")(f)
+
+    def value(x):
+        return op(x, 3)[0]
+
+    for outer in (jax.jacfwd, jax.jacrev):
+        for inner in (jax.jacfwd, jax.jacrev):
+            np.testing.assert_allclose(outer(inner(value))(0.5), np.exp(0.5), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.hessian(value))(X), np.exp(X), rtol=1e-6)
+
+
+def test_a_jitted_function_keeps_its_rule():
+    f = jax.custom_vjp(lambda x: x * x)
+    f.defvjp(lambda x: (f(x), x), lambda x, g: (7 * x * g,))
+    op = tj.op("test-functions.jitted_rule.v1")(jax.jit(jax.jit(f)))
+    assert jax.grad(op)(1.0) == jax.grad(jax.jit(f))(1.0) == 7
+
+
+def test_a_default_that_is_no_payload_has_a_way_out():
+    f = jax.custom_vjp(lambda x, y=2.0: x * y)
+    f.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, g: (kept[1] * g, kept[0] * g))
+    with pytest.raises(InvalidConfig, match="nondiff_argnums"):
+        tj.op("test-functions.defaulted.v1")(f)
