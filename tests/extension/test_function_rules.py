@@ -522,3 +522,13 @@ def test_a_default_that_is_no_payload_has_a_way_out():
     f.defvjp(lambda x, y: (x * y, (x, y)), lambda kept, g: (kept[1] * g, kept[0] * g))
     with pytest.raises(InvalidConfig, match="nondiff_argnums"):
         tj.op("test-functions.defaulted.v1")(f)
+
+
+@pytest.mark.parametrize(("calls", "plain"), [(True, 18), (False, -6)])
+def test_a_second_derivative_applies_the_rule_again(calls, plain):
+    """As docs/guides/reverse_rule.md says; JAX does so where fwd calls the function."""
+    f = jax.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (f(x) if calls else x, None), lambda _, g: (-3.0 * g,))
+    op = fresh(f)
+    second = [jax.grad(jax.grad(lambda x, h=h: h(x) ** 2))(2.0) for h in (f, op)]
+    assert second == [plain, 18]
