@@ -19,7 +19,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 LIBRARY = "ext_tropical/step/native/kernels.shared"
 IGNORED = shutil.ignore_patterns("__pycache__", "*.shared", "*.egg-info")
-SHIPPED = ("benchmarks", "demo", "docs", "ext_tropical", "tenferro_jax", "tests")
+SHIPPED = ("benchmarks", "docs", "ext_tropical", "tenferro_jax", "tests")
 
 
 def setup(folder, *command, **environment):
