@@ -528,6 +528,14 @@ def says_unsupported(error: BaseException) -> bool:
     return isinstance(error, NotImplementedError) or bool(_UNSUPPORTED.search(str(error)))
 
 
+def failed_inside(error: Exception) -> bool:
+    """Whether compiled code failed, as its host callback did. JAX raises JaxRuntimeError, and where
+    a jitted function is called again ValueError, which is read from its text.
+    """
+    again = type(error) is ValueError and str(error).startswith("INTERNAL: ")
+    return again or isinstance(error, jax.errors.JaxRuntimeError)
+
+
 # --- jaxprs ---------------------------------------------------------------------------------------
 
 

@@ -164,3 +164,22 @@ def test_other_errors_say_nothing_of_this():
     assert not jax_seam.lacks_derivative(error)
     assert not jax_seam.says_unsupported(error)
     assert jax_seam.refused_for(error) == ("", 0)
+
+
+def test_what_failed_inside_compiled_code():
+    """A jitted function that is called again raises another class."""
+
+    def checked(x):
+        if x.sum() > 5:
+            raise KeyError("too much")
+        return x
+
+    run = jax.jit(lambda x: jax.pure_callback(checked, x, x) + 1)
+    for calls in ([9, 9], [1, 9, 9]):
+        for value in calls:
+            if value == 1:
+                jax.block_until_ready(run(VECTOR))
+                continue
+            error = ends_in(lambda: jax.block_until_ready(run(VECTOR * 9)), Exception).value
+            assert jax_seam.failed_inside(error), repr(error)
+    assert not jax_seam.failed_inside(ValueError("x"))

@@ -25,6 +25,7 @@ from .smooth import (
     Smooth,
     at_two_sizes,
     in_each_dtype,
+    near_the_example,
     smooth,
     values_of,
 )
@@ -153,7 +154,8 @@ def second_order(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         return jax.vjp(f, *xs)[1](w)
 
     def first(*xs: Array) -> Sequence[Array]:
-        return view.moved(view.active, xs).derivatives(w, reverse=True)[0][3]
+        with near_the_example():
+            return view.moved(view.active, xs).derivatives(w, reverse=True)[0][3]
 
     def forward(xs: Sequence[jax.Array], d: Sequence[jax.Array]) -> PyTree:
         return jax.jvp(pullback, xs, d)[1]

@@ -55,7 +55,7 @@ def directional(
       >>> (found,) = directional(lambda x: [abs(x) ** 3 + abs(x[::-1])], [np.array([0.5, 0.0])],
       ...     [np.array([1.0, 1.0])])
       >>> found.value.round(6).tolist(), found.smooth.tolist()
-      ([0.75, 1.0], [False, True])
+      ([0.0, 1.0], [False, True])
     """
 
     def values(t: float) -> list[np.ndarray]:

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..errors import BackendFailure
+from ..extension.execution import host_errors
+from ..jax_seam import failed_inside
 from ..shapes import PyTree, is_inexact
 from .examples import (
     FLOATS,
@@ -277,20 +279,29 @@ def values_of(
     """The floating outputs in NumPy as a function of the inputs in `mask`."""
 
     def run(*moving: Array) -> list[np.ndarray]:
-        try:
+        with near_the_example():
             outs = view.subject.values(
                 *replaced(view.inputs if others is None else others, mask, moving)
             )
-        except BackendFailure as error:
-            text = f"the op refuses values near the example ({error.__cause__})"
-            raise NotApplicable(
-                text,
-                "Compare its derivative with one that you know: finite differences need values "
-                "around it.",
-            ) from error
         return [np.asarray(outs[i]) for i in view.outputs]
 
     return run
+
+
+@contextlib.contextmanager
+def near_the_example() -> Iterator[None]:
+    """Where a host op refuses values near the example, finite differences do not apply."""
+    try:
+        with host_errors():
+            yield
+    except BackendFailure as error:
+        inside = isinstance(error.__cause__, Exception) and failed_inside(error.__cause__)
+        why = error.given if inside else str(error.__cause__)
+        raise NotApplicable(
+            f"the op refuses values near the example ({why})",
+            "Compare its derivative with one that you know: finite differences need values "
+            "around it.",
+        ) from error
 
 
 def at_two_sizes(

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from ..errors import BackendFailure, InvalidConfig, TenferroError
-from ..jax_seam import Site
+from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, host_over_levels, over_levels
 from .contract import ExtensionOp, checked_sequence, has_lowering
@@ -202,14 +202,15 @@ def _failure(carrier: Extension, error: Exception) -> BackendFailure:
 
 @contextlib.contextmanager
 def host_errors() -> Iterator[None]:
-    """Turn the JaxRuntimeError of a failed host op inside a jitted function into BackendFailure.
+    """Turn the error of a failed host op inside a jitted function into BackendFailure. JAX raises
+    JaxRuntimeError, and where the function is called again ValueError.
 
     Wait for the results inside the block (`jax.block_until_ready`), because JAX runs
     asynchronously.
 
     Raises:
-      BackendFailure: with the family_id and the author's error text; the JaxRuntimeError is the
-        cause.
+      BackendFailure: with the family_id and the author's error text; the error of JAX is
+        the cause.
 
     Example:
       >>> with host_errors():
@@ -217,8 +218,8 @@ def host_errors() -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        found = _FAMILY.search(str(error))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        found = _FAMILY.search(str(error)) if failed_inside(error) else None
         if found is None:
             raise
         lines = [line for line in str(error).splitlines() if found[1] in line]

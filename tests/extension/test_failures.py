@@ -81,6 +81,22 @@ def test_eager_execute_raises():
         assert type(error.value.__cause__) is JIT
 
 
+@pytest.mark.clause("X12.14")
+def test_a_call_that_fails_after_one_that_did_not():
+    """JAX then raises ValueError."""
+
+    def small(self, x):
+        return (x,) if x.sum() < 100 else throw(LookupError("too much"))
+
+    family_id = "test-package.small.v1"
+    Small = made("Small", Same, family_id=family_id, eager_execute=small)
+    run = jax.jit(lambda x: apply(Small(), x)[0] + apply(Small(), x + 1)[0])
+    assert run(X).shape == X.shape
+    for _ in range(2):
+        with pytest.raises(BackendFailure, match=f"{family_id}.*too much"), host_errors():
+            jax.block_until_ready(run(X * 100))
+
+
 @pytest.mark.cpu
 @pytest.mark.clause("X12.2")
 def test_a_missing_capability_does_not_fall_back():
