@@ -1,0 +1,298 @@
+"""Laws of networks of tables under selective semirings, on seeded networks judged by NumPy."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import opt_einsum
+import pytest
+
+from ext_tropical import (
+    best_assignment,
+    log_sum_exp,
+    plan_tropical_einsum,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+from ext_tropical.network.slicing import SCRATCH
+
+from ..sweep import in_turn
+from ..sweep import times as cases
+from .small_networks import (
+    RULES,
+    brute,
+    candidates,
+    check,
+    entries,
+    grid,
+    network,
+    reals,
+    scattered,
+    spread,
+    stepwise,
+    tables,
+)
+
+
+def solved(name, equation, operands, weights, **options):
+    """The best assignment, and the gradient of the weighted sum of all cells: one program."""
+
+    @jax.jit
+    def solve(*xs):
+        best = best_assignment(equation, *xs, semiring=name, **options)
+        result = tropical_einsum_with_argmax(equation, *xs, semiring=name, **options)
+        return best, result.coordinates(), jax.grad(total, tuple(range(len(xs))))(*xs)
+
+    def total(*xs):
+        return (weights * tropical_einsum(equation, *xs, semiring=name, **options)).sum()
+
+    return solve(*operands)
+
+
+def weights_of(equation, operands):
+    shape = brute("max_plus", equation, *operands).shape
+    return np.random.default_rng(1).integers(1, 9, shape).astype(float)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    ("name", "seed"), in_turn(["max_plus", "min_plus", "max_mul", "min_max"], range(cases(4)), 2)
+)
+def test_values_first_winners_and_gradients(name, seed):
+    """The gradient of an entry is what the assignments that use it are worth to the entry."""
+    equation, shapes = network(seed)
+    operands = tables(name, shapes, seed)
+    if name == "min_max":  # one bottleneck: all entries differ
+        numbers = iter(np.random.default_rng(seed).permutation(sum(map(np.size, operands))))
+        operands = [np.fromiter(numbers, float, x.size).reshape(x.shape) for x in operands]
+    weights = weights_of(equation, operands)
+    best, coordinates, gradients = solved(name, equation, operands, weights)
+    places = check(name, equation, operands, best)
+    chex.assert_trees_all_equal(coordinates, best.labels)
+    inputs, _ = equation.split("->")
+    used = entries(inputs, operands, places)
+    amounts = [weights] * len(used)
+    if name == "max_mul":
+        amounts = [
+            weights * functools.reduce(np.multiply, used[:i] + used[i + 1 :], 1.0)
+            for i in range(len(used))
+        ]
+    if name == "min_max":
+        amounts = [weights * (x == np.asarray(best.value)) for x in used]
+    want = scattered(inputs, operands, places, amounts)
+    chex.assert_trees_all_close(list(gradients), want, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("seed", range(1, 1 + cases(1)))
+def test_dtypes(dtype, seed):
+    equation, shapes = network(seed)
+    names = ["or_and"] if dtype == "bool" else [name for name in RULES if name != "or_and"]
+    operands = [tables(name, shapes, seed, dtype) for name in names]
+    bests = jax.jit(
+        lambda *every: [
+            best_assignment(equation, *xs, semiring=name)
+            for name, xs in zip(names, every, strict=True)
+        ]
+    )(*operands)
+    for name, xs, best in zip(names, operands, bests, strict=True):
+        check(name, equation, xs, best)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul", "min_max"])
+def test_a_nan_in_a_table_reaches_exactly_the_cells_that_can_use_it(name):
+    """The first NaN wins each step; eagerly, as most assignments are asked for."""
+    equation, shapes = grid(2, 2, "a")
+    for i in (0, 5):
+        operands = tables(name, shapes, 1)
+        operands[i][(1,) * operands[i].ndim] = np.nan
+        best = best_assignment(equation, *operands, semiring=name)
+        check(name, equation, operands, best)
+        assert np.isnan(best.value).any()
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_plus"])
+def test_where_nothing_is_allowed(name):
+    """All entries of one table, or of all tables, are zeros of the semiring; of one row only the
+    cells that need it.
+    """
+    zero = RULES[name][2]
+    equation, shapes = grid(2, 2, "a")
+    for closed in (slice(0, 1), slice(None)):
+        operands = tables(name, shapes, 2)
+        for x in operands[closed]:
+            x[...] = zero
+        best = best_assignment(equation, *operands, semiring=name)
+        check(name, equation, operands, best)
+        assert not best.feasible.any()
+    operands = [np.where(x == zero, 0, x) for x in tables(name, shapes, 2)]
+    operands[0][1] = zero
+    best = best_assignment(equation, *operands, semiring=name)
+    check(name, equation, operands, best)
+    assert best.feasible.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_sizes_of_nothing_and_of_one(size):
+    shapes = {"a": 2, "b": size, "c": 2, "d": 2}
+    equation = "ab,bc,cd,ad->a"
+    operands = [np.ones([shapes[k] for k in term]) for term in equation[:-3].split(",")]
+    best, _, gradients = solved("max_plus", equation, operands, np.ones(2))
+    if size:
+        check("max_plus", equation, operands, best)
+    else:
+        assert best.value.tolist() == [-np.inf] * 2
+        assert not best.feasible.any()
+        assert {tuple(index.tolist()) for index in best.labels.values()} == {(-1, -1)}
+        assert not any(np.asarray(x).any() for x in gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 1 + cases(2)))
+def test_shared_ties(seed):
+    """Each step shares equally, as JAX's derivative of the maxima of the steps does."""
+    equation, shapes = network(seed)
+    operands = tables("max_plus", [[*shape] for shape in shapes], seed)
+    operands = [np.where(np.isinf(x), 0.0, x) for x in operands]
+    plan = plan_tropical_einsum(equation, *operands).plan
+    sizes = dict(plan.sizes)
+
+    def maxima(*xs):
+        values = [
+            jnp.reshape(x, [sizes[k] for k in term]) for x, term in zip(xs, plan.terms, strict=True)
+        ]
+        for step in plan.steps:
+            every = candidates(jnp.add, step.equation, [values[i] for i in step.operands], jnp)
+            values.append(every.max(-1))
+        return spread(values[-1], plan.steps[-1].result, plan.equation.output, jnp)
+
+    weights = weights_of(equation, operands)
+    ours, theirs = (
+        jax.jit(jax.grad(lambda *xs, f=f: (weights * f(*xs)).sum(), tuple(range(len(shapes)))))(
+            *operands
+        )
+        for f in (functools.partial(tropical_einsum, equation, ties="split"), maxima)
+    )
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-12)
+
+
+# --- ways to ask ----------------------------------------------------------------------------------
+
+
+def asked(equation, semiring):
+    """Everything that is asked of a network, as a function of its tables."""
+
+    def answers(*xs):
+        value, pull = jax.vjp(functools.partial(tropical_einsum, equation, semiring=semiring), *xs)
+        if not isinstance(semiring, str):
+            return value, pull(jnp.ones_like(value))
+        return best_assignment(equation, *xs, semiring=semiring), pull(jnp.ones_like(value))
+
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("semiring", ["min_plus", "max_mul", log_sum_exp(0.5)], ids=str)
+@pytest.mark.parametrize("seed", range(2, 2 + cases(1)))
+def test_ways_to_ask(semiring, seed):
+    """Eager, jitted, closed over, in a loop, and mapped over some of the tables."""
+    equation, shapes = network(seed)
+    operands = tables(semiring, shapes, seed) if isinstance(semiring, str) else reals(shapes, seed)
+    answers = asked(equation, semiring)
+    one = jax.jit(answers)(*operands)
+    close = functools.partial(chex.assert_trees_all_close, rtol=1e-12)
+    close(answers(*operands), one)
+    close(jax.jit(lambda: answers(*operands))(), one)
+    half = len(operands) // 2
+    close(jax.jit(lambda *xs: answers(*operands[:half], *xs))(*operands[half:]), one)
+    stacked = [np.stack([x, x[..., ::-1], x / 2]) for x in operands[:half]]
+    mapped = jax.jit(jax.vmap(lambda *xs: answers(*xs, *operands[half:])))(*stacked)
+    looped = jax.jit(lambda *xs: jax.lax.map(lambda x: answers(*x, *operands[half:]), xs))(*stacked)
+    for i in range(3):
+        apart = jax.jit(answers)(*(x[i] for x in stacked), *operands[half:])
+        for found in (mapped, looped):
+            close(jax.tree.map(lambda x, i=i: x[i], found), apart)
+        if isinstance(semiring, str):
+            check(semiring, equation, [*(x[i] for x in stacked), *operands[half:]], apart[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_mul", "min_max"])
+def test_slices_are_what_the_whole_is(name):
+    """Under max_plus and min_plus ties too; a slice is a part of some labels."""
+    equation, _ = grid(3, 3, "a")
+    shapes = [[6] * len(term) for term in equation.split("->")[0].split(",")]
+    operands = tables(name, shapes, 3)
+    if name in ("max_mul", "min_max"):
+        operands = [np.abs(x) + 0.5 for x in reals(shapes, 3)]
+    free = plan_tropical_einsum(equation, *operands, semiring=name)
+    limit = SCRATCH + (free.peak - SCRATCH) // 3
+    assert plan_tropical_einsum(equation, *operands, semiring=name, memory_limit=limit).slices > 1
+    weights = np.arange(1.0, 7.0)
+    whole = solved(name, equation, operands, weights)
+    sliced = solved(name, equation, operands, weights, memory_limit=limit)
+    want, _ = stepwise(name, equation, operands)
+    np.testing.assert_allclose(whole[0].value, want, rtol=1e-12)
+    if name != "min_max":  # there another assignment may be as good
+        chex.assert_trees_all_close(sliced, whole, rtol=1e-12)
+    np.testing.assert_allclose(sliced[0].value, want, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_symbolic_sizes(size):
+    """A network exported for any size of its variables answers as it does for one size."""
+    equation, _ = grid(2, 2, "a")
+    terms = equation.split("->")[0].split(",")
+    (n,) = jax.export.symbolic_shape("n")
+    specs = [jax.ShapeDtypeStruct([n] * len(term), np.float64) for term in terms]
+    program = _exported(equation, tuple(specs))
+    operands = tables("max_plus", [[size] * len(term) for term in terms], 4)
+    value, labels, gradients = program.call(*operands)
+    want, places = stepwise("max_plus", equation, operands)
+    np.testing.assert_array_equal(value, want)
+    chex.assert_trees_all_equal(labels, {k: places[k].astype(np.int32) for k in labels})
+    inputs, amounts = equation.split("->")[0], [np.ones(size)] * len(terms)
+    chex.assert_trees_all_equal(list(gradients), scattered(inputs, operands, places, amounts))
+
+
+def _exported(equation, specs):
+    def answers(*xs):
+        best = best_assignment(equation, *xs)
+        gradients = jax.grad(lambda *xs: tropical_einsum(equation, *xs).sum(), tuple(range(8)))
+        return best.value, best.labels, gradients(*xs)
+
+    return jax.export.export(jax.jit(answers))(*specs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["greedy", "auto"])
+@pytest.mark.parametrize("name", ["max_plus", "min_max"])
+def test_a_hundred_and_fifty_tables(name, path):
+    """Too many assignments to count: the steps of the plan in NumPy, and a total that attains the
+    value.
+    """
+    equation, shapes = grid(5, 11, "a") if path == "auto" else _tree(150)
+    operands = tables(name, shapes, 5)
+    best = best_assignment(equation, *operands, semiring=name, optimize=path)
+    want, places = stepwise(name, equation, operands, path)
+    np.testing.assert_array_equal(best.value, want)
+    chex.assert_trees_all_equal(
+        {k: np.asarray(v) for k, v in best.labels.items()},
+        {k: places[k] for k in best.labels},
+    )
+    used = entries(equation.split("->")[0], operands, places)
+    np.testing.assert_array_equal(functools.reduce(RULES[name][0], used), want)
+
+
+def _tree(count):
+    rng = np.random.default_rng(count)
+    name = [opt_einsum.get_symbol(i) for i in range(count + 1)]
+    sizes = rng.integers(2, 5, count + 1)
+    pairs = [(i, int(rng.integers(i))) for i in range(1, count + 1)]
+    equation = ",".join(name[i] + name[j] for i, j in pairs) + f"->{name[0]}"
+    return equation, [[sizes[i], sizes[j]] for i, j in pairs]

@@ -1,0 +1,129 @@
+"""Laws of networks of tables under log_sum_exp, on seeded networks judged by NumPy."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ext_tropical import log_sum_exp, tropical_einsum
+
+from ..oracles import central_difference
+from ..sweep import times as cases
+from .small_networks import TEMPERATURE, brute, grid, network, reals, shares, soft
+
+SOFT = functools.partial(tropical_einsum, semiring=log_sum_exp(TEMPERATURE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 1 + cases(2)))
+def test_soft_values_shares_and_what_shares_depend_on(seed):
+    """The second derivatives are those of NumPy's shares, by differences; forward over reverse and
+    reverse over forward.
+    """
+    equation, shapes = network(seed)
+    operands, along = reals(shapes, seed), tuple(reals(shapes, seed + 1))
+    every, f = tuple(range(len(operands))), functools.partial(SOFT, equation)
+
+    @jax.jit
+    def solve(*xs):
+        gradient = jax.grad(lambda *xs: f(*xs).sum(), every)
+        slope = jax.grad(lambda *xs: jax.jvp(f, xs, along)[1].sum())
+        return f(*xs), jax.jvp(gradient, xs, along), slope(*xs)
+
+    close = functools.partial(chex.assert_trees_all_close, rtol=1e-6, atol=1e-8)
+    value, (gradients, bends), bend = solve(*operands)
+    np.testing.assert_allclose(value, soft(equation, *operands), rtol=1e-12, atol=1e-12)
+    chex.assert_trees_all_close(list(gradients), shares(equation, *operands), rtol=1e-10)
+    step = 1e-5
+    up, down = (
+        shares(equation, *(x + sign * step * t for x, t in zip(operands, along, strict=True)))
+        for sign in (1, -1)
+    )
+    close(list(bends), [(a - b) / (2 * step) for a, b in zip(up, down, strict=True)])
+    close(bend, bends[0])
+
+
+def test_soft_shares_are_the_derivative_of_soft():
+    """The judge is judged too, by differences."""
+    equation, shapes = network(1)
+    operands = reals(shapes, 1)
+    want = central_difference(lambda *xs: soft(equation, *xs).sum(), operands, 0)
+    np.testing.assert_allclose(shares(equation, *operands)[0], want, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-5), ("bfloat16", 0.1)])
+def test_soft_values_of_other_dtypes(dtype, error):
+    for seed in range(1, 1 + cases(2)):
+        equation, shapes = network(seed)
+        operands = [x.astype(jnp.dtype(dtype)) for x in reals(shapes, seed)]
+        exact = [x.astype(np.float64) for x in operands]
+        value, pull = jax.jit(functools.partial(jax.vjp, functools.partial(SOFT, equation)))(
+            *operands
+        )
+        assert value.dtype == dtype
+        want, ones = soft(equation, *exact), np.ones_like(value)
+        np.testing.assert_allclose(value.astype(float), want, rtol=error, atol=error)
+        for got, share in zip(jax.jit(pull)(ones), shares(equation, *exact), strict=True):
+            np.testing.assert_allclose(got.astype(float), share, rtol=error, atol=error)
+
+
+def test_soft_edges():
+    """An entry of -inf has no share; where nothing is allowed the value is -inf; NaN stays."""
+    equation, shapes = grid(2, 2, "a")
+    operands = reals(shapes, 0)
+    operands[1][0], operands[4][1, 0] = -np.inf, -np.inf
+    every = tuple(range(len(operands)))
+    solve = jax.jit(jax.value_and_grad(lambda *xs: SOFT(equation, *xs).sum(), every))
+    value, gradients = solve(*operands)
+    np.testing.assert_allclose(value, soft(equation, *operands).sum(), rtol=1e-12)
+    chex.assert_trees_all_close(list(gradients), shares(equation, *operands), atol=1e-12)
+    operands[1][1] = -np.inf
+    value, gradients = solve(*operands)
+    assert value == -np.inf
+    assert not any(np.isnan(x).any() for x in gradients)
+    operands[0][0] = np.nan
+    assert np.isnan(solve(*operands)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["log_sum_exp", "max_mul", "min_plus"])
+def test_three_derivatives_along_a_line(name):
+    """Forward and reverse, by differences of NumPy's value."""
+    equation = "ab,bc,ca->"
+    operands = [np.exp(x) for x in reals([(2, 2)] * 3, 7)]
+    along = reals([(2, 2)] * 3, 8)
+    judge = soft if name == "log_sum_exp" else functools.partial(brute, name)
+    semiring = log_sum_exp(TEMPERATURE) if name == "log_sum_exp" else name
+
+    def value(s):
+        moved = (x + s * t for x, t in zip(operands, along, strict=True))
+        return tropical_einsum(equation, *moved, semiring=semiring)
+
+    def forward(f):
+        return lambda s: jax.jvp(f, (s,), (1.0,))[1]
+
+    @jax.jit
+    def derivatives(s):
+        found = []
+        for turn in (forward, jax.grad):
+            f = value
+            for _ in range(3):
+                f = turn(f)
+                found.append(f(s))
+        return found
+
+    h = 0.01
+    at = [
+        judge(equation, *(x + k * h * t for x, t in zip(operands, along, strict=True))).item()
+        for k in range(-3, 4)
+    ]
+    want = [
+        np.dot([-1, 9, -45, 0, 45, -9, 1], at) / (60 * h),
+        np.dot([2, -27, 270, -490, 270, -27, 2], at) / (180 * h**2),
+        np.dot([1, -8, 13, 0, -13, 8, -1], at) / (8 * h**3),
+    ]
+    np.testing.assert_allclose(derivatives(0.0), want * 2, rtol=1e-4, atol=1e-6)
