@@ -25,6 +25,7 @@ from ..algebra.semiring import (
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
+from .eager import compiled_if_one_step
 from .slice_loop import beginning, joined, whole
 from .steps import Assignment, Mode, TropicalResult, TropicalStep, contract, evaluate
 from .tropical_plan import (
@@ -38,6 +39,7 @@ from .tropical_plan import (
 )
 
 
+@compiled_if_one_step
 def tropical_einsum(
     equation: str | Operand,
     *operands: Operand,
@@ -114,6 +116,7 @@ def tropical_einsum(
     return _solve(problem, optimize, memory_limit, progress)[0]
 
 
+@compiled_if_one_step
 def tropical_einsum_with_argmax(
     equation: str | Operand,
     *operands: Operand,
@@ -147,6 +150,7 @@ def tropical_einsum_with_argmax(
     return TropicalResult(value, steps, output, selective)
 
 
+@compiled_if_one_step
 def best_assignment(
     equation: str | Operand,
     *operands: Operand,

@@ -115,7 +115,6 @@ def apply(
         return tuple(
             _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
         )
-    _PLAIN_TYPES.update(type(a) for a in operands if isinstance(a, jax.Array))
     return eager(carrier, len(TUNED))(*operands)
 
 
@@ -125,7 +124,11 @@ _PLAIN_TYPES: set[type] = set()
 
 def is_plain(array: Any) -> bool:
     """Whether an array needs no check and no conversion, as in most eager calls."""
-    return type(array) in _PLAIN_TYPES and (array.dtype.itemsize < 8 or x64_enabled())
+    if type(array) not in _PLAIN_TYPES:
+        if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+            return False
+        _PLAIN_TYPES.add(type(array))
+    return array.dtype.itemsize < 8 or x64_enabled()
 
 
 def _bind(

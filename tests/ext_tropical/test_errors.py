@@ -4,6 +4,7 @@ import functools
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import opt_einsum
 import pytest
@@ -325,3 +326,28 @@ def test_errors_of_long_equations_show_the_step_and_the_ends():
     with pytest.raises(InvalidConfig, match="given 1 operand") as few:
         tenferro_jax.einsum(equation, np.ones((2, 2)))
     assert max(map(len, map(str, (error.value, wrong.value, few.value)))) < 600
+
+
+@pytest.mark.parametrize("fn", [tropical_einsum, tropical_einsum_with_argmax, best_assignment])
+def test_an_eager_step_is_checked_once(fn, monkeypatch):
+    """The second call of one step runs what the first one compiled; every other call is checked."""
+    x = jnp.float32([[0, 3], [1, 2]])
+    want = jax.tree.leaves(fn("ij,jk->ik", x, x, ties="first"))
+    monkeypatch.setattr("ext_tropical.network.tropical_einsum._solve", None)
+    for got, expected in zip(
+        jax.tree.leaves(fn("ij,jk->ik", x + 0, x, ties="first")), want, strict=True
+    ):
+        np.testing.assert_array_equal(got, expected)
+    for changed in (
+        {"equation": "ik,kj->ij"},
+        {"ties": "split"},
+        {"rhs": x[:, :1]},
+        {"progress": 1},
+    ):
+        with pytest.raises(TypeError, match="not callable"):
+            fn(
+                changed.pop("equation", "ij,jk->ik"),
+                x,
+                changed.pop("rhs", x),
+                **({"ties": "first"} | changed),
+            )

@@ -1,0 +1,47 @@
+"""Eager calls of one step: what depends on anything but entries of arrays is found once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+
+from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension.primitive import is_plain
+from tenferro_jax.extension.routes import TUNED
+
+from ..step.layout import is_step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
+    """A function of an equation and its operands that runs as one jitted function where the
+    equation is one step and the operands are JAX arrays outside all transforms.
+
+    JAX's own cache then finds what was traced for their shapes and dtypes, with all checks.
+    """
+
+    @functools.lru_cache(maxsize=1024, typed=True)
+    def program(tuned: int, equation: Any, **how: Any) -> Callable[..., T] | None:
+        if how.get("memory_limit") is not None or not is_step(equation):
+            return None
+        run = functools.partial(fn, equation, **how)
+        functools.update_wrapper(run, fn)
+        return jax.jit(run)
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **how: P.kwargs) -> T:
+        if len(args) > 1 and all(map(is_plain, args[1:])):
+            try:
+                compiled = program(len(TUNED), args[0], **how)  # type: ignore[arg-type]
+            except (TypeError, InvalidConfig):  # what cannot be hashed or read: `fn` says so
+                compiled = None
+            if compiled is not None:
+                return compiled(*args[1:])
+        return fn(*args, **how)
+
+    return call
