@@ -4,7 +4,7 @@ register.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 import jax.export
@@ -25,6 +25,7 @@ from ..algebra.semiring import SelectiveSemiring, SemiringKey
 from ..algebra.shipped import max_mul, max_plus, min_plus
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
+from .kernels.direct import FEW
 from .log_einsum import LogEinsum
 from .native.library import TARGET, native
 from .pallas.backend import backend, problem
@@ -37,7 +38,7 @@ def _not_served(
     metas: Sequence[TensorMeta],
     semirings: Collection[SelectiveSemiring],
     dtypes: Collection[str],
-    min_cells: int = 1,
+    is_reduced: Callable[[int, int, int, int], bool],
 ) -> str:
     """Why XLA computes a step, or "" if a kernel for these semirings and dtypes may.
 
@@ -46,7 +47,8 @@ def _not_served(
       metas: of its operands.
       semirings: those of the kernel.
       dtypes: names of the dtypes of the kernel; 16-bit floats are computed in float32.
-      min_cells: the number of cells of a batch entry from which the kernel is faster than XLA.
+      is_reduced: whether XLA's one reduction is faster than the kernel, by the sizes of batch,
+        contracted, rows and columns.
     """
     work = work_dtype(metas[0].dtype).name
     if op.algebra not in semirings:
@@ -60,14 +62,7 @@ def _not_served(
     sizes = op.layout.equation.sizes([meta.shape for meta in metas], op.family_id)
     if 0 in sizes.values():
         return "there is nothing to search"
-    batch, contracted, rows, columns = op.layout.extents(sizes)
-    if fits_one_reduction(batch, contracted, rows, columns):
-        return "one reduction does it"
-    return (
-        f"there are fewer than {min_cells} cells a batch entry"
-        if rows * columns < min_cells
-        else ""
-    )
+    return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
 
 NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
@@ -76,15 +71,18 @@ NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
 _NATIVE_DTYPES = ("float64", "float32", "int32")
 """The dtypes of the library; 16-bit floats are computed in float32."""
 
-NATIVE_CELLS = 256
-"""The number of cells of a batch entry from which the library is faster than XLA: fewer cells do
-not fill its blocks of registers.
-"""
+NATIVE_CANDIDATES = 1 << 10
+"""Up to this number of candidates XLA's one reduction is faster than a call of the library."""
+
+
+def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
+    return contracted <= FEW or batch * contracted * rows * columns <= NATIVE_CANDIDATES
 
 
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    return _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, NATIVE_CELLS) or native().problem
+    declined = _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, _is_reduced)
+    return declined or native().problem
 
 
 def run_native(
@@ -140,7 +138,7 @@ support float64.
 
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the kernel does."""
-    return _not_served(op, metas, EXTREMES, _GPU_DTYPES) or problem()
+    return _not_served(op, metas, EXTREMES, _GPU_DTYPES, fits_one_reduction) or problem()
 
 
 def run_gpu(

@@ -7,6 +7,7 @@
 namespace tropical {
 namespace {
 #include "tiles.inc"
+#include "lines.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines}; }
 }  // namespace tropical

@@ -29,6 +29,11 @@ struct Tile {
   int64_t batch, row, rows, column, columns;
 };
 
+// Lines of one task: rows [first, last) of all batch entries, one after another, and some columns of each.
+struct Line {
+  int64_t first, last, column, cells;
+};
+
 // The functions of one instruction set.
 struct Kernels {
   const char* name;
@@ -37,6 +42,8 @@ struct Kernels {
   int64_t (*scratch)(const Problem&, int64_t rows, int64_t columns);
   // Values of a tile, and winners where they are wanted.
   void (*search)(const Problem&, const Tile&, void* scratch);
+  // The same of some lines, for steps that fill no tile.
+  void (*lines)(const Problem&, const Line&);
 };
 
 Kernels baseline();

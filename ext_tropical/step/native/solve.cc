@@ -116,9 +116,27 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
   return tiles;
 }
 
+// Whether a step fills no tile. Blocks of registers are faster from here on, though they pack operands.
+bool is_thin(const Problem& p) { return p.rows == 1 || p.columns == 1 || p.rows * p.columns < 1024; }
+
+// The rows of all batch entries in equal parts, and where they are too few their columns too; each is worth waking a thread.
+void solve_lines(Pool& pool, Problem p, const Kernels& kernels) {
+  constexpr int64_t worth_waking = int64_t{1} << 17, step = 32;
+  if (p.columns == 1) std::swap(p.lhs, p.rhs), std::swap(p.rows, p.columns);
+  const int64_t rows = p.batch * p.rows, threads = std::max<int64_t>(pool.threads(), 1);
+  const int64_t tasks = threads == 1 ? 1 : std::clamp<int64_t>(rows * p.columns * p.contracted / worth_waking, 1, 4 * threads);
+  const int64_t high = piece(rows, (rows + tasks - 1) / tasks, 1), parts = (tasks + rows - 1) / rows;
+  const int64_t wide = piece(p.columns, (p.columns + parts - 1) / parts, step);
+  std::vector<Line> lines;
+  for (int64_t r = 0; r < rows; r += high)
+    for (int64_t c = 0; c < p.columns; c += wide) lines.push_back({r, std::min(r + high, rows), c, std::min(wide, p.columns - c)});
+  parallel(pool, static_cast<int64_t>(lines.size()), [&](int64_t i) { kernels.lines(p, lines[i]); });
+}
+
 }  // namespace
 
 void solve(Pool& pool, const Problem& problem, const Kernels& kernels) {
+  if (is_thin(problem)) return solve_lines(pool, problem, kernels);
   const int64_t item = problem.type == Type::kF64 ? 8 : 4, threads = std::max<int64_t>(pool.threads(), 1);
   const auto tiles = tiles_of(problem, kMostRows, 1920 / item, kernels.row_step, kernels.column_bytes / item, threads);
   parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) {
