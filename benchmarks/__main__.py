@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_passes": (),
     "eval_all": (),
     "glue": (),
+    "networks": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

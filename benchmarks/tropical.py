@@ -35,7 +35,7 @@ from tenferro_jax import Engine, trace
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
-from .measure import alternating, header
+from .measure import alternating, header, threads_at_work
 
 
 class Case(NamedTuple):
@@ -170,6 +170,15 @@ def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     )
     lhs, rhs = np.asarray(a[0]), np.asarray(b[0])
     return None if fn is None else lambda: fn(lhs, rhs)
+
+
+def threads_of_tropical_gemm() -> str:
+    """How many threads it uses, or that it is not there."""
+    a, b = np.ones((2, 1, 1024, 1024), np.float32)
+    run = tropical_gemm(Case("1024", 1, 1024, 1024, 1024), a, b)
+    if run is None:
+        return "tropical-gemm: not installed"
+    return f"tropical-gemm: threads at work on 1024^3: {threads_at_work(run) or 'not known'}"
 
 
 def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
@@ -373,6 +382,7 @@ def main(
     """Print the table, and write it as JSON and as a plot if asked."""
     print(header(__doc__))
     print(native())
+    print(threads_of_tropical_gemm())
     print(HEAD)
     table = []
     for row in rows(chosen, repeats):

@@ -17,6 +17,7 @@ from benchmarks import (
     graph_building,
     graph_passes,
     growth,
+    networks,
     training_step,
     tropical,
     tropical_gpu,
@@ -150,6 +151,16 @@ def test_tropical(capsys, tmp_path):
     assert len({case.name for case in tropical.cases()}) >= 15
 
 
+def test_networks(capsys):
+    """The answers are compared with NumPy's; the worst figure of every goal is said."""
+    with jax.enable_x64(False):
+        found = networks.main(["tree"], [9], repeats=1, exports=["value"])
+    assert found.keys() == {("tree", 9, asked) for asked in networks.GOALS}
+    out = capsys.readouterr().out
+    assert "assignment / value, again: at most 2; worst" in out
+    assert "characters, exporting" in out
+
+
 def test_growth(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(
         growth, "STEPS", {name: growth.STEPS[name] for name in ("xla", "xla, gradient")}
@@ -201,6 +212,7 @@ def test_every_benchmark_has_its_marks_in_the_page():
         "__init__",
         "__main__",
         "measure",
+        "network_peers",
         "tropical_gpu",
     } == BENCHMARKS.keys()
     page = pathlib.Path(FOLDER, "README.md").read_text()
