@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ext_tropical
+from ext_tropical.step.at_winner import AtWinner
 from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
@@ -82,6 +83,9 @@ def families():
     x = np.arange(4.0).reshape(2, 2)
     log = ext_tropical.LogEinsum(1.0, "ij,jk->ik")
     yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
+    cells = x, np.array([[0, 2], [2, 0]], np.int32)
+    sums = AtWinner("ij,jk->ik", ext_tropical.Place.RHS, (3,))
+    yield sums.family_id, applied((sums, cells)), cells, [np.array([[0.0, 3], [0, 0], [2, 1]])]
     split = jax.grad(lambda a: ext_tropical.tropical_einsum("ij,jk->ik", a, x, ties="split").sum())
     yield (
         "tenferro-ext-tropical.weighted_sum.v1",

@@ -20,6 +20,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupport
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
+from .at_winner import entries_at
 from .kernels import blocked, direct
 from .layout import StepOp, matmul_layout, product
 from .weighted_sum import Place, WeightedSum
@@ -171,18 +172,12 @@ class TropicalEinsum(StepOp):
         if self.ties is Ties.SPLIT:
             return (self._shared(primals, outputs[0], tangents), None)[: self.output_count]
         active = [i for i, t in enumerate(tangents) if t is not None]
-        at = self.layout.matrix(outputs[1])
 
-        def chosen_entries(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-            matrices = self._matrices(
-                arrays
-            )  # the transpose adds in this dtype, because 16 bits would saturate
-            return [_at_winner(matrix, at, axis) for axis, matrix in enumerate(matrices, 1)]
+        def entry(i: int, x: Any) -> jax.Array:
+            # the transpose adds in the wide dtype, because 16 bits would saturate
+            return entries_at(self.equation, tuple(Place)[i], widened(x), outputs[1])
 
-        full = [
-            jnp.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True)
-        ]
-        entries, directions = chosen_entries(primals), chosen_entries(full)
+        entries = list(itertools.starmap(entry, enumerate(primals)))
 
         def product(*chosen: jax.Array) -> jax.Array:
             every = list(entries)
@@ -191,8 +186,8 @@ class TropicalEinsum(StepOp):
             return functools.reduce(self.algebra.times, every)
 
         moving = tuple(entries[i] for i in active)
-        _, out = jax.jvp(product, moving, tuple(directions[i] for i in active))
-        return self.layout.tensor(out.astype(outputs[0].dtype), sizes), None
+        _, out = jax.jvp(product, moving, tuple(entry(i, tangents[i]) for i in active))
+        return out.astype(outputs[0].dtype), None
 
     def _shared(
         self,
@@ -302,17 +297,3 @@ def widened(x: jax.Array) -> jax.Array:
     """
     work = work_dtype(x.dtype)
     return x if work == x.dtype else lax.optimization_barrier(x).astype(work)
-
-
-def _at_winner(matrix: jax.Array, winner: jax.Array, own_axis: int) -> jax.Array:
-    """matrix[b, winner[b, i, j], own] for own = i (own_axis 1) or j (own_axis 2): (batch, rows,
-    columns).
-    """
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=(),
-        collapsed_slice_dims=(1,),
-        start_index_map=(1,),
-        operand_batching_dims=(0, 2),
-        start_indices_batching_dims=(0, own_axis),
-    )
-    return lax.gather(matrix, winner[..., None], numbers, (1, 1, 1), mode="promise_in_bounds")

@@ -40,11 +40,12 @@ class MatmulLayout:
 
     def matrices(self, *operands: jax.Array) -> list[jax.Array]:
         """The operands as (batch, contracted, rows) and (batch, contracted, columns)."""
-        own = (self.rows, self.columns)[: len(operands)]
-        return [
-            _grouped(labels, x, (self.batch, self.contracted, group))
-            for labels, x, group in zip(self.equation.inputs, operands, own, strict=True)
-        ]
+        return [self.operand(x, number) for number, x in enumerate(operands)]
+
+    def operand(self, x: jax.Array, number: int) -> jax.Array:
+        """The operand of a number as (batch, contracted, own)."""
+        own = (self.rows, self.columns)[number]
+        return _grouped(self.equation.inputs[number], x, (self.batch, self.contracted, own))
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:

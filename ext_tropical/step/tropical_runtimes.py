@@ -4,6 +4,7 @@ register.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 
 import jax
@@ -22,12 +23,13 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.registry import ExtensionFactory
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
-from ..algebra.shipped import max_mul, max_plus, min_plus
+from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
+from .at_winner import MANY, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
 from .kernels.direct import FEW
 from .log_einsum import LogEinsum
-from .native.library import TARGET, native
+from .native.library import AT_WINNER, TARGET, native
 from .pallas.backend import backend, problem
 from .pallas.search import EXTREMES, contract
 from .weighted_sum import WeightedSum
@@ -65,10 +67,10 @@ def _not_served(
     return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
 
-NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2}
+NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3}
 """The semirings, with their numbers in the library."""
 
-_NATIVE_DTYPES = ("float64", "float32", "int32")
+_NATIVE_DTYPES = ("float64", "float32", "int32", "bool")
 """The dtypes of the library; 16-bit floats are computed in float32."""
 
 NATIVE_CANDIDATES = 1 << 10
@@ -81,7 +83,8 @@ def _is_reduced(batch: int, contracted: int, rows: int, columns: int) -> bool:
 
 def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the library does."""
-    declined = _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, _is_reduced)
+    is_reduced = fits_one_reduction if op.algebra == or_and else _is_reduced
+    declined = _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, is_reduced)
     return declined or native().problem
 
 
@@ -130,6 +133,47 @@ def run_native(
     return tuple(layout.tensor(x, sizes) for x in (value.astype(dtype), *winner))
 
 
+def adding_declines(op: AtWinner, *metas: TensorMeta) -> str:
+    """Why XLA computes a sum at winners, or "" if the library does."""
+    if op.summed is None:
+        return "XLA gathers"
+    if metas[0].dtype.name not in ("float32", "float64"):
+        return "it adds float32 and float64"
+    if any(jax.export.is_symbolic_dim(size) for size in metas[0].shape):
+        return "sizes are symbolic"
+    few = math.prod(metas[0].shape) < MANY
+    return f"there are fewer than {MANY} cells" if few else native().problem
+
+
+def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.Array]:
+    """The sum of the cells at each entry of the operand, in the order of the cells.
+
+    Cost: time b m n + b k (m or n); memory of at most 1 MB for each thread, which the thread keeps.
+    """
+    layout, sizes = op.layout, op.sizes([cells.shape, winner.shape])
+    term = layout.equation.inputs[op.axis]
+    shapes = [[sizes[label] for label in labels] for labels in layout.equation.inputs]
+    batch, contracted, *own = layout.extents(sizes)
+    strides = layout.strides(shapes)[op.axis]
+    dense = (batch, own[op.axis], contracted)
+    result = jax.ShapeDtypeStruct(shapes[op.axis] if strides else dense, cells.dtype)
+    found = jax.ffi.ffi_call(AT_WINNER, result, vmap_method="sequential")(
+        *map(layout.matrix, (cells, winner)),
+        to_rows=op.axis == 0,
+        sizes=np.asarray((batch, contracted, *own), np.int64),
+        strides=np.asarray(strides or (contracted * dense[1], 1, contracted), np.int64),
+    )
+    if strides:
+        return (found,)
+    labels = layout.batch + (layout.rows, layout.columns)[op.axis] + layout.contracted
+    return (
+        jnp.transpose(
+            found.reshape([sizes[label] for label in labels]),
+            [labels.index(label) for label in term],
+        ),
+    )
+
+
 _GPU_DTYPES = ("float32", "int32")
 """The dtypes of the GPU kernel; 16-bit floats are computed in float32. The copy engine does not
 support float64.
@@ -176,6 +220,10 @@ TropicalEinsum.runtimes = ExtensionRuntimeSet(
     Kernel(TropicalEinsum.family_id, "cuda", run_gpu, gpu_declines, "pallas"),
 )
 
+AtWinner.runtimes = ExtensionRuntimeSet(
+    Kernel(AtWinner.family_id, "cpu", add_native, adding_declines, "native")
+)
+
 
 def register() -> None:
     """Register every family of this package, so that graphs and payloads can be read from bytes. It
@@ -192,6 +240,7 @@ def register() -> None:
     equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
     for default in (
         TropicalEinsum(semiring, equation),
+        AtWinner(equation),
         LogEinsum(1.0, equation),
         WeightedSum(semiring, equation),
     ):

@@ -21,6 +21,7 @@ from ext_tropical import (
     max_plus,
     min_max,
     min_plus,
+    or_and,
     tropical_einsum,
 )
 from ext_tropical.step.native import library
@@ -88,6 +89,40 @@ def test_every_kernel_is_the_definition(semiring, dtype):
     ):
         for special in (False, True):
             check(op, *(entries(rng, shape, dtype, special) for shape in ((b, m, k), (b, k, n))))
+
+
+@pytest.mark.few(2)
+@BUILT
+@pytest.mark.parametrize("semiring", [min_plus, max_mul, max_plus], ids=repr)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+def test_rare_nan_and_infinities(semiring, dtype):
+    """Of operands and of opposite infinities, in one cell and apart, in either order."""
+    rng = np.random.default_rng(4)
+    op = TropicalEinsum(semiring, "ij,jk->ik", Outputs.VALUE_AND_WINNER)
+    a, b = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((90, 400), (400, 130)))
+    for x in (a, b):
+        for value, count in ((np.nan, 20), (np.inf, 9), (-np.inf, 9), (0.0, 30)):
+            x.flat[rng.integers(0, x.size, count)] = value
+    assert 0.1 < np.isnan(op.eager_execute(a, b)[0]).mean() < 0.9
+    check(op, a, b)
+
+
+@pytest.mark.few(2)
+@BUILT
+@pytest.mark.parametrize("density", [0.03, 0.5, 0.0005])
+def test_bits_are_the_definition(density):
+    """Around bytes, groups of bytes, panels, vectors; operands in both orders, and in no order."""
+    rng = np.random.default_rng(5)
+    for equation, sizes in (
+        ("ij,jk->ik", (9, 4100, 131)),
+        ("ji,kj->ik", (20, 63, 13)),
+        ("jib,jbk->bik", (40, 129, 33, 3)),
+        ("jaib,bajk->ik", (5, 70, 60, 2, 3)),
+    ):
+        op = TropicalEinsum(or_and, equation, Outputs.VALUE_AND_WINNER)
+        size = dict(zip("ijkba", sizes))
+        terms = op.layout.equation.inputs
+        check(op, *(rng.random([size[label] for label in term]) < density for term in terms))
 
 
 @pytest.mark.few(1)
@@ -158,8 +193,12 @@ def test_what_is_served_and_why_not():
     ):
         assert served.kind is RouteKind.KERNEL
     for taken, reason in (
-        (route(x, x, semiring=min_max), "it has max_plus, min_plus, max_mul"),
-        (route(x.astype(np.int64), x.astype(np.int64)), "it computes in float64, float32, int32"),
+        (route(x, x, semiring=min_max), "it has max_plus, min_plus, max_mul, or_and"),
+        (
+            route(x.astype(np.int64), x.astype(np.int64)),
+            "it computes in float64, float32, int32, bool",
+        ),
+        (route(x > 0, x[:, :1] > 0, semiring=or_and), "one reduction does it"),
         (route(x[:, :4], x[:4]), "one reduction does it"),
         (route(x[:8, :8], x[:8, :8]), "one reduction does it"),
         (route(x, equation="ij->j"), "one reduction does it"),
@@ -263,7 +302,8 @@ def test_malformed_calls_are_refused_by_the_handler():
     call()
     for text, changed in {
         "strides that leave": {"lhs": np.array([0, 1, 5])},
-        "malformed attributes": {"algebra": np.int64(3)},
+        "malformed attributes": {"algebra": np.int64(4)},
+        "einsum: malformed attributes": {"algebra": np.int64(3)},
         "malformed result": {"result": (1, 4, 3)},
         "tropical einsum: malformed result": {"dtype": jnp.int32},
         "contracted entries": {"sizes": np.array([1, 0, 4, 4])},

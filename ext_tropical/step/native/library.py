@@ -16,7 +16,10 @@ from typing import NamedTuple
 import jax
 
 TARGET = "tenferro-ext-tropical.einsum.v1"
-"""The name of the custom call."""
+"""The name of the custom call of a step."""
+
+AT_WINNER = "tenferro-ext-tropical.at_winner.v1"
+"""The name of the custom call that adds cells at their winners."""
 
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
@@ -58,9 +61,9 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        jax.ffi.register_ffi_target(
-            TARGET, jax.ffi.pycapsule(library.tropical_einsum), platform="cpu"
-        )
+        for target in (TARGET, AT_WINNER):
+            handler = getattr(library, f"tropical_{target.split('.')[1]}")
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
     return Native(tuple(instructions), "")

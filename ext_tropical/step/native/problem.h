@@ -4,8 +4,8 @@
 
 namespace tropical {
 
-enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2 };
-enum class Type { kF32, kF64, kI32 };
+enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3 };
+enum class Type { kF32, kF64, kI32, kBool };  // booleans have (or, and), the others have the rest
 
 // An operand where it lies. Strides in entries.
 struct Operand {
@@ -22,7 +22,7 @@ struct Problem {
   int32_t* winner;  // the same shape, or nullptr
 };
 
-constexpr int64_t kMostRows = 256;  // of a tile
+constexpr int64_t kMostRows = 256, kMostColumns = 480;  // of a tile; columns of 8 bytes are half as many
 
 // Rows and columns of one task.
 struct Tile {

@@ -30,9 +30,6 @@ const Kernels& kernels_named(std::string_view name) {
   return kernels().back();
 }
 
-namespace {
-
-// Bytes of this thread, aligned to cache lines, kept until it ends: a task that is not the first finds its pages there.
 void* kept_scratch(int64_t bytes) {
   struct Free {
     void operator()(void* data) const { ::operator delete(data, std::align_val_t(64)); }
@@ -47,8 +44,6 @@ void* kept_scratch(int64_t bytes) {
   return data.get();
 }
 
-// run(0) ... run(count - 1), on the pool and on this thread, which waits for the runs that have begun and for no thread that
-// has not: a pool without a free thread cannot stop it. Throws std::bad_alloc if a run does.
 void parallel(Pool& pool, int64_t count, std::function<void(int64_t)> run) {
   struct Shared {
     std::function<void(int64_t)> run;
@@ -83,6 +78,8 @@ void parallel(Pool& pool, int64_t count, std::function<void(int64_t)> run) {
   if (shared->failed) throw std::bad_alloc();
 }
 
+namespace {
+
 int64_t up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Length of the pieces of an axis: equal ones of at most `most`, but for the last, in whole steps.
@@ -94,7 +91,8 @@ int64_t piece(int64_t size, int64_t most, int64_t step) {
 // The result in tiles of at most this size. Smaller ones keep more threads busy, as long as a tile is worth waking a thread; but each
 // packs operands anew, so small tiles are no more than threads are. Nearly square ones are packed fastest.
 std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, int64_t threads) {
-  constexpr int64_t worth_waking = int64_t{1} << 20, small = 128 * 128;
+  constexpr int64_t small = 128 * 128;
+  const int64_t worth_waking = int64_t{1} << (p.type == Type::kBool ? 25 : 20);
   rows = piece(p.rows, rows, row_step);
   columns = piece(p.columns, columns, column_step);
   for (;;) {
@@ -117,7 +115,7 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
 }
 
 // Whether a step fills no tile. Blocks of registers are faster from here on, though they pack operands.
-bool is_thin(const Problem& p) { return p.rows == 1 || p.columns == 1 || p.rows * p.columns < 1024; }
+bool is_thin(const Problem& p) { return p.type != Type::kBool && (p.rows == 1 || p.columns == 1 || p.rows * p.columns < 1024); }
 
 // The rows of all batch entries in equal parts, and where they are too few their columns too; each is worth waking a thread.
 void solve_lines(Pool& pool, Problem p, const Kernels& kernels) {
@@ -138,7 +136,7 @@ void solve_lines(Pool& pool, Problem p, const Kernels& kernels) {
 void solve(Pool& pool, const Problem& problem, const Kernels& kernels) {
   if (is_thin(problem)) return solve_lines(pool, problem, kernels);
   const int64_t item = problem.type == Type::kF64 ? 8 : 4, threads = std::max<int64_t>(pool.threads(), 1);
-  const auto tiles = tiles_of(problem, kMostRows, 1920 / item, kernels.row_step, kernels.column_bytes / item, threads);
+  const auto tiles = tiles_of(problem, kMostRows, 4 * kMostColumns / item, kernels.row_step, kernels.column_bytes / item, threads);
   parallel(pool, static_cast<int64_t>(tiles.size()), [&](int64_t i) {
     kernels.search(problem, tiles[i], kept_scratch(kernels.scratch(problem, tiles[i].rows, tiles[i].columns)));
   });

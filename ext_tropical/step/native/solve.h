@@ -14,6 +14,14 @@ struct Pool {
   virtual void schedule(std::function<void()> task) = 0;
 };
 
+// run(0) ... run(count - 1), on the pool and on this thread, which waits for the runs that have begun and for no thread that
+// has not: a pool without a free thread cannot stop it. Throws std::bad_alloc if a run does.
+void parallel(Pool& pool, int64_t count, std::function<void(int64_t)> run);
+
+// Bytes of this thread, aligned to cache lines, kept until it ends: a task that is not the first finds its pages there. Throws
+// std::bad_alloc.
+void* kept_scratch(int64_t bytes);
+
 // What this machine can run, the widest instruction set last.
 const std::vector<Kernels>& kernels();
 

@@ -1,0 +1,170 @@
+"""The entries of an operand at the winners of a step, and the transpose, which adds cotangents
+there: what the derivative of `TropicalEinsum` is made of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from opt_einsum import get_symbol
+
+from tenferro_jax.einsum import Equation
+from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
+
+from .layout import StepOp, matmul_layout, product
+from .weighted_sum import Place
+
+MANY = 1 << 13
+"""The number of cells from which a derivative uses the op. Below, XLA fuses the standard ops with
+others, and a kernel is not faster.
+"""
+
+
+@extension_op(package="tenferro-ext-tropical", name="at_winner", version=1)
+class AtWinner(StepOp):
+    """result[cell] = operand[at the cell's winner]; or the transpose, the sum at each entry of an
+    operand of the cells that it wins.
+
+    Inputs are the operand, or in the transpose an array of the result's labels; and the winners. A
+    winner is the row-major index of the contracted labels; the transpose leaves out cells whose
+    winner is no such index.
+
+    Attributes:
+      equation: of the step, as in the einsum ops.
+      place: which operand, LHS or RHS.
+      summed: for the transpose, the sizes of the contracted labels in their order.
+    """
+
+    equation: str
+    place: Place = Place.LHS
+    summed: tuple[int, ...] | None = None
+
+    input_count = 2
+
+    def __post_init__(self) -> None:
+        layout = matmul_layout(self.equation)
+        places = tuple(Place)[: len(layout.equation.inputs)]
+        sizes = (1,) * len(layout.contracted) if self.summed is None else self.summed
+        if (
+            self.place not in places
+            or len(sizes) != len(layout.contracted)
+            or min(sizes, default=1) < 1
+        ):
+            raise InvalidConfig(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"place {self.place!r}, summed {self.summed!r}",
+                needed=f"one of {', '.join(map(str, places))}, and a positive size for each of "
+                f"the contracted labels {layout.contracted!r}, or None",
+            )
+
+    @property
+    def axis(self) -> int:
+        """The number of the operand."""
+        return tuple(Place).index(self.place)
+
+    def sizes(self, shapes: Sequence[Sequence[int]]) -> Mapping[str, int]:
+        """The size of every label of the operand and of the result."""
+        equation = self.layout.equation
+        terms = (equation.inputs[self.axis], equation.output, self.layout.contracted)
+        if self.summed is None:
+            given, known = terms[:2], list(shapes)
+        else:
+            given, known = (equation.output, *terms[1:]), [*shapes, self.summed]
+        return Equation(self.equation, given, equation.output).sizes(known, self.family_id)
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        x, winner = inputs
+        if self.summed is None:
+            return (at_winner(self, x, winner),)
+        sizes = self.sizes([x.shape, winner.shape])
+        shape = [sizes[label] for label in self.layout.equation.inputs[self.axis]]
+        gather = dataclasses.replace(self, summed=None)
+        entries = jax.ShapeDtypeStruct(shape, x.dtype)
+        return jax.linear_transpose(lambda y: at_winner(gather, y, winner), entries)(x)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """Linear in the first input."""
+        along: Any = tangents[0]
+        return apply(self, along, primals[1])
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Any]:
+        """The transpose, which is of this family."""
+        x: Any
+        winner: Any
+        cotangent: Any
+        (x, winner), (cotangent,), summed = inputs, cotangents, None
+        if self.summed is None:
+            sizes = self.sizes([x.meta.shape, winner.shape])
+            summed = tuple(sizes[label] for label in self.layout.contracted)
+        return *apply(dataclasses.replace(self, summed=summed), cotangent, winner), None
+
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        first, cells = in_axes
+        if first is None or cells is None or (self.summed is not None and first != cells):
+            return None
+        equation = self.layout.equation
+        own = first if self.summed is None else 0
+        used = "".join(equation.inputs)
+        label = next(c for c in map(get_symbol, itertools.count()) if c not in used)
+        terms = [
+            term[:at] + label + term[at:]
+            for term, at in zip(
+                (*equation.inputs, equation.output),
+                (*(own * (i == self.axis) for i in range(self.operand_count)), cells),
+                strict=True,
+            )
+        ]
+        form = dataclasses.replace(self, equation=f"{','.join(terms[:-1])}->{terms[-1]}")
+        return form, (own if self.summed else cells,)
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Entries of 2, 3, 4, ... for the labels in their order, and winners among them."""
+        sizes = {**self.example_sizes, **dict(zip(self.layout.contracted, self.summed or ()))}
+        rng, equation = np.random.default_rng(0), self.layout.equation
+        term = equation.inputs[self.axis] if self.summed is None else equation.output
+        entries = rng.normal(size=[sizes[label] for label in term])
+        cells = [sizes[label] for label in equation.output]
+        count = product(sizes, self.layout.contracted)
+        return [[entries, rng.integers(0, count, cells, np.int32)]]
+
+
+def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
+    """What the op that is no transpose computes, in standard ops; sizes may be symbolic."""
+    layout, sizes = op.layout, op.sizes([x.shape, winner.shape])
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(),
+        collapsed_slice_dims=(1,),
+        start_index_map=(1,),
+        operand_batching_dims=(0, 2),
+        start_indices_batching_dims=(0, op.axis + 1),
+    )
+    at = layout.matrix(winner)[..., None]
+    matrix = layout.operand(x, op.axis)
+    found = lax.gather(matrix, at, numbers, (1, 1, 1), mode="promise_in_bounds")
+    return layout.tensor(found, sizes)
+
+
+def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> jax.Array:
+    """The entries of an operand at the winners, by the op where it is worth a call."""
+    op = AtWinner(equation, place)
+    is_known = all(isinstance(size, int) for size in (*x.shape, *winner.shape))
+    large = is_known and winner.size >= MANY
+    return apply(op, x, winner)[0] if large else at_winner(op, x, winner)
