@@ -71,13 +71,12 @@ class AtWinner(StepOp):
 
     def sizes(self, shapes: Sequence[Sequence[int]]) -> Mapping[str, int]:
         """The size of every label of the operand and of the result."""
-        equation = self.layout.equation
-        terms = (equation.inputs[self.axis], equation.output, self.layout.contracted)
-        if self.summed is None:
-            given, known = terms[:2], list(shapes)
-        else:
-            given, known = (equation.output, *terms[1:]), [*shapes, self.summed]
-        return Equation(self.equation, given, equation.output).sizes(known, self.family_id)
+        equation, known = self.layout.equation, list(shapes)
+        terms: tuple[str, ...] = (equation.inputs[self.axis], equation.output)
+        if self.summed is not None:
+            terms = (equation.output, equation.output, self.layout.contracted)
+            known.append(self.summed)
+        return Equation(self.equation, terms, equation.output).sizes(known, self.family_id)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         x, winner = inputs
@@ -133,7 +132,7 @@ class AtWinner(StepOp):
             )
         ]
         form = dataclasses.replace(self, equation=f"{','.join(terms[:-1])}->{terms[-1]}")
-        return form, (own if self.summed else cells,)
+        return form, (cells if self.summed is None else own,)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Entries of 2, 3, 4, ... for the labels in their order, and winners among them."""
