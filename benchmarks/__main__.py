@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_building": (),
     "graph_passes": (),
     "eval_all": (),
+    "one_line": (),
     "glue": (),
     "networks": (),
     "growth": (

@@ -133,7 +133,7 @@ def cases(text: str, dtypes: Iterable[str]) -> Iterable[tuple[str, str, str, tup
     for name, loop, question in loops:
         if text in name:
             pair = steps(LOOPS[name][0])[question]
-            yield name, "float32", "loop", tuple(map(loop, pair))
+            yield name, "float32", question, tuple(map(loop, pair))
 
 
 def measured(text: str, dtypes: Iterable[str], repeats: int) -> dict[str, tuple[float, float]]:
@@ -151,29 +151,32 @@ def measured(text: str, dtypes: Iterable[str], repeats: int) -> dict[str, tuple[
 
 def main(
     text: str = "", dtypes: Iterable[str] = ("float32", "float64", "int32"), repeats: int = 20
-) -> dict[str, tuple[float, float]]:
-    """Print the table: times on all threads and on one, in a process of its own."""
+) -> dict[str, tuple[float, float, float, float]]:
+    """Print the table: our lowest time and the line's on all threads, then on one, in a process of
+    its own. Returns the same in seconds.
+    """
     print(header(__doc__))
+    print(
+        "us and, behind it, times the line's; then the same on one thread\n"
+        + f"{'':>34}"
+        + "".join(f" | {question:>24}" for question in ("value", "winner", "gradient"))
+    )
     command = [sys.executable, "-m", "benchmarks.one_line", "--json", "--cases", text]
     command += ["--repeats", str(repeats), "--dtypes", *dtypes]
     flags = f"{os.environ.get('XLA_FLAGS', '')} {ONE_THREAD}"
     child = subprocess.run(
-        command,
-        env=os.environ | {"XLA_FLAGS": flags},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+        command, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, check=True
     )
     one = json.loads(child.stdout)
     with jax.enable_x64(True):
-        every = measured(text, dtypes, repeats)
-    print(f"{'us':>46} |   ours   line  ratio | ours, line, ratio on one thread")
-    for name, (ours, line) in every.items():
-        single = one[name]
-        print(
-            f"{name:>46} | {ours * 1e6:8.0f} {line * 1e6:8.0f} {ours / line:5.2f} |"
-            f" {single[0] * 1e6:8.0f} {single[1] * 1e6:8.0f} {single[0] / single[1]:5.2f}"
-        )
+        every = {name: (*row, *one[name]) for name, row in measured(text, dtypes, repeats).items()}
+    rows: dict[str, list[str]] = {}
+    for name, row in every.items():
+        of, _, _ = name.rpartition(", ")
+        cells = (f"{a * 1e6:6.0f} {a / b:5.2f}" for a, b in (row[:2], row[2:]))
+        rows.setdefault(of, []).append(" ".join(cells))
+    for name, found in rows.items():
+        print(f"{name:>34}" + "".join(f" | {cell}" for cell in found))
     return every
 
 

@@ -18,6 +18,7 @@ from benchmarks import (
     graph_passes,
     growth,
     networks,
+    one_line,
     training_step,
     tropical,
     tropical_gpu,
@@ -130,6 +131,15 @@ def test_glue(capsys):
         assert compared["value"] == compared["grad"] == compared["vmap of grad"] == "equal"
         assert {compared["jvp"], compared["hessian"]} <= {"equal", "plain refuses"}
     assert "plain refuses" in capsys.readouterr().out
+
+
+def test_one_line(capsys):
+    found = one_line.main("16 of 8 x 8", ("float32",), repeats=1)
+    assert found.keys() == {
+        f"16 of 8 x 8, float32, {question}" for question in ("value", "winner", "gradient")
+    }
+    assert all(min(seconds) > 0 for row in found.values() for seconds in row)
+    assert "on one thread" in capsys.readouterr().out
 
 
 def test_tropical(capsys, tmp_path):

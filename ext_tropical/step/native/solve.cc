@@ -114,8 +114,11 @@ std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int6
   return tiles;
 }
 
-// Whether a step fills no tile. Blocks of registers are faster from here on, though they pack operands.
-bool is_thin(const Problem& p) { return p.type != Type::kBool && (p.rows == 1 || p.columns == 1 || p.rows * p.columns < 1024); }
+// Whether a step fills no block of registers, or has too few candidates to be worth packing, or two searches, for.
+bool is_thin(const Problem& p) {
+  if (p.type == Type::kBool) return false;  // bits have tiles alone
+  return std::min(p.rows, p.columns) <= 4 || p.rows * p.columns < 1024 || p.contracted <= (p.winner ? 32 : 8);
+}
 
 // The rows of all batch entries in equal parts, and where they are too few their columns too; each is worth waking a thread.
 void solve_lines(Pool& pool, Problem p, const Kernels& kernels) {
