@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
@@ -18,12 +19,13 @@ from tenferro_jax.einsum import Equation
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
 
+from .kernels.direct import FEW
 from .layout import StepOp, matmul_layout, product
 from .weighted_sum import Place
 
 MANY = 1 << 13
-"""The number of cells from which a derivative uses the op. Below, XLA fuses the standard ops with
-others, and a kernel is not faster.
+"""The number of cells, or entries of the operand, from which a derivative uses the op. Below, XLA
+fuses the standard ops with others, and a kernel is not faster.
 """
 
 
@@ -162,8 +164,19 @@ def at_winner(op: AtWinner, x: jax.Array, winner: jax.Array) -> jax.Array:
 
 
 def entries_at(equation: str, place: Place, x: jax.Array, winner: jax.Array) -> jax.Array:
-    """The entries of an operand at the winners, by the op where it is worth a call."""
+    """The entries of an operand at the winners, by the op where it is worth a call. Among few
+    contracted entries each is compared with the winner: its transpose is a sum, not a scatter.
+    """
     op = AtWinner(equation, place)
+    layout, sizes = op.layout, op.sizes([x.shape, winner.shape])
+    count = product(sizes, layout.contracted)
+    if isinstance(count, int) and count <= FEW:
+        matrix, at = layout.operand(x, op.axis), layout.matrix(winner)
+        spread = [jnp.expand_dims(matrix[:, t], 2 - op.axis) for t in range(count)]
+        found = jnp.broadcast_to(spread[0], at.shape)
+        for t, entry in enumerate(spread[1:], 1):
+            found = jnp.where(at == t, entry, found)
+        return layout.tensor(found, sizes)
     is_known = all(isinstance(size, int) for size in (*x.shape, *winner.shape))
-    large = is_known and winner.size >= MANY
+    large = is_known and max(x.size, winner.size) >= MANY
     return apply(op, x, winner)[0] if large else at_winner(op, x, winner)

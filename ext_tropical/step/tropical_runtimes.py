@@ -28,6 +28,7 @@ from .at_winner import MANY, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
 from .kernels.direct import FEW
+from .layout import product
 from .log_einsum import LogEinsum
 from .native.library import AT_WINNER, TARGET, native
 from .pallas.backend import backend, problem
@@ -141,8 +142,10 @@ def adding_declines(op: AtWinner, *metas: TensorMeta) -> str:
         return "it adds float32 and float64"
     if any(jax.export.is_symbolic_dim(size) for size in metas[0].shape):
         return "sizes are symbolic"
-    few = math.prod(metas[0].shape) < MANY
-    return f"there are fewer than {MANY} cells" if few else native().problem
+    sizes = op.sizes([meta.shape for meta in metas])
+    entries = product(sizes, op.layout.equation.inputs[op.axis])
+    few = max(math.prod(metas[0].shape), entries) < MANY
+    return f"there are fewer than {MANY} cells and entries" if few else native().problem
 
 
 def add_native(op: AtWinner, cells: jax.Array, winner: jax.Array) -> tuple[jax.Array]:
