@@ -116,6 +116,19 @@ def x64_enabled() -> bool:
     return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
 
 
+_PLAIN_TYPES: set[type] = set()
+"""The types of concrete JAX arrays that calls have met."""
+
+
+def is_plain(array: Any) -> bool:
+    """Whether an array needs no check and no conversion, as in most eager calls."""
+    if type(array) not in _PLAIN_TYPES:
+        if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+            return False
+        _PLAIN_TYPES.add(type(array))
+    return array.dtype.itemsize < 8 or x64_enabled()
+
+
 def require_x64(value: Shaped, where: str) -> None:
     """Refuse a 64-bit NumPy array or spec that JAX would silently narrow.
 

@@ -9,8 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension.primitive import is_plain
-from tenferro_jax.extension.routes import TUNED
+from tenferro_jax.shapes import is_plain
 
 from ..step.layout import is_step
 
@@ -26,7 +25,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
     """
 
     @functools.lru_cache(maxsize=1024, typed=True)
-    def program(tuned: int, equation: Any, **how: Any) -> Callable[..., T] | None:
+    def program(equation: Any, **how: Any) -> Callable[..., T] | None:
         if how.get("memory_limit") is not None or not is_step(equation):
             return None
         run = functools.partial(fn, equation, **how)
@@ -37,7 +36,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **how: P.kwargs) -> T:
         if len(args) > 1 and all(map(is_plain, args[1:])):
             try:
-                compiled = program(len(TUNED), args[0], **how)  # type: ignore[arg-type]
+                compiled = program(args[0], **how)  # type: ignore[arg-type]
             except (TypeError, InvalidConfig):  # what cannot be hashed or read: `fn` says so
                 compiled = None
             if compiled is not None:

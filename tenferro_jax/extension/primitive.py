@@ -16,7 +16,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import InvalidConfig
 from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
-from ..shapes import TensorMeta, as_operand, meta_of, x64_enabled
+from ..shapes import TensorMeta, as_operand, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
 from .contract import (
     NOT_DIFFERENTIABLE,
@@ -116,19 +116,6 @@ def apply(
             _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
         )
     return eager(carrier, len(TUNED))(*operands)
-
-
-_PLAIN_TYPES: set[type] = set()
-"""The types of concrete JAX arrays that calls have met."""
-
-
-def is_plain(array: Any) -> bool:
-    """Whether an array needs no check and no conversion, as in most eager calls."""
-    if type(array) not in _PLAIN_TYPES:
-        if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
-            return False
-        _PLAIN_TYPES.add(type(array))
-    return array.dtype.itemsize < 8 or x64_enabled()
 
 
 def _bind(
