@@ -1,21 +1,17 @@
 """A whole plan in standard ops, as a program whose size does not grow with the plan.
 
-All operands and the results of all steps are in one flat buffer. A step is a row of integers: where
-its operands and its result begin, and for each label its size and its strides. A loop takes the
-steps by depth; each turn of it computes a block of cells, whose addresses follow from the rows.
-There are three kinds of blocks, so that a turn has enough to do: cells of many small steps, cells
-of one large step, and a few cells with many candidates.
+A loop takes the steps by depth, see `rows`. Each turn of it computes two candidates in each of its
+lanes, whose addresses follow from the rows; cells of many small steps share a turn. Where cells are
+few, several lanes share a cell.
 """
 
 from __future__ import annotations
 
-import bisect
-import collections
 import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,235 +22,39 @@ from tenferro_jax.einsum import Plan
 from tenferro_jax.einsum.einsum_plan import Step
 
 from ..algebra.semiring import SelectiveSemiring
+from ..algebra.shipped import max_plus
 from ..step.einsum_op import widened
+from . import rows as plan_rows
+from .rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
 LARGE = 1 << 18
 """The most candidates of a step in the loop, where the caller can run larger ones."""
 
-
-SEGMENT = 32
-"""Lanes that work on one step."""
-
-PART = 64
-"""Segments of a turn."""
-
-LANES = PART * SEGMENT
-
-AT_ONCE = 2
-"""Candidates that a lane takes in one turn."""
-
-
-class Row(NamedTuple):
-    """A step as strides, or the sum that gives the cotangent of one of its operands.
-
-    Attributes:
-      level: rows of one level do not depend on each other.
-      bases: where the arrays begin that are read.
-      single: whether the step has one operand.
-      writes: where the results begin in the arrays that are written; -1 where there is none.
-      cells: (extent, stride in each array read) of the axes of the result.
-      candidates: the same for the axes that are contracted.
-    """
-
-    level: int
-    bases: tuple[int, ...]
-    single: bool
-    writes: tuple[int, ...]
-    cells: list[tuple[int, ...]]
-    candidates: list[tuple[int, ...]]
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many cells, and how many candidates each of them has."""
-        return math.prod(x[0] for x in self.cells), math.prod(x[0] for x in self.candidates)
-
-    @property
-    def lanes(self) -> int:
-        """How many lanes share the candidates of a cell, a power of two: several, if there are few
-        cells with many candidates.
-        """
-        cells, count = self.counts
-        lanes = 1
-        while lanes * cells < LANES and 8 * lanes < count:
-            lanes *= 2
-        return lanes
-
-
-class Layout(NamedTuple):
-    """Where everything is.
-
-    Attributes:
-      values: the place of each operand and each step's result in the buffer, and its length.
-      winners: the place of each step's winners, -1 if it contracts nothing; and their number.
-    """
-
-    values: tuple[int, ...]
-    winners: tuple[int, ...]
-
-
-@functools.lru_cache(maxsize=64)
-def layout(plan: Plan) -> Layout:
-    """The places of values and winners, in the order of the plan.
-
-    Raises:
-      ValueError: the buffer has more than 2**31 - 1 entries.
-    """
-    sizes = dict(plan.sizes)
-    values, winners = [0], [0]
-    for term in (*plan.terms, *(step.result for step in plan.steps)):
-        values.append(values[-1] + math.prod(sizes[label] for label in term))
-    places = []
-    for i, step in enumerate(plan.steps, len(plan.terms)):
-        contracts = any(sizes[label] > 1 for label in contracted(step)) or bool(contracted(step))
-        places.append(winners[-1] if contracts else -1)
-        winners.append(winners[-1] + contracts * (values[i + 1] - values[i]))
-    if values[-1] >= 2**31:
-        raise ValueError(f"{values[-1]} entries of operands and results")
-    return Layout(tuple(values), (*places, winners[-1]))
-
-
-def contracted(step: Step) -> str:
-    """The labels that a step contracts, in order of first appearance."""
-    return "".join(label for label in dict.fromkeys("".join(step.terms)) if label not in step.result)
-
-
-def _strides(term: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The distance of neighbours along each label, in a row-major array; a diagonal adds them."""
-    found: dict[str, int] = collections.defaultdict(int)
-    stride = 1
-    for label in reversed(term):
-        found[label] += stride
-        stride *= sizes[label]
-    return found
-
-
-def _axes(
-    labels: str, sizes: Mapping[str, int], terms: Sequence[str]
-) -> list[tuple[int, ...]]:
-    """(extent, stride in each term), neighbours that are one axis in every term as one."""
-    strides = [_strides(term, sizes) for term in terms]
-    found: list[tuple[int, ...]] = []
-    for label in labels:
-        axis = (sizes[label], *(each.get(label, 0) for each in strides))
-        if axis[0] == 1:
-            continue
-        if found and all(x == axis[0] * y for x, y in zip(found[-1][1:], axis[1:], strict=True)):
-            axis = (found.pop()[0] * axis[0], *axis[1:])
-        found.append(axis)
-    return found
-
-
-@functools.lru_cache(maxsize=16)
-def _forward(plan: Plan) -> tuple[Row, ...]:
-    """A row for each step: it reads its operands (a single one twice), and writes value and
-    winner.
-    """
-    sizes, places = dict(plan.sizes), layout(plan)
-    levels = [0] * len(plan.terms)
-    rows = []
-    for i, step in enumerate(plan.steps):
-        levels.append(1 + max(levels[j] for j in step.operands))
-        reads, terms = (step.operands * 2)[:2], (step.terms * 2)[:2]
-        rows.append(
-            Row(
-                levels[-1],
-                tuple(places.values[j] for j in reads),
-                len(step.operands) == 1,
-                (places.values[len(plan.terms) + i], places.winners[i]),
-                _axes(step.result, sizes, terms),
-                _axes(contracted(step), sizes, terms),
-            )
-        )
-    return tuple(rows)
-
-
-class _Table(NamedTuple):
-    """Rows as arrays of integers.
-
-    The address of index i over some axes is the sum over them of i // (entries of all later axes) *
-    coefficient, where the coefficient is the axis's stride less what the next one has moved.
-
-    Attributes:
-      columns: for each row number of cells, number of candidates, logarithm of its lanes, whether
-        single; bases, writes; for axes of cells and of candidates divisor and coefficients.
-      starts: the first segment of each row.
-      reads: the number of arrays read; and of those written.
-      ranks: the number of axes of cells; and of candidates.
-      exact: whether the quotients of all indices are exact in float32.
-      turns: for each turn its first segment, the end of its level, its first row, and which of its
-        candidates it takes.
-    """
-
-    columns: np.ndarray
-    starts: np.ndarray
-    reads: tuple[int, int]
-    ranks: tuple[int, int]
-    exact: bool
-    turns: np.ndarray
-
-
-def _table(rows: Sequence[Row]) -> _Table:
-    rows = sorted(rows, key=lambda row: (row.level, -row.lanes, row.counts[1]))
-    reads, writes = len(rows[0].bases), len(rows[0].writes)
-    ranks = (max(len(row.cells) for row in rows), max(len(row.candidates) for row in rows))
-    exact = max(max(row.counts) for row in rows) < 1 << 21
-    columns, starts, spans, steps = [], [0], {}, []
-    for row in rows:
-        head = (*row.counts, row.lanes.bit_length() - 1, row.single)
-        axes = [
-            x
-            for axes, rank in zip((row.cells, row.candidates), ranks, strict=True)
-            for axis in _coefficients(axes, rank, reads, exact)
-            for x in axis
-        ]
-        columns.append([*head, *row.bases, *row.writes, *axes])
-        first, _ = spans.get(row.level, (starts[-1], 0))
-        starts.append(starts[-1] - (-row.counts[0] * row.lanes // SEGMENT))
-        spans[row.level] = (first, starts[-1])
-        steps.append(-(-row.counts[1] // (row.lanes * AT_ONCE)))
-    turns = []
-    for start, end in spans.values():
-        for turn in range(start, end, PART):
-            low = bisect.bisect_right(starts, turn) - 1
-            high = bisect.bisect_left(starts, min(end, turn + PART))
-            turns += [(turn, end, low, i) for i in range(max(steps[low:high]))]
-    table, padded = np.array(columns, np.int32), [*starts[:-1], *[2**31 - 1] * PART]
-    return _Table(
-        table, np.array(padded, np.int32), (reads, writes), ranks, exact, np.array(turns, np.int32)
-    )
-
-
-def _coefficients(
-    axes: Sequence[tuple[int, ...]], rank: int, reads: int, exact: bool
-) -> list[tuple[int, ...]]:
-    divisor, moved, found = 1, (0,) * reads, []
-    for extent, *strides in reversed(axes):
-        scale = int(np.float32(1 / divisor).view(np.int32)) if exact else divisor
-        found.append((scale, *(x - y for x, y in zip(strides, moved, strict=True))))
-        moved = tuple(extent * x for x in strides)
-        divisor *= extent
-    return found + [(1,) + (0,) * reads] * (rank - len(found))
+Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array | None]]
+_Found = tuple[jax.Array, ...]
 
 
 class Lanes:
     """The cells of one turn, and their candidates, in arrays of LANES entries."""
 
-    def __init__(self, table: _Table, turn: jax.Array) -> None:
+    def __init__(self, table: plan_rows.Table, turn: jax.Array) -> None:
         self.table = table
         start, end, row, self.chunk = jnp.asarray(table.turns)[turn]
-        segment = start + lax.broadcasted_iota(jnp.int32, (PART, 1), 0)
-        window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (PART,))
+        segment = start + lax.broadcasted_iota(jnp.int32, (SEGMENTS, 1), 0)
+        window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (SEGMENTS,))
         at = (window <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
         first = window[at]
         rows = lax.optimization_barrier(jnp.asarray(table.columns)[row + at])
-        cells, self.count, self.share, single, *rest = (rows[:, i, None] for i in range(rows.shape[1]))
+        cells, self.count, self.share, kind, *rest = (
+            rows[:, i, None] for i in range(rows.shape[1])
+        )
         reads, writes = table.reads
         bases, self.writes = rest[:reads], rest[reads : reads + writes]
-        self.single = single == 1
+        self.single, self.plain = kind & 1 > 0, kind > 1
         rest, width = rest[reads + writes :], 1 + reads
         axes = [rest[i * width : (i + 1) * width] for i in range(sum(table.ranks))]
         self.axes = axes[table.ranks[0] :]
-        lane = lax.broadcasted_iota(jnp.int32, (PART, SEGMENT), 1)
+        lane = lax.broadcasted_iota(jnp.int32, (SEGMENTS, SEGMENT), 1)
         lane += (segment - first[:, None]) * SEGMENT
         cell = lane >> self.share
         self.lane = lane - (cell << self.share)
@@ -298,11 +98,15 @@ class Lanes:
         index = lax.iota(jnp.int32, LANES).reshape(self.lane.shape)
 
         def shared(i: jax.Array, found: _Found) -> _Found:
-            other = tuple(_at(x.reshape(-1), index ^ (jnp.int32(1) << i)) for x in found)
+            other = tuple(at_places(x.reshape(-1), index ^ (jnp.int32(1) << i)) for x in found)
             both = fold(found, other)
             return tuple(jnp.where(i < self.share, y, x) for x, y in zip(found, both, strict=True))
 
         return found, lax.fori_loop(np.int32(0), jnp.max(self.share), shared, found)
+
+    def own(self, array: jax.Array) -> jax.Array:
+        """The entries of an array at the cells of the first result."""
+        return at_places(array, self.writes[0] + self.cell)
 
     def write(self, array: jax.Array, which: int, new: jax.Array) -> jax.Array:
         """An array with the cells of a result."""
@@ -315,18 +119,35 @@ def _sweep(
     rows: Sequence[Row],
     turn: Callable[[Lanes, Any], Any],
     state: Any,
+    alone: Callable[[Row, Any], Any] | None = None,
 ) -> Any:
-    """The state after all turns, by level."""
-    table = _table(rows)
-    return lax.fori_loop(
-        np.int32(0), np.int32(len(table.turns)), lambda i, state: turn(Lanes(table, i), state), state
-    )
+    """The state after all turns, by level; `alone` runs a large row, between two loops."""
+    large = [row for row in rows if alone and math.prod(row.counts) > LARGE]
+    done = 0
+    for last in sorted({row.level for row in large} | {1 << 31}):
+        mine = [row for row in rows if done < row.level <= last and row not in large]
+        if mine:
+            table = plan_rows.table(mine)
+            state = lax.fori_loop(
+                np.int32(0),
+                np.int32(len(table.turns)),
+                lambda i, state, table=table: turn(Lanes(table, i), state),
+                state,
+            )
+        for row in large:
+            if alone and row.level == last:
+                state = alone(row, state)
+        done = last
+    return state
 
 
-_Found = tuple[jax.Array, ...]
+def cut(flat: jax.Array, start: int, shape: Sequence[int]) -> jax.Array:
+    """The part of a flat array that begins there."""
+    return lax.reshape(lax.slice(flat, (start,), (start + math.prod(shape),)), shape)
 
 
-def _at(array: jax.Array, place: jax.Array) -> jax.Array:
+def at_places(array: jax.Array, place: jax.Array) -> jax.Array:
+    """The entries of a flat array at places in it, or of a larger one along its first axis."""
     return array.at[place].get(mode="promise_in_bounds")
 
 
@@ -335,11 +156,24 @@ def search(
     semiring: SelectiveSemiring,
     operands: Sequence[jax.Array],
     with_winners: bool,
+    large: Large | None = None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    dtype = operands[0].dtype
-    places = layout(plan)
+    """The value, and the winners of all steps that contract, one after another.
 
-    def fold(x: tuple[jax.Array, ...], y: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    Args:
+      plan: of three or more operands, without sizes of 0.
+      semiring: the algebra.
+      operands: with the shapes of the plan's terms, of one dtype.
+      with_winners: whether winners are wanted.
+      large: (step, its operands) -> (value, winner or None) with the axes of the step's result, of
+        the operands' dtype and int32: runs the steps of more than LARGE candidates.
+
+    Returns:
+      (value with the axes of the output, int32 of layout(plan).winners[-1] entries or None).
+    """
+    dtype, places = operands[0].dtype, layout(plan)
+
+    def fold(x: _Found, y: _Found) -> _Found:
         takes = semiring.better(y[0], x[0]) | (y[0] != y[0])
         if with_winners:
             equal = (y[0] == x[0]) | ((x[0] != x[0]) & (y[0] != y[0]))
@@ -351,24 +185,221 @@ def search(
 
         def candidate(which: int) -> _Found:
             number, _, at = lanes.at(which)
-            left, right = (_at(arrays[0], x).astype(work) for x in at)
+            left, right = (at_places(arrays[0], x).astype(work) for x in at)
             found = jnp.where(lanes.single, left, semiring.times(left, right))
             return (found, number)[: 1 + with_winners]
 
-        lane, (value, *winner) = lanes.folded(fold, candidate, before)
-        new = (value.astype(dtype), *winner)
-        return tuple(lanes.write(x, i, y) for i, (x, y) in enumerate(zip(arrays, new))), lane
+        found, (value, *winner) = lanes.folded(fold, candidate, before)
+        return _written(lanes, arrays, (value.astype(dtype), *winner)), found
+
+    def alone(row: Row, state: Any) -> Any:
+        assert large
+        new = large(plan.steps[row.number], _inputs(plan, row.number, state[0][0]))
+        pairs = zip(state[0], new, row.writes, strict=False)
+        return tuple(_put(array, x, start) for array, x, start in pairs), state[1]
 
     work = widened(jnp.zeros((), dtype)).dtype
-    rest = places.values[-1] - places.values[len(operands)]
-    arrays = (_joined([*operands, jnp.zeros(rest, dtype)]), jnp.zeros(places.winners[-1], jnp.int32))
-    before = tuple(jnp.zeros((PART, SEGMENT), x) for x in (work, jnp.int32))
-    used = slice(1 + with_winners)
-    (buffer, *winners), _ = _sweep(_forward(plan), turn, (arrays[used], before[used]))
+    count = places.values[-1] - places.values[len(operands)]
+    buffer = _buffer(operands, jnp.zeros(count, dtype))
+    arrays = (buffer, jnp.zeros(places.winners[-1], jnp.int32))
+    before = tuple(jnp.zeros((SEGMENTS, SEGMENT), x) for x in (work, jnp.int32))
+    state = arrays[: 1 + with_winners], before[: 1 + with_winners]
+    (buffer, *winners), _ = _sweep(plan_rows.forward(plan), turn, state, large and alone)
     return _result(plan, buffer), winners[0] if winners else None
 
 
-def _joined(arrays: Sequence[jax.Array]) -> jax.Array:
+def log_search(
+    plan: Plan,
+    temperature: float,
+    operands: Sequence[jax.Array],
+    large: Large | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The value under log_sum_exp, and the results of all steps in the dtype of the computation,
+    one after another: float32 for operands of 16 bits, which each step rounds for the next one.
+
+    Args: as `search`; `large` gets operands in the dtype of the computation, and returns one value
+      of this dtype.
+    """
+    dtype, places = operands[0].dtype, layout(plan)
+
+    def fold(x: _Found, y: _Found) -> _Found:
+        largest = max_plus.plus(x[0], y[0])
+        totals = (
+            jnp.where(m == largest, s, s * jnp.exp((m - largest) / temperature)) for m, s in (x, y)
+        )
+        return largest, functools.reduce(jnp.add, totals)
+
+    def turn(lanes: Lanes, state: Any) -> Any:
+        buffer, before = state
+
+        def candidate(which: int) -> _Found:
+            _, exists, at = lanes.at(which)
+            found = jnp.where(exists, _sums(lanes, buffer, at, dtype), -jnp.inf)
+            return found, (found != -jnp.inf).astype(buffer.dtype)
+
+        found, (m, total) = lanes.folded(fold, candidate, before)
+        value = jnp.where(jnp.isfinite(m), m + temperature * jnp.log(total), m)
+        return lanes.write(buffer, 0, value), found
+
+    def alone(row: Row, state: Any) -> Any:
+        assert large
+        inputs = [_rounded(x, dtype) for x in _inputs(plan, row.number, state[0])]
+        return _put(state[0], large(plan.steps[row.number], inputs)[0], row.writes[0]), state[1]
+
+    work = widened(jnp.zeros((), dtype)).dtype
+    first = places.values[len(operands)]
+    buffer = _buffer(operands, jnp.zeros(places.values[-1] - first, work))
+    before = (jnp.zeros((SEGMENTS, SEGMENT), work),) * 2
+    buffer, _ = _sweep(plan_rows.forward(plan), turn, (buffer, before), large and alone)
+    return _result(plan, buffer).astype(dtype), buffer[first:]
+
+
+def _rounded(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Rounded to 16 bits; XLA would leave out two conversions."""
+    if dtype == x.dtype:
+        return x
+    bits = jnp.finfo(dtype)
+    return lax.reduce_precision(x, bits.nexp, bits.nmant)
+
+
+def _sums(lanes: Lanes, buffer: jax.Array, at: Sequence[jax.Array], dtype: np.dtype) -> jax.Array:
+    """The candidates of a step of log_sum_exp."""
+    left, right = (_rounded(at_places(buffer, x), dtype) for x in at[:2])
+    return jnp.where(lanes.single, left, left + right)
+
+
+def log_tangent(
+    plan: Plan,
+    temperature: float,
+    operands: Sequence[jax.Array],
+    results: jax.Array,
+    tangents: Mapping[int, jax.Array],
+) -> jax.Array:
+    """The tangent of the value of `log_search`: in each step the mean of the candidates' tangents
+    by their shares.
+
+    Args:
+      results: the second result of `log_search`.
+      tangents: of some operands, by their numbers.
+    """
+    first, moving = len(plan.terms), plan_rows.moving(plan, list(tangents))
+    rows = [row for row in plan_rows.forward(plan) if first + row.number in moving]
+
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, tangent: jax.Array) -> Any:
+        left, right = (at_places(tangent, x) for x in at)
+        return lanes.own(buffer), jnp.where(lanes.single, left, left + right)
+
+    full = [
+        part
+        for moves, group in itertools.groupby(range(first), tangents.__contains__)
+        for part in _moved(plan, list(group), tangents if moves else {}, operands[0].dtype)
+    ]
+    start = _buffer(full, jnp.zeros_like(results))
+    tangent = _weighted(plan, temperature, operands, results, rows, weigh, start)
+    return _result(plan, tangent).astype(operands[0].dtype)
+
+
+def _moved(
+    plan: Plan, group: Sequence[int], tangents: Mapping[int, jax.Array], dtype: np.dtype
+) -> list[jax.Array]:
+    """The tangents of neighbouring operands; zeros in one piece, if they have none."""
+    places = layout(plan).values
+    if tangents:
+        return [tangents[i] for i in group]
+    return [jnp.zeros(places[group[-1] + 1] - places[group[0]], dtype)]
+
+
+def log_cotangent(
+    plan: Plan,
+    temperature: float,
+    operands: Sequence[jax.Array],
+    results: jax.Array,
+    cotangent: jax.Array,
+    wanted: Sequence[int],
+) -> list[jax.Array]:
+    """The cotangents of the operands with the numbers `wanted`, from that of the value: the
+    transpose of `log_tangent`, without any scatter.
+    """
+
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, array: jax.Array) -> Any:
+        return at_places(buffer, at[2]), at_places(array, at[2])
+
+    sizes, places, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
+    last = jnp.transpose(cotangent, [plan.equation.output.index(label) for label in labels])
+    start = widened(jnp.concatenate([jnp.zeros(places.values[-2], last.dtype), last.reshape(-1)]))
+    rows = plan_rows.backward(plan, tuple(wanted))
+    whole = _weighted(plan, temperature, operands, results, rows, weigh, start)
+    found = []
+    for i in wanted:
+        term = "".join(dict.fromkeys(plan.terms[i]))
+        shape = [sizes[label] for label in term]
+        part = cut(whole, places.values[i], shape)
+        if len(term) < len(plan.terms[i]):
+            index = [lax.broadcasted_iota(jnp.int32, shape, term.index(x)) for x in plan.terms[i]]
+            part = jnp.zeros(operands[i].shape, part.dtype).at[tuple(index)].set(part)
+        found.append(part.astype(operands[i].dtype))
+    return found
+
+
+def _weighted(
+    plan: Plan,
+    temperature: float,
+    operands: Sequence[jax.Array],
+    results: jax.Array,
+    rows: Sequence[Row],
+    weigh: Callable[[Lanes, Sequence[jax.Array], jax.Array, jax.Array], Any],
+    array: jax.Array,
+) -> jax.Array:
+    """An array with the sums over candidates of their share of the value times a factor."""
+    dtype = operands[0].dtype
+    buffer = _buffer(operands, results)
+
+    def turn(lanes: Lanes, state: Any) -> Any:
+        array, before = state
+
+        def candidate(which: int) -> _Found:
+            _, exists, at = lanes.at(which)
+            found = _sums(lanes, buffer, at, dtype)
+            value, factor = weigh(lanes, at, buffer, array)
+            share = jnp.where(lanes.plain, 1, jnp.exp((found - value) / temperature))
+            counts = exists & (lanes.plain | (found != -jnp.inf))
+            return (jnp.where(counts, factor * share, 0),)
+
+        found, (total,) = lanes.folded(lambda x, y: (x[0] + y[0],), candidate, before)
+        return lanes.write(array, 0, total), found
+
+    before = (jnp.zeros((SEGMENTS, SEGMENT), buffer.dtype),)
+    return _sweep(rows, turn, (array, before))[0]
+
+
+def _written(lanes: Lanes, arrays: Sequence[jax.Array], new: Sequence[jax.Array]) -> _Found:
+    return tuple(
+        lanes.write(array, i, x) for i, (array, x) in enumerate(zip(arrays, new, strict=True))
+    )
+
+
+def _inputs(plan: Plan, number: int, buffer: jax.Array) -> list[jax.Array]:
+    """The operands of a step."""
+    sizes, places, step = dict(plan.sizes), layout(plan).values, plan.steps[number]
+    return [
+        cut(buffer, places[j], [sizes[label] for label in term])
+        for j, term in zip(step.operands, step.terms, strict=True)
+    ]
+
+
+def _put(array: jax.Array, new: jax.Array | None, start: int) -> jax.Array:
+    """An array with new entries; unchanged if there are none."""
+    if new is None or start < 0:
+        return array
+    return lax.dynamic_update_slice(array, new.reshape(-1), (np.int32(start),))
+
+
+def _buffer(operands: Sequence[jax.Array], results: jax.Array) -> jax.Array:
+    """The operands and the results of the steps, in the dtype of the latter."""
+    return jnp.concatenate([joined(operands).astype(results.dtype), results])
+
+
+def joined(arrays: Sequence[jax.Array]) -> jax.Array:
     """All entries of all arrays; in two stages, which compile in half the time of one."""
     flat = [lax.reshape(x, (x.size,)) for x in arrays]
     parts = [lax.concatenate(flat[i : i + 64], 0) for i in range(0, len(flat), 64)]
@@ -376,59 +407,7 @@ def _joined(arrays: Sequence[jax.Array]) -> jax.Array:
 
 
 def _result(plan: Plan, buffer: jax.Array) -> jax.Array:
-    sizes, (*_, start, end) = dict(plan.sizes), layout(plan).values
+    sizes, start = dict(plan.sizes), layout(plan).values[-2]
     labels, wanted = plan.steps[-1].result, plan.equation.output
-    value = buffer[start:end].reshape([sizes[label] for label in labels])
+    value = cut(buffer, start, [sizes[label] for label in labels])
     return jnp.transpose(value, [labels.index(label) for label in wanted])
-
-
-def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
-    """The assignments that follow from winners, read backwards from the last step.
-
-    Returns:
-      int32 (contracted labels, *shape of the value): the labels in alphabetical order.
-    """
-    sizes, places, output = dict(plan.sizes), layout(plan), plan.equation.output
-    shape = [sizes[label] for label in output]
-    ids = {label: i for i, label in enumerate(output)}
-    found = []
-    depths = [0] * (len(plan.terms) + len(plan.steps))
-    for i, step in reversed(list(enumerate(plan.steps))):
-        own = _strides(step.result, sizes)
-        for label, divisor in _strides(contracted(step), sizes).items():
-            found.append((depths[len(plan.terms) + i], label, places.winners[i], divisor, own))
-        for j in step.operands:
-            depths[j] = depths[len(plan.terms) + i] + 1
-    found.sort(key=lambda each: each[0])
-    ids |= {each[1]: i for i, each in enumerate(found, len(output))}
-    rank = max((len(each[-1]) for each in found), default=0)
-    rows = []
-    for _, label, base, divisor, own in found:
-        axes = [(ids[x], stride) for x, stride in own.items()] + [(0, 0)] * (rank - len(own))
-        rows.append([base, divisor, sizes[label], *(x for axis in axes for x in axis)])
-    count = max(1, min(16, LANES // math.prod(shape)))  # rows of a turn
-    levels = [each[0] for each in found]
-    bounds = [0, *(i for i in range(1, len(levels)) if levels[i] != levels[i - 1]), len(levels)]
-    turns = [i for low, high in itertools.pairwise(bounds) for i in range(low, high, count)]
-    table = np.array(rows, np.int32).reshape(len(rows), 3 + 2 * rank)
-    table = np.pad(table, ((0, count), (0, 0)), mode="edge")
-    starts = np.array(turns, np.int32)
-
-    def turn(i: jax.Array, known: jax.Array) -> jax.Array:
-        start = jnp.asarray(starts)[i]
-        rows = lax.dynamic_slice_in_dim(jnp.asarray(table), start, count)
-        base, divisor, size = (rows[:, j, None] for j in range(3))
-        axes = rows[:, 3:].reshape(count, rank, 2)
-        place = base + (_at(known, axes[..., 0]) * axes[..., 1, None]).sum(1, dtype=jnp.int32)
-        winner = _at(winners, place)
-        new = lax.rem(lax.div(winner, jnp.broadcast_to(divisor, winner.shape)),
-                      jnp.broadcast_to(size, winner.shape))
-        return lax.dynamic_update_slice_in_dim(known, new, start + len(output), 0)
-
-    cells = math.prod(shape)
-    known = [lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, cells) for i in range(len(output))]
-    known = jnp.concatenate([*known, jnp.zeros((len(rows) + count, cells), jnp.int32)])
-    if turns:
-        known = lax.fori_loop(np.int32(0), np.int32(len(turns)), turn, known)
-    order = np.array([ids[label] for label in sorted(each[1] for each in found)], np.int32)
-    return _at(known, order).reshape(len(rows), *shape)
