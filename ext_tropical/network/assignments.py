@@ -16,7 +16,7 @@ from jax import lax
 from tenferro_jax.einsum import Plan
 
 from ..step.einsum_op import widened
-from .loops import at_places, cut, joined
+from .loops import at_places, cut_all, joined
 from .rows import LANES, contracted, layout, strides
 
 
@@ -65,15 +65,18 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
         )
         return lax.dynamic_update_slice_in_dim(known, new, start + len(output), 0)
 
-    cells = math.prod(shape)
-    known = [
-        lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, cells) for i in range(len(output))
-    ]
-    known = jnp.concatenate([*known, jnp.zeros((len(rows) + count, cells), jnp.int32)])
+    zeros = jnp.zeros((len(rows) + count, math.prod(shape)), jnp.int32)
+    known = jnp.concatenate([*_own(shape), zeros])
     if turns:
         known = lax.fori_loop(np.int32(0), np.int32(len(turns)), turn, known)
-    order = np.array([ids[label] for label in sorted(each[1] for each in found)], np.int32)
+    order = jnp.array([ids[label] for label in sorted(each[1] for each in found)], jnp.int32)
     return at_places(known, order).reshape(len(rows), *shape)
+
+
+def _own(shape: Sequence[int]) -> list[jax.Array]:
+    """The index along each axis of the cells of a value: (1, cells)."""
+    axes = range(len(shape))
+    return [lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, math.prod(shape)) for i in axes]
 
 
 def entries(
@@ -100,8 +103,7 @@ def add_entries(
         .at[_entry_places(plan, labels, active)]
         .add(wide, mode="promise_in_bounds")
     )
-    flat = flat.astype(values.dtype)
-    return [cut(flat, start, shape) for start, shape in zip(ends, shapes, strict=False)]
+    return cut_all(flat.astype(values.dtype), ends[:-1], shapes)
 
 
 def _entry_places(plan: Plan, labels: jax.Array, active: Sequence[int]) -> jax.Array:
@@ -109,16 +111,14 @@ def _entry_places(plan: Plan, labels: jax.Array, active: Sequence[int]) -> jax.A
     sizes, output = dict(plan.sizes), plan.equation.output
     shape, cells = labels.shape[1:], math.prod(labels.shape[1:])
     ids = {label: i for i, label in enumerate([*output, *sorted(set(sizes) - set(output))])}
-    known = [
-        lax.broadcasted_iota(jnp.int32, shape, i).reshape(1, cells) for i in range(len(output))
-    ]
-    whole = jnp.concatenate([*known, labels.reshape(-1, cells), jnp.zeros((1, cells), jnp.int32)])
+    zero = jnp.zeros((1, cells), jnp.int32)
+    whole = jnp.concatenate([*_own(shape), labels.reshape(-1, cells), zero])
     terms = [strides(plan.terms[i], sizes) for i in active]
     rank, rows, start = max(map(len, terms)), [], 0
     for i, own in zip(active, terms, strict=True):
         axes = [(ids[x], stride) for x, stride in own.items()]
         rows.append([(start, 0), *axes, *[(0, 0)] * (rank - len(axes))])
         start += math.prod(sizes[label] for label in plan.terms[i])
-    table = np.array(rows, np.int32)
+    table = jnp.array(rows, jnp.int32)
     moved = at_places(whole, table[:, 1:, 0]) * table[:, 1:, 1, None]
     return (table[:, 0, :1] + moved.sum(1, dtype=jnp.int32)).reshape(len(rows), *shape)

@@ -1,0 +1,178 @@
+"""The whole plan as loops, against its steps one after another."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from opt_einsum.testing import rand_equation
+
+from ext_tropical import SEMIRINGS, log_sum_exp, max_plus
+from ext_tropical.network import assignments, log_loops, loops, rows
+from ext_tropical.network.steps import Mode, TropicalResult, evaluate
+from tenferro_jax import plan_einsum
+
+from ..sweep import times
+
+DTYPES = ("float32", "float64", "bfloat16", "int32", "float16")
+CLOSE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 4e-2, "float16": 4e-3}
+
+
+def network(seed, dtype, special=True):
+    """A plan and its tables: every third network has a diagonal and a scalar; ties are frequent."""
+    equation, shapes = rand_equation(
+        3 + seed % 4, 2 + seed % 3, n_out=seed % 4, d_max=4, seed=seed, global_dim=seed % 5 == 0
+    )
+    if seed % 3 == 0:
+        label = equation[0]
+        equation = f"{label}{equation.replace('->', ',->')}"
+        shapes = [(shapes[0][0], *shapes[0]), *shapes[1:], ()]
+    rng = np.random.default_rng(seed)
+    tables = []
+    for shape in shapes:
+        table = rng.integers(-4, 5, shape).astype(float)
+        if special and dtype not in ("int32", "bool"):
+            odd = rng.choice([np.nan, np.inf, -np.inf], shape)
+            table = np.where(rng.random(shape) < 0.02, odd, table)
+        tables.append(jnp.asarray(table > 0 if dtype == "bool" else table).astype(dtype))
+    return plan_einsum(equation, shapes), tables
+
+
+def equal(ours, want):
+    """Equal in every bit but the sign of a zero and the bits of a NaN."""
+    assert (ours.dtype, ours.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(*(np.asarray(x.astype("float64")) for x in (ours, want)))
+
+
+def check_search(plan, semiring, tables, large=None):
+    @jax.jit
+    def both(*tables):
+        value, winners = loops.search(plan, semiring, tables, True, large)
+        alone, _ = loops.search(plan, semiring, tables, False, large)
+        ours = value, alone, winners, assignments.coordinates(plan, winners)
+        want, steps = evaluate(plan, tables, Mode(semiring, with_winners=True))
+        return ours, TropicalResult(want, steps, plan.equation.output, semiring)
+
+    (value, alone, winners, found), want = both(*tables)
+    equal(value, want.value)
+    equal(alone, want.value)
+    equal(winners, jnp.concatenate([step.winner.reshape(-1) for step in want.steps]))
+    known = want.coordinates()
+    equal(found, jnp.stack([known[label] for label in sorted(known)]))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(times(6)))
+def test_values_winners_and_coordinates(seed):
+    semiring = SEMIRINGS[seed % 5]
+    dtype = DTYPES[seed // 5 % 5] if semiring.name != "or_and" else "bool"
+    plan, tables = network(seed, dtype)
+    check_search(plan, semiring, tables)
+
+
+@pytest.mark.slow
+def test_lanes_share_a_cell_and_turns_a_candidate(monkeypatch):
+    """Few cells with many candidates; and indices too large for a division in float32."""
+    plan = plan_einsum("abc,bcd,c->a", [(3, 40, 50), (40, 50, 2), (50,)])
+    rng = np.random.default_rng(0)
+    tables = [
+        jnp.asarray(rng.integers(-9, 9, shape), "float32")
+        for shape in ((3, 40, 50), (40, 50, 2), (50,))
+    ]
+    assert max(row.lanes for row in rows.forward(plan)) > 1
+    check_search(plan, max_plus, tables)
+    monkeypatch.setattr(rows, "EXACT", 1)
+    check_search(plan, max_plus, tables)
+
+
+@pytest.mark.slow
+def test_large_steps_run_between_loops(monkeypatch):
+    plan, tables = network(11, "float32", special=False)
+    monkeypatch.setattr(loops, "LARGE", 500)
+    ran = []
+
+    def large(step, inputs):
+        ran.append(step)
+        assert [x.ndim for x in inputs] == list(map(len, step.terms))
+        small = plan_einsum(step.equation, [x.shape for x in inputs])
+        value, steps = evaluate(small, inputs, Mode(max_plus, with_winners=True))
+        return value, steps[0].winner if steps else None
+
+    check_search(plan, max_plus, tables, large)
+    assert 0 < len(ran) < 2 * len(plan.steps)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(times(4)))
+def test_log_sum_exp_and_its_derivatives(seed):
+    dtype = [name for name in DTYPES if name != "int32"][seed % 4]
+    temperature = (1.0, 0.5, 3.0)[seed % 3]
+    plan, tables = network(seed, dtype)
+    some = [i for i in range(len(tables)) if i % 3 != 1]
+    rng = np.random.default_rng(seed)
+
+    @jax.jit
+    def both(tables, moved, cotangent):
+        def today(*chosen):
+            every = list(tables)
+            for i, x in zip(some, chosen, strict=True):
+                every[i] = x
+            return evaluate(plan, every, Mode(log_sum_exp(temperature)))[0]
+
+        chosen = [tables[i] for i in some]
+        want = (*jax.jvp(today, chosen, moved), list(jax.vjp(today, *chosen)[1](cotangent)))
+        value, results = log_loops.log_search(plan, temperature, tables)
+        given = plan, temperature, tables, results
+        tangent = log_loops.log_tangent(*given, dict(zip(some, moved, strict=True)))
+        return (value, tangent, log_loops.log_cotangent(*given, cotangent, some)), want
+
+    moved = [jnp.asarray(rng.normal(size=tables[i].shape)).astype(dtype) for i in some]
+    sizes = dict(plan.sizes)
+    cotangent = rng.normal(size=[sizes[label] for label in plan.equation.output])
+    ours, want = both(tables, moved, jnp.asarray(cotangent).astype(dtype))
+    for x, y in zip(*map(jax.tree.leaves, (ours, want)), strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        x, y = (np.asarray(each.astype("float64")) for each in (x, y))
+        np.testing.assert_allclose(x, y, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_entries_at_an_assignment_and_their_transpose(dtype):
+    plan, tables = network(3, dtype, special=False)
+    some = [0, 2, len(tables) - 1]
+
+    @jax.jit
+    def found(*tables):
+        value, winners = loops.search(plan, max_plus, tables, True)
+        labels = assignments.coordinates(plan, winners)
+        every = assignments.entries(plan, labels, tables, range(len(tables)))
+        chosen = [tables[i] for i in some]
+        entries, pull = jax.vjp(lambda *x: assignments.entries(plan, labels, x, some), *chosen)
+        weights = jnp.arange(entries.size, dtype=dtype).reshape(entries.shape)
+        ours = assignments.add_entries(plan, labels, weights, some)
+        return value, every.sum(0), ours, list(pull(weights))
+
+    value, total, ours, want = found(*tables)
+    equal(value, total)
+    for x, y in zip(ours, want, strict=True):
+        equal(x, y)
+
+
+def test_a_program_does_not_grow_with_the_plan():
+    def size(count):
+        labels = [chr(200 + i) for i in range(count)]
+        equation = ",".join(x + y for x, y in itertools.pairwise(labels))
+        plan = plan_einsum(f"{equation}->", [(2, 2)] * (count - 1))
+        tables = [jax.ShapeDtypeStruct((2, 2), "float32")] * (count - 1)
+        jaxpr = jax.make_jaxpr(lambda *x: loops.search(plan, max_plus, x, True))(*tables)
+        return len(jaxpr.eqns) - 2 * len(tables)
+
+    assert size(60) <= size(20)
+
+
+def test_a_buffer_beyond_int32_is_refused():
+    plan = plan_einsum("ab,bc,cd->ad", [(2**16, 2), (2, 2), (2, 2**16)])
+    with pytest.raises(ValueError, match="entries of operands and results"):
+        rows.layout(plan)
