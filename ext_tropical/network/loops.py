@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax.einsum import Plan
-from tenferro_jax.einsum.einsum_plan import Step
+from tenferro_jax.einsum import Plan, Step
 
 from ..algebra.semiring import SelectiveSemiring
 from ..step.einsum_op import widened

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tenferro_jax.einsum import Plan
-from tenferro_jax.einsum.einsum_plan import Step
+from tenferro_jax.einsum import Plan, Step
 
 SEGMENT = 32
 """Lanes next to each other, which work on one step."""
