@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from .loops import (
     Found,
     Lanes,
     Large,
+    State,
     added,
     at_places,
     buffer_of,
@@ -31,6 +31,8 @@ from .loops import (
     sweep,
 )
 from .rows import SEGMENT, SEGMENTS, Row, layout
+
+Pair = tuple[jax.Array, jax.Array]
 
 
 def log_search(
@@ -54,8 +56,8 @@ def log_search(
         )
         return largest, functools.reduce(jnp.add, totals)
 
-    def turn(lanes: Lanes, state: Any) -> Any:
-        buffer, before = state
+    def turn(lanes: Lanes, state: State) -> State:
+        (buffer,), before = state
 
         def candidate(which: int) -> Found:
             _, exists, at = lanes.at(which)
@@ -64,18 +66,19 @@ def log_search(
 
         found, (m, total) = lanes.folded(fold, candidate, before)
         value = jnp.where(jnp.isfinite(m), m + temperature * jnp.log(total), m)
-        return lanes.write(buffer, 0, value), found
+        return (lanes.write(buffer, 0, value),), found
 
-    def alone(row: Row, state: Any) -> Any:
+    def alone(row: Row, state: State) -> State:
         assert large
-        inputs = [_rounded(x, dtype) for x in inputs_of(plan, row.number, state[0])]
-        return put(state[0], large(plan.steps[row.number], inputs)[0], row.writes[0]), state[1]
+        inputs = [_rounded(x, dtype) for x in inputs_of(plan, row.number, state[0][0])]
+        (new,) = large(plan.steps[row.number], inputs)
+        return (put(state[0][0], new, row.writes[0]),), state[1]
 
     work = widened(jnp.zeros((), dtype)).dtype
     first = places.values[len(operands)]
     buffer = buffer_of(operands, jnp.zeros(places.values[-1] - first, work))
     before = (jnp.zeros((SEGMENTS, SEGMENT), work),) * 2
-    buffer, _ = sweep(plan_rows.forward(plan), turn, (buffer, before), large and alone)
+    ((buffer,), _) = sweep(plan_rows.forward(plan), turn, ((buffer,), before), large and alone)
     return result_of(plan, buffer).astype(dtype), buffer[first:]
 
 
@@ -110,7 +113,7 @@ def log_tangent(
     first, moving = len(plan.terms), plan_rows.moving(plan, list(tangents))
     rows = [row for row in plan_rows.forward(plan) if first + row.number in moving]
 
-    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, tangent: jax.Array) -> Any:
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, tangent: jax.Array) -> Pair:
         left, right = (at_places(tangent, x) for x in at)
         return lanes.own(buffer), jnp.where(lanes.single, left, left + right)
 
@@ -146,7 +149,7 @@ def log_cotangent(
     transpose of `log_tangent`, without any scatter.
     """
 
-    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, array: jax.Array) -> Any:
+    def weigh(lanes: Lanes, at: Sequence[jax.Array], buffer: jax.Array, array: jax.Array) -> Pair:
         return at_places(buffer, at[2]), at_places(array, at[2])
 
     sizes, places, labels = dict(plan.sizes), layout(plan), plan.steps[-1].result
@@ -170,15 +173,15 @@ def _weighted(
     operands: Sequence[jax.Array],
     results: jax.Array,
     rows: Sequence[Row],
-    weigh: Callable[[Lanes, Sequence[jax.Array], jax.Array, jax.Array], Any],
+    weigh: Callable[[Lanes, Sequence[jax.Array], jax.Array, jax.Array], Pair],
     array: jax.Array,
 ) -> jax.Array:
     """An array with the sums over candidates of their share of the value times a factor."""
     dtype = operands[0].dtype
     buffer = buffer_of(operands, results)
 
-    def turn(lanes: Lanes, state: Any) -> Any:
-        array, before = state
+    def turn(lanes: Lanes, state: State) -> State:
+        (array,), before = state
 
         def candidate(which: int) -> Found:
             _, exists, at = lanes.at(which)
@@ -189,7 +192,7 @@ def _weighted(
             return (jnp.where(counts, factor * share, 0),)
 
         found, (total,) = lanes.folded(added, candidate, before)
-        return lanes.write(array, 0, total), found
+        return (lanes.write(array, 0, total),), found
 
     before = (jnp.zeros((SEGMENTS, SEGMENT), buffer.dtype),)
-    return sweep(rows, turn, (array, before))[0]
+    return sweep(rows, turn, ((array,), before))[0][0]

@@ -34,6 +34,9 @@ SMALL = 1 << 10
 Large = Callable[[Step, Sequence[jax.Array]], Sequence[jax.Array | None]]
 Found = tuple[jax.Array, ...]
 
+State = tuple[Found, Found]
+"""The arrays that are written; and what each lane found in the turn before."""
+
 
 class Lanes:
     """The cells of one turn, and their candidates, in arrays of LANES entries."""
@@ -118,10 +121,10 @@ class Lanes:
 
 def sweep(
     rows: Sequence[Row],
-    turn: Callable[[Lanes, Any], Any],
-    state: Any,
-    alone: Callable[[Row, Any], Any] | None = None,
-) -> Any:
+    turn: Callable[[Lanes, State], State],
+    state: State,
+    alone: Callable[[Row, State], State] | None = None,
+) -> State:
     """The state after all turns, by level; `alone` runs a large row, between two loops."""
     large = [row for row in rows if alone and math.prod(row.counts) > LARGE]
     done = 0
@@ -211,7 +214,7 @@ def search(
             takes = jnp.where(equal, y[1] < x[1], takes)
         return tuple(jnp.where(takes, b, a) for a, b in zip(x, y, strict=True))
 
-    def turn(lanes: Lanes, state: Any) -> Any:
+    def turn(lanes: Lanes, state: State) -> State:
         arrays, before = state
 
         def candidate(which: int) -> Found:
@@ -223,7 +226,7 @@ def search(
         found, (value, *winner) = lanes.folded(fold, candidate, before)
         return _written(lanes, arrays, (value.astype(dtype), *winner)), found
 
-    def alone(row: Row, state: Any) -> Any:
+    def alone(row: Row, state: State) -> State:
         assert large
         new = large(plan.steps[row.number], inputs_of(plan, row.number, state[0][0]))
         pairs = zip(state[0], new, row.writes, strict=False)
