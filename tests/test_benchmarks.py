@@ -168,7 +168,7 @@ def test_networks(capsys):
     assert found.keys() == {("tree", 9, asked) for asked in networks.GOALS}
     out = capsys.readouterr().out
     assert "assignment / value, again: at most 2; worst" in out
-    assert "characters, exporting" in out
+    assert "characters (before: -), exporting" in out
 
 
 def test_growth(capsys, monkeypatch, tmp_path):
