@@ -123,7 +123,8 @@ class ClosureResult:
         weight). There the value is the limit, -inf under min_plus and inf under max_plus and
         max_mul (for integers the type's extreme value); under another semiring it is the best over
         some of the walks.
-      winners: int32 (s, n, n); the middle nodes of the s squarings.
+      winners: int32 (s, n, n); the middle nodes of the s squarings; those of [i, j] are i after a
+        squaring that found no longer walk.
       semiring: the algebra.
     """
 
@@ -261,7 +262,9 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
     Gradient: that of value[i, j] is one at each edge of walk(i, j) (under min_plus and max_plus);
     zero if the value is infinite because walks get better without end.
 
-    Cost: ceil(log2(n - 1)) products of n x n matrices; memory for as many matrices of winners.
+    Cost: ceil(log2(n - 1)) products of n x n matrices, or ceil(log2(h)) + 1 if that is less and
+    best walks have at most h edges; memory for ceil(log2(n - 1)) matrices of winners. Under vmap
+    and through cycles that get better all products are made.
 
     Example:
       >>> import jax.numpy as jnp
@@ -295,7 +298,7 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
 
     limit = _LIMITS[semiring](a.dtype) if semiring in _LIMITS else None
 
-    def squared(best: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+    def squared(best: jax.Array) -> tuple[jax.Array, jax.Array]:
         result = tropical_einsum_with_argmax("ij,jk->ik", best, best, semiring=semiring)
         value = result.value
         if limit is not None and jnp.issubdtype(
@@ -304,15 +307,38 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
             value = jnp.where((value == limit) & ~jnp.any(a == limit), jnp.nan_to_num(limit), value)
         return value, result.winner
 
-    value, winners = lax.scan(squared, start, length=max(count - 2, 0).bit_length())
+    zero, length = semiring.zero(a.dtype), max(count - 2, 0).bit_length()
+    row, column = (lax.broadcasted_iota(jnp.int32, a.shape, axis) for axis in (0, 1))
+
+    def step(state: Any, most: jax.Array) -> tuple[Any, jax.Array]:
+        """Squares, until no best walk has more than `most` edges, which walks had before, or no
+        value changes; after that walks go from i to i, then on to j. Without the edges sums that
+        are rounded another way would look like better walks.
+        """
+
+        def on(best: jax.Array, edges: jax.Array) -> tuple[jax.Array, ...]:
+            value, winner = squared(best)
+            both = edges[row, winner] + edges[winner, column]
+            edges = jnp.where(value == zero, 0, both)
+            same = jnp.all(value == best) | (jnp.all(value == value) & jnp.all(edges <= most))
+            return value, edges, same & jnp.all(jnp.diagonal(value) == one), winner
+
+        *state, winner = lax.cond(
+            state[2], lambda x, n: (x, n, jnp.asarray(True), row), on, *state[:2]
+        )
+        return tuple(state), winner
+
+    state = start, ((start != zero) & (row != column)).astype(jnp.int32), jnp.asarray(False)
+    (value, *_), winners = lax.scan(step, state, 2 ** jnp.arange(length, dtype=jnp.int32))
     around = tropical_einsum(
         "ij,ji->i", value, value, semiring=semiring
     )  # the best closed walks, of twice as many edges
-    some, improving = (
-        x.astype(jnp.float32)
-        for x in (value != semiring.zero(a.dtype), semiring.better(around, one))
-    )
-    endless = (some * improving[None]) @ some > 0
+    some, improving = value != zero, semiring.better(around, one)
+
+    def through(some: jax.Array, improving: jax.Array) -> jax.Array:
+        return (some * improving[None]).astype(jnp.float32) @ some.astype(jnp.float32) > 0
+
+    endless = lax.cond(jnp.any(improving), through, lambda some, _: some & False, some, improving)
     return (value if limit is None else jnp.where(endless, limit, value)), ~endless, winners
 
 

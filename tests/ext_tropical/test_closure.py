@@ -444,3 +444,19 @@ def test_nan_is_never_hidden():
     weights = graph(np.random.default_rng(0), 5)
     weights[1, 2] = np.nan
     assert np.isnan(closure(weights).value).all()
+
+
+@pytest.mark.parametrize("semiring", ["min_plus", "or_and", "max_plus"])
+def test_squarings_end_where_nothing_changes(semiring):
+    """Later winners are the row's node; a long chain, and cycles that get better, need them all."""
+    weights = graph(np.random.default_rng(0), 40, 0.5)
+    chain = np.where(np.eye(40, k=1, dtype=bool), 1.0, INF)
+    if semiring == "max_plus":
+        weights, chain = -weights, weights
+    a, b = (x < INF if semiring == "or_and" else x for x in (weights, chain))
+    if semiring == "max_plus":
+        b = np.where(np.isfinite(b), b, -INF)
+    short, long = (closure(x, semiring=semiring).winners[-1] for x in (a, b))
+    rows = np.indices(short.shape)[0]
+    np.testing.assert_array_equal(short, rows)
+    assert (np.asarray(long) != rows).any()
