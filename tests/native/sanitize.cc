@@ -1,4 +1,4 @@
-// The native kernels against three plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
+// The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads.
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../ext_tropical/step/native/solve.h"
+#include "../../ext_tropical/step/native/at_winner.h"
 
 using namespace tropical;
 
@@ -27,6 +27,7 @@ struct Threads : Pool {
 
 template <class T>
 T times(Algebra algebra, T a, T b) {
+  if (algebra == Algebra::kOrAnd) return static_cast<T>(a && b);
   if (algebra == Algebra::kMaxMul) {
     if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
     return a * b;
@@ -51,6 +52,7 @@ int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& rand
                    std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(),
                    std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : T(7), T(0)};
   const auto entry = [&] {
+    if (type == Type::kBool) return static_cast<T>(random() % (special ? 40 : 3) == 0);
     if (special && random() % 50 == 0) return odd[random() % 4];
     return static_cast<T>(static_cast<int>(random() % 19) - 9);
   };
@@ -89,14 +91,37 @@ int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& rand
   return wrong;
 }
 
+template <class T>
+int check_sums(Type type, std::mt19937& random, const int64_t (&size)[4], bool to_rows, bool own_first) {
+  const int64_t batch = size[0], contracted = size[1], rows = size[2], columns = size[3], own = to_rows ? rows : columns;
+  const size_t cells = static_cast<size_t>(batch * rows * columns), entries = static_cast<size_t>(batch * contracted * own);
+  std::vector<T> cell(cells), result(entries, T(7)), want(entries, T(0));
+  std::vector<int32_t> winner(cells);
+  const Sum sum{type, to_rows, batch, contracted, rows, columns, cell.data(), winner.data(), result.data(), own * contracted, own_first ? 1 : own, own_first ? contracted : 1};
+  for (size_t i = 0; i < cells; ++i) {
+    cell[i] = static_cast<T>(static_cast<int>(random() % 19) - 9);
+    winner[i] = static_cast<int32_t>(random() % static_cast<uint64_t>(contracted + 2)) - 1;
+    if (winner[i] < 0 || winner[i] == contracted) continue;
+    const int64_t at = static_cast<int64_t>(i), mine = to_rows ? at / columns % rows : at % columns;
+    want[static_cast<size_t>(at / (rows * columns) * sum.batch_stride + winner[i] * sum.contracted_stride + mine * sum.own_stride)] += cell[i];
+  }
+  Threads pool;
+  add_at_winner(pool, sum);
+  if (result != want) std::printf("sum, type %d, %ld %ld %ld %ld: wrong\n", (int)type, (long)batch, (long)contracted, (long)rows, (long)columns);
+  return result != want;
+}
+
 int main() {
-  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 4, 130, 70}};
+  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
   const auto check_forms = [&](const Kernels& k, Algebra algebra, const int64_t (&size)[4], std::mt19937& random) {
-    for (int form = 0; form < 4; ++form, cases += 3) {
+    for (int form = 0; form < 4; ++form, cases += 6) {
       wrong += check<float>(k, algebra, Type::kF32, random, size, form & 1, form & 2);
       wrong += check<double>(k, algebra, Type::kF64, random, size, form & 1, form & 2);
       wrong += check<int32_t>(k, algebra, Type::kI32, random, size, form & 1, form & 2);
+      wrong += check<uint8_t>(k, Algebra::kOrAnd, Type::kBool, random, size, form & 1, form & 2);
+      wrong += check_sums<float>(Type::kF32, random, size, form & 1, form & 2);
+      wrong += check_sums<double>(Type::kF64, random, size, form & 1, form & 2);
     }
   };
   std::mt19937 random(1);
