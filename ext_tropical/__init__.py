@@ -17,12 +17,12 @@ from .algebra.shipped import (
     min_plus,
     or_and,
 )
+from .network.families import register
 from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
 from .step.einsum_op import Outputs, Ties, TropicalEinsum
 from .step.log_einsum import LogEinsum
-from .step.tropical_runtimes import register
 from .step.weighted_sum import Place, WeightedSum
 from .uses import composition
 from .uses.closure import ClosureResult, closure, matrix_power

@@ -15,6 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import ext_tropical
+from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
+from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.step.at_winner import AtWinner
 from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
@@ -93,6 +96,23 @@ def families():
         (x,),
         [np.array([[0.0, 2.0], [0.0, 2.0]])],
     )
+    y = np.array([1.0, -1.0])  # a network: value, assignment, derivatives
+    text = "ab,bc,c->a|1,2:b|0,3:a"
+    labels = TropicalNetwork(SemiringKey.of("max_plus"), text, with_labels=True)
+    yield (
+        labels.family_id,
+        applied((labels, (x, x, y))),
+        (x, x, y),
+        [np.array([4.0, 6.0]), np.array([[1, 1], [0, 0]], np.int32)],
+    )
+    entries = NetworkEntries("ab,b", "a", (("a", 2), ("b", 2)), is_sum=True)
+    at = np.array([[1, 0]], np.int32)
+    yield entries.family_id, applied((entries, (at, x, y))), (at, x, y), [np.array([0.0, 3.0])]
+    weights = np.exp(x[:, :, None] + x + y)
+    shares = NetworkShares(1.0, text, (2,), is_transposed=True)
+    cotangents = (weights.sum(1) / weights.sum((1, 2))[:, None]).sum(0)
+    given = (x, x, y, np.ones(2))
+    yield shares.family_id, applied((shares, given)), given, [cotangents]
 
 
 def items():

@@ -13,7 +13,8 @@ from jax import lax
 
 from ..algebra.shipped import LogSumExp
 from ..step.einsum_op import widened
-from .steps import Mode, TropicalResult, TropicalStep, evaluate, reshaped
+from .network_op import solved
+from .steps import Mode, reshaped
 from .tropical_plan import TropicalPlan
 
 
@@ -41,9 +42,9 @@ def whole(
                 _shared_tangent(plan, mode, mode.semiring, value, primals, tangents),
                 {},
             )
-        value, at = _loop(plan, mode.having_winners(), primals)
+        value, at = _loop(plan, mode.having_labels(), primals)
         _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
-        if not mode.with_winners:
+        if not mode.winners:
             at = {}
         return (value, at), (
             tangent,
@@ -103,7 +104,7 @@ def _shared_tangent(
     @jax.checkpoint  # one slice's intermediate results at a time, in reverse mode too
     def moved(start: Mapping[str, jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
         def slice_value(*parts: jax.Array) -> jax.Array:
-            return evaluate(plan.plan, parts, mode)[0]
+            return solved(plan.plan, parts, mode)[0]
 
         block, change = jax.jvp(
             slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start)
@@ -158,7 +159,7 @@ def _updated(
 
 
 def _is_earlier(
-    steps: Sequence[TropicalStep],
+    plan: TropicalPlan,
     these: Mapping[str, jax.Array],
     those: Mapping[str, jax.Array],
 ) -> jax.Array:
@@ -166,7 +167,11 @@ def _is_earlier(
     with the labels of the last step.
     """
     earlier: Any = False
-    for label in reversed("".join(step.labels for step in reversed(steps))):
+    contracted = [
+        [label for label in dict.fromkeys("".join(step.terms)) if label not in step.result]
+        for step in plan.plan.steps
+    ]
+    for label in (label for labels in contracted for label in reversed(labels)):
         earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
     return earlier
 
@@ -179,7 +184,7 @@ def beginning(
     """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = [sizes[label] for label in plan.output]
-    labels = sorted(sizes.keys() - set(plan.output)) if mode.with_winners else ()
+    labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
     return jnp.full(shape, semiring.identity(dtype)), {
         label: jnp.zeros(shape, jnp.int32) for label in labels
     }
@@ -194,18 +199,22 @@ def joined(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The state after slice i, from the state before."""
     start = _start(plan, i)
-    value, steps = evaluate(plan.plan, _part(plan, plan.plan.terms, operands, start), mode)
+    here: Any
+    value, here = solved(
+        plan.plan,
+        _part(plan, plan.plan.terms, operands, start),
+        mode.having_labels() if mode.winners else mode,
+    )
     known, at = found
     before, *old = _part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
     merged = mode.semiring.plus(before, value)
     updated = {}
     if at:
         semiring: Any = mode.semiring  # with winners it is selective
-        here = TropicalResult(value, steps, plan.output, semiring).coordinates()
         moved = {label: index + start[label] for label, index in here.items()}
         wins = (semiring.better(value, before) | (value != value)) & (before == before)
         wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
-            steps, moved, dict(zip(at, old, strict=True))
+            plan, moved, dict(zip(at, old, strict=True))
         )
         for (label, index), kept in zip(at.items(), old, strict=True):
             updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)

@@ -5,6 +5,7 @@ assignments that follow from the winners.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import itertools
 import math
@@ -153,6 +154,13 @@ class Assignment(NamedTuple):
     feasible: jax.Array
 
 
+class Winners(enum.Enum):
+    """What is wanted beside a value."""
+
+    LABELS = "the index of each contracted label"
+    STEPS = "the winners of each step"
+
+
 @dataclasses.dataclass(frozen=True)
 class Mode:
     """How every step of an einsum is evaluated.
@@ -160,16 +168,16 @@ class Mode:
     Attributes:
       semiring: the algebra.
       ties: how derivatives are shared at ties.
-      with_winners: whether winners are wanted.
+      winners: which winners are wanted.
     """
 
     semiring: Semiring
     ties: Ties = Ties.FIRST
-    with_winners: bool = False
+    winners: Winners | None = None
 
-    def having_winners(self) -> Mode:
-        """The same with winners."""
-        return dataclasses.replace(self, with_winners=True)
+    def having_labels(self) -> Mode:
+        """The same with the labels of the winners."""
+        return dataclasses.replace(self, winners=Winners.LABELS)
 
 
 def evaluate(
@@ -197,6 +205,16 @@ def evaluate(
         )
         value = jnp.where(wins, other, value)
     return value, steps
+
+
+def found_of(
+    mode: Mode, value: jax.Array, steps: Sequence[TropicalStep], output: str
+) -> tuple[TropicalStep, ...] | Mapping[str, jax.Array]:
+    """Of the winners of all steps what the mode asks for."""
+    if mode.winners is not Winners.LABELS:
+        return tuple(steps)
+    semiring: Any = mode.semiring
+    return TropicalResult(value, tuple(steps), output, semiring).coordinates()
 
 
 def _run(
@@ -270,7 +288,7 @@ def contract(
     op = step_op(
         mode.semiring,
         f"{','.join(terms)}->{result}",
-        Outputs.VALUE_AND_WINNER if mode.with_winners else Outputs.VALUE,
+        Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE,
         mode.ties,
     )
     value, *winner = apply(op, *inputs)
@@ -333,7 +351,7 @@ def reshaped(
     sizes: Mapping[str, int],
 ) -> list[jax.Array]:
     """The operands as JAX arrays, without the axes of size 1 that an ellipsis repeats."""
-    arrays = map(jnp.asarray, operands)
+    arrays = (x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands)
     return [
         x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x
         for x, term in zip(arrays, terms, strict=True)

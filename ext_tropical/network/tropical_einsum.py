@@ -26,8 +26,17 @@ from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .eager import compiled_if_one_step
+from .network_op import is_network, solved, solved_as_network
 from .slice_loop import beginning, joined, whole
-from .steps import Assignment, Mode, TropicalResult, TropicalStep, contract, evaluate
+from .steps import (
+    Assignment,
+    Mode,
+    TropicalResult,
+    TropicalStep,
+    Winners,
+    contract,
+    found_of,
+)
 from .tropical_plan import (
     Operand,
     Optimize,
@@ -112,7 +121,7 @@ def tropical_einsum(
       [[0. 1.]
        [1. 0.]]
     """
-    problem = _problem(equation, operands, as_semiring(semiring), ties, accumulate, False)
+    problem = _problem(equation, operands, as_semiring(semiring), ties, accumulate)
     return _solve(problem, optimize, memory_limit, progress)[0]
 
 
@@ -145,7 +154,7 @@ def tropical_einsum_with_argmax(
       (3.0, 2)
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
-    problem = _problem(equation, operands, selective, ties, accumulate, True)
+    problem = _problem(equation, operands, selective, ties, accumulate, Winners.STEPS)
     value, steps, output = _solve(problem, optimize, memory_limit, progress)
     return TropicalResult(value, steps, output, selective)
 
@@ -182,12 +191,12 @@ def best_assignment(
       (6.0, {'i': 0, 'j': 1, 'k': 0}, True)
     """
     selective = as_selective(semiring, "best_assignment")
-    problem = _problem(equation, operands, selective, ties, accumulate, True)
-    value, steps, output = _solve(problem, optimize, memory_limit, progress)
-    result = TropicalResult(value, steps, output, selective)
+    problem = _problem(equation, operands, selective, ties, accumulate, Winners.LABELS)
+    value, coordinates, _ = _solve(problem, optimize, memory_limit, progress)
     labels: list[tuple[Any, Any]] = [
-        (problem.written.get(label, label), i) for label, i in result.coordinates().items()
+        (problem.written.get(label, label), i) for label, i in coordinates.items()
     ]
+    result = TropicalResult(value, (), "", selective)
     return Assignment(value, dict(sorted(labels, key=lambda pair: pair[0])), result.feasible)
 
 
@@ -215,7 +224,7 @@ def _problem(
     semiring: Semiring,
     ties: str,
     accumulate: str | None,
-    winners: bool,
+    winners: Winners | None = None,
 ) -> _Problem:
     written: dict[str, int] = {}
     no_semiring_among("tropical_einsum", operands)
@@ -275,8 +284,8 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool
 
 def _solve(
     problem: _Problem, optimize: Optimize, memory_limit: int | None, progress: bool
-) -> tuple[jax.Array, tuple[TropicalStep, ...], str]:
-    """(value, winners of the steps, labels of the value)."""
+) -> tuple[jax.Array, Any, str]:
+    """(value, the winners that the mode asks for, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
     memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
@@ -294,10 +303,13 @@ def _solve(
         if len(layout.inputs) != len(operands):
             layout.sizes(shapes, "tropical_einsum")
         value, steps = contract(operands, layout.inputs, layout.output, mode)
-        return value, tuple(steps), layout.output
+        return value, found_of(mode, value, steps, layout.output), layout.output
     dtype = operands[0].dtype if operands else jnp.dtype("float32")
     plan = cached_plan(equation, shapes, dtype, optimize, memory_limit, mode.semiring)
     if plan.slices == 1:
+        # A network of concrete arrays runs at once, without a program to compile.
+        if is_network(plan.plan, operands, mode):
+            return (*solved_as_network(plan.plan, operands, mode), plan.output)
         return (*_program(plan, mode)(*operands), plan.output)
     if mode.ties is Ties.SPLIT:
         raise Unsupported(
@@ -307,14 +319,11 @@ def _solve(
             fix="Leave out memory_limit or ties.",
         )
     value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
+    if mode.winners is not Winners.STEPS:
+        return value, at, plan.output
     sizes = dict(plan.whole)
-    return (
-        value,
-        tuple(
-            TropicalStep(label, (sizes[label],), plan.output, index) for label, index in at.items()
-        ),
-        plan.output,
-    )
+    steps = (TropicalStep(c, (sizes[c],), plan.output, index) for c, index in at.items())
+    return value, tuple(steps), plan.output
 
 
 def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
@@ -338,7 +347,7 @@ def _program(plan: TropicalPlan, mode: Mode) -> Any:
 
     def run(*operands: jax.Array) -> Any:
         return (
-            evaluate(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
+            solved(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
         )
 
     run.__name__ = run.__qualname__ = "tropical_einsum"

@@ -261,9 +261,9 @@ def one_dtype(
     Raises:
       DTypeError: they differ, or the semiring does not take it.
     """
-    names = [dtype.name for dtype in dtypes]
-    if len(set(names)) == 1 and names[0] in semiring.dtypes:
+    if len(set(dtypes)) == 1 and dtypes[0].name in semiring.dtypes:
         return dtypes[0]
+    names = [dtype.name for dtype in dtypes]
     told = {name: name for name in names}
     for name, x in zip(names, given, strict=False):
         if (passed := str(getattr(x, "dtype", name))) != name:

@@ -1,6 +1,4 @@
-"""The kernels of the einsum for all platforms, the calls that each accepts, and the families to
-register.
-"""
+"""The kernels of the einsum for all platforms, and the calls that each accepts."""
 
 from __future__ import annotations
 
@@ -17,23 +15,18 @@ from tenferro_jax.errors import Unsupported
 from tenferro_jax.extension import (
     ExtensionRuntimeSet,
     Kernel,
-    lookup_extension_factory,
-    register_extension,
 )
-from tenferro_jax.extension.registry import ExtensionFactory
 
-from ..algebra.semiring import SelectiveSemiring, SemiringKey
+from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
 from .at_winner import MANY, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
 from .kernels.direct import FEW
 from .layout import product
-from .log_einsum import LogEinsum
 from .native.library import AT_WINNER, TARGET, native
 from .pallas.backend import backend, problem
 from .pallas.search import EXTREMES, contract
-from .weighted_sum import WeightedSum
 
 
 def _not_served(
@@ -226,26 +219,3 @@ TropicalEinsum.runtimes = ExtensionRuntimeSet(
 AtWinner.runtimes = ExtensionRuntimeSet(
     Kernel(AtWinner.family_id, "cpu", add_native, adding_declines, "native")
 )
-
-
-def register() -> None:
-    """Register every family of this package, so that graphs and payloads can be read from bytes. It
-    may be called more than once.
-
-    This function is the package's entry point in the group "tenferro_jax.extensions".
-
-    Example:
-      >>> from tenferro_jax.extension import lookup_extension_factory
-      >>> register()
-      >>> lookup_extension_factory("tenferro-ext-tropical.einsum.v1").version
-      1
-    """
-    equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
-    for default in (
-        TropicalEinsum(semiring, equation),
-        AtWinner(equation),
-        LogEinsum(1.0, equation),
-        WeightedSum(semiring, equation),
-    ):
-        if lookup_extension_factory(default.family_id) is None:
-            register_extension(ExtensionFactory(type(default), default))

@@ -20,8 +20,8 @@ from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, host_over_levels, over_levels
 from .contract import ExtensionOp, checked_sequence, has_lowering
-from .routes import choose_route, chosen, kernel_body, lowering_body, what_runs
-from .runtimes import RouteKind
+from .routes import choose_route, chosen, here, kernel_body, lowering_body, what_runs
+from .runtimes import Kernel, RouteKind
 from .scope import LOWERING, authored, lowering_at
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
@@ -82,6 +82,51 @@ def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]
     )
     placement = next(placed, None)
     return [jax.device_put(out, placement) for out in outs]
+
+
+def run_at_once(
+    carrier: Extension, arrays: Sequence[jax.Array], tuned: int
+) -> list[jax.Array] | None:
+    """The outputs of a kernel that computes concrete arrays without compiling; None if the call
+    needs another route, or its arrays are not all on one CPU device.
+    """
+    places = {x.sharding for x in arrays if isinstance(x, jax.Array)}
+    place = places.pop() if places else None
+    if places or here().platform != "cpu":
+        return None
+    if place is not None and (
+        type(place) is not jax.sharding.SingleDeviceSharding
+        or next(iter(place.device_set)).platform != "cpu"
+    ):
+        return None
+    found = _eager_kernel(carrier, tuple((x.dtype, x.shape) for x in arrays), tuned)
+    if found is None:
+        return None
+    kernel, metas = found
+    what = what_runs(kernel)
+    with authored(carrier.op, what):
+        views = [np.asarray(x) if isinstance(x, jax.Array) else read_only(x) for x in arrays]
+        given = kernel.eager(carrier.op, *views)  # type: ignore[misc]
+    outs = checked_sequence(given, carrier.op, what, carrier.output_count)
+    have = tuple(map(meta_of, outs))
+    if have != metas:
+        raise _mismatch(carrier, what, have, metas)
+    beside = place if any(getattr(x, "committed", False) for x in arrays) else None
+    return jax.device_put(list(outs), beside)
+
+
+@functools.lru_cache(maxsize=1024)
+def _eager_kernel(
+    carrier: Extension, described: tuple[tuple[np.dtype, tuple[int, ...]], ...], tuned: int
+) -> tuple[Kernel, tuple[TensorMeta, ...]] | None:
+    """The kernel of a call, if it has a function for concrete arrays, and the metas of the
+    outputs.
+    """
+    metas = tuple(TensorMeta(dtype, shape) for dtype, shape in described)
+    outs = carrier.infer(*metas)
+    route = choose_route(carrier, here(), metas)
+    kernel = chosen(carrier, route) if route.kind is RouteKind.KERNEL else None
+    return None if kernel is None or kernel.eager is None else (kernel, outs)
 
 
 def _callback(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...]:

@@ -25,7 +25,7 @@ from .contract import (
     has_host_form,
     has_lowering,
 )
-from .execution import forward, output_shardings, run_host
+from .execution import forward, output_shardings, run_at_once, run_host
 from .family import parse_family_id
 from .routes import TUNED, here, route_of
 from .rules import (
@@ -106,12 +106,13 @@ def apply(
     if runtimes is not None and type(runtimes) is not ExtensionRuntimeSet:
         require_runtimes(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
-    if all(map(is_plain, arrays)):
+    at_once = bool(carrier.runtimes) and carrier.runtimes.has_eager(carrier.family_id)
+    if all(map(is_plain, arrays)) and not at_once:
         return eager(carrier, len(TUNED))(*arrays)
     operands = [
         as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
     ]
-    if any(isinstance(a, jax.core.Tracer) for a in operands):
+    if at_once or any(isinstance(a, jax.core.Tracer) for a in operands):
         return tuple(
             _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
         )
@@ -210,6 +211,10 @@ def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list
 
 def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
+        if op.runtimes and not op.batching and op.runtimes.has_eager(op.family_id):
+            outs = run_at_once(op, arrays, len(TUNED))
+            if outs is not None:
+                return outs
         return list(eager(op, len(TUNED))(*map(_jax_value, arrays)))
 
 

@@ -35,6 +35,8 @@ class Kernel(NamedTuple):
       declines: function(op, *metas) -> why the kernel declines this call, or "" if it does not. If
         the op is mapped, the metas are those of one element. None: the kernel accepts every call.
       name: a short name, which `routes` prints; by default that of the function.
+      eager: function(op, *arrays) -> the outputs, NumPy arrays in and out: what `run` computes, for
+        calls outside jit, where compiling would cost more than the call. Only for "cpu".
     """
 
     family_id: str
@@ -42,6 +44,7 @@ class Kernel(NamedTuple):
     run: Callable[..., Any]
     declines: Callable[..., str] | None = None
     name: str = ""
+    eager: Callable[..., Any] | None = None
 
     @property
     def title(self) -> str:
@@ -135,6 +138,10 @@ class ExtensionRuntimeSet(Sealed):
             )
         return ExtensionRuntimeSet(*self, _routes=routes)
 
+    def has_eager(self, family_id: str) -> bool:
+        """Whether a kernel of a family answers calls outside jit without compiling."""
+        return any(kernel.eager for kernel in self.kernels(family_id, "cpu"))
+
     def __iter__(self) -> Iterator[Kernel]:
         return itertools.chain.from_iterable(self._by_place.values())
 
@@ -157,7 +164,7 @@ def _place(kernel: Kernel) -> tuple[str, str]:
     functions = (
         ()
         if not isinstance(kernel, Kernel)
-        else (kernel.run, *(f for f in (kernel.declines,) if f is not None))
+        else (kernel.run, *(f for f in (kernel.declines, kernel.eager) if f is not None))
     )
     if (
         not functions
@@ -167,11 +174,18 @@ def _place(kernel: Kernel) -> tuple[str, str]:
         raise InvalidConfig(
             where="ExtensionRuntimeSet",
             given=repr(kernel),
-            needed="a Kernel(family_id, platform, run, declines, name) of functions and a text",
-            fix="Wrap each function in a Kernel; declines and name may be left out.",
+            needed="a Kernel(family_id, platform, run, declines, name, eager) of functions and a text",
+            fix="Wrap each function in a Kernel; declines, name and eager may be left out.",
         )
     parse_family_id(kernel.family_id)
     require_platforms((kernel.platform,), f"Kernel of extension {kernel.family_id}")
+    if kernel.eager is not None and kernel.platform != "cpu":
+        raise InvalidConfig(
+            where=f"Kernel of extension {kernel.family_id}",
+            given=f"eager on {kernel.platform}",
+            needed="eager only on cpu, because it computes with NumPy arrays",
+            fix="Leave eager out.",
+        )
     return kernel.family_id, kernel.platform
 
 

@@ -1,9 +1,11 @@
 """Which route an extension takes, and why."""
 
+import functools
 import re
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -302,6 +304,8 @@ def test_runtime_sets_compare_by_content_and_refuse_a_second_kernel_of_one_name(
         (Kernel("nonsense", "cpu", shifted), MalformedFamilyId, "nonsense"),
         (Kernel(FAMILY, "cpu", 3), InvalidConfig, "a Kernel"),
         (Kernel(FAMILY, "cpu", shifted, name=3), InvalidConfig, "a Kernel"),
+        (Kernel(FAMILY, "cpu", shifted, eager=3), InvalidConfig, "a Kernel"),
+        (Kernel(FAMILY, "cuda", shifted, eager=shifted), InvalidConfig, "eager only on cpu"),
         (shifted, InvalidConfig, "a Kernel"),
     ],
 )
@@ -320,6 +324,36 @@ Traced = made(
 
 SEVEN = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted))
 WHAT = {RouteKind.KERNEL: 7.0, RouteKind.LOWERING: float(np.sin(1.0)), RouteKind.HOST: -1.0}
+
+
+def at_once(op, x):
+    """8, from NumPy to NumPy."""
+    assert isinstance(x, np.ndarray)
+    assert not x.flags.writeable
+    return [np.full_like(x, 8)]
+
+
+@pytest.mark.clause("X8.15")
+def test_an_eager_function_runs_outside_jit_only():
+    op, x = Traced(), jnp.ones(2)
+    runtimes = ExtensionRuntimeSet(Kernel(Traced.family_id, "cpu", shifted, eager=at_once))
+    run = functools.partial(apply, op, runtimes=runtimes)
+    assert run(x)[0].tolist() == [8, 8]
+    assert run(np.ones(2, np.float32))[0].tolist() == [8, 8]
+    assert jax.jit(run)(x)[0].tolist() == [7, 7]
+    assert jax.jit(lambda: run(x))()[0].tolist() == [7, 7]  # closed over, yet compiled
+    assert jax.vmap(run)(x)[0].tolist() == [7, 7]
+    assert apply(op, x, runtimes=runtimes.only(RouteKind.LOWERING))[0].tolist() != [8, 8]
+    declining = Kernel(Traced.family_id, "cpu", shifted, lambda op, x: "no", eager=at_once)
+    assert apply(op, x, runtimes=ExtensionRuntimeSet(declining))[0].tolist() != [8, 8]
+
+
+@pytest.mark.clause("X8.15")
+@pytest.mark.parametrize("wrong", [lambda op, x: [x[:1]], lambda op, x: [x, x], lambda op, x: x])
+def test_the_outputs_of_an_eager_function_are_checked(wrong):
+    kernel = Kernel(Traced.family_id, "cpu", shifted, eager=wrong)
+    with pytest.raises(InvalidConfig, match=r"cpu kernel shifted of extension test-package\.traced"):
+        apply(Traced(), jnp.ones(2), runtimes=ExtensionRuntimeSet(kernel))
 
 
 @pytest.mark.clause("X8.3")

@@ -9,5 +9,5 @@ namespace {
 #include "tiles.inc"
 #include "lines.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds}; }
 }  // namespace tropical

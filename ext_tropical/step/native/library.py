@@ -21,6 +21,9 @@ TARGET = "tenferro-ext-tropical.einsum.v1"
 AT_WINNER = "tenferro-ext-tropical.at_winner.v1"
 """The name of the custom call that adds cells at their winners."""
 
+NETWORK_TARGET = "tenferro-ext-tropical.network.v1"
+"""The name of the custom call of a network."""
+
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
 
@@ -32,10 +35,12 @@ class Native(NamedTuple):
       instructions: the sets that it has for this machine, of "baseline", "AVX2" and "AVX-512", the
         widest last.
       problem: why there is no library, or "".
+      library: the library itself.
     """
 
     instructions: tuple[str, ...]
     problem: str
+    library: ctypes.CDLL | None = None
 
     def __str__(self) -> str:
         return (
@@ -61,12 +66,12 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER):
+        for target in (TARGET, AT_WINNER, NETWORK_TARGET):
             handler = getattr(library, f"tropical_{target.split('.')[1]}")
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
         return Native((), f"{FILE} cannot be used: {' '.join(str(error).split())}")
-    return Native(tuple(instructions), "")
+    return Native(tuple(instructions), "", library)
 
 
 def doctor() -> str:

@@ -4,8 +4,9 @@
 
 namespace tropical {
 
-enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3 };
-enum class Type { kF32, kF64, kI32, kBool };  // booleans have (or, and), the others have the rest
+// The tiles know the first four; the loops of networks know all of them.
+enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3, kMinMax = 4, kLogSumExp = 5 };
+enum class Type : int64_t { kF32 = 0, kF64 = 1, kI32 = 2, kBool = 3 };  // booleans have (or, and), the others have the rest
 
 // An operand where it lies. Strides in entries.
 struct Operand {
@@ -34,6 +35,16 @@ struct Line {
   int64_t first, last, column, cells;
 };
 
+// Loops over runs of entries, of one type and semiring; rhs is nullptr where a step has one operand.
+struct Folds {
+  void (*times)(const void* lhs, const void* rhs, int64_t count, void* to);
+  // Candidate k of `count` cells, or `count` candidates from number k of one cell; winners where they are wanted.
+  void (*cells)(const void* lhs, const void* rhs, int64_t count, void* value, int32_t* winner, int32_t k);
+  void (*candidates)(const void* lhs, const void* rhs, int64_t count, void* value, int32_t* winner, int32_t k);
+  // The weights of candidates under log-sum-exp, given their cells' values, which lie `step` apart.
+  void (*weights)(const void* lhs, const void* rhs, int64_t count, const void* values, int64_t step, double temperature, void* to);
+};
+
 // The functions of one instruction set.
 struct Kernels {
   const char* name;
@@ -44,6 +55,7 @@ struct Kernels {
   void (*search)(const Problem&, const Tile&, void* scratch);
   // The same of some lines, for steps that fill no tile.
   void (*lines)(const Problem&, const Line&);
+  Folds (*folds)(Type, Algebra);
 };
 
 Kernels baseline();

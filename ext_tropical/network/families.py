@@ -1,0 +1,42 @@
+"""The families of this package, to be registered."""
+
+from __future__ import annotations
+
+from tenferro_jax.extension import lookup_extension_factory, register_extension
+from tenferro_jax.extension.registry import ExtensionFactory
+
+from ..algebra.semiring import SemiringKey
+from ..algebra.shipped import max_plus
+from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
+from ..step.at_winner import AtWinner
+from ..step.einsum_op import TropicalEinsum
+from ..step.log_einsum import LogEinsum
+from ..step.weighted_sum import WeightedSum
+from .network_derivatives import NetworkEntries, NetworkShares
+from .network_op import TropicalNetwork
+
+
+def register() -> None:
+    """Register every family of this package, so that graphs and payloads can be read from bytes. It
+    may be called more than once.
+
+    This function is the package's entry point in the group "tenferro_jax.extensions".
+
+    Example:
+      >>> from tenferro_jax.extension import lookup_extension_factory
+      >>> register()
+      >>> lookup_extension_factory("tenferro-ext-tropical.einsum.v1").version
+      1
+    """
+    equation, semiring = "ij,jk->ik", SemiringKey.of(max_plus)
+    for default in (
+        TropicalEinsum(semiring, equation),
+        AtWinner(equation),
+        LogEinsum(1.0, equation),
+        WeightedSum(semiring, equation),
+        TropicalNetwork(semiring, "a->|0:"),
+        NetworkEntries("a", "", (("a", 1),)),
+        NetworkShares(1.0, "a->|0:", (0,)),
+    ):
+        if lookup_extension_factory(default.family_id) is None:
+            register_extension(ExtensionFactory(type(default), default))

@@ -1,0 +1,236 @@
+"""A network of tables as one extension op: a whole einsum along its plan, which the payload holds
+as text.
+
+On CPU one native call runs all steps; elsewhere `loops` gives a program whose size does not grow
+with the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.einsum import Plan
+from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension import ExtensionOp, apply, extension_op
+from tenferro_jax.jax_seam import spreads
+
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.shipped import max_plus, min_plus
+from ..step.einsum_op import Ties, one_dtype, widened
+from ..step.weighted_sum import work_of
+from . import assignments, log_loops, loops
+from .native_network import Question, kernels
+from .network_derivatives import NetworkEntries, NetworkShares
+from .plan_text import (
+    PlanOp,
+    are_numbers,
+    integers,
+    placed,
+    require_countable,
+    shape_of,
+    steps_of,
+)
+from .steps import Mode, TropicalStep, Winners, evaluate, found_of, reshaped
+
+
+@extension_op(package="tenferro-ext-tropical", name="network", version=1)
+class TropicalNetwork(PlanOp):
+    """The value of a network: a whole einsum along its plan, of tables with at least one entry.
+
+    Attributes:
+      semiring: a registered semiring, selective or log_sum_exp, or its key.
+      plan: the order of contractions, as text: "ab,bc,cd->ad|0,1:ac|2,3:ad".
+      with_labels: whether the second output is the first assignment that attains the value: int32
+        (contracted labels in sorted order, *shape of the value); for a selective semiring.
+    """
+
+    semiring: SemiringKey
+    plan: str
+    with_labels: bool = False
+
+    def __post_init__(self) -> None:
+        given: Any = self.semiring
+        key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
+        object.__setattr__(self, "semiring", key)
+        if not isinstance(self.with_labels, bool) or (self.with_labels and not self.is_selective):
+            raise InvalidConfig(
+                where=f"{self.family_id}, field with_labels",
+                given=f"{self.with_labels!r} under {self.algebra!r}",
+                needed="False, or True under a selective semiring",
+            )
+        _ = self.steps  # refuses a text that is no plan
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring itself."""
+        return self.semiring.semiring
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether there are winners."""
+        return isinstance(self.algebra, SelectiveSemiring)
+
+    @property
+    def input_count(self) -> int:
+        """The number of tables."""
+        return len(self.steps.terms)
+
+    @property
+    def output_count(self) -> int:
+        """1, or 2 with labels."""
+        return 1 + self.with_labels
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        dtype = (
+            one_dtype(self.family_id, self.algebra, [m.dtype for m in inputs])
+            if self.is_selective
+            else work_of(self.family_id, self.algebra, inputs)
+        )
+        plan = self.planned(inputs)
+        shape = shape_of(plan, plan.equation.output)
+        labels = TensorMeta(np.dtype("int32"), (len(self.steps.contracted), *shape))
+        return [TensorMeta(dtype, shape), labels][: self.output_count]
+
+    def infer_output_sharding(
+        self,
+        inputs: Sequence[jax.ShapeDtypeStruct],
+    ) -> Sequence[jax.NamedSharding]:
+        outputs = [self.steps.output, " " + self.steps.output][: self.output_count]
+        return placed(f"extension {self.family_id}", self.steps.terms, inputs, outputs)
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        if not are_numbers(inputs):
+            return None
+        plan = self.planned(inputs)
+        require_countable(plan, inputs)
+        if not self.is_selective:
+            return (log_loops.log_search(plan, self.algebra.temperature, inputs)[0],)
+        value, winners = loops.search(plan, self.algebra, inputs, self.with_labels)
+        return (value, *([] if winners is None else [assignments.coordinates(plan, winners)]))
+
+    def differentiable_form(self) -> ExtensionOp:
+        """This op with the labels, which the derivative follows."""
+        return dataclasses.replace(self, with_labels=self.is_selective)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """Of a selective semiring the tangent of times at the assignment; of log_sum_exp the mean
+        of the candidates' tangents, step by step.
+        """
+        active = tuple(i for i, t in enumerate(tangents) if t is not None)
+        moved = [t for t in tangents if t is not None]
+        if not self.is_selective:
+            op = NetworkShares(self.algebra.temperature, self.plan, active)
+            return apply(op, *primals, *moved)
+        sizes = tuple(dict(self.planned(primals).sizes).items())
+        at = NetworkEntries(",".join(self.steps.terms), self.steps.output, sizes)
+        chosen = dataclasses.replace(
+            at, terms=",".join(self.steps.terms[i] for i in active), is_sum=self.is_sum
+        )
+        (out,) = apply(chosen, outputs[1], *map(widened, moved))
+        if not self.is_sum:
+            (entries,) = apply(at, outputs[1], *map(widened, primals))
+            directions = jnp.zeros_like(entries).at[np.array(active)].set(out, unique_indices=True)
+            _, out = jax.jvp(self._product, (entries,), (directions,))
+        return (out.astype(outputs[0].dtype), None)
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether times is +."""
+        return self.algebra in (max_plus, min_plus)
+
+    def _product(self, entries: jax.Array) -> jax.Array:
+        """times of all rows."""
+        times = self.algebra.times
+        return lax.scan(lambda x, y: (times(x, y), None), entries[0], entries[1:])[0]
+
+    def batched(
+        self, in_axes: tuple[int | None, ...]
+    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
+        form = dataclasses.replace(self, plan=self.steps.batched_text(in_axes))
+        return form, (0, 1)[: self.output_count]
+
+    def question(self, metas: Sequence[TensorMeta]) -> Question:
+        """What the native library is asked for these inputs."""
+        sizes: Any = dict(self.planned(metas).sizes)
+        return Question(
+            int(self.with_labels), integers(sizes, self.steps, self.steps.contracted, ())
+        )
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Tables of 2, 3, 4, ... for the labels in their order."""
+        arrays = self.steps.examples
+        return [[x > 0 for x in arrays] if self.algebra.dtypes == ("bool",) else arrays]
+
+
+TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
+
+
+def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
+    """Whether a plan runs as one op: three or more operands, sizes that are known and positive, the
+    first winner of each tie, no winners of single steps, and one device.
+    """
+    return (
+        len(plan.terms) > 2
+        and mode.winners is not Winners.STEPS
+        and bool(plan.steps)
+        and mode.ties is Ties.FIRST
+        and all(isinstance(size, int) and size > 0 for _, size in plan.sizes)
+        and not any(map(_spreads, operands))
+    )
+
+
+def _spreads(x: jax.Array) -> bool:
+    """Whether an array is, or may be, on several devices."""
+    if isinstance(x, jax.core.Tracer):
+        return spreads(jax.typeof(x))
+    place = getattr(x, "sharding", None)  # a NumPy array has none
+    return type(place) is not jax.sharding.SingleDeviceSharding and spreads(x)
+
+
+@functools.lru_cache(maxsize=256)
+def _op(plan: Plan, semiring: Semiring, with_labels: bool) -> TropicalNetwork:
+    return TropicalNetwork(SemiringKey.of(semiring), steps_of(plan).text, with_labels)
+
+
+def solved(
+    plan: Plan, operands: Sequence[jax.Array], mode: Mode
+) -> tuple[jax.Array, tuple[TropicalStep, ...] | Mapping[str, jax.Array]]:
+    """The value of a plan, and the winners that the mode asks for."""
+    if not is_network(plan, operands, mode):
+        value, steps = evaluate(plan, operands, mode)
+        return value, found_of(mode, value, steps, plan.equation.output)
+    return solved_as_network(plan, operands, mode)
+
+
+def solved_as_network(
+    plan: Plan, operands: Sequence[jax.Array], mode: Mode
+) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+    """As `solved`, by one op."""
+    op = _op(plan, mode.semiring, mode.winners is not None)
+    tables = reshaped(operands, plan.terms, dict(plan.sizes))
+    if not op.is_selective:  # 16 bits are widened for the whole network
+        dtype = one_dtype(op.family_id, op.algebra, [x.dtype for x in tables])
+        return apply(op, *map(widened, tables))[0].astype(dtype), {}
+    value, *labels = apply(op, *tables)
+    return value, dict(zip(op.steps.contracted, _rows(labels[0]), strict=True)) if labels else {}
+
+
+def _rows(labels: jax.Array) -> Sequence[jax.Array]:
+    """The rows of an array; of a concrete one without a program for each."""
+    if isinstance(labels, jax.core.Tracer):
+        return [labels[i] for i in range(len(labels))]
+    return jax.device_put(list(np.asarray(labels)), labels.sharding if labels.committed else None)

@@ -1,0 +1,740 @@
+// The steps of a plan one after another. A step is strides: a list of axes for its cells and one for its candidates.
+#include "network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+
+namespace tropical {
+namespace {
+
+constexpr int64_t kRun = 512;                         // the most entries of a run
+constexpr int64_t kWorthThreads = int64_t{1} << 20;   // candidates of a step from which threads share it
+constexpr int64_t kWorthTiles = int64_t{1} << 17;     // candidates from which packed tiles are faster
+
+[[noreturn]] void refuse(const char* what) { throw std::invalid_argument(what); }
+
+int64_t times(int64_t a, int64_t b) {
+  int64_t out;
+  if (__builtin_mul_overflow(a, b, &out) || out > (int64_t{1} << 48)) refuse("a size beyond every machine");
+  return out;
+}
+
+struct Axis {
+  int64_t extent, left, right;
+};
+
+// Entries of two operands in row-major order of some axes, in runs of at most kRun that share one table of offsets.
+class Runs {
+ public:
+  struct Run {
+    int64_t first, left, right, count;
+  };
+
+  explicit Runs(const std::vector<Axis>& axes) {
+    std::vector<Axis> merged;
+    for (const Axis& a : axes) {
+      if (a.extent == 1) continue;
+      if (!merged.empty() && merged.back().left == a.extent * a.left && merged.back().right == a.extent * a.right)
+        merged.back() = {merged.back().extent * a.extent, a.left, a.right};
+      else
+        merged.push_back(a);
+    }
+    for (const Axis& a : merged) count_ = times(count_, a.extent);
+    if (!merged.empty() && merged.back().extent > kRun) {  // a long last axis is cut
+      Axis last = merged.back();
+      const int64_t pieces = (last.extent + kRun - 1) / kRun;
+      tail_ = last.extent - (pieces - 1) * kRun;
+      merged.back() = {pieces, last.left * kRun, last.right * kRun};
+      merged.push_back({kRun, last.left, last.right});
+      cut_ = pieces;
+    }
+    size_t split = merged.size();
+    while (split > 0 && merged[split - 1].extent * length_ <= kRun && !(cut_ && split < merged.size())) length_ *= merged[--split].extent;
+    outer_.assign(merged.begin(), merged.begin() + static_cast<int64_t>(split));
+    left_.assign(static_cast<size_t>(length_), 0);
+    right_.assign(static_cast<size_t>(length_), 0);
+    int64_t filled = 1;
+    for (size_t i = merged.size(); i-- > split; filled *= merged[i].extent)
+      for (int64_t j = filled; j < filled * merged[i].extent; ++j) {
+        left_[static_cast<size_t>(j)] = left_[static_cast<size_t>(j % filled)] + j / filled * merged[i].left;
+        right_[static_cast<size_t>(j)] = right_[static_cast<size_t>(j % filled)] + j / filled * merged[i].right;
+      }
+    for (const Axis& a : outer_) runs_ *= a.extent;
+  }
+
+  int64_t count() const { return count_; }   // of all entries
+  int64_t runs() const { return runs_; }
+  int64_t length() const { return length_; }  // of a run, but for a last one
+  const std::vector<int64_t>& left() const { return left_; }
+  const std::vector<int64_t>& right() const { return right_; }
+
+  Run run(int64_t i) const {
+    Run r{0, 0, 0, length_};
+    int64_t rest = i, rows = i;
+    if (cut_) {
+      rows = i / cut_;
+      const bool is_last = i % cut_ == cut_ - 1;
+      r.first = rows * ((cut_ - 1) * kRun + tail_) + i % cut_ * kRun;
+      if (is_last) r.count = tail_;
+    } else {
+      r.first = i * length_;
+    }
+    for (size_t a = outer_.size(); a-- > 0; rest /= outer_[a].extent) {
+      const int64_t at = rest % outer_[a].extent;
+      r.left += at * outer_[a].left;
+      r.right += at * outer_[a].right;
+    }
+    return r;
+  }
+
+ private:
+  std::vector<Axis> outer_;
+  std::vector<int64_t> left_, right_;
+  int64_t count_ = 1, runs_ = 1, length_ = 1, cut_ = 0, tail_ = 0;
+};
+
+struct Step {
+  int64_t left = -1, right = -1;  // numbers of the operands
+  std::vector<int64_t> labels;    // of the result
+  std::vector<int64_t> contracted;
+  std::vector<Axis> cells, candidates;
+  int64_t count = 1, choices = 1;  // cells; candidates of a cell
+};
+
+struct Plan {
+  std::vector<int64_t> sizes, output, contracted, active;
+  std::vector<std::vector<int64_t>> terms;  // of the operands, then of the results of the steps
+  std::vector<int64_t> counts;              // their entries
+  std::vector<Step> steps;
+  int64_t tables = 0, cells = 1;  // operands; entries of the value
+
+  int64_t stride(int64_t term, int64_t label) const {
+    int64_t step = 1, found = 0;
+    const auto& labels = terms[static_cast<size_t>(term)];
+    for (size_t i = labels.size(); i-- > 0; step *= size(labels[i]))
+      if (labels[i] == label) found += step;  // a diagonal
+    return found;
+  }
+  int64_t size(int64_t label) const { return sizes[static_cast<size_t>(label)]; }
+};
+
+bool has(const std::vector<int64_t>& labels, int64_t label) { return std::find(labels.begin(), labels.end(), label) != labels.end(); }
+
+class Reader {
+ public:
+  Reader(const int64_t* at, int64_t length) : at_(at), end_(at + length) {}
+  int64_t number(int64_t least, int64_t most) {
+    if (at_ == end_) refuse("a plan that ends early");
+    if (*at_ < least || *at_ > most) refuse("a plan with a number out of range");
+    return *at_++;
+  }
+  std::vector<int64_t> numbers(int64_t count, int64_t least, int64_t most) {
+    std::vector<int64_t> found;
+    for (int64_t i = 0; i < count; ++i) found.push_back(number(least, most));
+    return found;
+  }
+  void finish() const {
+    if (at_ != end_) refuse("a plan with numbers left over");
+  }
+
+ private:
+  const int64_t *at_, *end_;
+};
+
+int64_t entries(const Plan& plan, const std::vector<int64_t>& labels) {
+  int64_t count = 1;
+  for (int64_t label : labels) count = times(count, plan.size(label));
+  return count;
+}
+
+Plan read(const Ask& ask) {
+  constexpr int64_t most = int64_t{1} << 24;
+  Reader in(ask.plan, ask.length);
+  Plan plan;
+  const auto head = in.numbers(6, 0, most);
+  const int64_t labels = head[0], steps = head[2];
+  plan.tables = head[1];
+  plan.sizes = in.numbers(labels, 1, int64_t{1} << 48);
+  plan.output = in.numbers(head[5], 0, labels - 1);
+  plan.contracted = in.numbers(head[3], 0, labels - 1);
+  plan.active = in.numbers(head[4], 0, plan.tables - 1);
+  for (int64_t i = 0; i < plan.tables; ++i) {
+    plan.terms.push_back(in.numbers(in.number(0, most), 0, labels - 1));
+    plan.counts.push_back(entries(plan, plan.terms.back()));
+  }
+  std::vector<bool> is_read(static_cast<size_t>(plan.tables + steps));
+  std::vector<bool> is_gone(static_cast<size_t>(labels));
+  for (int64_t s = 0; s < steps; ++s) {
+    Step step;
+    step.left = in.number(0, plan.tables + s - 1);
+    step.right = in.number(-1, plan.tables + s - 1);
+    step.labels = in.numbers(in.number(0, most), 0, labels - 1);
+    for (int64_t operand : {step.left, step.right}) {
+      if (operand < 0) continue;
+      if (is_read[static_cast<size_t>(operand)]) refuse("a plan that reads a value twice");
+      is_read[static_cast<size_t>(operand)] = true;
+    }
+    std::vector<int64_t> seen;
+    for (int64_t operand : {step.left, step.right})
+      if (operand >= 0)
+        for (int64_t label : plan.terms[static_cast<size_t>(operand)])
+          if (!has(seen, label)) seen.push_back(label);
+    const auto axis = [&](int64_t label) {
+      return Axis{plan.size(label), plan.stride(step.left, label), step.right < 0 ? 0 : plan.stride(step.right, label)};
+    };
+    for (size_t i = 0; i < step.labels.size(); ++i) {
+      if (!has(seen, step.labels[i]) || has({step.labels.begin(), step.labels.begin() + static_cast<int64_t>(i)}, step.labels[i]))
+        refuse("a plan whose step makes up a label");
+      step.cells.push_back(axis(step.labels[i]));
+    }
+    for (int64_t label : seen)
+      if (!has(step.labels, label)) {
+        if (is_gone[static_cast<size_t>(label)] || has(plan.output, label)) refuse("a plan that contracts a label too early");
+        is_gone[static_cast<size_t>(label)] = true;
+        step.contracted.push_back(label);
+        step.candidates.push_back(axis(label));
+        step.choices = times(step.choices, plan.size(label));
+      }
+    step.count = entries(plan, step.labels);
+    if (step.choices > std::numeric_limits<int32_t>::max()) refuse("more candidates than int32 counts");
+    plan.terms.push_back(step.labels);
+    plan.counts.push_back(step.count);
+    plan.steps.push_back(std::move(step));
+  }
+  in.finish();
+  plan.cells = entries(plan, plan.output);
+  for (size_t i = 0; i < plan.contracted.size(); ++i)
+    if (has(plan.output, plan.contracted[i]) || (i && plan.contracted[i] == plan.contracted[i - 1])) refuse("a plan with other contracted labels");
+  if (ask.question >= Question::kTotal && ask.question <= Question::kAddEntries) {  // these read no step
+    for (const auto& term : plan.terms)
+      for (int64_t label : term)
+        if (!has(plan.contracted, label) && !has(plan.output, label)) refuse("a plan with other contracted labels");
+    return plan;
+  }
+  if (steps < 1) refuse("a plan without steps");
+  for (int64_t i = 0; i + 1 < plan.tables + steps; ++i)
+    if (!is_read[static_cast<size_t>(i)]) refuse("a plan that leaves a value unread");
+  for (size_t i = 0; i < plan.output.size(); ++i)
+    if (!has(plan.terms.back(), plan.output[i]) || has({plan.output.begin(), plan.output.begin() + static_cast<int64_t>(i)}, plan.output[i]))
+      refuse("a plan whose last result is not the output");
+  if (plan.output.size() != plan.terms.back().size()) refuse("a plan whose last result is not the output");
+  for (size_t i = 0; i < plan.contracted.size(); ++i)
+    if (!is_gone[static_cast<size_t>(plan.contracted[i])]) refuse("a plan with other contracted labels");
+  if (std::count(is_gone.begin(), is_gone.end(), true) != static_cast<int64_t>(plan.contracted.size())) refuse("a plan with other contracted labels");
+  return plan;
+}
+
+using Bytes = std::unique_ptr<char[]>;
+
+Bytes room(int64_t count, int64_t item) { return Bytes(new char[static_cast<size_t>(std::max<int64_t>(times(count, item), 1))]); }
+
+// --- runs of entries -----------------------------------------------------------------------------------------------------------
+
+// A run of an operand: where it lies, if its entries are side by side, else gathered.
+template <class T>
+class Gather {
+ public:
+  Gather(const void* data, const std::vector<int64_t>& offsets) : data_(static_cast<const T*>(data)), offsets_(offsets.data()) {
+    const auto n = static_cast<int64_t>(offsets.size());
+    while (dense_ < n && offsets[static_cast<size_t>(dense_)] == dense_) ++dense_;
+    is_dense_ = dense_ == n;
+  }
+  const T* run(int64_t base, int64_t count) {
+    if (!data_) return nullptr;
+    if (is_dense_) return data_ + base;
+    for (int64_t i = 0; i < count; ++i) kept_[i] = data_[base + offsets_[i]];
+    return kept_;
+  }
+
+ private:
+  const T* data_;
+  const int64_t* offsets_;
+  int64_t dense_ = 0;
+  bool is_dense_ = false;
+  T kept_[kRun];
+};
+
+// Winners of a step, in the fewest bytes that hold them.
+struct Winners {
+  Bytes data;
+  int64_t item = 0;
+  void make(int64_t count, int64_t choices) {
+    item = choices <= 256 ? 1 : choices <= 65536 ? 2 : 4;
+    data = room(count, item);
+  }
+  void set(int64_t first, const int32_t* winner, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (item == 1) reinterpret_cast<uint8_t*>(data.get())[first + i] = static_cast<uint8_t>(winner[i]);
+      else if (item == 2) reinterpret_cast<uint16_t*>(data.get())[first + i] = static_cast<uint16_t>(winner[i]);
+      else reinterpret_cast<int32_t*>(data.get())[first + i] = winner[i];
+    }
+  }
+  int64_t get(int64_t i) const {
+    if (item == 1) return reinterpret_cast<const uint8_t*>(data.get())[i];
+    if (item == 2) return reinterpret_cast<const uint16_t*>(data.get())[i];
+    return reinterpret_cast<const int32_t*>(data.get())[i];
+  }
+};
+
+template <class T>
+T identity_of(Algebra algebra) {
+  if (std::is_same<T, uint8_t>::value) return T(0);
+  const bool is_minimum = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax;
+  using Limits = std::numeric_limits<T>;
+  if (Limits::has_infinity) return is_minimum ? Limits::infinity() : -Limits::infinity();
+  return is_minimum ? Limits::max() : Limits::lowest();
+}
+
+// --- one step ------------------------------------------------------------------------------------------------------------------
+
+struct Context {
+  Pool& pool;
+  const Ask& ask;
+  const Kernels& kernels;
+  Folds folds;
+};
+
+// work(first run, end) over all runs, on threads if there is enough to do.
+void over_runs(const Context& context, const Runs& runs, int64_t candidates, const std::function<void(int64_t, int64_t)>& work) {
+  const int64_t parts = candidates < kWorthThreads ? 1 : std::min(runs.runs(), 4 * std::max<int64_t>(context.pool.threads(), 1));
+  if (parts < 2) return work(0, runs.runs());
+  parallel(context.pool, parts, [&](int64_t i) { work(runs.runs() * i / parts, runs.runs() * (i + 1) / parts); });
+}
+
+template <class T>
+void log_sums(const Context& context, const Runs& cells, const Runs& choices, const void* lhs, const void* rhs, T* value, bool by_cell) {
+  const T temperature = static_cast<T>(context.ask.temperature);
+  over_runs(context, cells, cells.count() * choices.count(), [&](int64_t from, int64_t to) {
+    const Runs& along = by_cell ? choices : cells;
+    Gather<T> left(lhs, along.left()), right(rhs, along.right());
+    T weights[kRun], sums[kRun];
+    for (int64_t r = from; r < to; ++r) {
+      const Runs::Run cell = cells.run(r);
+      std::fill(sums, sums + cell.count, T(0));
+      for (int64_t c = 0; c < choices.runs(); ++c) {
+        const Runs::Run choice = choices.run(c);
+        for (int64_t i = 0; i < (by_cell ? cell.count : choice.count); ++i) {
+          const auto& table = by_cell ? cells : choices;
+          const int64_t l = cell.left + choice.left + table.left()[static_cast<size_t>(i)], r2 = cell.right + choice.right + table.right()[static_cast<size_t>(i)];
+          const int64_t count = by_cell ? choice.count : cell.count;
+          context.folds.weights(left.run(l, count), right.run(r2, count), count, value + cell.first + (by_cell ? i : 0), by_cell ? 0 : 1, context.ask.temperature, weights);
+          if (by_cell)
+            for (int64_t j = 0; j < count; ++j) sums[i] += weights[j];
+          else
+            for (int64_t j = 0; j < count; ++j) sums[j] += weights[j];
+        }
+      }
+      for (int64_t i = 0; i < cell.count; ++i) {
+        T& v = value[cell.first + i];
+        if (std::isfinite(v)) v += temperature * std::log(sums[i]);
+      }
+    }
+  });
+}
+
+// Whether runs go along the candidates of a cell, not along cells.
+bool goes_by_cell(const Runs& cells, const Runs& choices) { return choices.length() > 4 * cells.length(); }
+
+template <class T>
+void search(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
+  const Runs cells(step.cells), choices(step.candidates);
+  if (step.contracted.empty()) {
+    return over_runs(context, cells, cells.count(), [&](int64_t from, int64_t to) {
+      Gather<T> left(lhs, cells.left()), right(rhs, cells.right());
+      for (int64_t r = from; r < to; ++r) {
+        const Runs::Run cell = cells.run(r);
+        context.folds.times(left.run(cell.left, cell.count), right.run(cell.right, cell.count), cell.count, value + cell.first);
+      }
+    });
+  }
+  const bool by_cell = goes_by_cell(cells, choices);
+  if (winners) winners->make(step.count, step.choices);
+  over_runs(context, cells, cells.count() * choices.count(), [&](int64_t from, int64_t to) {
+    const Runs& along = by_cell ? choices : cells;
+    Gather<T> left(lhs, along.left()), right(rhs, along.right());
+    int32_t best[kRun];
+    for (int64_t r = from; r < to; ++r) {
+      const Runs::Run cell = cells.run(r);
+      std::fill(value + cell.first, value + cell.first + cell.count, identity_of<T>(context.ask.algebra));
+      std::fill(best, best + cell.count, 0);
+      for (int64_t c = 0; c < choices.runs(); ++c) {
+        const Runs::Run choice = choices.run(c);
+        const auto k = static_cast<int32_t>(choice.first);
+        const int64_t l = cell.left + choice.left, r2 = cell.right + choice.right;
+        if (by_cell)
+          for (int64_t i = 0; i < cell.count; ++i)
+            context.folds.candidates(left.run(l + cells.left()[static_cast<size_t>(i)], choice.count), right.run(r2 + cells.right()[static_cast<size_t>(i)], choice.count),
+                                     choice.count, value + cell.first + i, winners ? best + i : nullptr, k);
+        else
+          for (int64_t i = 0; i < choice.count; ++i)
+            context.folds.cells(left.run(l + choices.left()[static_cast<size_t>(i)], cell.count), right.run(r2 + choices.right()[static_cast<size_t>(i)], cell.count),
+                                cell.count, value + cell.first, winners ? best : nullptr, k + static_cast<int32_t>(i));
+      }
+      if (winners) winners->set(cell.first, best, cell.count);
+    }
+  });
+}
+
+// --- large steps: as batched matrices, by the tiles ------------------------------------------------------------------------------
+
+struct Roles {
+  std::vector<Axis> batch, rows, columns;
+  std::vector<size_t> order;  // of the cells' axes: batch, rows, columns
+  int64_t counts[3] = {1, 1, 1};
+};
+
+Roles roles_of(const Step& step) {
+  Roles roles;
+  std::vector<size_t> groups[3];
+  for (size_t i = 0; i < step.cells.size(); ++i) {
+    const Axis& a = step.cells[i];
+    const int group = a.left && a.right ? 0 : a.left ? 1 : 2;
+    (group == 0 ? roles.batch : group == 1 ? roles.rows : roles.columns).push_back(a);
+    groups[group].push_back(i);
+    roles.counts[group] *= a.extent;
+  }
+  for (const auto& group : groups) roles.order.insert(roles.order.end(), group.begin(), group.end());
+  return roles;
+}
+
+bool is_for_tiles(const Context& context, const Step& step) {
+  const Algebra algebra = context.ask.algebra;
+  if (step.right < 0 || step.choices < 16 || times(step.count, step.choices) < kWorthTiles || context.ask.type == Type::kBool) return false;
+  if (algebra != Algebra::kMaxPlus && algebra != Algebra::kMinPlus && algebra != Algebra::kMaxMul) return false;
+  for (const Axis& a : step.candidates)
+    if (!a.left || !a.right) return false;
+  const Roles roles = roles_of(step);
+  return roles.counts[1] >= 16 && roles.counts[2] >= 16;
+}
+
+// The entries of one operand (of the left strides) in row-major order of axes.
+template <class T>
+void pack(const Context& context, const void* from, const std::vector<Axis>& axes, T* to) {
+  const Runs runs(axes);
+  over_runs(context, runs, runs.count(), [&](int64_t first, int64_t end) {
+    Gather<T> gather(from, runs.left());
+    for (int64_t r = first; r < end; ++r) {
+      const Runs::Run run = runs.run(r);
+      std::memcpy(to + run.first, gather.run(run.left, run.count), static_cast<size_t>(run.count) * sizeof(T));
+    }
+  });
+}
+
+// The axes of the cells over arrays that lie as the tiles leave them.
+std::vector<Axis> back(const Step& step, const Roles& roles) {
+  std::vector<Axis> axes = step.cells;
+  int64_t stride = 1;
+  for (size_t i = roles.order.size(); i-- > 0; stride *= axes[roles.order[i]].extent) axes[roles.order[i]].left = stride;
+  for (Axis& a : axes) a.right = 0;
+  return axes;
+}
+
+template <class T>
+void search_by_tiles(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
+  const Roles roles = roles_of(step);
+  const auto side = [&](const std::vector<Axis>& own, bool is_right) {
+    std::vector<Axis> axes = roles.batch;
+    axes.insert(axes.end(), step.candidates.begin(), step.candidates.end());
+    axes.insert(axes.end(), own.begin(), own.end());
+    for (Axis& a : axes) a = {a.extent, is_right ? a.right : a.left, 0};
+    return axes;
+  };
+  const int64_t batch = roles.counts[0], rows = roles.counts[1], columns = roles.counts[2], depth = step.choices;
+  const Bytes left = room(times(times(batch, depth), rows), sizeof(T)), right = room(times(times(batch, depth), columns), sizeof(T));
+  pack(context, lhs, side(roles.rows, false), reinterpret_cast<T*>(left.get()));
+  pack(context, rhs, side(roles.columns, true), reinterpret_cast<T*>(right.get()));
+  const Bytes found = room(step.count, sizeof(T)), best = winners ? room(step.count, 4) : nullptr;
+  const Problem problem{context.ask.algebra, context.ask.type, batch, depth, rows, columns,
+                        {left.get(), depth * rows, rows, 1}, {right.get(), depth * columns, columns, 1},
+                        found.get(), reinterpret_cast<int32_t*>(best.get())};
+  solve(context.pool, problem, context.kernels);
+  const std::vector<Axis> axes = back(step, roles);
+  pack(context, found.get(), axes, value);
+  if (!winners) return;
+  const Bytes turned = room(step.count, 4);
+  pack(context, best.get(), axes, reinterpret_cast<int32_t*>(turned.get()));
+  winners->make(step.count, step.choices);
+  winners->set(0, reinterpret_cast<const int32_t*>(turned.get()), step.count);
+}
+
+// --- the questions ---------------------------------------------------------------------------------------------------------------
+
+// The plan's last result in the output's order.
+template <class T>
+void write_output(const Context& context, const Plan& plan, const T* last, T* to) {
+  const auto number = static_cast<int64_t>(plan.terms.size()) - 1;
+  std::vector<Axis> axes;
+  for (int64_t label : plan.output) axes.push_back({plan.size(label), plan.stride(number, label), 0});
+  pack(context, last, axes, to);
+}
+
+// For each label of the plan the coordinates of every cell of the value: of contracted ones in `labels`, of the others in `own`.
+std::vector<const int32_t*> coordinates(const Plan& plan, const int32_t* labels, std::vector<int32_t>& own) {
+  std::vector<const int32_t*> found(plan.sizes.size(), nullptr);
+  for (size_t i = 0; i < plan.contracted.size(); ++i) found[static_cast<size_t>(plan.contracted[i])] = labels + static_cast<int64_t>(i) * plan.cells;
+  own.resize(plan.output.size() * static_cast<size_t>(plan.cells));
+  int64_t stride = 1;
+  for (size_t i = plan.output.size(); i-- > 0; stride *= plan.size(plan.output[i])) {
+    int32_t* const at = own.data() + static_cast<int64_t>(i) * plan.cells;
+    for (int64_t o = 0; o < plan.cells; ++o) at[o] = static_cast<int32_t>(o / stride % plan.size(plan.output[i]));
+    found[static_cast<size_t>(plan.output[i])] = at;
+  }
+  return found;
+}
+
+// Where each cell of the value reads a term, for cells from `first`.
+void positions(const Plan& plan, int64_t term, const std::vector<const int32_t*>& at, int64_t first, int64_t count, int64_t* to) {
+  std::fill(to, to + count, 0);
+  const auto& labels = plan.terms[static_cast<size_t>(term)];
+  int64_t stride = 1;
+  for (size_t i = labels.size(); i-- > 0; stride *= plan.size(labels[i])) {
+    const int32_t* const x = at[static_cast<size_t>(labels[i])] + first;
+    for (int64_t o = 0; o < count; ++o) to[o] += stride * x[o];
+  }
+}
+
+void walk_back(const Plan& plan, const std::vector<Winners>& winners, int32_t* labels) {
+  std::vector<int32_t> own;
+  const auto at = coordinates(plan, labels, own);
+  int64_t cell[kRun];
+  for (int64_t first = 0; first < plan.cells; first += kRun) {
+    const int64_t count = std::min(plan.cells - first, kRun);
+    for (size_t s = plan.steps.size(); s-- > 0;) {
+      const Step& step = plan.steps[s];
+      if (step.contracted.empty()) continue;
+      positions(plan, plan.tables + static_cast<int64_t>(s), at, first, count, cell);
+      for (int64_t o = 0; o < count; ++o) {
+        int64_t winner = winners[s].get(cell[o]);
+        for (size_t i = step.contracted.size(); i-- > 0; winner /= plan.size(step.contracted[i]))
+          const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])])[first + o] = static_cast<int32_t>(winner % plan.size(step.contracted[i]));
+      }
+    }
+  }
+}
+
+// All values of a plan, by their numbers. Those that steps have read are freed, unless they are kept.
+template <class T>
+class Values {
+ public:
+  Values(const Context& context, const Plan& plan, std::vector<Winners>* winners, bool keeps) : made_(plan.steps.size()) {
+    const Ask& ask = context.ask;
+    for (int64_t i = 0; i < plan.tables; ++i) at_.push_back(ask.inputs[static_cast<size_t>(i)].data);
+    for (size_t s = 0; s < plan.steps.size(); ++s) {
+      const Step& step = plan.steps[s];
+      made_[s] = room(step.count, sizeof(T));
+      T* const value = reinterpret_cast<T*>(made_[s].get());
+      const void* const lhs = at(step.left);
+      const void* const rhs = at(step.right);
+      (is_for_tiles(context, step) ? search_by_tiles<T> : search<T>)(context, step, lhs, rhs, value, winners ? &(*winners)[s] : nullptr);
+      if constexpr (std::is_floating_point<T>::value)
+        if (ask.algebra == Algebra::kLogSumExp && !step.contracted.empty()) {
+          const Runs cells(step.cells), choices(step.candidates);
+          log_sums<T>(context, cells, choices, lhs, rhs, value, goes_by_cell(cells, choices));
+        }
+      for (int64_t operand : {step.left, step.right})
+        if (operand >= plan.tables && !keeps) made_[static_cast<size_t>(operand - plan.tables)].reset();
+      at_.push_back(value);
+    }
+  }
+  const void* at(int64_t i) const { return i < 0 ? nullptr : at_[static_cast<size_t>(i)]; }
+  const T* last() const { return static_cast<const T*>(at_.back()); }
+
+ private:
+  std::vector<const void*> at_;
+  std::vector<Bytes> made_;
+};
+
+template <class T>
+void run_steps(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const bool with_labels = ask.question == Question::kLabels;
+  std::vector<Winners> winners(with_labels ? plan.steps.size() : 0);
+  const Values<T> values(context, plan, with_labels ? &winners : nullptr, false);
+  write_output(context, plan, values.last(), static_cast<T*>(ask.results[0].data));
+  if (with_labels) walk_back(plan, winners, static_cast<int32_t*>(ask.results[1].data));
+}
+
+void require_labels(const Plan& plan, const int32_t* labels) {
+  for (size_t i = 0; i < plan.contracted.size(); ++i)
+    for (int64_t o = 0; o < plan.cells; ++o) {
+      const int32_t at = labels[static_cast<int64_t>(i) * plan.cells + o];
+      if (at < 0 || at >= plan.size(plan.contracted[i])) refuse("labels out of range");
+    }
+}
+
+template <class T>
+void at_labels(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const auto* const labels = static_cast<const int32_t*>(ask.inputs[0].data);
+  require_labels(plan, labels);
+  std::vector<int32_t> own;
+  const auto at = coordinates(plan, labels, own);
+  const bool is_total = ask.question == Question::kTotal || ask.question == Question::kAddTotal;
+  const bool adds = ask.question == Question::kAddTotal || ask.question == Question::kAddEntries;
+  T* const out = static_cast<T*>(ask.results.empty() ? nullptr : ask.results[0].data);
+  if (!adds && is_total) std::fill(out, out + plan.cells, T(0));
+  int64_t where[kRun];
+  for (size_t i = 0; i < plan.active.size(); ++i) {
+    const int64_t rows = is_total ? 0 : static_cast<int64_t>(i) * plan.cells, entries = plan.counts[static_cast<size_t>(plan.active[i])];
+    T* const table = static_cast<T*>(adds ? ask.results[i].data : ask.inputs[i + 1].data);
+    if (adds) std::fill(table, table + entries, T(0));
+    for (int64_t first = 0; first < plan.cells; first += kRun) {
+      const int64_t count = std::min(plan.cells - first, kRun);
+      positions(plan, plan.active[i], at, first, count, where);
+      for (int64_t o = 0; o < count; ++o) {
+        if (adds) table[where[o]] += static_cast<const T*>(ask.inputs[1].data)[rows + first + o];
+        else if (is_total) out[first + o] += table[where[o]];
+        else out[rows + first + o] = table[where[o]];
+      }
+    }
+  }
+}
+
+// Calls each(cell, left, right, weight) for every candidate of a step, a run after another.
+template <class T, class Each>
+void weigh_step(const Context& context, const Step& step, const void* lhs, const void* rhs, const T* value, const Each& each) {
+  const Runs cells(step.cells), choices(step.candidates);
+  Gather<T> left(lhs, cells.left()), right(rhs, cells.right());
+  T weights[kRun];
+  const bool contracts = !step.contracted.empty();
+  if (!contracts) std::fill(weights, weights + kRun, T(1));
+  for (int64_t r = 0; r < cells.runs(); ++r) {
+    const Runs::Run cell = cells.run(r);
+    for (int64_t c = 0; c < choices.runs(); ++c) {
+      const Runs::Run choice = choices.run(c);
+      for (int64_t i = 0; i < choice.count; ++i) {
+        const int64_t l = cell.left + choice.left + choices.left()[static_cast<size_t>(i)], r2 = cell.right + choice.right + choices.right()[static_cast<size_t>(i)];
+        if (contracts) context.folds.weights(left.run(l, cell.count), right.run(r2, cell.count), cell.count, value + cell.first, 1, context.ask.temperature, weights);
+        for (int64_t j = 0; j < cell.count; ++j)
+          if (weights[j] != T(0)) each(cell.first + j, l + cells.left()[static_cast<size_t>(j)], r2 + cells.right()[static_cast<size_t>(j)], weights[j]);
+      }
+    }
+  }
+}
+
+template <class T>
+void log_derivative(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const bool is_forward = ask.question == Question::kLogTangent;
+  const size_t tables = static_cast<size_t>(plan.tables), steps = plan.steps.size();
+  const Values<T> values(context, plan, nullptr, true);
+  std::vector<T*> moved(tables + steps, nullptr);  // tangents, or cotangents; nullptr: zero, or not wanted
+  std::vector<bool> is_wanted(tables + steps);
+  for (int64_t i : plan.active) is_wanted[static_cast<size_t>(i)] = true;
+  for (size_t s = 0; s < steps; ++s) {
+    const Step& step = plan.steps[s];
+    is_wanted[tables + s] = is_wanted[static_cast<size_t>(step.left)] || (step.right >= 0 && is_wanted[static_cast<size_t>(step.right)]);
+  }
+  std::vector<Bytes> made(tables + steps);
+  const auto zeros = [&](size_t i) {
+    made[i] = room(plan.counts[i], sizeof(T));
+    moved[i] = reinterpret_cast<T*>(made[i].get());
+    std::fill(moved[i], moved[i] + plan.counts[i], T(0));
+  };
+  for (size_t i = 0; i < plan.active.size(); ++i) {
+    T* const data = static_cast<T*>(is_forward ? ask.inputs[tables + i].data : ask.results[i].data);
+    moved[static_cast<size_t>(plan.active[i])] = data;
+    if (!is_forward) std::fill(data, data + plan.counts[static_cast<size_t>(plan.active[i])], T(0));
+  }
+  const auto run = [&](size_t s) {
+    const Step& step = plan.steps[s];
+    T* const own = moved[tables + s];
+    T* const left = moved[static_cast<size_t>(step.left)];
+    T* const right = step.right < 0 ? nullptr : moved[static_cast<size_t>(step.right)];
+    const T* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
+    weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
+      if (is_forward) {
+        own[cell] += weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)));
+      } else {
+        if (left) left[l] += weight * own[cell];
+        if (right) right[r] += weight * own[cell];
+      }
+    });
+    if (is_forward) for (int64_t operand : {step.left, step.right}) if (operand >= 0) made[static_cast<size_t>(operand)].reset();
+  };
+  const auto last = static_cast<int64_t>(plan.terms.size()) - 1;
+  if (is_forward) {
+    for (size_t s = 0; s < steps; ++s)
+      if (is_wanted[tables + s]) zeros(tables + s), run(s);
+    if (plan.active.empty()) zeros(tables + steps - 1);
+    return write_output(context, plan, moved.back(), static_cast<T*>(ask.results[0].data));
+  }
+  zeros(tables + steps - 1);
+  std::vector<Axis> axes;  // the cotangent in the order of the last result
+  for (int64_t label : plan.terms.back()) {
+    int64_t stride = 1, found = 0;
+    for (size_t i = plan.output.size(); i-- > 0; stride *= plan.size(plan.output[i]))
+      if (plan.output[i] == label) found = stride;
+    axes.push_back({plan.size(label), found, 0});
+  }
+  pack(context, ask.inputs[tables].data, axes, moved[static_cast<size_t>(last)]);
+  for (size_t s = steps; s-- > 0;) {
+    if (!is_wanted[tables + s]) continue;
+    for (int64_t operand : {plan.steps[s].left, plan.steps[s].right})
+      if (operand >= plan.tables && is_wanted[static_cast<size_t>(operand)]) zeros(static_cast<size_t>(operand));
+    run(s);
+    made[tables + s].reset();
+  }
+}
+
+// The sizes of the inputs and results of a question.
+void require_sizes(const Plan& plan, const Ask& ask) {
+  std::vector<int64_t> tables(plan.counts.begin(), plan.counts.begin() + plan.tables), active, in, out;
+  for (int64_t i : plan.active) active.push_back(plan.counts[static_cast<size_t>(i)]);
+  const int64_t labels = times(static_cast<int64_t>(plan.contracted.size()), plan.cells), rows = times(static_cast<int64_t>(active.size()), plan.cells);
+  const auto join = [](std::vector<int64_t> a, const std::vector<int64_t>& b) { return a.insert(a.end(), b.begin(), b.end()), a; };
+  switch (ask.question) {
+    case Question::kValue: in = tables, out = {plan.cells}; break;
+    case Question::kLabels: in = tables, out = {plan.cells, labels}; break;
+    case Question::kTotal: in = join({labels}, active), out = {plan.cells}; break;
+    case Question::kEntries: in = join({labels}, active), out = {rows}; break;
+    case Question::kAddTotal: in = {labels, plan.cells}, out = active; break;
+    case Question::kAddEntries: in = {labels, rows}, out = active; break;
+    case Question::kLogTangent: in = join(tables, active), out = {plan.cells}; break;
+    case Question::kLogCotangent: in = join(tables, {plan.cells}), out = active; break;
+    default: refuse("an unknown question");
+  }
+  const auto same = [](const std::vector<int64_t>& want, const std::vector<Buffer>& have) {
+    return want.size() == have.size() && std::equal(want.begin(), want.end(), have.begin(), [](int64_t a, const Buffer& b) { return a == b.count; });
+  };
+  if (!same(in, ask.inputs)) refuse("operands of other sizes than the plan's");
+  if (!same(out, ask.results)) refuse("results of other sizes than the plan's");
+}
+
+template <class T>
+void run(const Context& context, const Plan& plan) {
+  const Question question = context.ask.question;
+  if (question <= Question::kLabels) return run_steps<T>(context, plan);
+  if (question <= Question::kAddEntries) return at_labels<T>(context, plan);
+  if constexpr (std::is_floating_point<T>::value) return log_derivative<T>(context, plan);
+}
+
+}  // namespace
+
+std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
+  try {
+    const bool is_float = ask.type == Type::kF32 || ask.type == Type::kF64, is_bool = ask.type == Type::kBool;
+    const bool is_log = ask.algebra == Algebra::kLogSumExp;
+    if (ask.type < Type::kF32 || ask.type > Type::kBool || ask.algebra < Algebra::kMaxPlus || ask.algebra > Algebra::kLogSumExp) refuse("an unknown type or semiring");
+    if (is_bool != (ask.algebra == Algebra::kOrAnd) || (is_log && !is_float)) refuse("a type that the semiring does not take");
+    if (ask.question == Question::kLabels ? is_log : ask.question >= Question::kLogTangent && !is_log) refuse("a question that the semiring has no answer to");
+    const Plan plan = read(ask);
+    require_sizes(plan, ask);
+    const Context context{pool, ask, kernels, kernels.folds(ask.type, ask.algebra)};
+    switch (ask.type) {
+      case Type::kF32: run<float>(context, plan); break;
+      case Type::kF64: run<double>(context, plan); break;
+      case Type::kI32: run<int32_t>(context, plan); break;
+      case Type::kBool: run<uint8_t>(context, plan); break;
+    }
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace tropical
