@@ -352,7 +352,9 @@ def test_an_eager_function_runs_outside_jit_only():
 @pytest.mark.parametrize("wrong", [lambda op, x: [x[:1]], lambda op, x: [x, x], lambda op, x: x])
 def test_the_outputs_of_an_eager_function_are_checked(wrong):
     kernel = Kernel(Traced.family_id, "cpu", shifted, eager=wrong)
-    with pytest.raises(InvalidConfig, match=r"cpu kernel shifted of extension test-package\.traced"):
+    with pytest.raises(
+        InvalidConfig, match=r"cpu kernel shifted of extension test-package\.traced"
+    ):
         apply(Traced(), jnp.ones(2), runtimes=ExtensionRuntimeSet(kernel))
 
 
