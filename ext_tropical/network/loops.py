@@ -46,7 +46,7 @@ class Lanes:
         start, end, row, self.chunk = jnp.asarray(table.turns)[turn]
         segment = start + lax.broadcasted_iota(jnp.int32, (SEGMENTS, 1), 0)
         window = lax.dynamic_slice(jnp.asarray(table.starts), (row,), (SEGMENTS,))
-        at = (window[None] <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
+        at = (jnp.expand_dims(window, 0) <= segment).astype(jnp.int32).sum(1, dtype=jnp.int32) - 1
         first = window[at]
         rows = lax.optimization_barrier(jnp.asarray(table.columns)[row + at])
         cells, self.count, self.share, kind, *rest = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.export
@@ -15,7 +15,7 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import BackendFailure
-from tenferro_jax.extension import ExtensionRuntimeSet, Kernel
+from tenferro_jax.extension import ExtensionOp, ExtensionRuntimeSet, Kernel
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_mul, max_plus, min_max, min_plus, or_and
@@ -40,17 +40,17 @@ class Question(NamedTuple):
     plan: np.ndarray
 
 
-class Asking(Protocol):
+class NativeOp(ExtensionOp):
     """An op that the library computes."""
 
-    family_id: str
-    algebra: Any
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        raise NotImplementedError
 
     def question(self, metas: Sequence[TensorMeta]) -> Question:
         """What the library is asked for these inputs."""
-
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        """The outputs."""
+        raise NotImplementedError
 
 
 class _Call(NamedTuple):
@@ -61,7 +61,7 @@ class _Call(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _call(op: Any, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _Call:
+def _call(op: NativeOp, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _Call:
     metas = [TensorMeta(dtype, shape) for dtype, shape in described]
     question = op.question(metas)
     is_log = isinstance(op.algebra, LogSumExp)
@@ -75,7 +75,7 @@ def _call(op: Any, described: tuple[tuple[np.dtype, tuple[int, ...]], ...]) -> _
     return _Call(attributes, tuple(op.infer_output_meta(metas)))
 
 
-def _declines(op: Asking, *metas: TensorMeta) -> str:
+def _declines(op: NativeOp, *metas: TensorMeta) -> str:
     """Why XLA computes a network, or "" if the library does."""
     if not all(isinstance(size, int) for meta in metas for size in meta.shape):
         return "sizes are symbolic"
@@ -86,14 +86,14 @@ def _declines(op: Asking, *metas: TensorMeta) -> str:
     return native().problem
 
 
-def _run(op: Asking, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def _run(op: NativeOp, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     call = _call(op, tuple((x.dtype, tuple(x.shape)) for x in arrays))
     outs = [jax.ShapeDtypeStruct(meta.shape, meta.dtype) for meta in call.outputs]
     target = jax.ffi.ffi_call(NETWORK_TARGET, outs, vmap_method="sequential")
     return tuple(target(*arrays, instructions="", **call.attributes))
 
 
-def _eager(op: Asking, *arrays: np.ndarray) -> list[np.ndarray]:
+def _eager(op: NativeOp, *arrays: np.ndarray) -> list[np.ndarray]:
     call = _call(op, tuple((x.dtype, x.shape) for x in arrays))
     given = [x if x.flags.c_contiguous else np.ascontiguousarray(x) for x in arrays]
     outs = [np.empty(meta.shape, meta.dtype) for meta in call.outputs]

@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.einsum import Plan
-from tenferro_jax.einsum.notation import Equation
+from tenferro_jax.einsum import Equation, Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
 
+from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops
-from .native_network import Question, kernels
+from .native_network import NativeOp, Question, kernels
 from .plan_text import (
     PlanOp,
     Steps,
@@ -44,7 +44,7 @@ def filled(like: Sequence[Any], given: Sequence[jax.Array | None]) -> list[jax.A
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_entries", version=1)
-class NetworkEntries(ExtensionOp):
+class NetworkEntries(NativeOp):
     """The entries of tables at an assignment of labels, or their sum; or the transpose of that.
 
     Inputs are the labels, int32 (contracted labels in sorted order, *shape of the value), then the
@@ -81,7 +81,10 @@ class NetworkEntries(ExtensionOp):
                 needed="positive integers",
             )
 
-    algebra = max_plus  # whose numbers are added
+    @property
+    def algebra(self) -> Semiring:
+        """The semiring whose loops add the entries: any."""
+        return max_plus
 
     @property
     def contracted(self) -> str:
@@ -176,7 +179,8 @@ class NetworkEntries(ExtensionOp):
         some: Any = next(c for c in cotangents if c is not None)
         shapes = map(self.shape, self.split) if self.is_transposed else [self.rows]
         like = [jax.ShapeDtypeStruct(shape, some.dtype) for shape in shapes]
-        found = apply(swapped, inputs[0], *filled(like, cotangents))
+        labels: Any = inputs[0]
+        found = apply(swapped, labels, *filled(like, cotangents))
         return [
             x if isinstance(y, LinearInput) else None
             for x, y in zip((None, *found), inputs, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, apply, extension_op
-from tenferro_jax.jax_seam import spreads
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import max_plus, min_plus
@@ -194,11 +194,11 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
 
 
 def _spreads(x: jax.Array) -> bool:
-    """Whether an array is, or may be, on several devices."""
-    if isinstance(x, jax.core.Tracer):
-        return spreads(jax.typeof(x))
-    place = getattr(x, "sharding", None)  # a NumPy array has none
-    return type(place) is not jax.sharding.SingleDeviceSharding and spreads(x)
+    """Whether an array is, or may be, on several devices; a NumPy array is not."""
+    place = getattr(jax.typeof(x) if isinstance(x, jax.core.Tracer) else x, "sharding", None)
+    if place is None or type(place) is jax.sharding.SingleDeviceSharding:
+        return False
+    return place.num_devices > 1
 
 
 @functools.lru_cache(maxsize=256)
@@ -232,5 +232,8 @@ def solved_as_network(
 def _rows(labels: jax.Array) -> Sequence[jax.Array]:
     """The rows of an array; of a concrete one without a program for each."""
     if isinstance(labels, jax.core.Tracer):
-        return [labels[i] for i in range(len(labels))]
+        shape = labels.shape[1:]
+        size = math.prod(shape)
+        starts = [i * size for i in range(len(labels))]
+        return loops.cut_all(labels.reshape(-1), starts, [shape] * len(starts))
     return jax.device_put(list(np.asarray(labels)), labels.sharding if labels.committed else None)

@@ -18,11 +18,11 @@ import numpy as np
 from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.dimensions import SymDim
-from tenferro_jax.einsum import Plan, Step
-from tenferro_jax.einsum.notation import Equation
+from tenferro_jax.einsum import Equation, Plan, Step
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported, shortened
-from tenferro_jax.extension import ExtensionOp, require_equal
+from tenferro_jax.extension import require_equal
+
+from .native_network import NativeOp
 
 MOST_ENTRIES = 2**31 - 1
 """Entries of tables and results are counted in int32."""
@@ -177,7 +177,7 @@ def integers(
     return np.array(found, np.int64)
 
 
-class PlanOp(ExtensionOp):
+class PlanOp(NativeOp):
     """An op whose payload has a plan as text."""
 
     plan: str
@@ -204,9 +204,7 @@ def are_numbers(arrays: Sequence[Any]) -> bool:
     return all(isinstance(size, int) for x in arrays for size in x.shape)
 
 
-def same_shapes(
-    where: str, metas: Sequence[TensorMeta], shapes: Sequence[Sequence[SymDim]]
-) -> None:
+def same_shapes(where: str, metas: Sequence[TensorMeta], shapes: Sequence[Sequence[int]]) -> None:
     """Refuse inputs of other shapes.
 
     Raises:

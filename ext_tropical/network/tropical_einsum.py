@@ -322,8 +322,8 @@ def _solve(
     if mode.winners is not Winners.STEPS:
         return value, at, plan.output
     sizes = dict(plan.whole)
-    steps = (TropicalStep(c, (sizes[c],), plan.output, index) for c, index in at.items())
-    return value, tuple(steps), plan.output
+    found = (TropicalStep(c, (sizes[c],), plan.output, index) for c, index in at.items())
+    return value, tuple(found), plan.output
 
 
 def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:

@@ -174,7 +174,8 @@ def _place(kernel: Kernel) -> tuple[str, str]:
         raise InvalidConfig(
             where="ExtensionRuntimeSet",
             given=repr(kernel),
-            needed="a Kernel(family_id, platform, run, declines, name, eager) of functions and a text",
+            needed="a Kernel(family_id, platform, run, declines, name, eager) of functions and a "
+            "text",
             fix="Wrap each function in a Kernel; declines, name and eager may be left out.",
         )
     parse_family_id(kernel.family_id)

@@ -10,7 +10,7 @@ from opt_einsum.testing import rand_equation
 
 from ext_tropical import SEMIRINGS, log_sum_exp, max_plus
 from ext_tropical.network import assignments, log_loops, loops, rows
-from ext_tropical.network.steps import Mode, TropicalResult, evaluate
+from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum
 
 from ..sweep import times
@@ -51,7 +51,7 @@ def check_search(plan, semiring, tables, large=None):
         value, winners = loops.search(plan, semiring, tables, True, large)
         alone, _ = loops.search(plan, semiring, tables, False, large)
         ours = value, alone, winners, assignments.coordinates(plan, winners)
-        want, steps = evaluate(plan, tables, Mode(semiring, with_winners=True))
+        want, steps = evaluate(plan, tables, Mode(semiring, winners=Winners.STEPS))
         return ours, TropicalResult(want, steps, plan.equation.output, semiring)
 
     (value, alone, winners, found), want = both(*tables)
@@ -96,7 +96,7 @@ def test_large_steps_run_between_loops(monkeypatch):
         ran.append(step)
         assert [x.ndim for x in inputs] == list(map(len, step.terms))
         small = plan_einsum(step.equation, [x.shape for x in inputs])
-        value, steps = evaluate(small, inputs, Mode(max_plus, with_winners=True))
+        value, steps = evaluate(small, inputs, Mode(max_plus, winners=Winners.STEPS))
         return value, steps[0].winner if steps else None
 
     check_search(plan, max_plus, tables, large)

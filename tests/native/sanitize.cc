@@ -1,6 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
-// absorbing integers; on four threads. Then four calls at once, again and again on the same threads.
+// absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
+// question to them, and plans in which one number is changed.
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "../../ext_tropical/step/native/at_winner.h"
+#include "../../ext_tropical/step/native/network.h"
 
 using namespace tropical;
 
@@ -111,6 +113,92 @@ int check_sums(Type type, std::mt19937& random, const int64_t (&size)[4], bool t
   return result != want;
 }
 
+// "ab,bc,cad->d" by the steps 0,1:ac and 3,2:d.
+struct Network {
+  int64_t a, b, c, d;
+  std::vector<int64_t> plan(const std::vector<int64_t>& active, bool has_steps = true) const {
+    std::vector<int64_t> found{4, 3, has_steps ? 2 : 0, 3, static_cast<int64_t>(active.size()), 1, a, b, c, d, 3, 0, 1, 2};
+    found.insert(found.end(), active.begin(), active.end());
+    for (int64_t x : {2, 0, 1, 2, 1, 2, 3, 2, 0, 3}) found.push_back(x);
+    if (has_steps)
+      for (int64_t x : {0, 1, 2, 0, 2, 3, 2, 1, 3}) found.push_back(x);
+    return found;
+  }
+};
+
+template <class T>
+int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& random, const Network& n, bool changes) {
+  const bool is_log = algebra == Algebra::kLogSumExp;
+  std::vector<T> x(static_cast<size_t>(n.a * n.b)), y(static_cast<size_t>(n.b * n.c)), z(static_cast<size_t>(n.c * n.a * n.d)), value(static_cast<size_t>(n.d));
+  for (auto* table : {&x, &y, &z})
+    for (T& entry : *table) entry = type == Type::kBool ? static_cast<T>(random() % 3 == 0) : static_cast<T>(static_cast<int>(random() % 9) - 4);
+  std::vector<int32_t> labels(static_cast<size_t>(3 * n.d));
+  std::vector<T> gx(x.size()), gy(y.size()), gz(z.size()), one(value.size(), T(1)), total(value.size()), rows(3 * value.size());
+  const auto buffer = [](auto& v) { return Buffer{v.data(), static_cast<int64_t>(v.size())}; };
+  const auto ask = [&](Question question, const std::vector<int64_t>& plan, std::vector<Buffer> in, std::vector<Buffer> out) {
+    Threads pool;
+    return answer(pool, {plan.data(), static_cast<int64_t>(plan.size()), type, algebra, question, 0.5, std::move(in), std::move(out)}, kernels);
+  };
+  const std::vector<Buffer> tables{buffer(x), buffer(y), buffer(z)}, slopes{buffer(gx), buffer(gy), buffer(gz)};
+  const std::vector<int64_t> whole = n.plan({}), all = n.plan({0, 1, 2}), alone = n.plan({0, 1, 2}, false);
+  int wrong = 0;
+  const auto at = [&](int64_t i, int64_t j, int64_t k, int64_t d) {
+    if (algebra == Algebra::kMinMax) return std::max(std::max(x[i * n.b + j], y[j * n.c + k]), z[(k * n.a + i) * n.d + d]);
+    return times(algebra, times(algebra, x[i * n.b + j], y[j * n.c + k]), z[(k * n.a + i) * n.d + d]);
+  };
+  wrong += !ask(is_log ? Question::kValue : Question::kLabels, whole, tables, is_log ? std::vector<Buffer>{buffer(value)} : std::vector<Buffer>{buffer(value), buffer(labels)}).empty();
+  for (int64_t d = 0; d < n.d && algebra != Algebra::kMaxMul; ++d) {  // of mixed signs the product of three has no law
+    double sum = 0;
+    T best = at(0, 0, 0, d);
+    for (int64_t i = 0; i < n.a; ++i)
+      for (int64_t j = 0; j < n.b; ++j)
+        for (int64_t k = 0; k < n.c; ++k) {
+          const T candidate = at(i, j, k, d);
+          sum += std::exp(static_cast<double>(candidate) / 0.5);
+          const bool is_less = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax;
+          if (is_less ? candidate < best : candidate > best) best = candidate;
+        }
+    if (is_log) wrong += std::abs(static_cast<double>(value[d]) - 0.5 * std::log(sum)) > 1e-4;
+    else wrong += value[d] != best || (type != Type::kBool && at(labels[d], labels[n.d + d], labels[2 * n.d + d], d) != best);
+  }
+  if (is_log) {
+    wrong += !ask(Question::kLogCotangent, all, {tables[0], tables[1], tables[2], buffer(one)}, slopes).empty();
+    double sum = 0;
+    for (T share : gz) sum += static_cast<double>(share);
+    wrong += std::abs(sum - static_cast<double>(n.d)) > 1e-3 * static_cast<double>(n.d);
+    wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
+  } else if (type == Type::kF32 || type == Type::kF64) {
+    wrong += !ask(Question::kTotal, alone, {buffer(labels), tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
+    if (algebra == Algebra::kMaxPlus || algebra == Algebra::kMinPlus) wrong += total != value;
+    wrong += !ask(Question::kEntries, alone, {buffer(labels), tables[0], tables[1], tables[2]}, {buffer(rows)}).empty();
+    wrong += !ask(Question::kAddEntries, alone, {buffer(labels), buffer(rows)}, slopes).empty();
+    wrong += !ask(Question::kAddTotal, alone, {buffer(labels), buffer(one)}, slopes).empty();
+    labels[0] = static_cast<int32_t>(n.a);
+    wrong += ask(Question::kTotal, alone, {buffer(labels), tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
+  }
+  for (size_t i = 0; changes && i <= whole.size(); ++i)
+    for (int64_t number : {-2, -1, 0, 1, 2, 3, 9, 1 << 30}) {  // refused, or an answer of the same sizes
+      std::vector<int64_t> other(whole.begin(), whole.begin() + static_cast<int64_t>(number == -2 ? i : whole.size()));
+      if (i < other.size()) other[i] = number;
+      ask(is_log ? Question::kValue : Question::kLabels, other, tables, is_log ? std::vector<Buffer>{buffer(value)} : std::vector<Buffer>{buffer(value), buffer(labels)});
+    }
+  if (wrong) std::printf("network, %s, algebra %d, type %d, %ld %ld %ld %ld: %d wrong\n", kernels.name, (int)algebra, (int)type, (long)n.a, (long)n.b, (long)n.c, (long)n.d, wrong);
+  return wrong;
+}
+
+int check_networks(const Kernels& kernels, std::mt19937& random) {
+  int wrong = 0;
+  for (const Network& n : {Network{1, 1, 1, 1}, Network{2, 3, 4, 5}, Network{3, 600, 2, 7}, Network{40, 20, 50, 30}, Network{2, 2, 700, 1}, Network{70, 33, 90, 2}}) {
+    for (Algebra algebra : {Algebra::kMaxPlus, Algebra::kMinPlus, Algebra::kMaxMul, Algebra::kMinMax, Algebra::kLogSumExp}) {
+      wrong += check_network<float>(kernels, algebra, Type::kF32, random, n, n.d == 5);
+      wrong += check_network<double>(kernels, algebra, Type::kF64, random, n, n.d == 5);
+      if (algebra != Algebra::kLogSumExp) wrong += check_network<int32_t>(kernels, algebra, Type::kI32, random, n, n.d == 5);
+    }
+    wrong += check_network<uint8_t>(kernels, Algebra::kOrAnd, Type::kBool, random, n, n.d == 5);
+  }
+  return wrong;
+}
+
 int main() {
   const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
@@ -136,6 +224,7 @@ int main() {
       for (int call = 0; call < 8; ++call) check_forms(kernels().back(), static_cast<Algebra>(own() % 3), sizes[own() % std::size(sizes)], own);
     });
   for (std::thread& caller : callers) caller.join();
+  for (const Kernels& k : kernels()) wrong += check_networks(k, random), cases += 1;
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }

@@ -208,7 +208,8 @@ Plan read(const Ask& ask) {
   in.finish();
   plan.cells = entries(plan, plan.output);
   for (size_t i = 0; i < plan.contracted.size(); ++i)
-    if (has(plan.output, plan.contracted[i]) || (i && plan.contracted[i] == plan.contracted[i - 1])) refuse("a plan with other contracted labels");
+    if (has(plan.output, plan.contracted[i]) || std::count(plan.contracted.begin(), plan.contracted.end(), plan.contracted[i]) > 1)
+      refuse("a plan with other contracted labels");
   if (ask.question >= Question::kTotal && ask.question <= Question::kAddEntries) {  // these read no step
     for (const auto& term : plan.terms)
       for (int64_t label : term)
