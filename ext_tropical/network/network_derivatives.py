@@ -108,6 +108,12 @@ class NetworkEntries(NativeOp):
         return tuple(known[label] for label in labels)
 
     @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the tables."""
+        known = dict(self.sizes)
+        return [tuple(known[label] for label in term) for term in self.split]
+
+    @property
     def input_count(self) -> int:
         """The labels, and the tables or an array."""
         return 2 if self.is_transposed else 1 + len(self.split)
@@ -124,7 +130,7 @@ class NetworkEntries(NativeOp):
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         labels, *given = inputs
-        tables = [self.shape(term) for term in self.split]
+        tables = self.shapes
         wanted = [self.rows] if self.is_transposed else tables
         at = (len(self.contracted), *self.shape(self.output))
         if (
@@ -177,7 +183,7 @@ class NetworkEntries(NativeOp):
     ) -> Sequence[Any]:
         swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
         some: Any = next(c for c in cotangents if c is not None)
-        shapes = map(self.shape, self.split) if self.is_transposed else [self.rows]
+        shapes = self.shapes if self.is_transposed else [self.rows]
         like = [jax.ShapeDtypeStruct(shape, some.dtype) for shape in shapes]
         labels: Any = inputs[0]
         found = apply(swapped, labels, *filled(like, cotangents))
@@ -198,7 +204,7 @@ class NetworkEntries(NativeOp):
         rng = np.random.default_rng(0)
         labels = [rng.integers(0, n, self.shape(self.output)) for n in self.shape(self.contracted)]
         at = np.array(labels, np.int32).reshape(-1, *self.shape(self.output))
-        shapes = [self.rows] if self.is_transposed else [self.shape(term) for term in self.split]
+        shapes = [self.rows] if self.is_transposed else self.shapes
         return [[at, *(rng.normal(size=shape) for shape in shapes)]]
 
 

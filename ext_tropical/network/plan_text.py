@@ -7,6 +7,7 @@ then the results of the steps.
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import math
@@ -100,7 +101,7 @@ def steps_in(text: str, where: str) -> Steps:
         inputs, output = equation.split("->")
         terms = inputs.split(",")
         values: list[str | None] = list(terms)
-        left = {label: sum(label in term for term in terms) for label in set("".join(terms))}
+        left = collections.Counter(label for term in terms for label in set(term))
         steps = []
         for number, step in enumerate(written):
             numbers, result = step.split(":")

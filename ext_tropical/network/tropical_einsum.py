@@ -255,7 +255,8 @@ def _problem(
             fix="Leave ties out.",
         )
     problem = _Problem(equation, list(operands), Mode(semiring, Ties(ties), winners), written)
-    arrays = [as_array(x, f"{problem.where}, operand {i}") for i, x in enumerate(operands)]
+    where = problem.where
+    arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
     if arrays:  # if there are none, the plan gives the number that it needs
         dtype = one_dtype(problem.where, semiring, [x.dtype for x in arrays], operands)
         arrays = (
