@@ -107,17 +107,20 @@ def apply(
         require_runtimes(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
     at_once = bool(carrier.runtimes) and carrier.runtimes.has_eager(carrier.family_id)
-    if all(map(is_plain, arrays)):
-        if at_once:  # by JAX, so that a trace around the call sees it
-            return tuple(_bind(carrier, NO_RULES if rules is None else rules, arrays))
+    plain = all(map(is_plain, arrays))
+    if plain and not at_once:
         return eager(carrier, len(TUNED))(*arrays)
-    operands = [
-        as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
-    ]
+    operands: Any = (
+        arrays
+        if plain
+        else [
+            as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
+        ]
+    )
     if at_once or any(isinstance(a, jax.core.Tracer) for a in operands):
-        return tuple(
-            _bind(carrier, NO_RULES if rules is None else rules, jax_seam.vary_together(operands))
-        )
+        # By JAX, so that a trace around a call of concrete arrays sees it.
+        operands = operands if plain else jax_seam.vary_together(operands)
+        return tuple(_bind(carrier, NO_RULES if rules is None else rules, operands))
     return eager(carrier, len(TUNED))(*operands)
 
 
