@@ -17,7 +17,7 @@ from tenferro_jax.einsum import Plan
 
 from ..step.einsum_op import widened
 from .loops import at_places, cut_all, joined
-from .rows import LANES, contracted, layout, strides
+from .plan_rows import LANES, contracted, layout, strides
 
 
 def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
@@ -28,6 +28,8 @@ def coordinates(plan: Plan, winners: jax.Array) -> jax.Array:
     """
     sizes, places, output = dict(plan.sizes), layout(plan), plan.equation.output
     shape = [sizes[label] for label in output]
+    if not any(map(contracted, plan.steps)):
+        return jnp.zeros((0, *shape), jnp.int32)
     ids = {label: i for i, label in enumerate(output)}
     found = []
     depths = [0] * (len(plan.terms) + len(plan.steps))
@@ -112,7 +114,7 @@ def _entry_places(plan: Plan, labels: jax.Array, active: Sequence[int]) -> jax.A
     shape, cells = labels.shape[1:], math.prod(labels.shape[1:])
     ids = {label: i for i, label in enumerate([*output, *sorted(set(sizes) - set(output))])}
     zero = jnp.zeros((1, cells), jnp.int32)
-    whole = jnp.concatenate([*_own(shape), labels.reshape(-1, cells), zero])
+    whole = jnp.concatenate([*_own(shape), labels.reshape(len(labels), cells), zero])
     terms = [strides(plan.terms[i], sizes) for i in active]
     rank, rows, start = max(map(len, terms)), [], 0
     for i, own in zip(active, terms, strict=True):

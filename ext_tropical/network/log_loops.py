@@ -15,7 +15,7 @@ from tenferro_jax.einsum import Plan
 
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import widened
-from . import rows as plan_rows
+from . import plan_rows
 from .loops import (
     Found,
     Lanes,
@@ -30,7 +30,7 @@ from .loops import (
     result_of,
     sweep,
 )
-from .rows import SEGMENT, SEGMENTS, Row, layout
+from .plan_rows import SEGMENT, SEGMENTS, Row, layout
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -189,7 +189,7 @@ def _weighted(
             value, factor = weigh(lanes, at, buffer, array)
             share = jnp.where(lanes.plain, 1, jnp.exp((found - value) / temperature))
             counts = exists & (lanes.plain | (found != -jnp.inf))
-            return (jnp.where(counts, factor * share, 0),)
+            return (jnp.where(counts & (share != 0), factor * share, 0),)  # whatever the factor is
 
         found, (total,) = lanes.folded(added, candidate, before)
         return (lanes.write(array, 0, total),), found

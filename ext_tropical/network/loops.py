@@ -22,8 +22,8 @@ from tenferro_jax.einsum import Plan, Step
 
 from ..algebra.semiring import SelectiveSemiring
 from ..step.einsum_op import widened
-from . import rows as plan_rows
-from .rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
+from . import plan_rows
+from .plan_rows import AT_ONCE, LANES, SEGMENT, SEGMENTS, Row, layout
 
 LARGE = 1 << 18
 """The most candidates of a step in the loop, where the caller can run larger ones."""

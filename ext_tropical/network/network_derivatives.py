@@ -16,7 +16,7 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig
-from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
+from tenferro_jax.extension import LinearInput, apply, extension_op
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_plus
@@ -342,16 +342,6 @@ class NetworkShares(PlanOp):
         found = apply(swapped, *tables, *filled(like, cotangents))
         every = zip((*[None] * len(tables), *found), inputs, strict=True)
         return [x if isinstance(y, LinearInput) else None for x, y in every]
-
-    def batched(
-        self, in_axes: tuple[int | None, ...]
-    ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        axes, rest = self._parted(in_axes)
-        own = tuple(axes[i] for i in self.active)
-        if None in own or rest != ((0,) if self.is_transposed else own):
-            return None  # a table of the whole batch would add up the batch
-        form = dataclasses.replace(self, plan=self.steps.batched_text(axes))
-        return form, own if self.is_transposed else (0,)
 
     def question(self, metas: Sequence[TensorMeta]) -> Question:
         """What the native library is asked for these inputs."""

@@ -108,9 +108,15 @@ class TropicalNetwork(PlanOp):
         return placed(f"extension {self.family_id}", self.steps.terms, inputs, outputs)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        if not are_numbers(inputs):
-            return None
         plan = self.planned(inputs)
+        if not are_numbers(inputs):  # counts of entries are integers of the loops
+            wanted = Winners.LABELS if self.with_labels else None
+            mode = Mode(self.algebra, winners=wanted, in_standard_ops=True)
+            value, steps = evaluate(plan, inputs, mode)
+            labels: Any = found_of(mode, value, steps, plan.equation.output)
+            rows = [labels[label] for label in self.steps.contracted] if self.with_labels else []
+            none = jnp.zeros((0, *value.shape), jnp.int32)
+            return (value, jnp.stack(rows) if rows else none)[: self.output_count]
         require_countable(plan, inputs)
         if not self.is_selective:
             return (log_loops.log_search(plan, self.algebra.temperature, inputs)[0],)

@@ -23,7 +23,7 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.log_einsum import log_einsum_step
+from ..step.log_einsum import LogEinsum, log_einsum_step
 
 
 @jax.tree_util.register_dataclass
@@ -169,11 +169,13 @@ class Mode:
       semiring: the algebra.
       ties: how derivatives are shared at ties.
       winners: which winners are wanted.
+      in_standard_ops: whether steps are written out, as a lowering needs it.
     """
 
     semiring: Semiring
     ties: Ties = Ties.FIRST
     winners: Winners | None = None
+    in_standard_ops: bool = False
 
     def having_labels(self) -> Mode:
         """The same with the labels of the winners."""
@@ -279,7 +281,11 @@ def contract(
 ) -> tuple[jax.Array, list[TropicalStep]]:
     """One step that contracts at least one label, by the extension op of its equation."""
     if isinstance(mode.semiring, LogSumExp):
-        return log_einsum_step(f"{','.join(terms)}->{result}", *inputs, semiring=mode.semiring), []
+        equation = f"{','.join(terms)}->{result}"
+        if mode.in_standard_ops:
+            step = LogEinsum(mode.semiring.temperature, equation)
+            return step.lower_to_standard_ops(*map(widened, inputs))[0].astype(inputs[0].dtype), []
+        return log_einsum_step(equation, *inputs, semiring=mode.semiring), []
     sizes = {
         label: size
         for term, x in zip(terms, inputs, strict=True)
@@ -291,7 +297,8 @@ def contract(
         Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE,
         mode.ties,
     )
-    value, *winner = apply(op, *inputs)
+    run = op.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, op)
+    value, *winner = run(*inputs)
     labels = "".join(label for label in terms[0] if label not in result)
     return value, [
         TropicalStep(labels, tuple(sizes[label] for label in labels), result, w) for w in winner

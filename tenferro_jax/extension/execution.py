@@ -19,7 +19,7 @@ from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
 from .carrier import Extension, Levels, host_over_levels, over_levels
-from .contract import ExtensionOp, checked_sequence, has_lowering
+from .contract import ExtensionOp, checked_sequence, has_lowering, require_arrays
 from .routes import choose_route, chosen, here, kernel_body, lowering_body, what_runs
 from .runtimes import Kernel, RouteKind
 from .scope import LOWERING, authored, lowering_at
@@ -92,13 +92,14 @@ def run_at_once(
     """
     places = {x.sharding for x in arrays if isinstance(x, jax.Array)}
     place = places.pop() if places else None
-    if places or here().platform != "cpu":
+    site = here()
+    if places or site.platform != "cpu":
         return None
     if place is not None:
         devices: Any = place.device_set
         if [device.platform for device in devices] != ["cpu"]:
             return None
-    found = _eager_kernel(carrier, tuple((x.dtype, x.shape) for x in arrays), tuned)
+    found = _eager_kernel(carrier, tuple((x.dtype, x.shape) for x in arrays), site, tuned)
     if found is None:
         return None
     kernel, metas = found
@@ -107,7 +108,8 @@ def run_at_once(
         views = [np.asarray(x) if isinstance(x, jax.Array) else read_only(x) for x in arrays]
         given = kernel.eager(carrier.op, *views)  # type: ignore[misc]
     outs = checked_sequence(given, carrier.op, what, carrier.output_count)
-    have = tuple(map(meta_of, outs))
+    require_arrays(outs, carrier.op, what)
+    have = tuple(TensorMeta(out.dtype, tuple(out.shape)) for out in outs)
     if have != metas:
         raise _mismatch(carrier, what, have, metas)
     beside = place if any(getattr(x, "committed", False) for x in arrays) else None
@@ -116,14 +118,17 @@ def run_at_once(
 
 @functools.lru_cache(maxsize=1024)
 def _eager_kernel(
-    carrier: Extension, described: tuple[tuple[np.dtype, tuple[int, ...]], ...], tuned: int
+    carrier: Extension,
+    described: tuple[tuple[np.dtype, tuple[int, ...]], ...],
+    site: Site,
+    tuned: int,
 ) -> tuple[Kernel, tuple[TensorMeta, ...]] | None:
     """The kernel of a call, if it has a function for concrete arrays, and the metas of the
     outputs.
     """
     metas = tuple(TensorMeta(dtype, shape) for dtype, shape in described)
     outs = carrier.infer(*metas)
-    route = choose_route(carrier, here(), metas)
+    route = choose_route(carrier, site, metas)
     kernel = chosen(carrier, route) if route.kind is RouteKind.KERNEL else None
     return None if kernel is None or kernel.eager is None else (kernel, outs)
 

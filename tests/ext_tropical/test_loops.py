@@ -9,7 +9,7 @@ import pytest
 from opt_einsum.testing import rand_equation
 
 from ext_tropical import SEMIRINGS, log_sum_exp, max_plus
-from ext_tropical.network import assignments, log_loops, loops, rows
+from ext_tropical.network import assignments, log_loops, loops, plan_rows
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum
 
@@ -80,9 +80,9 @@ def test_lanes_share_a_cell_and_turns_a_candidate(monkeypatch):
         jnp.asarray(rng.integers(-9, 9, shape), "float32")
         for shape in ((3, 40, 50), (40, 50, 2), (50,))
     ]
-    assert max(row.lanes for row in rows.forward(plan)) > 1
+    assert max(row.lanes for row in plan_rows.forward(plan)) > 1
     check_search(plan, max_plus, tables)
-    monkeypatch.setattr(rows, "EXACT", 1)
+    monkeypatch.setattr(plan_rows, "EXACT", 1)
     check_search(plan, max_plus, tables)
 
 
@@ -195,4 +195,4 @@ def test_a_program_does_not_grow_with_the_plan():
 def test_a_buffer_beyond_int32_is_refused():
     plan = plan_einsum("ab,bc,cd->ad", [(2**16, 2), (2, 2), (2, 2**16)])
     with pytest.raises(ValueError, match="entries of operands and results"):
-        rows.layout(plan)
+        plan_rows.layout(plan)

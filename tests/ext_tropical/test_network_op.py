@@ -6,6 +6,7 @@ import itertools
 import string
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -282,3 +283,45 @@ def test_outside_jit_nothing_is_compiled(semiring):
     finally:
         jax.monitoring.clear_event_listeners()
     assert not [name for name in seen if "backend_compile" in name]
+
+
+@pytest.mark.parametrize("equation", ["a,b,c->abc", "c,c,c->c"])
+def test_networks_that_contract_nothing(equation):
+    """float16 goes by standard ops, as exports do."""
+    for dtype in ("float16", "float32"):
+        x = jnp.arange(3, dtype=dtype)
+        assert best_assignment(equation, x, x, x).labels == {}
+        f = jax.grad(lambda x: tropical_einsum(equation, x, x, x).sum())
+        want = [27.0] * 3 if "b" in equation else [3.0] * 3
+        assert f(x).tolist() == want
+        assert jax.export.export(jax.jit(f))(x).call(x).tolist() == want
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("semiring", [max_plus, max_mul, log_sum_exp(0.5)])
+def test_a_symbolic_batch_of_networks_is_exported(semiring):
+    (n,) = jax.export.symbolic_shape("n")
+    rng = np.random.default_rng(0)
+    b, c, a = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((4, 5), (5, 3), (2, 3, 4)))
+
+    def value(a):
+        return tropical_einsum("ab,bc,ca->a", a, b, c, semiring=semiring)
+
+    functions = [value, jax.grad(lambda a: value(a).sum())]
+    if semiring == max_plus:
+        functions.append(lambda a: best_assignment("ab,bc,ca->a", a, b, c))
+    for f in functions:
+        mapped = jax.jit(jax.vmap(f))
+        exported = jax.export.export(mapped)(jax.ShapeDtypeStruct((n, 3, 4), "float32"))
+        close(exported.call, mapped, a)
+
+
+def test_shares_of_an_infinite_value_are_the_same_everywhere():
+    def value(y):
+        return tropical_einsum(
+            "a,ab,b->", y, jnp.zeros((3, 2), "f"), jnp.zeros(2, "f"), semiring=log_sum_exp()
+        )
+
+    y, f = jnp.array([jnp.inf, 1, 0], jnp.float32), jax.jit(jax.grad(value))
+    for found in (f(y), jax.grad(value)(y), jax.export.export(f)(y).call(y)):
+        np.testing.assert_array_equal(found, [np.nan, 0, 0])

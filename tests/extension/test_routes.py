@@ -349,7 +349,16 @@ def test_an_eager_function_runs_outside_jit_only():
 
 
 @pytest.mark.clause("X8.15")
-@pytest.mark.parametrize("wrong", [lambda op, x: [x[:1]], lambda op, x: [x, x], lambda op, x: x])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda op, x: [x[:1]],
+        lambda op, x: [x, x],
+        lambda op, x: x,
+        lambda op, x: (2.0,),
+        lambda op, x: [x.astype(np.float32)],
+    ],
+)
 def test_the_outputs_of_an_eager_function_are_checked(wrong):
     kernel = Kernel(Traced.family_id, "cpu", shifted, eager=wrong)
     with pytest.raises(
