@@ -280,8 +280,8 @@ def contract(
     mode: Mode,
 ) -> tuple[jax.Array, list[TropicalStep]]:
     """One step that contracts at least one label, by the extension op of its equation."""
+    equation = f"{','.join(terms)}->{result}"
     if isinstance(mode.semiring, LogSumExp):
-        equation = f"{','.join(terms)}->{result}"
         if mode.in_standard_ops:
             step = LogEinsum(mode.semiring.temperature, equation)
             return step.lower_to_standard_ops(*map(widened, inputs))[0].astype(inputs[0].dtype), []
@@ -291,12 +291,8 @@ def contract(
         for term, x in zip(terms, inputs, strict=True)
         for label, size in zip(term, x.shape, strict=False)
     }
-    op = step_op(
-        mode.semiring,
-        f"{','.join(terms)}->{result}",
-        Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE,
-        mode.ties,
-    )
+    outputs = Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE
+    op = step_op(mode.semiring, equation, outputs, mode.ties)
     run = op.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, op)
     value, *winner = run(*inputs)
     labels = "".join(label for label in terms[0] if label not in result)
