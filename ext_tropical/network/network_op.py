@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.einsum import Plan
+from tenferro_jax.einsum import Plan, Step
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
@@ -39,7 +39,7 @@ from .plan_text import (
     shape_of,
     steps_of,
 )
-from .steps import Mode, TropicalStep, Winners, evaluate, found_of, reshaped
+from .steps import Mode, TropicalStep, Winners, evaluate, found_of, reshaped, run_step
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
@@ -119,9 +119,16 @@ class TropicalNetwork(PlanOp):
             return (value, jnp.stack(rows) if rows else none)[: self.output_count]
         require_countable(plan, inputs)
         if not self.is_selective:
-            return (log_loops.log_search(plan, self.algebra.temperature, inputs)[0],)
-        value, winners = loops.search(plan, self.algebra, inputs, self.with_labels)
+            return (log_loops.log_search(plan, self.algebra.temperature, inputs, self._large)[0],)
+        value, winners = loops.search(plan, self.algebra, inputs, self.with_labels, self._large)
         return (value, *([] if winners is None else [assignments.coordinates(plan, winners)]))
+
+    def _large(self, step: Step, inputs: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        """Value and winner of a step that is too large for the loops, in standard ops."""
+        wanted = Winners.STEPS if self.with_labels else None
+        mode = Mode(self.algebra, winners=wanted, in_standard_ops=True)
+        value, found = run_step(list(inputs), step.terms, step.result, mode)
+        return value, *(x.winner for x in found)
 
     def differentiable_form(self) -> ExtensionOp:
         """This op with the labels, which the derivative follows."""
@@ -187,7 +194,8 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     """Whether a plan runs as one op: three or more operands, sizes that are known and positive, the
-    first winner of each tie, no winners of single steps, and one device.
+    first winner of each tie, no winners of single steps, one device; and many steps, or small ones:
+    a few large matrices are faster by the kernels and derivatives of single steps.
     """
     return (
         len(plan.terms) > 2
@@ -195,8 +203,23 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
         and bool(plan.steps)
         and mode.ties is Ties.FIRST
         and all(isinstance(size, int) and size > 0 for _, size in plan.sizes)
+        and (len(plan.steps) > MANY or _largest(plan) <= SMALL)
         and not any(map(_spreads, operands))
     )
+
+
+MANY = 16
+"""The number of steps above which compiling each of them costs more than large steps gain."""
+SMALL = 1 << 10
+"""The most candidates of a step of a short plan that runs as one op: from 32^3 on log_sum_exp and
+16 bits take 5 times as long as step by step.
+"""
+
+
+def _largest(plan: Plan) -> int:
+    """The most candidates of a step."""
+    sizes: Any = dict(plan.sizes)
+    return max(math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps)
 
 
 def _spreads(x: jax.Array) -> bool:

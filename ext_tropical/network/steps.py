@@ -236,7 +236,7 @@ def _run(
         for j in step.operands:
             values[j] = None  # read once
         turned = len(inputs) == 1 and step.operands[0] in least
-        value, winners = _step(
+        value, winners = run_step(
             inputs,
             step.terms,
             step.result,
@@ -248,12 +248,13 @@ def _run(
     return _transposed(values[-1], labels[-1], plan.equation.output), tuple(found)
 
 
-def _step(
+def run_step(
     inputs: list[jax.Array],
     terms: Sequence[str],
     result: str,
     mode: Mode,
 ) -> tuple[jax.Array, list[TropicalStep]]:
+    """One step of a plan; `inputs` may be changed."""
     if len(inputs) == 1:
         inputs[0], term = _diagonal(inputs[0], terms[0])
         terms = (term,)

@@ -28,7 +28,7 @@ from ext_tropical.network.network_op import TropicalNetwork, solved_as_network
 from ext_tropical.network.plan_text import steps_in, steps_of
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from ext_tropical.step.native.library import native
-from tenferro_jax import plan_einsum
+from tenferro_jax import plan_einsum, routes
 from tenferro_jax.conformance import check
 from tenferro_jax.errors import BackendFailure, InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
@@ -325,3 +325,17 @@ def test_shares_of_an_infinite_value_are_the_same_everywhere():
     y, f = jnp.array([jnp.inf, 1, 0], jnp.float32), jax.jit(jax.grad(value))
     for found in (f(y), jax.grad(value)(y), jax.export.export(f)(y).call(y)):
         np.testing.assert_array_equal(found, [np.nan, 0, 0])
+
+
+@pytest.mark.parametrize("semiring", [max_plus, log_sum_exp(0.5)])
+def test_a_few_large_matrices_are_steps_of_their_own(semiring):
+    """The loops of networks take up to 800 times as long for them."""
+    big, small = jax.ShapeDtypeStruct((70, 70), "float32"), jax.ShapeDtypeStruct((9, 9), "float32")
+
+    def families(x):
+        run = routes(lambda x: tropical_einsum("ij,jk,kl->il", x, x, x, semiring=semiring), x)
+        return {route.family_id for route in run}
+
+    step = "log_einsum" if semiring != max_plus else "einsum"
+    assert families(big) == {f"tenferro-ext-tropical.{step}.v1"}
+    assert families(small) == {"tenferro-ext-tropical.network.v1"}
