@@ -24,9 +24,8 @@ from .loops import (
     added,
     at_places,
     buffer_of,
+    by_caller,
     cut_all,
-    inputs_of,
-    put,
     result_of,
     sweep,
 )
@@ -68,17 +67,12 @@ def log_search(
         value = jnp.where(jnp.isfinite(m), m + temperature * jnp.log(total), m)
         return (lanes.write(buffer, 0, value),), found
 
-    def alone(row: Row, state: State) -> State:
-        assert large
-        inputs = [_rounded(x, dtype) for x in inputs_of(plan, row.number, state[0][0])]
-        (new,) = large(plan.steps[row.number], inputs)
-        return (put(state[0][0], new, row.writes[0]),), state[1]
-
     work = widened(jnp.zeros((), dtype)).dtype
     first = places.values[len(operands)]
     buffer = buffer_of(operands, jnp.zeros(places.values[-1] - first, work))
     before = (jnp.zeros((SEGMENTS, SEGMENT), work),) * 2
-    ((buffer,), _) = sweep(plan_rows.forward(plan), turn, ((buffer,), before), large and alone)
+    alone = large and by_caller(large, plan, functools.partial(_rounded, dtype=dtype))
+    ((buffer,), _) = sweep(plan_rows.forward(plan), turn, ((buffer,), before), alone)
     return result_of(plan, buffer).astype(dtype), buffer[first:]
 
 

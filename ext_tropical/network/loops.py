@@ -226,19 +226,15 @@ def search(
         found, (value, *winner) = lanes.folded(fold, candidate, before)
         return _written(lanes, arrays, (value.astype(dtype), *winner)), found
 
-    def alone(row: Row, state: State) -> State:
-        assert large
-        new = large(plan.steps[row.number], inputs_of(plan, row.number, state[0][0]))
-        pairs = zip(state[0], new, row.writes, strict=False)
-        return tuple(put(array, x, start) for array, x, start in pairs), state[1]
-
     work = widened(jnp.zeros((), dtype)).dtype
     count = places.values[-1] - places.values[len(operands)]
     buffer = buffer_of(operands, jnp.zeros(count, dtype))
     arrays = (buffer, jnp.zeros(places.winners[-1], jnp.int32))
     before = tuple(jnp.zeros((SEGMENTS, SEGMENT), x) for x in (work, jnp.int32))
     state = arrays[: 1 + with_winners], before[: 1 + with_winners]
-    (buffer, *winners), _ = sweep(plan_rows.forward(plan), turn, state, large and alone)
+    (buffer, *winners), _ = sweep(
+        plan_rows.forward(plan), turn, state, large and by_caller(large, plan)
+    )
     return result_of(plan, buffer), winners[0] if winners else None
 
 
@@ -248,16 +244,25 @@ def _written(lanes: Lanes, arrays: Sequence[jax.Array], new: Sequence[jax.Array]
     )
 
 
-def inputs_of(plan: Plan, number: int, buffer: jax.Array) -> list[jax.Array]:
-    """The operands of a step."""
-    sizes, places, step = dict(plan.sizes), layout(plan).values, plan.steps[number]
-    return [
-        cut(buffer, places[j], [sizes[label] for label in term])
-        for j, term in zip(step.operands, step.terms, strict=True)
-    ]
+def by_caller(
+    large: Large, plan: Plan, rounded: Callable[[jax.Array], jax.Array] = lambda x: x
+) -> Callable[[Row, State], State]:
+    """The run of a large row by the caller of `search`, on rounded operands."""
+    sizes, places = dict(plan.sizes), layout(plan).values
+
+    def alone(row: Row, state: State) -> State:
+        step = plan.steps[row.number]
+        inputs = [
+            rounded(cut(state[0][0], places[j], [sizes[label] for label in term]))
+            for j, term in zip(step.operands, step.terms, strict=True)
+        ]
+        pairs = zip(state[0], large(step, inputs), row.writes, strict=False)
+        return tuple(_put(array, x, start) for array, x, start in pairs), state[1]
+
+    return alone
 
 
-def put(array: jax.Array, new: jax.Array | None, start: int) -> jax.Array:
+def _put(array: jax.Array, new: jax.Array | None, start: int) -> jax.Array:
     """An array with new entries; unchanged if there are none."""
     if new is None or start < 0:
         return array

@@ -79,9 +79,14 @@ def _declines(op: NativeOp, *metas: TensorMeta) -> str:
     """Why XLA computes a network, or "" if the library does."""
     if not all(isinstance(size, int) for meta in metas for size in meta.shape):
         return "sizes are symbolic"
-    if not isinstance(op.algebra, LogSumExp) and op.algebra not in ALGEBRAS:
+    return unknown(op.algebra, metas[-1].dtype)
+
+
+def unknown(algebra: Semiring, dtype: np.dtype) -> str:
+    """Why the library computes nothing under this semiring in this dtype, or ""."""
+    if not isinstance(algebra, LogSumExp) and algebra not in ALGEBRAS:
         return f"it has {', '.join(map(repr, ALGEBRAS))} and log_sum_exp"
-    if metas[-1].dtype.name not in TYPES:
+    if dtype.name not in TYPES:
         return f"it computes in {', '.join(TYPES)}"
     return native().problem
 

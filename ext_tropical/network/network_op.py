@@ -28,7 +28,7 @@ from ..algebra.shipped import max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops, loops
-from .native_network import Question, kernels
+from .native_network import Question, kernels, unknown
 from .network_derivatives import NetworkEntries, NetworkShares
 from .plan_text import (
     PlanOp,
@@ -194,8 +194,7 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     """Whether a plan runs as one op: three or more operands, sizes that are known and positive, the
-    first winner of each tie, no winners of single steps, one device; and many steps, or small ones:
-    a few large matrices are faster by the kernels and derivatives of single steps.
+    first winner of each tie, no winners of single steps, one device, and steps that are worth it.
     """
     return (
         len(plan.terms) > 2
@@ -203,7 +202,7 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
         and bool(plan.steps)
         and mode.ties is Ties.FIRST
         and all(isinstance(size, int) and size > 0 for _, size in plan.sizes)
-        and (len(plan.steps) > MANY or _largest(plan) <= SMALL)
+        and _is_worth_it(plan, mode.semiring, operands[0].dtype)
         and not any(map(_spreads, operands))
     )
 
@@ -211,15 +210,21 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
 MANY = 16
 """The number of steps above which compiling each of them costs more than large steps gain."""
 SMALL = 1 << 10
-"""The most candidates of a step of a short plan that runs as one op: from 32^3 on log_sum_exp and
-16 bits take 5 times as long as step by step.
-"""
+"""The candidates of a step above which XLA's route of a network takes longer than its own ops."""
 
 
-def _largest(plan: Plan) -> int:
-    """The most candidates of a step."""
+@functools.lru_cache(maxsize=256)
+def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype) -> bool:
+    """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
+    native library computes or which have at most SMALL candidates on average.
+    """
     sizes: Any = dict(plan.sizes)
-    return max(math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps)
+    counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
+    if len(counts) <= MANY:
+        return max(counts) <= SMALL
+    is_widened = dtype.itemsize == 2 and not isinstance(semiring, SelectiveSemiring)
+    work = np.dtype(np.float32) if is_widened else dtype
+    return sum(counts) <= SMALL * len(counts) or not unknown(semiring, work)
 
 
 def _spreads(x: jax.Array) -> bool:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from ext_tropical import log_sum_exp, tropical_einsum
+from ext_tropical.network.network_op import TropicalNetwork
+from tenferro_jax.extension import apply
 
 from ..oracles import central_difference
 from ..sweep import times as cases
@@ -127,3 +129,62 @@ def test_three_derivatives_along_a_line(name):
         np.dot([1, -8, 13, 0, -13, 8, -1], at) / (8 * h**3),
     ]
     np.testing.assert_allclose(derivatives(0.0), want * 2, rtol=1e-4, atol=1e-6)
+
+
+LARGE = {  # plans of one large step; operands and result have orders of their own
+    "matrices": ("bm,bn->mn", (50, 40), (50, 60)),
+    "turned": ("mb,nb->nm", (40, 50), (60, 50)),
+    "batched": ("kmb,bkn->nkm", (3, 33, 20), (20, 3, 17)),
+    "two contracted": ("bcm,cbn->mn", (8, 9, 20), (9, 8, 30)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", LARGE)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_soft_values_and_shares_of_large_steps(form, dtype):
+    """Entries so far apart that products of exponentials underflow are counted in full."""
+    equation, *shapes = LARGE[form]
+    rng = np.random.default_rng(0)
+    tables = [rng.normal(size=shape).astype(dtype) for shape in shapes]
+    for x in tables:
+        x.flat[rng.choice(x.size, x.size // 10)] = -np.inf
+        x.flat[rng.choice(x.size, 5)] = 500
+    op = TropicalNetwork(log_sum_exp(TEMPERATURE), f"{equation}|0,1:{equation.split('->')[1]}")
+    error = 40 * np.finfo(dtype).eps
+    exact = [x.astype(np.float64) for x in tables]
+    with np.errstate(under="ignore"):
+        want, slopes = soft(equation, *exact), shares(equation, *exact)
+    tables = [jnp.asarray(x) for x in tables]
+    value, pull = jax.vjp(lambda *xs: apply(op, *xs)[0], *tables)
+    np.testing.assert_allclose(value, want, rtol=error)
+    cotangents = pull(jnp.ones_like(value))
+    for got, slope in zip(cotangents, slopes, strict=True):
+        np.testing.assert_allclose(got, slope, rtol=2000 * error, atol=error)
+    along = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+    _, moved = jax.jvp(lambda *xs: apply(op, *xs)[0], tables, along)
+    total = sum((x * np.asarray(y)).sum() for x, y in zip(slopes, along, strict=True))
+    np.testing.assert_allclose(np.asarray(moved).sum(dtype=float), total, rtol=2000 * error)
+
+
+def test_soft_rows_of_large_steps_that_are_no_numbers():
+    """A row of -inf is -inf and has no share, one with NaN or inf is that; the others are as they
+    are without them.
+    """
+    op = TropicalNetwork(log_sum_exp(), "bm,bn->mn|0,1:mn")
+    clean = np.random.default_rng(0).normal(size=(2, 40, 40)).astype(np.float32)
+    odd = clean.copy()
+    odd[0, :, 1], odd[0, 3, 2], odd[0, 5, 3] = -np.inf, np.nan, np.inf
+
+    def solved(a, b):
+        value, pull = jax.vjp(lambda *xs: apply(op, *xs)[0], *map(jnp.asarray, (a, b)))
+        return value, *pull(jnp.ones_like(value).at[1:4].set(0).at[1].set(np.inf))
+
+    value, of_rows, _ = map(np.asarray, solved(*odd))
+    want = solved(*clean)
+    others = np.r_[0, 4:40]
+    for row, expected in ((1, -np.inf), (2, np.nan), (3, np.inf)):
+        np.testing.assert_array_equal(value[row], np.full(40, expected, np.float32))
+    np.testing.assert_array_equal(value[others], np.asarray(want[0])[others])
+    np.testing.assert_allclose(of_rows[:, others], np.asarray(want[1])[:, others], rtol=1e-5)
+    assert (of_rows[:, 1] == 0).all()

@@ -167,6 +167,9 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
     for (T share : gz) sum += static_cast<double>(share);
     wrong += std::abs(sum - static_cast<double>(n.d)) > 1e-3 * static_cast<double>(n.d);
     wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
+    x[0] = std::numeric_limits<T>::quiet_NaN(), y[0] = -std::numeric_limits<T>::infinity(), z[0] = T(1000);  // cells from all candidates
+    wrong += !ask(Question::kLogCotangent, all, {tables[0], tables[1], tables[2], buffer(one)}, slopes).empty();
+    wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
   } else if (type == Type::kF32 || type == Type::kF64) {
     wrong += !ask(Question::kTotal, alone, {buffer(labels), tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
     if (algebra == Algebra::kMaxPlus || algebra == Algebra::kMinPlus) wrong += total != value;

@@ -7,12 +7,14 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 
 namespace tropical {
 namespace {
 
 constexpr int64_t kRun = 512;                         // the most entries of a run
 constexpr int64_t kWorthThreads = int64_t{1} << 20;   // candidates of a step from which threads share it
+constexpr int64_t kWorthCall = int64_t{1} << 9;       // candidates from which tiles are faster that read operands where they lie
 constexpr int64_t kWorthTiles = int64_t{1} << 17;     // candidates from which packed tiles are faster
 
 [[noreturn]] void refuse(const char* what) { throw std::invalid_argument(what); }
@@ -268,16 +270,22 @@ struct Winners {
     data = room(count, item);
   }
   void set(int64_t first, const int32_t* winner, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (item == 1) reinterpret_cast<uint8_t*>(data.get())[first + i] = static_cast<uint8_t>(winner[i]);
-      else if (item == 2) reinterpret_cast<uint16_t*>(data.get())[first + i] = static_cast<uint16_t>(winner[i]);
-      else reinterpret_cast<int32_t*>(data.get())[first + i] = winner[i];
-    }
+    const auto as = [&](auto* to) {
+      for (int64_t i = 0; i < count; ++i) to[first + i] = static_cast<std::remove_reference_t<decltype(*to)>>(winner[i]);
+    };
+    if (item == 1) as(reinterpret_cast<uint8_t*>(data.get()));
+    else if (item == 2) as(reinterpret_cast<uint16_t*>(data.get()));
+    else as(reinterpret_cast<int32_t*>(data.get()));
   }
-  int64_t get(int64_t i) const {
-    if (item == 1) return reinterpret_cast<const uint8_t*>(data.get())[i];
-    if (item == 2) return reinterpret_cast<const uint16_t*>(data.get())[i];
-    return reinterpret_cast<const int32_t*>(data.get())[i];
+  // Calls each(number, winner) for cells, in their order.
+  template <class Each>
+  void over(const int64_t* cell, int64_t count, const Each& each) const {
+    const auto from = [&](const auto* at) {
+      for (int64_t i = 0; i < count; ++i) each(i, static_cast<int64_t>(at[cell[i]]));
+    };
+    if (item == 1) from(reinterpret_cast<const uint8_t*>(data.get()));
+    else if (item == 2) from(reinterpret_cast<const uint16_t*>(data.get()));
+    else from(reinterpret_cast<const int32_t*>(data.get()));
   }
 };
 
@@ -329,9 +337,10 @@ void log_sums(const Context& context, const Runs& cells, const Runs& choices, co
             for (int64_t j = 0; j < count; ++j) sums[j] += weights[j];
         }
       }
+      context.folds.logs(sums, cell.count, weights);
       for (int64_t i = 0; i < cell.count; ++i) {
         T& v = value[cell.first + i];
-        if (std::isfinite(v)) v += temperature * std::log(sums[i]);
+        if (std::isfinite(v)) v += temperature * weights[i];
       }
     }
   });
@@ -380,36 +389,81 @@ void search(const Context& context, const Step& step, const void* lhs, const voi
   });
 }
 
-// --- large steps: as batched matrices, by the tiles ------------------------------------------------------------------------------
+// --- large steps: as batched matrices ------------------------------------------------------------------------------------------
 
+// The axes of a step as those of batched matrices. Rows are of the operand whose own axes come first in the result: `is_swapped` says that
+// this is the right one; then every `left` here is of the right operand.
 struct Roles {
-  std::vector<Axis> batch, rows, columns;
+  std::vector<Axis> batch, rows, columns, candidates;
   std::vector<size_t> order;  // of the cells' axes: batch, rows, columns
   int64_t counts[3] = {1, 1, 1};
+  bool is_swapped = false, is_in_order = false;
 };
 
 Roles roles_of(const Step& step) {
   Roles roles;
+  const auto own = [](const Axis& a) { return !a.left || !a.right; };
+  const auto first = std::find_if(step.cells.begin(), step.cells.end(), own);
+  roles.is_swapped = first != step.cells.end() && !first->left;
   std::vector<size_t> groups[3];
+  const auto turned = [&](Axis a) { return roles.is_swapped ? Axis{a.extent, a.right, a.left} : a; };
   for (size_t i = 0; i < step.cells.size(); ++i) {
-    const Axis& a = step.cells[i];
+    const Axis a = turned(step.cells[i]);
     const int group = a.left && a.right ? 0 : a.left ? 1 : 2;
     (group == 0 ? roles.batch : group == 1 ? roles.rows : roles.columns).push_back(a);
     groups[group].push_back(i);
     roles.counts[group] *= a.extent;
   }
   for (const auto& group : groups) roles.order.insert(roles.order.end(), group.begin(), group.end());
+  roles.is_in_order = std::is_sorted(roles.order.begin(), roles.order.end());
+  for (const Axis& a : step.candidates) roles.candidates.push_back(turned(a));
   return roles;
 }
 
+// Whether axes of the left strides lie as one, and its stride.
+bool lie_as_one(const std::vector<Axis>& axes, bool is_right, int64_t& stride) {
+  int64_t extent = 1;
+  stride = 0;
+  for (size_t i = axes.size(); i-- > 0;) {
+    if (axes[i].extent == 1) continue;
+    const int64_t own = is_right ? axes[i].right : axes[i].left;
+    if (extent == 1) stride = own;
+    if (own != stride * extent) return false;
+    extent *= axes[i].extent;
+  }
+  return true;
+}
+
+// Whether an operand lies as batched matrices.
+bool lies(const Roles& roles, bool is_right, const void* data, Operand& to) {
+  to.data = data;
+  return lie_as_one(roles.batch, is_right, to.batch) && lie_as_one(roles.candidates, is_right, to.contracted) &&
+         lie_as_one(is_right ? roles.columns : roles.rows, is_right, to.own);
+}
+
+bool are_matrices(const Step& step) {
+  return step.right >= 0 && std::all_of(step.candidates.begin(), step.candidates.end(), [](const Axis& a) { return a.left && a.right; });
+}
+
+// Whether the tiles are faster; those of booleans pack bits, which pays off for large steps alone.
 bool is_for_tiles(const Context& context, const Step& step) {
   const Algebra algebra = context.ask.algebra;
-  if (step.right < 0 || step.choices < 16 || times(step.count, step.choices) < kWorthTiles || context.ask.type == Type::kBool) return false;
-  if (algebra != Algebra::kMaxPlus && algebra != Algebra::kMinPlus && algebra != Algebra::kMaxMul) return false;
-  for (const Axis& a : step.candidates)
-    if (!a.left || !a.right) return false;
+  const int64_t work = times(step.count, step.choices);
+  if (algebra > Algebra::kOrAnd || work < (algebra == Algebra::kOrAnd ? kWorthTiles : kWorthCall) || !are_matrices(step)) return false;
   const Roles roles = roles_of(step);
-  return roles.counts[1] >= 16 && roles.counts[2] >= 16;
+  Operand side;
+  if (roles.is_in_order && lies(roles, false, nullptr, side) && lies(roles, true, nullptr, side)) return true;
+  return work >= kWorthTiles && step.choices >= 16 && roles.counts[1] >= 16 && roles.counts[2] >= 16;
+}
+
+// The axes of an operand as batched matrices, as left strides.
+std::vector<Axis> side(const Roles& roles, bool is_right) {
+  std::vector<Axis> axes = roles.batch;
+  axes.insert(axes.end(), roles.candidates.begin(), roles.candidates.end());
+  const auto& own = is_right ? roles.columns : roles.rows;
+  axes.insert(axes.end(), own.begin(), own.end());
+  for (Axis& a : axes) a = {a.extent, is_right ? a.right : a.left, 0};
+  return axes;
 }
 
 // The entries of one operand (of the left strides) in row-major order of axes.
@@ -425,7 +479,7 @@ void pack(const Context& context, const void* from, const std::vector<Axis>& axe
   });
 }
 
-// The axes of the cells over arrays that lie as the tiles leave them.
+// The axes of the cells over arrays that lie as the tiles leave them; or, reversed, those of matrices over the cells.
 std::vector<Axis> back(const Step& step, const Roles& roles) {
   std::vector<Axis> axes = step.cells;
   int64_t stride = 1;
@@ -434,33 +488,315 @@ std::vector<Axis> back(const Step& step, const Roles& roles) {
   return axes;
 }
 
+std::vector<Axis> forth(const Step& step, const Roles& roles) {
+  std::vector<Axis> axes;
+  for (size_t i : roles.order) {
+    int64_t stride = 1;
+    for (size_t j = i + 1; j < step.cells.size(); ++j) stride *= step.cells[j].extent;
+    axes.push_back({step.cells[i].extent, stride, 0});
+  }
+  return axes;
+}
+
 template <class T>
 void search_by_tiles(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
   const Roles roles = roles_of(step);
-  const auto side = [&](const std::vector<Axis>& own, bool is_right) {
-    std::vector<Axis> axes = roles.batch;
-    axes.insert(axes.end(), step.candidates.begin(), step.candidates.end());
-    axes.insert(axes.end(), own.begin(), own.end());
-    for (Axis& a : axes) a = {a.extent, is_right ? a.right : a.left, 0};
-    return axes;
-  };
+  if (roles.is_swapped) std::swap(lhs, rhs);
   const int64_t batch = roles.counts[0], rows = roles.counts[1], columns = roles.counts[2], depth = step.choices;
-  const Bytes left = room(times(times(batch, depth), rows), sizeof(T)), right = room(times(times(batch, depth), columns), sizeof(T));
-  pack(context, lhs, side(roles.rows, false), reinterpret_cast<T*>(left.get()));
-  pack(context, rhs, side(roles.columns, true), reinterpret_cast<T*>(right.get()));
-  const Bytes found = room(step.count, sizeof(T)), best = winners ? room(step.count, 4) : nullptr;
-  const Problem problem{context.ask.algebra, context.ask.type, batch, depth, rows, columns,
-                        {left.get(), depth * rows, rows, 1}, {right.get(), depth * columns, columns, 1},
-                        found.get(), reinterpret_cast<int32_t*>(best.get())};
+  Problem problem{context.ask.algebra, context.ask.type, batch, depth, rows, columns, {}, {}, value, nullptr};
+  Bytes left, right, found, best;
+  const auto operand = [&](bool is_right, const void* data, int64_t own, Bytes& packed, Operand& to) {
+    if (lies(roles, is_right, data, to)) return;
+    packed = room(times(times(batch, depth), own), sizeof(T));
+    pack(context, data, side(roles, is_right), reinterpret_cast<T*>(packed.get()));
+    to = {packed.get(), depth * own, own, 1};
+  };
+  operand(false, lhs, rows, left, problem.lhs);
+  operand(true, rhs, columns, right, problem.rhs);
+  if (!roles.is_in_order) found = room(step.count, sizeof(T)), problem.value = found.get();
+  if (winners) best = room(step.count, 4), problem.winner = reinterpret_cast<int32_t*>(best.get());
   solve(context.pool, problem, context.kernels);
-  const std::vector<Axis> axes = back(step, roles);
-  pack(context, found.get(), axes, value);
+  if (!roles.is_in_order) pack(context, found.get(), back(step, roles), value);
   if (!winners) return;
-  const Bytes turned = room(step.count, 4);
-  pack(context, best.get(), axes, reinterpret_cast<int32_t*>(turned.get()));
   winners->make(step.count, step.choices);
+  if (roles.is_in_order) return winners->set(0, problem.winner, step.count);
+  const Bytes turned = room(step.count, 4);
+  pack(context, best.get(), back(step, roles), reinterpret_cast<int32_t*>(turned.get()));
   winners->set(0, reinterpret_cast<const int32_t*>(turned.get()), step.count);
 }
+
+// --- log-sum-exp by sums of products ---------------------------------------------------------------------------------------------
+
+// exp((a + b - A - B) / T) = exp((a - A) / T) exp((b - B) / T) for the largest entry A of each row and B of each column: as many
+// exponentials as entries, not candidates. A product that underflows was less than the least normal number. So a cell counts if its sum of products is so large that all candidates could lose no more than rounding does; the others are `exact`.
+
+// Whether that saves half of the exponentials.
+bool is_for_products(const Context& context, const Step& step) {
+  if (context.ask.algebra != Algebra::kLogSumExp || step.count * step.choices < kWorthCall || step.choices < 2 || !are_matrices(step)) return false;
+  const Roles roles = roles_of(step);
+  const int64_t rows = roles.counts[1], columns = roles.counts[2], depth = step.choices;
+  return rows * columns * depth >= 2 * (rows * depth + depth * columns + rows * columns);
+}
+
+template <class T>
+class Products {
+ public:
+  // One operand as (batch, depth, own): weights exp((x - top) / T), and top, the largest entry of each row or column (batch, own).
+  struct Side {
+    Bytes weights, tops;
+    int64_t own = 0;
+    T* weight() const { return reinterpret_cast<T*>(weights.get()); }
+    T* top() const { return reinterpret_cast<T*>(tops.get()); }
+  };
+
+  Products(const Context& context, const Step& step, const void* lhs, const void* rhs)
+      : context_(context), step_(step), roles_(roles_of(step)), choices_(roles_.candidates), temperature_(static_cast<T>(context.ask.temperature)), lhs_(lhs), rhs_(rhs) {
+    if (roles_.is_swapped) std::swap(lhs_, rhs_);
+    batch_ = roles_.counts[0], depth_ = step.choices, rows_ = roles_.counts[1], columns_ = roles_.counts[2];
+    using Limits = std::numeric_limits<T>;
+    floor_ = static_cast<T>(depth_) * (4 * Limits::min() / Limits::epsilon());
+    make(false, left_);
+    make(true, right_);
+  }
+
+  void value(T* to) const {
+    const Bytes own = roles_.is_in_order ? nullptr : room(step_.count, sizeof(T));
+    T* const found = roles_.is_in_order ? to : reinterpret_cast<T*>(own.get());
+    product(plain(left_), plain(right_), depth_, rows_, columns_, found);
+    over_rows([&](int64_t row, Exact& exact) {
+      const T top = left_.top()[row];
+      T logs[kRun], values[kRun];
+      for (int64_t first = 0; first < columns_; first += kRun) {
+        const int64_t count = std::min(columns_ - first, kRun);
+        const T* const tops = right_.top() + row / rows_ * columns_ + first;
+        T* const sums = found + row * columns_ + first;
+        context_.folds.logs(sums, count, logs);
+        bool all = true;
+        for (int64_t j = 0; j < count; ++j) {  // with what rounding the sum of both tops lost
+          const T both = top + tops[j], part = both - top, lost = (top - (both - part)) + (tops[j] - part), log = temperature_ * logs[j], rough = both + log;
+          values[j] = rough + (((both - rough) + log) + lost);
+          all &= (sums[j] >= floor_) & (values[j] - values[j] == T(0));
+        }
+        for (int64_t j = 0; j < count && !all; ++j)
+          if (!(sums[j] >= floor_) || !std::isfinite(values[j])) values[j] = exact.value(row, first + j);
+        std::copy(values, values + count, sums);
+      }
+    });
+    if (own) pack(context_, found, back(step_, roles_), to);
+  }
+
+  // The tangent of the value, given that of either operand, or nullptr.
+  void tangent(const T* value, const T* left, const T* right, T* to) const {
+    if (roles_.is_swapped) std::swap(left, right);
+    const Bytes kept = room(step_.count, sizeof(T)), first = room(step_.count, sizeof(T)), second = room(step_.count, sizeof(T));
+    const T* const values = in_order(value, kept);
+    const Bytes all = totals();
+    const auto moved = [&](bool is_right, const T* tangent, const Bytes& sums) {
+      const Side& own = is_right ? right_ : left_;
+      T* const found = reinterpret_cast<T*>(sums.get());
+      if (!tangent) return std::fill(found, found + step_.count, T(0)), found;
+      const int64_t count = batch_ * depth_ * own.own;
+      const Bytes room_of = room(count, sizeof(T));
+      T* const x = reinterpret_cast<T*>(room_of.get());
+      pack(context_, tangent, side(roles_, is_right), x);
+      for (int64_t i = 0; i < count; ++i) x[i] = own.weight()[i] == T(0) ? T(0) : x[i] * own.weight()[i];
+      const Operand changed{x, depth_ * own.own, own.own, 1};
+      product(is_right ? plain(left_) : changed, is_right ? changed : plain(right_), depth_, rows_, columns_, found);
+      return found;
+    };
+    T* const sums = moved(false, left, first);
+    const T* const others = moved(true, right, second);
+    over_rows([&](int64_t row, Exact& exact) {
+      weigh(row, values, all, [&](int64_t j, T weight, bool counts) {
+        T& sum = sums[row * columns_ + j];
+        sum = weight * (sum + others[row * columns_ + j]);
+        if (counts && std::isfinite(sum)) return;
+        sum = T(0);
+        exact.weights(row, j, values[row * columns_ + j], [&](int64_t l, int64_t r, T w) { sum += w * ((left ? left[l] : T(0)) + (right ? right[r] : T(0))); });
+      });
+    });
+    const Bytes turned = room(step_.count, sizeof(T));
+    T* const found = reinterpret_cast<T*>(turned.get());
+    pack(context_, sums, back(step_, roles_), found);
+    for (int64_t i = 0; i < step_.count; ++i) to[i] += found[i];
+  }
+
+  // Adds to the cotangents of the operands, where they are not nullptr; false if a sum is not finite, and nothing was added.
+  bool cotangent(const T* value, const T* of_value, T* left, T* right) const {
+    if (roles_.is_swapped) std::swap(left, right);
+    const Bytes kept = room(step_.count, sizeof(T)), given = room(step_.count, sizeof(T)), shares = room(step_.count, sizeof(T));
+    const T *const values = in_order(value, kept), *const cotangents = in_order(of_value, given);
+    T* const share = reinterpret_cast<T*>(shares.get());
+    const Bytes all = totals();
+    std::vector<char> is_bad(static_cast<size_t>(batch_ * rows_));
+    over_rows([&](int64_t row, Exact&) {
+      weigh(row, values, all, [&](int64_t j, T weight, bool counts) {
+        const int64_t at = row * columns_ + j;
+        share[at] = weight == T(0) ? T(0) : weight * cotangents[at];
+        if (counts && std::isfinite(share[at])) return;
+        is_bad[static_cast<size_t>(row)] = 1;
+        share[at] = std::numeric_limits<T>::quiet_NaN();  // until the products are made
+      });
+    });
+    const Bytes clean = room(step_.count, sizeof(T));
+    T* const shared = reinterpret_cast<T*>(clean.get());
+    for (int64_t i = 0; i < step_.count; ++i) shared[i] = share[i] == share[i] ? share[i] : T(0);
+    Bytes sums[2];
+    T* const to[2] = {left, right};
+    for (const bool is_right : {false, true}) {
+      if (!to[is_right]) continue;
+      const Side &own = is_right ? right_ : left_, &other = is_right ? left_ : right_;
+      const int64_t count = batch_ * depth_ * own.own;
+      sums[is_right] = room(count, sizeof(T));
+      T* const x = reinterpret_cast<T*>(sums[is_right].get());
+      const Operand of_cells{shared, rows_ * columns_, is_right ? columns_ : 1, is_right ? 1 : columns_};
+      product({other.weight(), depth_ * other.own, 1, other.own}, of_cells, other.own, depth_, own.own, x);
+      bool is_finite = true;
+      for (int64_t i = 0; i < count; ++i) {
+        x[i] = own.weight()[i] == T(0) ? T(0) : x[i] * own.weight()[i];
+        is_finite &= x[i] - x[i] == T(0);
+      }
+      if (!is_finite) return false;
+    }
+    for (const bool is_right : {false, true}) {
+      if (!to[is_right]) continue;
+      const Runs runs(side(roles_, is_right));
+      const T* const x = reinterpret_cast<const T*>(sums[is_right].get());
+      for (int64_t r = 0; r < runs.runs(); ++r) {
+        const Runs::Run run = runs.run(r);
+        for (int64_t i = 0; i < run.count; ++i) to[is_right][run.left + runs.left()[static_cast<size_t>(i)]] += x[run.first + i];
+      }
+    }
+    Exact exact(*this);
+    for (int64_t row = 0; row < batch_ * rows_; ++row)
+      for (int64_t j = 0; is_bad[static_cast<size_t>(row)] && j < columns_; ++j) {
+        const int64_t at = row * columns_ + j;
+        if (share[at] == share[at]) continue;
+        exact.weights(row, j, values[at], [&](int64_t l, int64_t r, T weight) {
+          if (left) left[l] += weight * cotangents[at];
+          if (right) right[r] += weight * cotangents[at];
+        });
+      }
+    return true;
+  }
+
+ private:
+  // Cells from all their candidates.
+  class Exact {
+   public:
+    explicit Exact(const Products& of) : of_(of), choices_(of.choices_), left_(of.lhs_, choices_.left()), right_(of.rhs_, choices_.right()) {}
+
+    T value(int64_t row, int64_t column) {
+      T best = -std::numeric_limits<T>::infinity(), sum = T(0);
+      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t, int64_t) { of_.context_.folds.candidates(a, b, run.count, &best, nullptr, 0); });
+      if (!std::isfinite(best)) return best;
+      weights(row, column, best, [&](int64_t, int64_t, T weight) { sum += weight; });
+      return best + of_.temperature_ * std::log(sum);
+    }
+
+    // each(left, right, weight) for the candidates of a cell.
+    template <class Each>
+    void weights(int64_t row, int64_t column, T value, const Each& each) {
+      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t l, int64_t r) {
+        T weights[kRun];
+        of_.context_.folds.weights(a, b, run.count, &value, 0, of_.context_.ask.temperature, weights);
+        for (int64_t i = 0; i < run.count; ++i)
+          if (weights[i] != T(0)) each(l + choices_.left()[static_cast<size_t>(i)], r + choices_.right()[static_cast<size_t>(i)], weights[i]);
+      });
+    }
+
+   private:
+    template <class Each>
+    void over(int64_t row, int64_t column, const Each& each) {
+      const Roles& roles = of_.roles_;
+      const int64_t b = row / of_.rows_;
+      const int64_t l = place(roles.batch, b, false) + place(roles.rows, row % of_.rows_, false), r = place(roles.batch, b, true) + place(roles.columns, column, true);
+      for (int64_t c = 0; c < choices_.runs(); ++c) {
+        const Runs::Run run = choices_.run(c);
+        each(left_.run(l + run.left, run.count), right_.run(r + run.right, run.count), run, l + run.left, r + run.right);
+      }
+    }
+    static int64_t place(const std::vector<Axis>& axes, int64_t index, bool is_right) {
+      int64_t found = 0;
+      for (size_t i = axes.size(); i-- > 0; index /= axes[i].extent) found += index % axes[i].extent * (is_right ? axes[i].right : axes[i].left);
+      return found;
+    }
+    const Products& of_;
+    const Runs& choices_;
+    Gather<T> left_, right_;
+  };
+
+  void make(bool is_right, Side& to) const {
+    const int64_t own = to.own = is_right ? columns_ : rows_, pieces = (own + kRun - 1) / kRun;
+    to.weights = room(times(times(batch_, depth_), own), sizeof(T));
+    to.tops = room(batch_ * own, sizeof(T));
+    pack(context_, is_right ? rhs_ : lhs_, side(roles_, is_right), to.weight());
+    std::fill(to.top(), to.top() + batch_ * own, -std::numeric_limits<T>::infinity());
+    const auto work = [&](int64_t i) {
+      const int64_t b = i / pieces, first = i % pieces * kRun, count = std::min(own - first, kRun);
+      T *const x = to.weight() + b * depth_ * own + first, *const top = to.top() + b * own + first;
+      for (int64_t k = 0; k < depth_; ++k) context_.folds.cells(x + k * own, nullptr, count, top, nullptr, 0);
+      for (int64_t k = 0; k < depth_; ++k) context_.folds.weights(x + k * own, nullptr, count, top, 1, context_.ask.temperature, x + k * own);
+    };
+    shared(batch_ * pieces, batch_ * depth_ * own * 16, work);
+  }
+
+  void shared(int64_t parts, int64_t candidates, const std::function<void(int64_t)>& work) const {
+    if (candidates >= kWorthThreads) return parallel(context_.pool, parts, work);
+    for (int64_t i = 0; i < parts; ++i) work(i);
+  }
+
+  Operand plain(const Side& of) const { return {of.weight(), depth_ * of.own, of.own, 1}; }
+
+  // Sums of products; never by lines, which have none.
+  void product(const Operand& lhs, const Operand& rhs, int64_t contracted, int64_t rows, int64_t columns, T* to) const {
+    solve(context_.pool, {Algebra::kLogSumExp, context_.ask.type, batch_, contracted, rows, columns, lhs, rhs, to, nullptr}, context_.kernels);
+  }
+
+  // work(row, exact cells) for every row of every batch entry.
+  template <class Work>
+  void over_rows(const Work& work) const {
+    const int64_t rows = batch_ * rows_, work_of = step_.count * 16;
+    const int64_t parts = work_of < kWorthThreads ? 1 : std::min<int64_t>(rows, 4 * std::max<int64_t>(context_.pool.threads(), 1));
+    shared(parts, work_of, [&](int64_t i) {
+      Exact exact(*this);
+      for (int64_t row = rows * i / parts; row < rows * (i + 1) / parts; ++row) work(row, exact);
+    });
+  }
+
+  // The sums of products of all cells: their inverses take shares without the value, which was rounded.
+  Bytes totals() const {
+    Bytes found = room(step_.count, sizeof(T));
+    product(plain(left_), plain(right_), depth_, rows_, columns_, reinterpret_cast<T*>(found.get()));
+    return found;
+  }
+
+  // each(column, the inverse of the total, whether the cell counts) for one row.
+  template <class Each>
+  void weigh(int64_t row, const T* values, const Bytes& totals, const Each& each) const {
+    const T* const total = reinterpret_cast<const T*>(totals.get()) + row * columns_;
+    for (int64_t j = 0; j < columns_; ++j) {
+      const bool is_none = values[row * columns_ + j] == -std::numeric_limits<T>::infinity();  // so are all candidates
+      each(j, is_none ? T(0) : T(1) / total[j], is_none || total[j] >= floor_);
+    }
+  }
+
+  const T* in_order(const T* cells, const Bytes& room_of) const {
+    if (roles_.is_in_order) return cells;
+    pack(context_, cells, forth(step_, roles_), reinterpret_cast<T*>(room_of.get()));
+    return reinterpret_cast<const T*>(room_of.get());
+  }
+
+  const Context& context_;
+  const Step& step_;
+  const Roles roles_;
+  const Runs choices_;
+  const T temperature_;
+  const void *lhs_, *rhs_;
+  int64_t batch_, depth_, rows_, columns_;
+  T floor_;
+  Side left_, right_;
+};
 
 // --- the questions ---------------------------------------------------------------------------------------------------------------
 
@@ -481,7 +817,8 @@ std::vector<const int32_t*> coordinates(const Plan& plan, const int32_t* labels,
   int64_t stride = 1;
   for (size_t i = plan.output.size(); i-- > 0; stride *= plan.size(plan.output[i])) {
     int32_t* const at = own.data() + static_cast<int64_t>(i) * plan.cells;
-    for (int64_t o = 0; o < plan.cells; ++o) at[o] = static_cast<int32_t>(o / stride % plan.size(plan.output[i]));
+    const int64_t size = plan.size(plan.output[i]);
+    for (int64_t o = 0; o < plan.cells; o += stride) std::fill(at + o, at + o + stride, static_cast<int32_t>(o / stride % size));
     found[static_cast<size_t>(plan.output[i])] = at;
   }
   return found;
@@ -494,27 +831,46 @@ void positions(const Plan& plan, int64_t term, const std::vector<const int32_t*>
   int64_t stride = 1;
   for (size_t i = labels.size(); i-- > 0; stride *= plan.size(labels[i])) {
     const int32_t* const x = at[static_cast<size_t>(labels[i])] + first;
-    for (int64_t o = 0; o < count; ++o) to[o] += stride * x[o];
+    if (stride == 1)
+      for (int64_t o = 0; o < count; ++o) to[o] += x[o];
+    else
+      for (int64_t o = 0; o < count; ++o) to[o] += stride * x[o];
   }
 }
 
-void walk_back(const Plan& plan, const std::vector<Winners>& winners, int32_t* labels) {
+void walk_back(const Context& context, const Plan& plan, const std::vector<Winners>& winners, int32_t* labels) {
   std::vector<int32_t> own;
   const auto at = coordinates(plan, labels, own);
-  int64_t cell[kRun];
-  for (int64_t first = 0; first < plan.cells; first += kRun) {
-    const int64_t count = std::min(plan.cells - first, kRun);
+  const auto walk = [&](int64_t run) {
+    const int64_t first = run * kRun, count = std::min(plan.cells - first, kRun);
+    int64_t cell[kRun];
     for (size_t s = plan.steps.size(); s-- > 0;) {
       const Step& step = plan.steps[s];
       if (step.contracted.empty()) continue;
       positions(plan, plan.tables + static_cast<int64_t>(s), at, first, count, cell);
-      for (int64_t o = 0; o < count; ++o) {
-        int64_t winner = winners[s].get(cell[o]);
-        for (size_t i = step.contracted.size(); i-- > 0; winner /= plan.size(step.contracted[i]))
-          const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])])[first + o] = static_cast<int32_t>(winner % plan.size(step.contracted[i]));
-      }
+      const auto coordinates_of = [&](size_t i) { return const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])]) + first; };
+      int32_t* const outermost = coordinates_of(0);
+      winners[s].over(cell, count, [&](int64_t o, int64_t winner) {
+        for (size_t i = step.contracted.size(); i-- > 1; winner /= plan.size(step.contracted[i])) coordinates_of(i)[o] = static_cast<int32_t>(winner % plan.size(step.contracted[i]));
+        outermost[o] = static_cast<int32_t>(winner);
+      });
     }
-  }
+  };
+  const int64_t runs = (plan.cells + kRun - 1) / kRun;
+  if (runs > 1) return parallel(context.pool, runs, walk);
+  walk(0);
+}
+
+template <class T>
+void solve_step(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
+  if constexpr (std::is_floating_point<T>::value)
+    if (is_for_products(context, step)) return Products<T>(context, step, lhs, rhs).value(value);
+  (is_for_tiles(context, step) ? search_by_tiles<T> : search<T>)(context, step, lhs, rhs, value, winners);
+  if constexpr (std::is_floating_point<T>::value)
+    if (context.ask.algebra == Algebra::kLogSumExp && !step.contracted.empty()) {
+      const Runs cells(step.cells), choices(step.candidates);
+      log_sums<T>(context, cells, choices, lhs, rhs, value, goes_by_cell(cells, choices));
+    }
 }
 
 // All values of a plan, by their numbers. Those that steps have read are freed, unless they are kept.
@@ -530,12 +886,7 @@ class Values {
       T* const value = reinterpret_cast<T*>(made_[s].get());
       const void* const lhs = at(step.left);
       const void* const rhs = at(step.right);
-      (is_for_tiles(context, step) ? search_by_tiles<T> : search<T>)(context, step, lhs, rhs, value, winners ? &(*winners)[s] : nullptr);
-      if constexpr (std::is_floating_point<T>::value)
-        if (ask.algebra == Algebra::kLogSumExp && !step.contracted.empty()) {
-          const Runs cells(step.cells), choices(step.candidates);
-          log_sums<T>(context, cells, choices, lhs, rhs, value, goes_by_cell(cells, choices));
-        }
+      solve_step(context, step, lhs, rhs, value, winners ? &(*winners)[s] : nullptr);
       for (int64_t operand : {step.left, step.right})
         if (operand >= plan.tables && !keeps) made_[static_cast<size_t>(operand - plan.tables)].reset();
       at_.push_back(value);
@@ -556,7 +907,7 @@ void run_steps(const Context& context, const Plan& plan) {
   std::vector<Winners> winners(with_labels ? plan.steps.size() : 0);
   const Values<T> values(context, plan, with_labels ? &winners : nullptr, false);
   write_output(context, plan, values.last(), static_cast<T*>(ask.results[0].data));
-  if (with_labels) walk_back(plan, winners, static_cast<int32_t*>(ask.results[1].data));
+  if (with_labels) walk_back(context, plan, winners, static_cast<int32_t*>(ask.results[1].data));
 }
 
 void require_labels(const Plan& plan, const int32_t* labels) {
@@ -647,7 +998,12 @@ void log_derivative(const Context& context, const Plan& plan) {
     T* const left = moved[static_cast<size_t>(step.left)];
     T* const right = step.right < 0 ? nullptr : moved[static_cast<size_t>(step.right)];
     const T* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
-    weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
+    bool is_done = false;
+    if (is_for_products(context, step)) {
+      const Products<T> products(context, step, values.at(step.left), values.at(step.right));
+      is_done = is_forward ? (products.tangent(value, left, right, own), true) : products.cotangent(value, own, left, right);
+    }
+    if (!is_done) weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
       if (is_forward) {
         own[cell] += weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)));
       } else {

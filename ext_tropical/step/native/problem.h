@@ -4,7 +4,7 @@
 
 namespace tropical {
 
-// The tiles know the first four; the loops of networks know all of them.
+// The tiles know the first four, and as log-sum-exp the sums of products that it needs; the loops of networks know all of them.
 enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3, kMinMax = 4, kLogSumExp = 5 };
 enum class Type : int64_t { kF32 = 0, kF64 = 1, kI32 = 2, kBool = 3 };  // booleans have (or, and), the others have the rest
 
@@ -43,6 +43,7 @@ struct Folds {
   void (*candidates)(const void* lhs, const void* rhs, int64_t count, void* value, int32_t* winner, int32_t k);
   // The weights of candidates under log-sum-exp, given their cells' values, which lie `step` apart.
   void (*weights)(const void* lhs, const void* rhs, int64_t count, const void* values, int64_t step, double temperature, void* to);
+  void (*logs)(const void* from, int64_t count, void* to);  // of normal numbers
 };
 
 // The functions of one instruction set.
