@@ -1,19 +1,26 @@
 """What a network of tables is compared with: a loop in NumPy along opt_einsum's path, and
-toulbar2.
+toulbar2; and chains of matrices, which are compared with their steps one after another.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 import signal
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import opt_einsum
+
+from ext_tropical import log_sum_exp, tropical_einsum
+
+from .measure import alternating
 
 Tables = Sequence[np.ndarray]
 
@@ -218,3 +225,45 @@ def solved(equation: str, tables: Tables, seconds: int) -> float | None:
     if not answer or answer[1] - problem.GetDDualBound() > 1e-4:
         return None
     return float(sum(float(x.max()) for x in tables)) - answer[1]
+
+
+CHAIN = 20
+"""Matrices of a chain."""
+
+
+def chains(sizes: Sequence[int] = (16, 64, 128, 256), repeats: int = 5) -> list[str]:
+    """A row for each size and question: milliseconds of a chain under jit as one einsum, and of its
+    matrices one after another, as the least of several calls in turn.
+    """
+    ends = "".join(map(opt_einsum.get_symbol, range(CHAIN + 1)))
+    equation = ",".join(map("".join, itertools.pairwise(ends))) + f"->{ends[0]}{ends[-1]}"
+    rows = []
+    for size, (dtype, soft) in itertools.product(sizes, CHAINS):
+        rng = np.random.default_rng(size)
+        tables = [jnp.asarray(rng.normal(size=(size, size)), dtype) for _ in range(CHAIN)]
+        einsum = functools.partial(tropical_einsum, semiring=log_sum_exp() if soft else "max_plus")
+        one: Any = functools.partial(einsum, equation)
+        steps = functools.partial(_one_by_one, functools.partial(einsum, "ij,jk->ik"))
+        for what in ("value", "gradient") if soft else ("value",):
+            asks = [one, steps] if what == "value" else [_slopes(one), _slopes(steps)]
+            compiled = [jax.jit(ask).lower(*tables).compile() for ask in asks]
+            runs = [functools.partial(run, *tables) for run in compiled]
+            (_, ours), (_, theirs) = alternating(runs, repeats)
+            name = f"{'log_sum_exp' if soft else 'max_plus'} {what} {dtype}"
+            rows.append(
+                f"{CHAIN} matrices of {size:3}, {name:28}: {ours * 1e3:8.2f} ms, one by one "
+                f"{theirs * 1e3:8.2f} ms: {ours / theirs:.2f} (goal 1.2)"
+            )
+    return rows
+
+
+CHAINS = (("float32", False), ("int32", False), ("bfloat16", False), ("float32", True))
+"""Dtypes, and whether under log_sum_exp."""
+
+
+def _one_by_one(product: Any, *tables: jax.Array) -> jax.Array:
+    return functools.reduce(product, tables)
+
+
+def _slopes(ask: Any) -> Any:
+    return jax.grad(lambda *xs: ask(*xs).sum(), tuple(range(CHAIN)))

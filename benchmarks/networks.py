@@ -35,7 +35,7 @@ import opt_einsum
 from ext_tropical import best_assignment, log_sum_exp, tropical_einsum
 
 from .measure import alternating, header
-from .network_peers import LOOP, solved, toulbar2, value, widest
+from .network_peers import LOOP, chains, solved, toulbar2, value, widest
 
 COUNTS = (60, 200, 600, 2000)
 FRESH = 3
@@ -396,4 +396,5 @@ if __name__ == "__main__":
         main(["grid", "noisy-or"], [20], 2)
     else:
         main(given.kinds, given.tables, asked=given.asked, exports=given.exports)
+        print("\n".join(chains()), flush=True)
         subprocess.run([sys.executable, "-m", "benchmarks.networks", "--many", "500"], check=True)

@@ -18,6 +18,7 @@ from benchmarks import (
     graph_building,
     graph_passes,
     growth,
+    network_peers,
     networks,
     one_line,
     training_step,
@@ -250,3 +251,9 @@ def test_every_benchmark_has_its_marks_in_the_page():
 def test_what_a_benchmark_prints_is_shown_and_kept(capfd):
     assert run([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
     assert capfd.readouterr().out == "42\n"
+
+
+@pytest.mark.slow
+def test_chains_of_matrices():
+    rows = network_peers.chains((4,), repeats=1)
+    assert [row.count("one by one") for row in rows] == [1] * 5
