@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "graph_passes": (),
     "eval_all": (),
     "one_line": (),
+    "log_sum_exp": (),
     "glue": (),
     "networks": (),
     "growth": (

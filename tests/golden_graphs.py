@@ -19,6 +19,8 @@ from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
 from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.step.at_winner import AtWinner
+from ext_tropical.step.log_einsum import ExactLogEinsum
+from ext_tropical.step.weighted_sum import WeightedSum
 from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
@@ -84,8 +86,9 @@ def families():
             several(case.oracle(*case.inputs)),
         )
     x = np.arange(4.0).reshape(2, 2)
-    log = ext_tropical.LogEinsum(1.0, "ij,jk->ik")
-    yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
+    for kind in (ExactLogEinsum, ext_tropical.LogEinsum):
+        log = kind(1.0, "ij,jk->ik")
+        yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     cells = x, np.array([[0, 2], [2, 0]], np.int32)
     sums = AtWinner("ij,jk->ik", ext_tropical.Place.RHS, (3,))
     yield sums.family_id, applied((sums, cells)), cells, [np.array([[0.0, 3], [0, 0], [2, 1]])]
@@ -128,6 +131,11 @@ def items():
         ("with lost derivative", builder.build([builder.input(np.ones(2))]), (), None),
         ("with validate nonsingular", applied((ValidateNonsingular(), (np.eye(3),))), (), None),
     )
+    x = np.arange(4.0).reshape(2, 2)
+    given = x, x, np.log(np.exp(x) @ np.exp(x))
+    for accuracy in ("exact", "certified"):  # a payload without an accuracy means "exact"
+        shares = WeightedSum(ext_tropical.log_sum_exp(1.0, accuracy), "ij,jk->ik")
+        yield f"with {accuracy} shares", applied((shares, given)), given, [np.ones((2, 2))]
     arrays = [all_bits(name) for name in DTYPES]
     builder = GraphBuilder()
     yield "with dtypes", builder.build([builder.constant(array) for array in arrays]), (), None

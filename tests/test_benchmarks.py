@@ -18,6 +18,7 @@ from benchmarks import (
     graph_building,
     graph_passes,
     growth,
+    log_sum_exp,
     network_peers,
     networks,
     one_line,
@@ -133,6 +134,13 @@ def test_glue(capsys):
         assert compared["value"] == compared["grad"] == compared["vmap of grad"] == "equal"
         assert {compared["jvp"], compared["hessian"]} <= {"equal", "plain refuses"}
     assert "plain refuses" in capsys.readouterr().out
+
+
+def test_log_sum_exp(capsys):
+    found = log_sum_exp.main(("2 of 3",), ("float32",), repeats=1)
+    assert found.keys() == {("2 of 3", "float32", 1.0), ("2 of 3", "float32", 0.1)}
+    assert all(min(times) > 0 for row in found.values() for times in row.values())
+    assert "with gradient" in capsys.readouterr().out
 
 
 def test_one_line(capsys):

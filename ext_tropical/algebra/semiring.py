@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -48,9 +48,19 @@ class Semiring:
         return parse_family_id(self.id).op if self.id else type(self).__name__
 
     def __repr__(self) -> str:
-        fields: Any = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
-        values = [f"{f.name}={getattr(self, f.name)!r}" for f in fields]
+        values = [f"{name}={value!r}" for name, value in self.parameters.items()]
         return self.name + (f"({', '.join(values)})" if values else "")
+
+    @property
+    def parameters(self) -> Mapping[str, bool | int | float | str]:
+        """The fields that a payload holds, in the order of the class."""
+        fields: Any = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        return {f.name: getattr(self, f.name) for f in fields}
+
+    @classmethod
+    def of_parameters(cls, *values: bool | int | float | str) -> Semiring:
+        """The semiring whose payload holds these values."""
+        return cls(*values)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The candidate of two entries: elementwise, commutative, differentiable by JAX; must
@@ -204,12 +214,10 @@ def as_semiring(value: object) -> Semiring:
         value = _with_defaults(value)
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
         return wellformed(value)
-    found = [
-        id for id in _classes if isinstance(value, str) and value in (id, parse_family_id(id).op)
-    ]
-    found = [
-        id for id in found if id == value or parse_family_id(id).package == OURS
-    ] or found  # our names stay ours
+    names = {id: parse_family_id(id) for id in _classes} if isinstance(value, str) else {}
+    found = [id for id, name in names.items() if value in (id, name.op)]
+    ours = [id for id in found if id == value or names[id].package == OURS]
+    found = ours or found  # our names stay ours
     if len(found) == 1:
         return wellformed(_with_defaults(_classes[found[0]]))
     raise _unknown(repr(value), found)
@@ -305,11 +313,8 @@ class SemiringKey:
     fields: tuple[bool | int | float | str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (
-            not isinstance(self.id, str)
-            or not isinstance(self.fields, tuple)
-            or not all(isinstance(f, PLAIN) for f in self.fields)
-        ):
+        is_tuple = isinstance(self.id, str) and isinstance(self.fields, tuple)
+        if not is_tuple or not all(isinstance(f, PLAIN) for f in self.fields):
             raise InvalidConfig(
                 where="SemiringKey",
                 given=f"id {self.id!r}, fields {self.fields!r}",
@@ -333,8 +338,7 @@ class SemiringKey:
     def of(cls, semiring: Semiring | str) -> SemiringKey:
         """The key of a registered semiring, or of its name; InvalidConfig as `as_semiring`."""
         semiring = as_semiring(semiring)
-        fields = dataclasses.fields(semiring)  # type: ignore[arg-type]
-        return cls(semiring.id, tuple(getattr(semiring, f.name) for f in fields))
+        return cls(semiring.id, tuple(semiring.parameters.values()))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -343,7 +347,7 @@ def _found(key: SemiringKey) -> Semiring:
     if cls is None:
         raise _unknown(repr(key.id))
     try:
-        return cls(*key.fields)
+        return cls.of_parameters(*key.fields)
     except TypeError as error:
         raise InvalidConfig(
             where=f"semiring {key.id}",
@@ -371,10 +375,8 @@ def _problem_of(semiring: Semiring) -> str:
         except Exception as error:  # any exception of the author's code
             return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         if have != (shape, kind):
-            return (
-                f"{name} returns {have[1].name}{list(have[0])}, where {kind.name}{list(shape)} "
-                f"is needed"
-            )
+            given, needed = f"{have[1].name}{list(have[0])}", f"{kind.name}{list(shape)}"
+            return f"{name} returns {given}, where {needed} is needed"
     return ""
 
 

@@ -10,7 +10,7 @@ from ..algebra.shipped import max_plus
 from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
-from ..step.log_einsum import LogEinsum
+from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.weighted_sum import WeightedSum
 from .network_derivatives import NetworkEntries, NetworkShares
 from .network_op import TropicalNetwork
@@ -33,6 +33,7 @@ def register() -> None:
         TropicalEinsum(semiring, equation),
         AtWinner(equation),
         LogEinsum(1.0, equation),
+        ExactLogEinsum(1.0, equation),
         WeightedSum(semiring, equation),
         TropicalNetwork(semiring, "a->|0:"),
         NetworkEntries("a", "", (("a", 1),)),

@@ -240,7 +240,7 @@ class NetworkShares(PlanOp):
     @property
     def algebra(self) -> LogSumExp:
         """The semiring."""
-        return LogSumExp(self.temperature)
+        return LogSumExp(self.temperature, "exact")
 
     @property
     def input_count(self) -> int:

@@ -24,7 +24,7 @@ from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
-from ..algebra.shipped import max_plus, min_plus
+from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops, loops
@@ -61,6 +61,9 @@ class TropicalNetwork(PlanOp):
         given: Any = self.semiring
         key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
         object.__setattr__(self, "semiring", key)
+        if isinstance(self.algebra, LogSumExp):  # there is one form, whatever is asked
+            exact = LogSumExp(self.algebra.temperature, "exact")
+            object.__setattr__(self, "semiring", SemiringKey.of(exact))
         if not isinstance(self.with_labels, bool) or (self.with_labels and not self.is_selective):
             raise InvalidConfig(
                 where=f"{self.family_id}, field with_labels",

@@ -29,8 +29,7 @@ class Memory:
       plan: the steps.
       itemsize: bytes of an entry of the operands.
       work: bytes of an entry of the dtype that steps compute in.
-      is_selective: whether there are winners, which a derivative needs; log_sum_exp takes two
-        passes.
+      is_selective: whether there are winners, which a derivative needs; log_sum_exp has none.
     """
 
     plan: Plan
@@ -84,10 +83,9 @@ class Memory:
         read = sum(entries(lengths, set(term)) for term in step.terms)
         if not contracts:
             return 2 * out
-        copies = (
-            3 if self.is_selective and self.work == self.itemsize else 4
-        )  # 16 bits are widened; log_sum_exp takes two passes
-        return copies * (out + read)
+        if not self.is_selective:  # log_sum_exp repairs tiles
+            return 10 * (out + read)
+        return (3 if self.work == self.itemsize else 4) * (out + read)  # 16 bits are widened
 
 
 MOST_ENTRIES = 2**48

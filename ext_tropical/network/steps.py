@@ -23,7 +23,7 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.log_einsum import LogEinsum, log_einsum_step
+from ..step.log_einsum import log_einsum_step, log_step_op
 
 
 @jax.tree_util.register_dataclass
@@ -284,7 +284,7 @@ def contract(
     equation = f"{','.join(terms)}->{result}"
     if isinstance(mode.semiring, LogSumExp):
         if mode.in_standard_ops:
-            step = LogEinsum(mode.semiring.temperature, equation)
+            step = log_step_op(mode.semiring, equation)
             return step.lower_to_standard_ops(*map(widened, inputs))[0].astype(inputs[0].dtype), []
         return log_einsum_step(equation, *inputs, semiring=mode.semiring), []
     sizes = {

@@ -45,7 +45,7 @@ class MatmulLayout:
     def operand(self, x: jax.Array, number: int) -> jax.Array:
         """The operand of a number as (batch, contracted, own)."""
         own = (self.rows, self.columns)[number]
-        return _grouped(self.equation.inputs[number], x, (self.batch, self.contracted, own))
+        return grouped(self.equation.inputs[number], x, (self.batch, self.contracted, own))
 
     @property
     def contracted_last(self) -> tuple[bool, ...]:
@@ -91,10 +91,10 @@ class MatmulLayout:
 
     def matrix(self, tensor: jax.Array) -> jax.Array:
         """The inverse of `tensor`."""
-        return _grouped(self.equation.output, tensor, (self.batch, self.rows, self.columns))
+        return grouped(self.equation.output, tensor, (self.batch, self.rows, self.columns))
 
 
-def _grouped(labels: str, x: jax.Array, groups: Sequence[str]) -> jax.Array:
+def grouped(labels: str, x: jax.Array, groups: Sequence[str]) -> jax.Array:
     """An array with an axis for each group of its labels."""
     size = dict(zip(labels, x.shape, strict=True))
     return jnp.transpose(x, [labels.index(label) for label in "".join(groups)]).reshape(

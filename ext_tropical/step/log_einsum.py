@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +17,18 @@ from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equ
 
 from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened
+from .kernels import products
 from .layout import StepOp, matmul_layout
 from .weighted_sum import Place, WeightedSum, work_of
 
 
-@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
+@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=2)
 class LogEinsum(StepOp):
     """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or
     of the entries of a single operand.
 
     NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing is
-    contracted.
+    contracted. Products of matrices of exponentials, where their sums prove that nothing is lost.
 
     Attributes:
       temperature: T, positive and finite.
@@ -37,6 +38,7 @@ class LogEinsum(StepOp):
 
     temperature: float
     equation: str
+    accuracy: ClassVar[str] = "certified"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
@@ -45,7 +47,7 @@ class LogEinsum(StepOp):
     @property
     def algebra(self) -> LogSumExp:
         """The semiring."""
-        return LogSumExp(self.temperature)
+        return LogSumExp(self.temperature, self.accuracy)
 
     @property
     def share(self) -> WeightedSum:
@@ -69,9 +71,13 @@ class LogEinsum(StepOp):
         return self.largest.infer_output_sharding(inputs)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        return (products.lowered(self, products.value, inputs, products.PLACES),)
+
+    def from_candidates(self, *inputs: jax.Array) -> jax.Array:
+        """The value in two passes over all candidates."""
         (largest,) = self.largest.lower_to_standard_ops(*inputs)
         (total,) = self.share.lower_to_standard_ops(*inputs, largest)
-        return (self._value(jnp, largest, total),)
+        return self._value(jnp, largest, total)
 
     def linearize(
         self,
@@ -115,6 +121,13 @@ class LogEinsum(StepOp):
         return self.largest.example_inputs()
 
 
+@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
+class ExactLogEinsum(LogEinsum):
+    """LogEinsum in two passes over all candidates, whatever they are."""
+
+    accuracy = "exact"
+
+
 def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) -> jax.Array:
     """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs)
     / T).
@@ -140,8 +153,9 @@ def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) ->
       candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates
       of a value inf.
 
-    Cost: two passes over b m n k candidates, one more for each operand's derivative; memory
-    O(operands + result).
+    Cost: a product of matrices of exponentials, one more for each operand's derivative; for extreme
+    rows or columns, and under accuracy="exact", two passes over b m n k candidates and one more for
+    each derivative. Memory O(operands + result).
 
     Example:
       >>> import jax.numpy as jnp
@@ -152,8 +166,13 @@ def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) ->
        [0.3125 0.6875]]
     """
     dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
-    (value,) = apply(_step_op(semiring.temperature, equation), *map(widened, operands))
+    op = log_step_op(semiring, equation)
+    (value,) = apply(op, *map(widened, operands))
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-_step_op = functools.lru_cache(maxsize=1024)(LogEinsum)
+@functools.lru_cache(maxsize=1024)
+def log_step_op(semiring: LogSumExp, equation: str) -> LogEinsum:
+    """The op of a step, made once for each payload."""
+    kind = ExactLogEinsum if semiring.accuracy == "exact" else LogEinsum
+    return kind(semiring.temperature, equation)

@@ -31,7 +31,7 @@ from tenferro_jax.extension import (
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.shipped import LogSumExp
-from .kernels import blocked, direct, weighted
+from .kernels import blocked, direct, products, weighted
 from .layout import StepOp, matmul_layout, product
 
 
@@ -41,6 +41,11 @@ class Place(enum.Enum):
     LHS = "lhs"
     RHS = "rhs"
     OUT = "out"
+
+    @property
+    def matrix(self) -> str:
+        """The place in a step of matrices."""
+        return dict(zip(Place, products.PLACES, strict=True))[self]
 
 
 @extension_op(package="tenferro-ext-tropical", name="weighted_sum", version=1)
@@ -112,9 +117,10 @@ class WeightedSum(StepOp):
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        summed = functools.partial(self._summed, jnp, weighted.blocked)
         if not isinstance(self.algebra, SelectiveSemiring):
-            return (summed(*inputs),)
+            places = (*products.PLACES, *(p.matrix for p in (*self.places, self.output)))
+            return (products.lowered(self, products.weighted, inputs, places),)
+        summed = functools.partial(self._summed, jnp, weighted.blocked)
         last = self.layout.contracted_last
         search = functools.partial(blocked.contract, with_winner=False, contracted_last=last)
 
@@ -126,6 +132,10 @@ class WeightedSum(StepOp):
         value = inputs[self.operand_count]
         branches = (functools.partial(shared, True), functools.partial(shared, False))
         return (lax.cond(jnp.any(value != value), *branches, *inputs),)
+
+    def from_candidates(self, *inputs: jax.Array) -> jax.Array:
+        """The sum in one pass over all candidates."""
+        return self._summed(jnp, weighted.blocked, *inputs)
 
     def linearize(
         self,

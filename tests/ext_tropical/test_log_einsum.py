@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_plus, tropical_einsum
-from ext_tropical.step.log_einsum import LogEinsum, log_einsum_step
+from ext_tropical.step.log_einsum import ExactLogEinsum, LogEinsum, log_einsum_step
 from tenferro_jax import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig
 
@@ -240,6 +240,7 @@ A = np.ones((2, 2))
         )
         for temperature in (0, -1.0, np.inf, np.nan, True, "1", None)
     ),
+    (InvalidConfig, "accuracy: .*'certified' or 'exact'", lambda: log_sum_exp(1.0, "fast")),
     (
         InvalidConfig,
         "normal number of float32",
@@ -272,6 +273,7 @@ def test_plus_of_the_semiring(x, y):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("equation", some(["ij->j", "ij,jk->ik"], 1))
-def test_the_family_conforms(equation):
-    report = tj.check(LogEinsum(0.7, equation))
+@pytest.mark.parametrize("kind", [LogEinsum, ExactLogEinsum])
+def test_the_family_conforms(kind, equation):
+    report = tj.check(kind(0.7, equation))
     assert report.ok, report

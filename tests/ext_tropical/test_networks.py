@@ -423,6 +423,8 @@ STEPS = [
     ("ij,kj->ki", ((256, 256), (256, 256))),
     ("ij,jk->ik", ((16, 4096), (4096, 16))),
     ("bij,bjk->bik", ((8, 64, 64), (8, 64, 64))),
+    ("bij,bjk->bik", ((500, 3, 40), (500, 40, 33))),
+    ("ij,jk->ik", ((1000, 20), (20, 1000))),
     ("ij,j->i", ((256, 256), (256,))),
     ("i,i->", ((65536,), (65536,))),
     ("ij->j", ((256, 256),)),
@@ -439,8 +441,8 @@ ALGEBRAS_AND_DTYPES = [
 @pytest.mark.few(8)
 @pytest.mark.parametrize(("algebra", "step"), in_turn(ALGEBRAS_AND_DTYPES, STEPS, 4), ids=str)
 def test_a_step_allocates_no_more_than_documented(algebra, step):
-    """12 b (m n + k (m + n)) bytes, twice that for 64 bits, a third more for 16, and 64 KiB, beside
-    operands and results.
+    """12 b (m n + k (m + n)) bytes, twice that for 64 bits, a third more for 16, 40 for
+    log_sum_exp, and 64 KiB, beside operands and results.
     """
     (semiring, dtype), (equation, shapes) = algebra, step
     work = 8 if dtype == "float64" else 4
@@ -452,11 +454,8 @@ def test_a_step_allocates_no_more_than_documented(algebra, step):
 
     out = np.prod(jax.eval_shape(fn, *specs)[0].shape)
     read = sum(np.prod(shape) for shape in shapes)
-    assert (
-        temporary_bytes(fn, *specs)
-        <= work * (4 if dtype == "bfloat16" or semiring not in SEMIRINGS else 3) * (out + read)
-        + SCRATCH
-    )
+    copies = 10 if semiring not in SEMIRINGS else 4 if dtype == "bfloat16" else 3
+    assert temporary_bytes(fn, *specs) <= work * copies * (out + read) + SCRATCH
 
 
 def test_three_hundred_matrices_are_one_op():

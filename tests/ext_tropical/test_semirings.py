@@ -225,7 +225,7 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
     (
         InvalidConfig,
         "the fields of LogSumExp",
-        lambda: SemiringKey(log_sum_exp().id, (1.0, 2.0)).semiring,
+        lambda: SemiringKey(log_sum_exp().id, (1.0, "exact", 2.0)).semiring,
     ),
     (
         InvalidConfig,

@@ -1,0 +1,290 @@
+"""Log-sum-exp and its weighted sums by products of matrices, where nothing is lost by it.
+
+exp((a + b - v) / T) = exp((a - A) / T) exp((b - B) / T) exp((A + B - v) / T), where A and B are the
+largest entries of a row and a column: factors of the sizes of operands and result, and sums of
+their products are matrix products. A term that underflows in them was less than the least normal
+number. So a cell counts if its sum is so much larger that all its terms together could lose no more
+than rounding does. The other cells are computed from all candidates, in tiles, so that an extreme
+row costs only its own tiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...algebra.shipped import are_finite
+from ..layout import MatmulLayout, grouped
+from .blocked import fits_one_reduction
+
+EQUATION = "bkm,bkn->bmn"
+"""A step of matrices, of batch b, contracted k, rows m, columns n; and so the places of arrays."""
+PLACES = ("bkm", "bkn", "bmn")
+
+TILE = 32
+"""The most rows and columns of a tile."""
+
+TURN = 16
+"""Tiles in each turn."""
+
+PART, PARTS = 64, 4
+"""The terms that a product adds one after another, for little rounding, and the most such parts."""
+
+
+class Form(NamedTuple):
+    """A sum over the candidates of a step.
+
+    Attributes:
+      layout, temperature: of the step.
+      places: of the inputs.
+      output: the place of the result.
+      exact, exact_tiles: the sum from all candidates, of the inputs and of inputs as matrices.
+    """
+
+    layout: MatmulLayout
+    temperature: float
+    places: Sequence[str]
+    output: str
+    exact: Callable[..., jax.Array]
+    exact_tiles: Callable[..., jax.Array]
+
+    def sizes(self, inputs: Sequence[jax.Array]) -> Mapping[str, int]:
+        """Of the labels."""
+        return self.layout.equation.sizes([x.shape for x in inputs[:2]], "")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of arrays in each place."""
+        return dict(
+            zip(PLACES, (*self.layout.equation.inputs, self.layout.equation.output), strict=True)
+        )
+
+    def shifted(self, inputs: Sequence[jax.Array]) -> tuple[list[jax.Array], jax.Array, jax.Array]:
+        """exp((x - X) / T) of both operands, X the largest entry of a row or a column, 0 where all
+        are -inf; and the sum of both X for each cell, with what its rounding lost.
+        """
+        tops, weights = [], []
+        for labels, x in zip(self.layout.equation.inputs, inputs, strict=False):
+            axes = [labels.index(label) for label in self.layout.contracted]
+            top = jnp.max(x, axes, keepdims=True)
+            tops.append(jnp.where(top == -jnp.inf, 0, top))
+            weights.append(jnp.exp((x - tops[-1]) / self.temperature))
+        rows, columns = self.layout.matrices(*tops)
+        rows = jnp.swapaxes(rows, 1, 2)
+        total = rows + columns
+        part = total - rows
+        lost = (rows - (total - part)) + (columns - part)
+        top, lost = (self.layout.tensor(x, self.sizes(inputs)) for x in (total, lost))
+        return weights, top, lost
+
+    def floor(self, inputs: Sequence[jax.Array]) -> jax.Array:
+        """The least sum that counts: its terms lose less than a quarter of its rounding."""
+        _, count, *_ = self.layout.extents(self.sizes(inputs))
+        info = np.finfo(inputs[0].dtype)
+        return jnp.asarray(count, info.dtype) * np.asarray(4 * info.tiny / info.eps, info.dtype)
+
+    def product(self, sides: Mapping[str, jax.Array]) -> jax.Array:
+        """The matrix product of arrays in two places, in the place that is left."""
+        labels = self.labels
+        (output,) = set(PLACES) - set(sides)
+        last = labels[output][-1:]  # in the second array, if in one: so nothing is transposed
+        order = sorted(sides, key=lambda place: last in labels[place])
+        terms, arrays = [labels[place] for place in order], [sides[place] for place in order]
+        sizes = dict(zip(terms[0], arrays[0].shape, strict=True))
+        summed = {c: sizes[c] for c in terms[0] if c in terms[1] and c not in labels[output]}
+        contract = functools.partial(
+            jnp.einsum, f"{','.join(terms)}->{labels[output]}", precision=lax.Precision.HIGHEST
+        )
+        count = math.prod(summed.values())
+        if not isinstance(count, int) or count <= PART:
+            return contract(*arrays)
+        label = max(summed, key=lambda c: summed[c])
+        parts = min(-(-count // PART), PARTS, summed[label])
+        width = -(-summed[label] // parts)
+        axes = [term.index(label) for term in terms]
+        padded = [
+            jnp.pad(x, [(0, (parts * width - n) * (i == axis)) for i, n in enumerate(x.shape)])
+            for x, axis in zip(arrays, axes, strict=True)
+        ]
+
+        def turn(i: jax.Array, total: jax.Array) -> jax.Array:
+            cut = [
+                lax.dynamic_slice_in_dim(x, i * width, width, axis)
+                for x, axis in zip(padded, axes, strict=True)
+            ]
+            return total + contract(*cut)
+
+        zero = jnp.zeros_like(jax.eval_shape(contract, *arrays))
+        return lax.fori_loop(0, parts, turn, zero)
+
+    def repaired(
+        self,
+        inputs: Sequence[jax.Array],
+        start: jax.Array,
+        bad: jax.Array,
+        added: Callable[..., jax.Array],
+    ) -> jax.Array:
+        """The result: start, to which added(bad cells, *inputs) is added for each tile with a bad
+        cell; or, if many tiles have one, the sum from all candidates.
+        """
+        sizes, layout = self.sizes(inputs), self.layout
+        extents = dict(zip("bkmn", layout.extents(sizes), strict=True))
+        groups = {"b": layout.batch, "k": layout.contracted, "m": layout.rows, "n": layout.columns}
+        if not all(isinstance(size, int) for size in extents.values()):
+            return self.exact(*inputs)
+        grid = {c: -(-extents[c] // TILE) for c in "mn"} | {"b": extents["b"]}
+        tile = {c: -(-extents[c] // grid[c]) for c in "mn"}
+        number = math.prod(grid.values())
+        if number <= TURN:
+            return self.exact(*inputs)
+
+        def blocks(x: jax.Array, place: str, fill: float = 0) -> jax.Array:
+            matrix = grouped(self.labels[place], x, [groups[c] for c in place])
+            padded = jnp.pad(
+                matrix,
+                [(0, grid[c] * tile[c] - extents[c]) if c in tile else (0, 0) for c in place],
+                constant_values=fill,
+            )
+            shape: list[int] = []
+            outer, inner = [], []
+            for c in place:
+                if c in grid:
+                    outer.append(len(shape))
+                    shape.append(grid[c])
+                if c != "b":
+                    inner.append(len(shape))
+                    shape.append(tile.get(c, extents[c]))
+            cut = jnp.transpose(padded.reshape(shape), outer + inner)
+            return cut.reshape(-1, *(shape[i] for i in inner))
+
+        cut = [blocks(bad, "bmn")] + [
+            blocks(x, place, -jnp.inf if i < 2 else 0)
+            for i, (x, place) in enumerate(zip(inputs, self.places, strict=True))
+        ]
+        flags = jnp.any(cut[0], (1, 2))
+        count = jnp.sum(flags)
+
+        def by_tiles() -> jax.Array:
+            rounded = -(-number // TURN) * TURN
+            (order,) = jnp.nonzero(flags, size=rounded, fill_value=number)
+
+            def turn(i: jax.Array, sum: jax.Array) -> jax.Array:
+                at_tile = lax.dynamic_slice_in_dim(order, i * TURN, TURN)
+                row, column = jnp.divmod(at_tile, grid["n"])
+                at = {"bkm": row, "bkn": row // grid["m"] * grid["n"] + column, "bmn": at_tile}
+                given = [
+                    jnp.take(x, at[place], 0, mode="clip")
+                    for x, place in zip(cut, ("bmn", *self.places), strict=True)
+                ]
+                return sum.at[at[self.output]].add(added(*given), mode="drop")
+
+            whole = functools.partial(blocks, place=self.output)
+            zero = jnp.zeros_like(jax.eval_shape(whole, start))
+            sum = lax.fori_loop(0, -(-count // TURN), turn, zero)
+            return start + jax.linear_transpose(whole, start)(sum)[0]
+
+        return lax.cond(4 * count > number, lambda: self.exact(*inputs), by_tiles)
+
+
+def lowered(
+    op: Any,
+    total: Callable[..., jax.Array],
+    inputs: Sequence[jax.Array],
+    places: Sequence[str],
+) -> jax.Array:
+    """A sum of an op in its cheapest form.
+
+    Args:
+      op: LogEinsum or WeightedSum under log_sum_exp.
+      total: `value` or `weighted`.
+      inputs: of the op.
+      places: of inputs and result.
+    """
+    layout, algebra = op.layout, op.algebra
+    sizes = layout.equation.sizes([x.shape for x in inputs[: op.operand_count]], op.family_id)
+    if (
+        op.operand_count == 1
+        or algebra.accuracy == "exact"
+        or fits_one_reduction(*layout.extents(sizes))
+    ):
+        return op.from_candidates(*inputs)
+    tiles = dataclasses.replace(op, equation=EQUATION).from_candidates
+    *places, output = places
+    form = Form(layout, algebra.temperature, places, output, op.from_candidates, tiles)
+    return total(form, *inputs)
+
+
+def value(form: Form, *inputs: jax.Array) -> jax.Array:
+    """T log of the sum of exp((lhs + rhs) / T)."""
+    weights, top, lost = form.shifted(inputs)
+    total = form.product(dict(zip(PLACES, weights, strict=False)))
+    found = top + (form.temperature * jnp.log(total) + lost)
+
+    def bad() -> jax.Array:
+        return ~(jnp.isfinite(found) & (total >= form.floor(inputs)))
+
+    def repaired() -> jax.Array:
+        counted = [(x != -jnp.inf).astype(x.dtype) for x in inputs]
+        are_none = (total == 0) & (form.product(dict(zip(PLACES, counted, strict=False))) == 0)
+        return form.repaired(
+            inputs,
+            jnp.where(bad(), jnp.where(are_none, -jnp.inf, 0), found),
+            bad() & ~are_none,
+            lambda bad, *tiles: jnp.where(bad, form.exact_tiles(*tiles), 0),
+        )
+
+    return lax.cond(_any(bad()), repaired, lambda: found)
+
+
+def weighted(form: Form, *inputs: jax.Array) -> jax.Array:
+    """The sum of exp((lhs + rhs - value) / T) times the factors, which are the inputs after value.
+
+    A value of -inf says that all candidates of its cell are.
+    """
+    lhs, rhs, value, *factors = inputs
+    most = -jnp.log(form.floor(inputs))
+
+    def shifted() -> tuple[list[jax.Array], jax.Array]:
+        weights, top, lost = form.shifted(inputs)
+        return weights, ((top - value) + lost) / form.temperature
+
+    weights, gap = shifted()
+    sides = dict(zip(PLACES, [*weights, jnp.exp(gap)], strict=True))
+    counts = dict(zip(PLACES, (lhs != -jnp.inf, rhs != -jnp.inf, gap <= most), strict=True))
+    for place, x in zip(form.places[3:], factors, strict=True):
+        sides[place] = sides[place] * x
+    for place in {"bmn", *form.places[3:]}:  # what does not count is 0 whatever its factors are
+        sides[place] = jnp.where(counts[place], sides[place], 0)
+    after = sides.pop(form.output)
+    found = form.product(sides) * after
+    sound = are_finite(found)
+
+    def bad(gap: jax.Array) -> jax.Array:
+        return ~(gap <= most) & (value != -jnp.inf)
+
+    def repaired() -> jax.Array:
+        return form.repaired(
+            inputs,
+            found,
+            bad(shifted()[1]) | ~sound,
+            lambda bad, lhs, rhs, value, *factors: form.exact_tiles(
+                lhs, rhs, jnp.where(bad, value, jnp.inf), *factors
+            ),
+        )
+
+    return lax.cond(_any(bad(gap)) | ~sound, repaired, lambda: found)
+
+
+def _any(bad: jax.Array) -> jax.Array:
+    """jnp.any, as a sum of floats, which is faster; found again in the branch, so that it is no
+    array here.
+    """
+    return jnp.sum(bad.astype(jnp.float32)) > 0
