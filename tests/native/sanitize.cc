@@ -203,7 +203,7 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
 }
 
 int main() {
-  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
+  const int64_t sizes[][4] = {{1, 1, 1, 1}, {1, 31, 1, 5}, {2, 33, 7, 49}, {1, 128, 8, 48}, {3, 129, 17, 31}, {1, 300, 70, 100}, {1, 64, 300, 2}, {1, 5, 3, 500}, {2, 1100, 9, 20}, {1, 600, 33, 35}, {1, 4, 130, 70}, {1, 17000, 1, 2}, {1, 90, 3, 150}};
   std::atomic<int> wrong{0}, cases{0};
   const auto check_forms = [&](const Kernels& k, Algebra algebra, const int64_t (&size)[4], std::mt19937& random) {
     for (int form = 0; form < 4; ++form, cases += 6) {

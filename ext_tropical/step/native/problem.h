@@ -23,7 +23,7 @@ struct Problem {
   int32_t* winner;  // the same shape, or nullptr
 };
 
-constexpr int64_t kMostRows = 256, kMostColumns = 480;  // of a tile; columns of 8 bytes are half as many
+constexpr int64_t kMostRows = 512, kMostColumns = 528;  // of a tile; columns of 8 bytes are half as many
 
 // Rows and columns of one task.
 struct Tile {

@@ -91,14 +91,14 @@ int64_t piece(int64_t size, int64_t most, int64_t step) {
 // The result in tiles of at most this size. Smaller ones keep more threads busy, as long as a tile is worth waking a thread; but each
 // packs operands anew, so small tiles are no more than threads are. Nearly square ones are packed fastest.
 std::vector<Tile> tiles_of(const Problem& p, int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, int64_t threads) {
-  constexpr int64_t small = 128 * 128;
+  constexpr int64_t small = 128 * 264;
   const int64_t worth_waking = int64_t{1} << (p.type == Type::kBool ? 25 : 20);
   rows = piece(p.rows, rows, row_step);
   columns = piece(p.columns, columns, column_step);
   for (;;) {
     const int64_t count = p.batch * ((p.rows + rows - 1) / rows) * ((p.columns + columns - 1) / columns);
     const int64_t high = std::min(rows, p.rows), wide = std::min(columns, p.columns);
-    if (threads == 1 || count >= (high * wide > small ? 4 * threads : threads) || high * wide * p.contracted < 2 * worth_waking) break;
+    if (threads == 1 || count >= (high * wide > small ? 2 * threads : threads) || high * wide * p.contracted < 2 * worth_waking) break;
     if (high >= wide && rows > row_step)
       rows = piece(p.rows, rows / 2, row_step);
     else if (columns > column_step)
