@@ -94,7 +94,7 @@ def run_native(
       *operands: two arrays.
       instructions: the instruction set to use; by default the widest of this machine.
 
-    Cost: time b m n k, once; memory of at most 1.2 MB for each thread, which the thread keeps.
+    Cost: time b m n k, once; memory of at most 4 MB for each thread, which the thread keeps.
     """
     if native().problem:
         raise Unsupported(
