@@ -17,6 +17,7 @@ from .algebra.shipped import (
     min_plus,
     or_and,
 )
+from .model.network import Network
 from .network.families import register
 from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
@@ -38,6 +39,7 @@ __all__ = [
     "MaxMul",
     "MaxPlus",
     "MinPlus",
+    "Network",
     "Outputs",
     "Place",
     "SelectiveSemiring",

@@ -22,12 +22,10 @@ import scipy.optimize
 import scipy.sparse
 import shortest_paths
 import spin_glass
-import uai
 import viterbi_decoding
 
 from ext_tropical import closure, min_plus
 
-from .helpers import each_ends_in, ends_in
 from .sweep import times
 
 pytestmark = pytest.mark.slow
@@ -255,11 +253,16 @@ def test_alignment_against_biopython(gap):
 # Bayesian networks
 
 
+def probabilities(network):
+    """The entries of the tables: exp of their scores."""
+    return [np.exp(table) for table in network.tables]
+
+
 def joint(network):
     """The probability of every joint state."""
     return np.einsum(
-        *itertools.chain(*zip(network.tables, map(list, network.scopes))),
-        list(range(len(network.sizes))),
+        *itertools.chain(*zip(probabilities(network), map(list, network.scopes))),
+        list(range(len(network.variables))),
     )
 
 
@@ -272,38 +275,31 @@ def test_asia_against_all_states(evidence):
     table = joint(network)
     assert table.shape == (2,) * 8
     assert table.sum() == pytest.approx(1, abs=1e-12)
-    for variable, value in evidence.items():
-        table = np.where(np.indices(table.shape)[variable] == value, table, 0)
-    log_best, state = bayesian_network.explanation(network, evidence)
-    assert table[tuple(state)] == pytest.approx(table.max(), rel=1e-14)
-    assert np.exp(log_best) == pytest.approx(table.max(), rel=1e-12)
-    log_evidence, shares = bayesian_network.marginals(network, evidence)
-    assert np.exp(log_evidence) == pytest.approx(table.sum(), rel=1e-12)
-    for variable, share in enumerate(shares):
-        want = table.sum(tuple(v for v in range(8) if v != variable)) / table.sum()
-        np.testing.assert_allclose(share, want, rtol=1e-11, atol=1e-15)
-
-
-def test_impossible_evidence_is_an_error():
-    network = bayesian_network.read("asia").network
-    ends_in(
-        (
-            lambda: query(network, {3: 0, 5: 1})
-            for query in (bayesian_network.explanation, bayesian_network.marginals)
-        ),
-        bayesian_network.ImpossibleEvidenceError,
-        "probability 0",
+    table = table[tuple(evidence.get(variable, slice(None)) for variable in range(8))]
+    given = network.given(evidence)
+    best = given.best()
+    assert list(best.labels) == [v for v in network.variables if v not in evidence]
+    assert table[tuple(int(best.labels[v]) for v in sorted(best.labels))] == pytest.approx(
+        table.max(), rel=1e-14
     )
+    assert np.exp(best.value) == pytest.approx(table.max(), rel=1e-12)
+    assert np.exp(given.log_partition()) == pytest.approx(table.sum(), rel=1e-12)
+    left = sorted(given.variables)
+    for variable, share in given.marginals().items():
+        want = table.sum(tuple(a for a, v in enumerate(left) if v != variable)) / table.sum()
+        np.testing.assert_allclose(share, want, rtol=1e-11, atol=1e-15)
 
 
 def most_probable_by_integer_programming(network, evidence):
     """One unknown for each entry of each table, with the values of its variables agreed between
     tables; the log probability.
     """
+    sizes = [network.variables[v] for v in range(len(network.variables))]
+    tables = probabilities(network)
     cost, upper, rows, right = [], [], [], []
-    first = np.cumsum([0, *network.sizes])
-    unknowns = first[-1] + sum(table.size for table in network.tables)
-    for variable, size in enumerate(network.sizes):
+    first = np.cumsum([0, *sizes])
+    unknowns = first[-1] + sum(table.size for table in tables)
+    for variable, size in enumerate(sizes):
         row = np.zeros(unknowns)
         row[first[variable] : first[variable + 1]] = 1
         rows.append(row)
@@ -312,7 +308,7 @@ def most_probable_by_integer_programming(network, evidence):
         upper += (
             np.isin(np.arange(size), evidence.get(variable, np.arange(size))).astype(float).tolist()
         )
-    for scope, table in zip(network.scopes, network.tables):
+    for scope, table in zip(network.scopes, tables):
         numbers = len(cost) + np.arange(table.size).reshape(table.shape)
         cost += (-np.log(np.where(table > 0, table, 1))).ravel().tolist()
         upper += (table > 0).astype(float).ravel().tolist()
@@ -339,112 +335,48 @@ ALARMS = [
 
 def test_alarm_is_the_published_network():
     network = bayesian_network.read("alarm").network
-    assert len(network.sizes) == 37
+    tables = probabilities(network)
+    assert len(network.variables) == 37
     assert sum(len(scope) - 1 for scope in network.scopes) == 46
-    assert sum(table.size - table.size // table.shape[-1] for table in network.tables) == 509
-    for table in network.tables:
+    assert sum(table.size - table.size // table.shape[-1] for table in tables) == 509
+    for table in tables:
         np.testing.assert_allclose(table.sum(-1), 1, atol=2e-7)
 
 
 @pytest.mark.parametrize(("evidence", "probability"), ALARMS, ids=str)
 def test_alarm_against_integer_programming_and_sums(evidence, probability):
     network = bayesian_network.read("alarm").network
-    log_best, state = bayesian_network.explanation(network, evidence)
-    assert log_best == pytest.approx(
+    given = network.given(evidence)
+    best = given.best()
+    assert float(best.value) == pytest.approx(
         most_probable_by_integer_programming(network, evidence), rel=1e-9
     )
-    assert all(state[variable] == value for variable, value in evidence.items())
+    state = evidence | {variable: int(i) for variable, i in best.labels.items()}
     chosen = [
         np.log(table[tuple(state[v] for v in scope)])
-        for scope, table in zip(network.scopes, network.tables)
+        for scope, table in zip(network.scopes, probabilities(network))
     ]
-    assert sum(chosen) == pytest.approx(log_best, rel=1e-12)
-    log_evidence, shares = bayesian_network.marginals(network, evidence)
-    assert np.exp(log_evidence) == pytest.approx(probability, rel=3e-7)
+    assert sum(chosen) == pytest.approx(float(best.value), rel=1e-12)
+    assert np.exp(given.log_partition()) == pytest.approx(probability, rel=3e-7)
+    shares = given.marginals()
     allowed = [
         np.isin(np.arange(n), evidence.get(v, np.arange(n))).astype(float)
-        for v, n in enumerate(network.sizes)
+        for v, n in sorted(network.variables.items())
     ]
     scopes = [*network.scopes, *((v,) for v in range(37))]
-    operands = list(itertools.chain(*zip([*network.tables, *allowed], scopes)))
-    for variable, share in enumerate(shares):
+    operands = list(itertools.chain(*zip([*probabilities(network), *allowed], scopes)))
+    for variable, share in shares.items():
         sums = opt_einsum.contract(*operands, (variable,), optimize="greedy")
-        assert np.exp(log_evidence) == pytest.approx(sums.sum(), rel=1e-11)
+        assert sums.sum() == pytest.approx(probability, rel=3e-7)
         np.testing.assert_allclose(share, sums / sums.sum(), rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["asia", "alarm"])
 def test_names_fit_the_network(name):
     model = bayesian_network.read(name)
-    assert tuple(map(len, model.values.values())) == model.network.sizes
-
-
-# UAI files
-
-SMALL = "BAYES 2 2 3 2 1 0 2 0 1 2 .4 .6 6 .1 .2 .7 1 0 0"
-
-
-def test_a_small_model_is_read():
-    network = uai.parse("c a comment\n" + SMALL)
-    assert (network.kind, network.sizes) == ("BAYES", (2, 3))
-    assert network.scopes == ((0,), (0, 1))
-    np.testing.assert_array_equal(network.tables[1], [[0.1, 0.2, 0.7], [1, 0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1: needed BAYES or MARKOV, found the end"),
-        ("BIF 2", "needed BAYES or MARKOV, found BIF"),
-        ("MARKOV\n\ntwo", "line 3: needed the number of variables, 0 ... 2147483647, found two"),
-        ("MARKOV 2 2", "line 1: needed a number of values, found the end"),
-        ("MARKOV 2 2 0", "needed a number of values, 1 ... 2147483647, found 0"),
-        ("MARKOV 1 2.5", "needed a number of values, 1 ... 2147483647, found 2.5"),
-        ("MARKOV 1 2 -1", "needed the number of factors, 0 ... 2147483647, found -1"),
-        ("MARKOV 1 2 1 2 0 0", "needed the number of variables of a factor, 0 ... 1, found 2"),
-        ("MARKOV 2 2 2 1 2 0 0", "needed a variable that the factor does not have yet, found 0"),
-        ("MARKOV 2 2 2 1 1 2", "needed a variable, 0 ... 1, found 2"),
-        (
-            "BAYES 2 2 2 2 1 0 2 1 0",
-            r"needed each variable as the last of one factor, found \[\(0,\), \(0,\)\]",
-        ),
-        (
-            "MARKOV 2 2 3 1 2 0 1\n\n5 1 1 1 1 1",
-            r"line 3: needed 6 entries for \[2, 3\] values, found 5",
-        ),
-        ("MARKOV 1 2 1 1 0 2 .5", "needed an entry, found the end"),
-        ("MARKOV 1 2 1 1 0 2 .5 half", "needed a finite number of at least 0, found half"),
-        ("MARKOV 1 2 1 1 0 2 .5 nan", "needed a finite number of at least 0, found nan"),
-        ("MARKOV 1 2 1 1 0 2 .5 inf", "needed a finite number of at least 0, found inf"),
-        ("MARKOV 1 2 1 1 0 2 .5 -.5", "needed a finite number of at least 0, found -.5"),
-        ("MARKOV 99999999999999999999999999 2", "needed the number of variables"),
-        ("MARKOV ² 2", "needed the number of variables"),
-        (SMALL + " 7", "needed the end, found 7"),
-    ],
-)
-def test_a_broken_model_is_a_typed_error(text, message):
-    ends_in(lambda: uai.parse(text), uai.UaiError, message)
-
-
-def test_every_cut_of_a_model_is_a_typed_error():
-    words = SMALL.split()
-    ends_in(
-        (lambda: uai.parse(" ".join(words[:count])) for count in range(len(words))),
-        uai.UaiError,
-        "the end",
-    )
-
-
-def test_files_that_are_no_text_or_are_missing(tmp_path):
-    (tmp_path / "image.uai").write_bytes(b"\x89PNG")
-    each_ends_in(
-        (
-            lambda: uai.read(tmp_path / "image.uai"),
-            uai.UaiError,
-            r"image\.uai: needed text, found byte 0x89 at 0",
-        ),
-        (lambda: uai.read(tmp_path / "none.uai"), FileNotFoundError),
-    )
+    assert [len(x) for x in model.values.values()] == [
+        model.network.variables[v] for v in range(len(model.values))
+    ]
 
 
 # Hidden Markov models

@@ -34,7 +34,15 @@ FLOORS = {
     "command": 9,
     "__main__": 10,
 }
-TROPICAL_FLOORS = {"algebra": 1, "step": 2, "network": 3, "uses": 4, "__init__": 5, "demo": 6}
+TROPICAL_FLOORS = {
+    "algebra": 1,
+    "step": 2,
+    "network": 3,
+    "uses": 4,
+    "model": 4,
+    "__init__": 5,
+    "demo": 6,
+}
 DOORS = {
     "tenferro_jax",
     "tenferro_jax.einsum",

@@ -1,0 +1,1 @@
+"""Graphical models: what can be asked of a network of tables."""

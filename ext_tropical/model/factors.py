@@ -1,0 +1,241 @@
+"""Variables and tables of scores: how a network is made, read, written and printed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import jax
+
+from tenferro_jax.einsum import parse_equation
+from tenferro_jax.errors import InvalidConfig, shortened
+
+from ..network.tropical_plan import Operand, Optimize, TropicalPlan, plan_tropical_einsum
+from . import uai
+from .variables import (
+    Index,
+    Variable,
+    checked,
+    equation,
+    index,
+    require_known,
+    require_names,
+    taken,
+)
+
+
+class Factors:
+    """Tables of scores, without the questions of `Network`."""
+
+    scopes: tuple[tuple[Variable, ...], ...]
+    tables: tuple[Any, ...]
+    memory_limit: int | None
+    optimize: Optimize
+
+    def __init__(
+        self,
+        equation: str,
+        *tables: Operand,
+        memory_limit: int | None = None,
+        optimize: Optimize = "auto",
+    ) -> None:
+        if not isinstance(equation, str) or not equation.replace(" ", "").endswith("->"):
+            raise InvalidConfig(
+                where="Network, equation",
+                given=repr(equation),
+                needed='the labels of the tables and no output, such as "ab,bc->"',
+                fix="Leave out the labels behind the arrow: a network sums or searches over all.",
+            )
+        terms = parse_equation(equation).inputs
+        if len(terms) != len(tables):
+            raise InvalidConfig(
+                where=f"Network {shortened(equation)!r}",
+                given=f"{len(tables)} tables",
+                needed=f"{len(terms)}, one for each term",
+            )
+        self._set(tuple(map(tuple, terms)), tables, memory_limit, optimize)
+
+    def _set(
+        self,
+        scopes: tuple[tuple[Variable, ...], ...],
+        tables: Sequence[Any],
+        memory_limit: int | None,
+        optimize: Optimize,
+    ) -> None:
+        self._fill(scopes, checked(scopes, tables), memory_limit, optimize)
+
+    def _fill(self, *values: Any) -> None:
+        names = ("scopes", "tables", "memory_limit", "optimize")
+        vars(self).update(zip(names, values, strict=True))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Network, {name}: a network does not change; make another one")
+
+    @classmethod
+    def from_factors(
+        cls,
+        factors: Mapping[tuple[Variable, ...], Operand],
+        *,
+        memory_limit: int | None = None,
+        optimize: Optimize = "auto",
+    ) -> Self:
+        """A network of tables by the names of their variables.
+
+        Args:
+          factors: for each table its variables, all strings or all integers, and its scores.
+          memory_limit, optimize: as for the class.
+
+        Raises:
+          InvalidConfig: names of other or of mixed types, or a name twice in a table.
+          ShapeError, DTypeError: as for the class.
+
+        Example:
+          >>> net = Network.from_factors({("rain",): [0.0, -1.0], ("rain", "wet"): [[0.0, -3.0],
+          ...     [-2.0, 0.0]]})
+          >>> {name: int(i) for name, i in net.best().labels.items()}
+          {'rain': 0, 'wet': 0}
+        """
+        scopes = tuple((s,) if isinstance(s, str | int) else tuple(s) for s in factors)
+        require_names([name for scope in scopes for name in scope])
+        return cls._made(scopes, list(factors.values()), memory_limit, optimize)
+
+    @classmethod
+    def from_uai(
+        cls,
+        model: str | os.PathLike[str],
+        evidence: str | os.PathLike[str] | None = None,
+        *,
+        memory_limit: int | None = None,
+        optimize: Optimize = "auto",
+    ) -> Self:
+        """The network in a file in UAI format (BAYES or MARKOV). Scores are natural logarithms of
+        its entries; variables are numbers from 0.
+
+        Args:
+          model: the path of the model.
+          evidence: the path of evidence, which is `given`.
+          memory_limit, optimize: as for the class.
+
+        Raises:
+          ArtifactError: the text is no model or no evidence; the error says line and column.
+          InvalidConfig: evidence that the model has not.
+          OSError: a file cannot be read.
+
+        Source: https://uaicompetition.github.io/uci-2022/file-formats/.
+
+        Example:
+          >>> import pathlib, tempfile
+          >>> path = pathlib.Path(tempfile.mkdtemp(), "coin.uai")
+          >>> _ = path.write_text("MARKOV 1  2  1  1 0  2 0.25 0.75")
+          >>> print(Network.from_uai(path).marginals()[0])
+          [0.25 0.75]
+        """
+        net = cls._made(*uai.read(model), memory_limit, optimize)
+        return net if evidence is None else net.given(uai.read_evidence(evidence))
+
+    @classmethod
+    def _made(cls, *values: Any) -> Self:
+        net = cls.__new__(cls)
+        net._set(*values)
+        return net
+
+    def to_uai(self, path: str | os.PathLike[str]) -> None:
+        """Write the network in UAI format, MARKOV, variables numbered in their order here, entries
+        exp(score).
+
+        Raises:
+          ArtifactError: a table whose exp is not finite.
+          OSError: the file cannot be written.
+
+        Example:
+          >>> import pathlib, tempfile
+          >>> path = pathlib.Path(tempfile.mkdtemp(), "pair.uai")
+          >>> Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).to_uai(path)
+          >>> print(path.read_text().splitlines()[-1])
+          1.0 1.0 1.0 0.0
+        """
+        number = {name: i for i, name in enumerate(self.variables)}
+        uai.write(path, [[number[name] for name in scope] for scope in self.scopes], self.tables)
+
+    @property
+    def variables(self) -> dict[Variable, int]:
+        """The number of values of each variable, in the order of first appearance."""
+        return {
+            name: int(size)
+            for scope, table in zip(self.scopes, self.tables, strict=True)
+            for name, size in zip(scope, table.shape, strict=True)
+        }
+
+    @property
+    def equation(self) -> str:
+        """The einsum of the tables, a letter for each variable in the order of `variables`."""
+        return equation(self.scopes, ())
+
+    def plan(self) -> TropicalPlan:
+        """The order of contractions that every question takes, and its slices, to print."""
+        return plan_tropical_einsum(
+            self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
+        )
+
+    def given(self, values: Mapping[Variable, Index] | None = None, /, **others: Index) -> Self:
+        """The network in which some variables have values: it lacks these variables, and its
+        scores are those of assignments with these values.
+
+        Args:
+          values: the value of each variable, an integer from 0; inside a transform also a traced
+            one, which makes all scores NaN if it is out of range.
+          **others: the same for variables whose names are identifiers.
+
+        Raises:
+          InvalidConfig: an unknown variable, or a value out of range.
+
+        Example:
+          >>> net = Network("ab,bc->", [[0.0, 1.0], [2.0, 0.0]], [[0.0, 3.0], [1.0, 0.0]])
+          >>> float(net.given(b=1).value()), net.given(b=1).variables
+          (2.0, {'a': 2, 'c': 2})
+        """
+        chosen: dict[Variable, Index] = {**(values or {}), **others}
+        known = self.variables
+        for name, value in chosen.items():
+            require_known(name, known, "given")
+            chosen[name] = index(name, value, known[name])
+        scopes, tables = [], []
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            for name in [name for name in scope if name in chosen]:
+                table = taken(table, chosen[name], scope.index(name))
+                scope = tuple(x for x in scope if x != name)
+            scopes.append(scope)
+            tables.append(table)
+        return self._made(tuple(scopes), tables, self.memory_limit, self.optimize)
+
+    def __repr__(self) -> str:
+        return f"Network({shortened(self.equation)!r}, {len(self.tables)} tables)"
+
+    def __str__(self) -> str:
+        sizes, plan = self.variables.values(), self.plan()
+        count = math.fsum(map(math.log10, sizes))
+        lines = [
+            f"{len(sizes)} variables of {min(sizes, default=0)} to {max(sizes, default=0)} values, "
+            f"{len(self.tables)} tables, 10^{count:.1f} assignments",
+            f"largest result {max((step.size for step in plan.plan.steps), default=1)} entries, "
+            f"{plan.slices} slices",
+            f"value, best, log_partition: {plan.cost} candidates",
+            f"marginals, entropy: {3 * plan.cost} candidates",
+        ]
+        return "\n".join(lines)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """The tables, and the rest as static data."""
+        keys = map(jax.tree_util.SequenceKey, range(len(self.tables)))
+        static = (self.scopes, self.memory_limit, self.optimize)
+        return tuple(zip(keys, self.tables, strict=True)), static
+
+    @classmethod
+    def tree_unflatten(cls, static: Any, tables: Sequence[Any]) -> Self:
+        """A network of whatever takes the place of the tables."""
+        scopes, memory_limit, optimize = static
+        net = cls.__new__(cls)
+        net._fill(scopes, tuple(tables), memory_limit, optimize)
+        return net

@@ -1,0 +1,143 @@
+"""The variables of tables: their names, their letters in an einsum, their values."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from opt_einsum import get_symbol
+
+from tenferro_jax.errors import InvalidConfig, ShapeError, shortened
+from tenferro_jax.shapes import as_array
+
+Variable: TypeAlias = str | int
+"""The name of a variable."""
+Index: TypeAlias = int | np.integer | jax.Array
+"""A value of a variable."""
+
+
+def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tuple[Any, ...]:
+    """The tables as arrays.
+
+    Raises:
+      InvalidConfig: a table has a variable twice.
+      ShapeError: a table does not fit its variables.
+      DTypeError: not an array.
+    """
+    sizes: dict[Variable, int] = {}
+    arrays = tuple(as_array(x, f"Network, table {i}") for i, x in enumerate(tables))
+    for i, (scope, x) in enumerate(zip(scopes, arrays, strict=True)):
+        where = f"Network, table {i} of {', '.join(map(str, scope)) or 'no variable'}"
+        if len(set(scope)) < len(scope):
+            raise InvalidConfig(
+                where=where, given="a variable twice", needed="each variable at most once"
+            )
+        if len(scope) != x.ndim:
+            raise ShapeError(
+                where=where, given=f"shape {x.shape}", needed=f"an axis for each of {len(scope)}"
+            )
+        for name, size in zip(scope, x.shape, strict=True):
+            if sizes.setdefault(name, size) != size or size == 0:
+                raise ShapeError(
+                    where=f"{where}, variable {name!r}",
+                    given=f"{size} values",
+                    needed=f"{sizes[name]}, as before" if size else "at least one value",
+                )
+    return arrays
+
+
+def distinct(scopes: Sequence[Sequence[Variable]]) -> list[Variable]:
+    """The variables of tables in the order of first appearance."""
+    return list(dict.fromkeys(name for scope in scopes for name in scope))
+
+
+def equation(scopes: Sequence[Sequence[Variable]], output: Sequence[Variable]) -> str:
+    """The einsum of tables, a letter for each variable in the order of first appearance."""
+    label = {name: get_symbol(i) for i, name in enumerate(distinct(scopes))}
+    terms = ("".join(label[name] for name in scope) for scope in (*scopes, output))
+    *inputs, result = terms
+    return f"{','.join(inputs)}->{result}"
+
+
+def groups(scopes: Sequence[Sequence[Variable]], names: Set[Variable]) -> Iterator[tuple[int, ...]]:
+    """The tables that some of these variables connect; the others each by itself."""
+    left = dict.fromkeys(range(len(scopes)))
+    while left:
+        group = [next(iter(left))]
+        left.pop(group[0])
+        for i in group:  # which grows
+            shared = names.intersection(scopes[i])
+            for j in [j for j in left if not shared.isdisjoint(scopes[j])]:
+                group.append(j)
+                left.pop(j)
+        yield tuple(sorted(group))
+
+
+def require_names(names: Sequence[object]) -> None:
+    """Refuse names that are neither all text nor all integers, which JAX sorts in a dict."""
+    kinds = {type(name) for name in names}
+    if kinds not in (set(), {str}, {int}):
+        raise InvalidConfig(
+            where="Network.from_factors, names",
+            given=f"names of type {', '.join(sorted(kind.__name__ for kind in kinds))}",
+            needed="variables that are all str or all int",
+        )
+
+
+def require_known(name: object, known: Mapping[Variable, int], where: str) -> None:
+    """Refuse the name of no variable."""
+    if name not in known:
+        raise InvalidConfig(
+            where=f"Network.{where}",
+            given=repr(name),
+            needed=f"one of {shortened(', '.join(map(repr, known)))}",
+        )
+
+
+def index(name: Variable, value: Any, size: int) -> Any:
+    """A value of a variable; a tracer as it is."""
+    if isinstance(value, jax.core.Tracer):
+        if value.shape == () and jnp.issubdtype(value.dtype, jnp.integer):
+            return value
+        given = str(value.aval)
+    else:
+        given = repr(value)
+        try:
+            at = operator.index(value)
+        except TypeError:
+            at = -1
+        if 0 <= at < size and not isinstance(value, bool):
+            return at
+    raise InvalidConfig(
+        where=f"Network.given, variable {name!r}",
+        given=given,
+        needed=f"an integer, 0 to {size - 1}",
+    )
+
+
+def taken(table: Any, index: Any, axis: int) -> Any:
+    """The part of a table at an index of an axis; NaN, or the least integer, outside of it."""
+    if isinstance(table, np.ndarray) and isinstance(index, int):
+        return table.take(index, axis)
+    index = jnp.asarray(index, jnp.int32)
+    index = jnp.where(index < 0, table.shape[axis], index)  # `take` counts them from the end
+    return jnp.take(table, index, axis, mode="fill")
+
+
+def nan_if_impossible(question: str, value: jax.Array) -> jax.Array | None:
+    """Refuse a network without a possible assignment. Inside a transform: NaN in that case, else
+    0.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
+    if value == -jnp.inf:
+        raise InvalidConfig(
+            where=f"Network.{question}",
+            given="a network whose assignments all have the score -inf",
+            needed="evidence and tables that allow an assignment",
+        )
+    return None
