@@ -16,7 +16,17 @@ from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment, tropical_einsum
 from .factors import Factors
-from .variables import Variable, distinct, equation, groups, nan_if_impossible, require_known
+from .samples import samples
+from .variables import (
+    Variable,
+    distinct,
+    equation,
+    groups,
+    impossible,
+    nan_if_impossible,
+    require_known,
+    require_size,
+)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -186,6 +196,41 @@ class Network(Factors):
         value, mean = jax.jvp(log_z, (self.tables,), (tuple(scores),))
         nan = nan_if_impossible("entropy", value)
         return value - mean if nan is None else value - mean + nan
+
+    def sample(
+        self, key: jax.Array, shape: Sequence[int] = (), *, temperature: float = 1.0
+    ) -> dict[Variable, jax.Array]:
+        """Independent assignments, drawn with probabilities proportional to exp(score / T), exactly
+        but for rounding.
+
+        Args:
+          key: of `jax.random`; equal keys give equal samples by one route.
+          shape: of the samples.
+
+        Returns:
+          {variable: int32 of the shape}; -1 inside a transform if all assignments are impossible.
+
+        Raises:
+          InvalidConfig: all assignments are impossible, or a shape or temperature out of range.
+          DTypeError: tables of integers.
+
+        Gradient: none.
+
+        Cost: that of `log_partition`, and for each sample all candidates of one cell of each step.
+
+        Example:
+          >>> import jax
+          >>> drawn = Network("a->", [0.0, 1.0]).sample(jax.random.key(0), (10_000,))
+          >>> print(drawn["a"].mean().round(1))  # 1 / (1 + exp(-1)) = 0.731
+          0.7
+        """
+        self._floating("sample")
+        shape = tuple(require_size("Network.sample, shape", size) for size in shape)
+        found = samples(self.plan(), self.tables, key, shape, temperature)
+        for labels in list(found.values())[:1]:
+            if not isinstance(labels, jax.core.Tracer) and labels.size and labels.min() < 0:
+                raise impossible("sample")
+        return {name: found[get_symbol(i)] for i, name in enumerate(self.variables)}
 
     def _floating(self, question: str) -> Any:
         """The dtype of the tables; refuses integers."""

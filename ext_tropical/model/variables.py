@@ -135,9 +135,25 @@ def nan_if_impossible(question: str, value: jax.Array) -> jax.Array | None:
     if isinstance(value, jax.core.Tracer):
         return jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
     if value == -jnp.inf:
-        raise InvalidConfig(
-            where=f"Network.{question}",
-            given="a network whose assignments all have the score -inf",
-            needed="evidence and tables that allow an assignment",
-        )
+        raise impossible(question)
     return None
+
+
+def impossible(question: str) -> InvalidConfig:
+    """The error for a network without a possible assignment."""
+    return InvalidConfig(
+        where=f"Network.{question}",
+        given="a network whose assignments all have the score -inf",
+        needed="evidence and tables that allow an assignment",
+    )
+
+
+def require_size(where: str, size: object, least: int = 0) -> int:
+    """A number as an int.
+
+    Raises:
+      InvalidConfig: no integer, or too small.
+    """
+    if isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= least:
+        return int(size)
+    raise InvalidConfig(where=where, given=repr(size), needed=f"an integer of at least {least}")

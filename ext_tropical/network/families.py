@@ -14,6 +14,7 @@ from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.weighted_sum import WeightedSum
 from .network_derivatives import NetworkEntries, NetworkShares
 from .network_op import TropicalNetwork
+from .network_samples import NetworkSamples
 
 
 def register() -> None:
@@ -37,6 +38,7 @@ def register() -> None:
         WeightedSum(semiring, equation),
         TropicalNetwork(semiring, "a->|0:"),
         NetworkEntries("a", "", (("a", 1),)),
+        NetworkSamples(1.0, "a->|0:"),
         NetworkShares(1.0, "a->|0:", (0,)),
     ):
         if lookup_extension_factory(default.family_id) is None:

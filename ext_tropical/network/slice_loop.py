@@ -107,20 +107,20 @@ def _shared_tangent(
             return solved(plan.plan, parts, mode)[0]
 
         block, change = jax.jvp(
-            slice_value, _part(plan, terms, operands, start), _part(plan, terms, tangents, start)
+            slice_value, part(plan, terms, operands, start), part(plan, terms, tangents, start)
         )
-        (total,) = _part(plan, (plan.output,), (value,), start)
+        (total,) = part(plan, (plan.output,), (value,), start)
         return semiring.share(block, total) * change
 
     def step(total: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
-        start = _start(plan, i)
-        (before,) = _part(plan, (plan.output,), (total,), start)
+        start = start_of(plan, i)
+        (before,) = part(plan, (plan.output,), (total,), start)
         return _updated(plan, total, before + moved(start, tangents), start), None
 
     return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
 
 
-def _start(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
+def start_of(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
     """The start of slice i, for every label."""
     start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
     for label, (count, length) in reversed(plan.sliced.items()):
@@ -128,7 +128,7 @@ def _start(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
     return start
 
 
-def _part(
+def part(
     plan: TropicalPlan,
     terms: Sequence[str],
     arrays: Sequence[jax.Array],
@@ -198,15 +198,15 @@ def joined(
     found: tuple[jax.Array, dict[str, jax.Array]],
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The state after slice i, from the state before."""
-    start = _start(plan, i)
+    start = start_of(plan, i)
     here: Any
     value, here = solved(
         plan.plan,
-        _part(plan, plan.plan.terms, operands, start),
+        part(plan, plan.plan.terms, operands, start),
         mode.having_labels() if mode.winners else mode,
     )
     known, at = found
-    before, *old = _part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
+    before, *old = part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
     merged = mode.semiring.plus(before, value)
     updated = {}
     if at:

@@ -209,6 +209,10 @@ Plan read(const Ask& ask) {
   }
   in.finish();
   plan.cells = entries(plan, plan.output);
+  if (ask.question == Question::kSamples) {
+    if (!plan.output.empty() || ask.results.empty() || plan.contracted.empty()) refuse("samples of a value with labels, or of no label");
+    plan.cells = ask.results[0].count / static_cast<int64_t>(plan.contracted.size());
+  }
   for (size_t i = 0; i < plan.contracted.size(); ++i)
     if (has(plan.output, plan.contracted[i]) || std::count(plan.contracted.begin(), plan.contracted.end(), plan.contracted[i]) > 1)
       refuse("a plan with other contracted labels");
@@ -1038,6 +1042,71 @@ void log_derivative(const Context& context, const Plan& plan) {
   }
 }
 
+// The number of steps that contract.
+int64_t draws(const Plan& plan) {
+  return std::count_if(plan.steps.begin(), plan.steps.end(), [](const Step& step) { return !step.contracted.empty(); });
+}
+
+// Draws labels from the last step to the first: of each step a candidate, by its share of the cell's value. Cells are samples.
+template <class T>
+void sample(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const Values<T> values(context, plan, nullptr, true);
+  const auto* const numbers = static_cast<const T*>(ask.inputs[static_cast<size_t>(plan.tables)].data);
+  auto* const labels = static_cast<int32_t*>(ask.results[0].data);
+  const int64_t samples = plan.cells;
+  if (!std::isfinite(values.last()[0])) return std::fill(labels, labels + static_cast<int64_t>(plan.contracted.size()) * samples, -1);
+  std::vector<int32_t> own;
+  const auto at = coordinates(plan, labels, own);
+  const int64_t parts = std::min<int64_t>((samples + kRun - 1) / kRun, 4 * std::max<int64_t>(context.pool.threads(), 1));
+  parallel(context.pool, parts, [&](int64_t part) {
+    const int64_t from = samples * part / parts, to = samples * (part + 1) / parts;
+    T left[kRun], right[kRun], weights[kRun];
+    int64_t row = draws(plan);
+    for (size_t s = plan.steps.size(); s-- > 0;) {
+      const Step& step = plan.steps[s];
+      if (step.contracted.empty()) continue;
+      --row;
+      const auto* const lhs = static_cast<const T*>(values.at(step.left));
+      const auto* const rhs = static_cast<const T*>(values.at(step.right));
+      const auto* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
+      const Runs choices(step.candidates);
+      for (int64_t o = from; o < to; ++o) {
+        int64_t l = 0, r = 0, cell = 0;
+        for (size_t i = 0; i < step.labels.size(); ++i) {
+          const int64_t label = at[static_cast<size_t>(step.labels[i])][o];
+          l += label * step.cells[i].left, r += label * step.cells[i].right, cell = cell * step.cells[i].extent + label;
+        }
+        const auto weigh = [&](const Runs::Run& run) {
+          for (int64_t i = 0; i < run.count; ++i) left[i] = lhs[l + run.left + choices.left()[static_cast<size_t>(i)]];
+          if (rhs)
+            for (int64_t i = 0; i < run.count; ++i) right[i] = rhs[r + run.right + choices.right()[static_cast<size_t>(i)]];
+          context.folds.weights(left, rhs ? right : nullptr, run.count, value + cell, 0, ask.temperature, weights);
+        };
+        T total = 0;
+        for (int64_t c = 0; c < choices.runs(); ++c) {
+          const Runs::Run run = choices.run(c);
+          weigh(run);
+          for (int64_t i = 0; i < run.count; ++i) total += weights[i];
+        }
+        const T target = numbers[row * samples + o] * total;
+        T sum = 0;
+        int64_t chosen = 0;  // the last candidate that counts, if the sum is rounded down
+        for (int64_t c = 0; c < choices.runs() && !(sum > target); ++c) {
+          const Runs::Run run = choices.run(c);
+          if (choices.runs() > 1) weigh(run);
+          for (int64_t i = 0; i < run.count && !(sum > target); ++i) {
+            sum += weights[i];
+            if (weights[i] > T(0)) chosen = run.first + i;
+          }
+        }
+        for (size_t i = step.contracted.size(); i-- > 0; chosen /= plan.size(step.contracted[i]))
+          const_cast<int32_t*>(at[static_cast<size_t>(step.contracted[i])])[o] = static_cast<int32_t>(chosen % plan.size(step.contracted[i]));
+      }
+    }
+  });
+}
+
 // The sizes of the inputs and results of a question.
 void require_sizes(const Plan& plan, const Ask& ask) {
   std::vector<int64_t> tables(plan.counts.begin(), plan.counts.begin() + plan.tables), active, in, out;
@@ -1053,6 +1122,7 @@ void require_sizes(const Plan& plan, const Ask& ask) {
     case Question::kAddEntries: in = {labels, rows}, out = active; break;
     case Question::kLogTangent: in = join(tables, active), out = {plan.cells}; break;
     case Question::kLogCotangent: in = join(tables, {plan.cells}), out = active; break;
+    case Question::kSamples: in = join(tables, {times(draws(plan), plan.cells)}), out = {labels}; break;
     default: refuse("an unknown question");
   }
   const auto same = [](const std::vector<int64_t>& want, const std::vector<Buffer>& have) {
@@ -1067,7 +1137,7 @@ void run(const Context& context, const Plan& plan) {
   const Question question = context.ask.question;
   if (question <= Question::kLabels) return run_steps<T>(context, plan);
   if (question <= Question::kAddEntries) return at_labels<T>(context, plan);
-  if constexpr (std::is_floating_point<T>::value) return log_derivative<T>(context, plan);
+  if constexpr (std::is_floating_point<T>::value) return question == Question::kSamples ? sample<T>(context, plan) : log_derivative<T>(context, plan);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ enum class Question : int64_t {
   kAddEntries = 5,     // labels, cotangent of kEntries -> active
   kLogTangent = 6,     // tables, tangents of active -> tangent of the value
   kLogCotangent = 7,   // tables, cotangent of the value -> cotangents of active
+  kSamples = 8,        // tables, numbers in [0, 1), a row for each step that contracts -> labels: as kLabels, a column for each sample
 };
 
 struct Buffer {
