@@ -97,14 +97,16 @@ class Lanes:
         found = functools.reduce(fold, map(candidate, range(AT_ONCE)))
         both = fold(before, found)
         found = tuple(jnp.where(self.chunk == 0, x, y) for x, y in zip(found, both, strict=True))
+        wide = self.share.reshape(self.share.shape + (1,) * (found[0].ndim - 2))
         if not self.table.columns[:, 2].any():
             return found, found
         index = lax.iota(jnp.int32, LANES).reshape(self.lane.shape)
 
         def shared(i: jax.Array, found: Found) -> Found:
-            other = tuple(at_places(x.reshape(-1), index ^ (jnp.int32(1) << i)) for x in found)
+            place = index ^ (jnp.int32(1) << i)
+            other = tuple(at_places(x.reshape(LANES, *x.shape[2:]), place) for x in found)
             both = fold(found, other)
-            return tuple(jnp.where(i < self.share, y, x) for x, y in zip(found, both, strict=True))
+            return tuple(jnp.where(i < wide, y, x) for x, y in zip(found, both, strict=True))
 
         return found, lax.fori_loop(np.int32(0), jnp.max(self.share), shared, found)
 
@@ -116,7 +118,7 @@ class Lanes:
         """An array with the cells of a result."""
         base = self.writes[which]
         place = jnp.where(self.valid & (base >= 0), base + self.cell, array.shape[0])
-        return array.at[place.reshape(-1)].set(new.reshape(-1), mode="drop")
+        return array.at[place.reshape(-1)].set(new.reshape(LANES, *new.shape[2:]), mode="drop")
 
 
 def sweep(

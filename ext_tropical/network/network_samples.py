@@ -4,8 +4,6 @@ candidate of each step.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -23,8 +21,9 @@ from ..step.weighted_sum import work_of
 from . import log_loops
 from .loops import at_places, buffer_of
 from .native_network import Question, kernels
-from .plan_rows import contracted, layout, strides
+from .plan_rows import contracted
 from .plan_text import PlanOp, are_numbers, integers, placed, require_countable
+from .walks import Place, walked
 
 
 @extension_op(package="tenferro-ext-tropical", name="network_samples", version=1)
@@ -110,81 +109,39 @@ NetworkSamples.runtimes = kernels(NetworkSamples.family_id)
 
 
 def drawn(plan: Plan, temperature: float, buffer: jax.Array, numbers: jax.Array) -> jax.Array:
-    """Samples, as NetworkSamples has them, in a loop over the steps and their candidates.
+    """Samples, as NetworkSamples has them.
 
     Args:
       buffer: the tables and the results of all steps.
       numbers: in [0, 1).
     """
-    sizes, places = dict(plan.sizes), layout(plan).values
-    ids = {label: i for i, label in enumerate(sorted(sizes))}
-    rows = []
-    for i, step in enumerate(plan.steps):
-        if not (rest := contracted(step)):
-            continue
-        left, right = (strides(term, sizes) for term in (step.terms * 2)[:2])
-        own, choice = strides(step.result, sizes), strides(rest, sizes)
-        first, second = (step.operands * 2)[:2]
-        head = [math.prod(map(sizes.__getitem__, rest)), len(step.operands) == 1]
-        base = [places[first], places[second], places[len(plan.terms) + i]]
-        cells = [(ids[x], left.get(x, 0), right.get(x, 0), own[x]) for x in step.result]
-        axes = [(ids[x], left.get(x, 0), right.get(x, 0), choice[x], sizes[x]) for x in rest]
-        rows.append((head + base, cells, axes))
-    count = numbers.shape[1]
-    if not rows:
-        return jnp.zeros((len(sizes), count), jnp.int32)
-    ranks = [max(len(row[i]) for row in rows) for i in (1, 2)]
-    empty = (len(sizes), 0, 0, 0), (len(sizes), 0, 0, 1, 1)  # the last row of labels is no label
-    table = jnp.array(
-        [
-            [
-                *head,
-                *itertools.chain(*cells, *[empty[0]] * (ranks[0] - len(cells))),
-                *itertools.chain(*axes, *[empty[1]] * (ranks[1] - len(axes))),
-            ]
-            for head, cells, axes in reversed(rows)
-        ],
-        jnp.int32,
-    )
 
-    def step(labels: jax.Array, given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        row, number = given
-        candidates, single, *base = row[:5]
-        cells = row[5 : 5 + 4 * ranks[0]].reshape(ranks[0], 4)
-        axes = row[5 + 4 * ranks[0] :].reshape(ranks[1], 5)
-        known = at_places(labels, cells[:, 0])
-        left, right, own = (
-            x + (known * cells[:, i, None]).sum(0, dtype=jnp.int32) for i, x in enumerate(base, 1)
-        )
-        value = at_places(buffer, own)
-
-        def digits(candidate: jax.Array) -> jax.Array:
-            divisor, size = (axes[:, i].reshape(-1, *[1] * candidate.ndim) for i in (3, 4))
-            return candidate // divisor % size
+    def choose(
+        place: Place, rank: jax.Array, number: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        value = at_places(buffer, place.own)
 
         def weight(candidate: jax.Array) -> jax.Array:
-            moved = digits(candidate)
-            score = at_places(buffer, left + (moved * axes[:, 1]).sum(dtype=jnp.int32))
-            other = at_places(buffer, right + (moved * axes[:, 2]).sum(dtype=jnp.int32))
-            score = jnp.where(single, score, score + other)
+            left, right = (at_places(buffer, x) for x in place.operands(candidate))
+            score = jnp.where(place.single, left, left + right)
             return jnp.where(score == -jnp.inf, 0, jnp.exp((score - value) / temperature))
 
         total = lax.fori_loop(
-            jnp.int32(0), candidates, lambda i, sum: sum + weight(i), jnp.zeros_like(value)
+            jnp.int32(0), place.candidates, lambda i, sum: sum + weight(i), jnp.zeros_like(value)
         )
 
-        def choose(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        def turn(i: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             chosen, done, sum = state
             own = weight(i)
             sum = sum + own
             takes = ~done & (own > 0)  # the last one that counts, if the sum is rounded down
             return jnp.where(takes, i, chosen), done | (sum > number * total), sum
 
-        nothing = jnp.zeros_like(own), jnp.zeros_like(own, bool), jnp.zeros_like(value)
-        chosen, *_ = lax.fori_loop(jnp.int32(0), candidates, choose, nothing)
-        return labels.at[axes[:, 0]].set(digits(chosen)), None
+        state = jnp.zeros_like(rank), jnp.zeros_like(rank, bool), jnp.zeros_like(value)
+        chosen, *_ = lax.fori_loop(jnp.int32(0), place.candidates, turn, state)
+        return chosen, rank, rank
 
-    start = jnp.zeros((len(sizes) + 1, count), jnp.int32)
-    labels, _ = lax.scan(step, start, (table, numbers[::-1]))
-    value = buffer[places[-2]]
-    return jnp.where(jnp.isfinite(value), labels[:-1], -1)
+    steps = [i for i, step in enumerate(plan.steps) if contracted(step)]
+    ranks = jnp.zeros(numbers.shape[1], jnp.int32)
+    labels = walked(plan, steps, choose, ranks, numbers)
+    return jnp.where(jnp.isfinite(buffer[-1]), labels, -1)

@@ -63,8 +63,7 @@ class Steps(NamedTuple):
 
     def batched_text(self, in_axes: Sequence[int | None]) -> str:
         """The plan with one more label, an axis of some operands; results have it first."""
-        used = set("".join(self.terms))
-        label = next(c for c in map(get_symbol, itertools.count()) if c not in used)
+        label = unused_label(self.terms)
         terms = [
             term if axis is None else term[:axis] + label + term[axis:]
             for term, axis in zip(self.terms, in_axes, strict=True)
@@ -75,6 +74,12 @@ class Steps(NamedTuple):
             values.append(label * any(label in term for term in of) + result)
             steps.append((operands, of, values[-1]))
         return Steps(tuple(terms), label + self.output, tuple(steps)).text
+
+
+def unused_label(terms: Sequence[str]) -> str:
+    """A label that no term has."""
+    used = set("".join(terms))
+    return next(c for c in map(get_symbol, itertools.count()) if c not in used)
 
 
 def steps_of(plan: Plan) -> Steps:

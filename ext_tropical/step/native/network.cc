@@ -7,7 +7,9 @@
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <tuple>
 #include <type_traits>
+#include <unordered_map>
 
 namespace tropical {
 namespace {
@@ -209,9 +211,9 @@ Plan read(const Ask& ask) {
   }
   in.finish();
   plan.cells = entries(plan, plan.output);
-  if (ask.question == Question::kSamples) {
-    if (!plan.output.empty() || ask.results.empty() || plan.contracted.empty()) refuse("samples of a value with labels, or of no label");
-    plan.cells = ask.results[0].count / static_cast<int64_t>(plan.contracted.size());
+  if (ask.question == Question::kSamples || ask.question == Question::kBest) {  // cells are samples, or ways
+    if (!plan.output.empty() || ask.results.empty() || plan.contracted.empty()) refuse("many assignments of a value with labels, or of no label");
+    plan.cells = ask.results.back().count / static_cast<int64_t>(plan.contracted.size());
   }
   for (size_t i = 0; i < plan.contracted.size(); ++i)
     if (has(plan.output, plan.contracted[i]) || std::count(plan.contracted.begin(), plan.contracted.end(), plan.contracted[i]) > 1)
@@ -1107,6 +1109,152 @@ void sample(const Context& context, const Plan& plan) {
   });
 }
 
+// The best ways to make a cell, found when they are asked for: L. Huang and D. Chiang, Better k-best parsing (2005), algorithm 3.
+template <class T>
+class Ways {
+ public:
+  struct Way {
+    T value;
+    int64_t choice;       // the candidate
+    int64_t left, right;  // how many ways of each operand's cell are better
+  };
+
+  Ways(const Plan& plan, const Values<T>& values) : plan_(plan), values_(values), nodes_(plan.steps.size()) {}
+
+  // The way of a cell of a step that has n better ones; nullptr if there are fewer. It holds until the next call.
+  const Way* way(size_t step, int64_t cell, int64_t n) {
+    std::vector<Want> wants{{step, cell, n}};
+    while (!wants.empty()) {  // no recursion: plans may be deep
+      const Want want = wants.back();
+      if (advance(want, &wants)) wants.pop_back();
+    }
+    Node& node = nodes_[step][cell];
+    return node.found.size() > static_cast<size_t>(n) ? &node.found[static_cast<size_t>(n)] : nullptr;
+  }
+
+  // Where a candidate of a cell reads both operands.
+  std::pair<int64_t, int64_t> places(size_t number, int64_t cell, int64_t choice) const {
+    const Step& step = plan_.steps[number];
+    int64_t left = 0, right = 0;
+    for (size_t i = step.cells.size(); i-- > 0; cell /= step.cells[i].extent)
+      left += cell % step.cells[i].extent * step.cells[i].left, right += cell % step.cells[i].extent * step.cells[i].right;
+    for (size_t i = step.candidates.size(); i-- > 0; choice /= step.candidates[i].extent)
+      left += choice % step.candidates[i].extent * step.candidates[i].left, right += choice % step.candidates[i].extent * step.candidates[i].right;
+    return {left, right};
+  }
+
+ private:
+  struct Want {
+    size_t step;
+    int64_t cell, n;
+  };
+  struct Node {
+    std::vector<Way> found, heap;
+    bool is_open = false, has_next = true;  // whether the heap was filled; whether it has all that may follow the last way found
+  };
+
+  static bool is_worse(const Way& a, const Way& b) {
+    if (a.value != b.value) return a.value < b.value;
+    return std::tie(a.choice, a.left, a.right) > std::tie(b.choice, b.left, b.right);
+  }
+
+  // Whether a want is met or cannot be; else what it needs first is added to the wants.
+  bool advance(const Want& want, std::vector<Want>* wants) {
+    const Step& step = plan_.steps[want.step];
+    Node& node = nodes_[want.step][want.cell];
+    if (!node.is_open) {
+      for (int64_t c = 0; c < step.choices; ++c) push(&node, want, c, 0, 0);
+      node.is_open = true;
+    }
+    while (node.found.size() <= static_cast<size_t>(want.n)) {
+      if (!node.has_next) {  // each pair of ranks follows one other: the right rank goes up, and the left one where the right is 0
+        const Way last = node.found.back();
+        const auto at = places(want.step, want.cell, last.choice);
+        bool waits = needs(step.right, at.second, last.right + 1, wants);
+        if (last.right == 0) waits |= needs(step.left, at.first, last.left + 1, wants);
+        if (waits) return false;
+        push(&node, want, last.choice, last.left, last.right + 1);
+        if (last.right == 0) push(&node, want, last.choice, last.left + 1, 0);
+        node.has_next = true;
+      }
+      if (node.heap.empty()) return true;
+      std::pop_heap(node.heap.begin(), node.heap.end(), is_worse);
+      node.found.push_back(node.heap.back());
+      node.heap.pop_back();
+      node.has_next = false;
+    }
+    return true;
+  }
+
+  bool needs(int64_t operand, int64_t cell, int64_t n, std::vector<Want>* wants) {
+    if (operand < plan_.tables) return false;
+    const size_t step = static_cast<size_t>(operand - plan_.tables);
+    Node& node = nodes_[step][cell];
+    if (node.found.size() > static_cast<size_t>(n) || (node.is_open && node.has_next && node.heap.empty())) return false;
+    wants->push_back({step, cell, n});
+    return true;
+  }
+
+  // The value of an operand's cell in the n-th way, -inf if there is none.
+  T value(int64_t operand, int64_t cell, int64_t n) {
+    if (operand < 0) return n ? -std::numeric_limits<T>::infinity() : T(0);
+    if (n == 0) return static_cast<const T*>(values_.at(operand))[cell];
+    if (operand < plan_.tables) return -std::numeric_limits<T>::infinity();
+    const Node& node = nodes_[static_cast<size_t>(operand - plan_.tables)][cell];
+    return node.found.size() > static_cast<size_t>(n) ? node.found[static_cast<size_t>(n)].value : -std::numeric_limits<T>::infinity();
+  }
+
+  void push(Node* node, const Want& want, int64_t choice, int64_t left, int64_t right) {
+    const Step& step = plan_.steps[want.step];
+    const auto at = places(want.step, want.cell, choice);
+    const T lhs = value(step.left, at.first, left), rhs = value(step.right, at.second, right);
+    const T sum = step.right < 0 ? (right ? -std::numeric_limits<T>::infinity() : lhs) : lhs + rhs;
+    if (!(sum > -std::numeric_limits<T>::infinity())) return;
+    node->heap.push_back({sum, choice, left, right});
+    std::push_heap(node->heap.begin(), node->heap.end(), is_worse);
+  }
+
+  const Plan& plan_;
+  const Values<T>& values_;
+  std::vector<std::unordered_map<int64_t, Node>> nodes_;
+};
+
+// The best values in order, as many as there are cells, with their labels; -inf and -1 where there are fewer.
+template <class T>
+void best_ways(const Context& context, const Plan& plan) {
+  const Values<T> values(context, plan, nullptr, true);
+  T* const best = static_cast<T*>(context.ask.results[0].data);
+  auto* const labels = static_cast<int32_t*>(context.ask.results[1].data);
+  const T top = values.last()[0];
+  std::fill(best, best + plan.cells, top != top ? top : -std::numeric_limits<T>::infinity());
+  std::fill(labels, labels + static_cast<int64_t>(plan.contracted.size()) * plan.cells, -1);
+  if (top != top) return;
+  std::vector<int64_t> row(plan.sizes.size());
+  for (size_t i = 0; i < plan.contracted.size(); ++i) row[static_cast<size_t>(plan.contracted[i])] = static_cast<int64_t>(i) * plan.cells;
+  Ways<T> ways(plan, values);
+  struct Part {
+    int64_t number, cell, n;
+  };
+  for (int64_t k = 0; k < plan.cells; ++k) {
+    std::vector<Part> parts{{plan.tables + static_cast<int64_t>(plan.steps.size()) - 1, 0, k}};
+    while (!parts.empty()) {
+      const Part part = parts.back();
+      parts.pop_back();
+      const auto s = static_cast<size_t>(part.number - plan.tables);
+      const auto* const found = ways.way(s, part.cell, part.n);
+      if (!found) return;  // only at the last step: parts of a way that was found exist
+      const Step& step = plan.steps[s];
+      if (s + 1 == plan.steps.size()) best[k] = found->value;
+      const auto at = ways.places(s, part.cell, found->choice);
+      if (step.left >= plan.tables) parts.push_back({step.left, at.first, found->left});
+      if (step.right >= plan.tables) parts.push_back({step.right, at.second, found->right});
+      int64_t choice = found->choice;
+      for (size_t i = step.contracted.size(); i-- > 0; choice /= plan.size(step.contracted[i]))
+        labels[row[static_cast<size_t>(step.contracted[i])] + k] = static_cast<int32_t>(choice % plan.size(step.contracted[i]));
+    }
+  }
+}
+
 // The sizes of the inputs and results of a question.
 void require_sizes(const Plan& plan, const Ask& ask) {
   std::vector<int64_t> tables(plan.counts.begin(), plan.counts.begin() + plan.tables), active, in, out;
@@ -1122,6 +1270,7 @@ void require_sizes(const Plan& plan, const Ask& ask) {
     case Question::kAddEntries: in = {labels, rows}, out = active; break;
     case Question::kLogTangent: in = join(tables, active), out = {plan.cells}; break;
     case Question::kLogCotangent: in = join(tables, {plan.cells}), out = active; break;
+    case Question::kBest: in = tables, out = {plan.cells, labels}; break;
     case Question::kSamples: in = join(tables, {times(draws(plan), plan.cells)}), out = {labels}; break;
     default: refuse("an unknown question");
   }
@@ -1137,7 +1286,10 @@ void run(const Context& context, const Plan& plan) {
   const Question question = context.ask.question;
   if (question <= Question::kLabels) return run_steps<T>(context, plan);
   if (question <= Question::kAddEntries) return at_labels<T>(context, plan);
-  if constexpr (std::is_floating_point<T>::value) return question == Question::kSamples ? sample<T>(context, plan) : log_derivative<T>(context, plan);
+  if constexpr (std::is_floating_point<T>::value) {
+    if (question == Question::kBest) return best_ways<T>(context, plan);
+    return question == Question::kSamples ? sample<T>(context, plan) : log_derivative<T>(context, plan);
+  }
 }
 
 }  // namespace
@@ -1148,7 +1300,9 @@ std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
     const bool is_log = ask.algebra == Algebra::kLogSumExp;
     if (ask.type < Type::kF32 || ask.type > Type::kBool || ask.algebra < Algebra::kMaxPlus || ask.algebra > Algebra::kLogSumExp) refuse("an unknown type or semiring");
     if (is_bool != (ask.algebra == Algebra::kOrAnd) || (is_log && !is_float)) refuse("a type that the semiring does not take");
-    if (ask.question == Question::kLabels ? is_log : ask.question >= Question::kLogTangent && !is_log) refuse("a question that the semiring has no answer to");
+    const bool needs_log = ask.question >= Question::kLogTangent && ask.question <= Question::kSamples;
+    if (ask.question == Question::kLabels ? is_log : needs_log && !is_log) refuse("a question that the semiring has no answer to");
+    if (ask.question == Question::kBest && (ask.algebra != Algebra::kMaxPlus || !is_float)) refuse("a question that the semiring has no answer to");
     const Plan plan = read(ask);
     require_sizes(plan, ask);
     const Context context{pool, ask, kernels, kernels.folds(ask.type, ask.algebra)};

@@ -18,6 +18,7 @@ enum class Question : int64_t {
   kLogTangent = 6,     // tables, tangents of active -> tangent of the value
   kLogCotangent = 7,   // tables, cotangent of the value -> cotangents of active
   kSamples = 8,        // tables, numbers in [0, 1), a row for each step that contracts -> labels: as kLabels, a column for each sample
+  kBest = 9,           // tables -> the k best values in order, labels: as kLabels, a column for each
 };
 
 struct Buffer {

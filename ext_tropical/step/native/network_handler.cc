@@ -30,7 +30,8 @@ ffi::DataType data_type(Type type) {
 
 // Labels are int32, everything else is of the tables' type.
 bool is_labels(const Ask& ask, bool is_result, size_t i) {
-  return is_result ? (ask.question == Question::kLabels && i == 1) || ask.question == Question::kSamples : ask.question >= Question::kTotal && ask.question <= Question::kAddEntries && i == 0;
+  if (is_result && i == 1) return ask.question == Question::kLabels || ask.question == Question::kBest;
+  return is_result ? ask.question == Question::kSamples : ask.question >= Question::kTotal && ask.question <= Question::kAddEntries && i == 0;
 }
 
 ffi::Error network(ffi::ThreadPool pool, ffi::RemainingArgs inputs, ffi::RemainingRets results, ffi::Span<const int64_t> plan, int64_t type,
