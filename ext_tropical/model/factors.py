@@ -133,7 +133,10 @@ class Factors:
           [0.25 0.75]
         """
         net = cls._made(*uai.read(model), memory_limit, optimize)
-        return net if evidence is None else net.given(uai.read_evidence(evidence))
+        if evidence is None:
+            return net
+        values: Mapping[Variable, int] = dict(uai.read_evidence(evidence).items())
+        return net.given(values)
 
     @classmethod
     def _made(cls, *values: Any) -> Self:
@@ -179,6 +182,10 @@ class Factors:
             self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
         )
 
+    def like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[Any]) -> Self:
+        """A network of other tables, which are not checked."""
+        return self.tree_unflatten((tuple(scopes), self.memory_limit, self.optimize), tables)
+
     def given(self, values: Mapping[Variable, Index] | None = None, /, **others: Index) -> Self:
         """The network in which some variables have values: it lacks these variables, and its
         scores are those of assignments with these values.
@@ -196,7 +203,8 @@ class Factors:
           >>> float(net.given(b=1).value()), net.given(b=1).variables
           (2.0, {'a': 2, 'c': 2})
         """
-        chosen: dict[Variable, Index] = {**(values or {}), **others}
+        chosen: dict[Variable, Index] = dict(values or {})
+        chosen.update(others)
         known = self.variables
         for name, value in chosen.items():
             require_known(name, known, "given")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import DTypeError
+from tenferro_jax.errors import DTypeError, InvalidConfig
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..network.steps import Assignment
 from ..network.tropical_einsum import best_assignment, tropical_einsum
+from ..step.einsum_op import widened
+from .counts import counted, counted_by
 from .factors import Factors
-from .samples import samples
+from .many import best_ways, samples
 from .variables import (
     Variable,
     distinct,
@@ -88,7 +91,7 @@ class Network(Factors):
             require_known(name, self.variables, "sum_out")
         scopes, tables = [], []
         semiring = LogSumExp(temperature)
-        for group in groups(self.scopes, set(names)):
+        for group in groups(self.scopes, frozenset(names)):
             parts = [self.scopes[i] for i in group]
             rest = [x for x in distinct(parts) if x not in names]
             scopes.append(tuple(rest))
@@ -116,25 +119,119 @@ class Network(Factors):
         """
         return self._contracted(max_plus)
 
-    def best(self) -> Assignment:
-        """The best score with an assignment that has it, the first by the plan.
+    def best(self, k: int | None = None) -> Assignment:
+        """The best score with an assignment that has it, the first by the plan; or the k best.
+
+        Args:
+          k: how many distinct assignments, by falling score.
 
         Returns:
           An Assignment: value, labels {variable: int32}, feasible (False if all assignments are
-          impossible).
+          impossible). With k each has an axis of k; value -inf, labels -1 and feasible False where
+          fewer assignments are possible.
 
-        Gradient: of the value, as `value`.
+        Raises:
+          InvalidConfig: k below 1.
+          DTypeError: k and tables of integers.
+
+        Gradient: of the values, as `value`.
+
+        Cost: for k the results of all steps are kept (of a slice), and for each assignment one cell
+        of each step is looked through.
+
+        Source: L. Huang and D. Chiang, Better k-best parsing (2005).
 
         Example:
-          >>> Network("a->", [0.0, 2.0]).best().labels
-          {'a': Array(1, dtype=int32)}
+          >>> net = Network("ab,b->", [[0.0, 1.0], [2.0, 0.0]], [0.0, 0.5])
+          >>> {name: int(i) for name, i in net.best().labels.items()}
+          {'a': 1, 'b': 0}
+          >>> print(net.best(k=3).value, net.best(k=3).labels["b"])
+          [2.  1.5 0.5] [0 1 1]
         """
-        found = best_assignment(
-            self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
-        )
-        return found._replace(
-            labels={name: found.labels[get_symbol(i)] for i, name in enumerate(self.variables)}
-        )
+        if k is None:
+            found = best_assignment(
+                self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
+            )
+            return found._replace(labels=self._named(found.labels))
+        dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
+        value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
+        value = value.astype(dtype)
+        return Assignment(value, self._named(labels), value != -jnp.inf)
+
+    def all_best(self, limit: int = 10_000) -> Iterator[dict[Variable, int]]:
+        """Every assignment with the best score, one after another, of concrete tables.
+
+        Args:
+          limit: the most that are listed.
+
+        Raises:
+          InvalidConfig: there are more; the text has their exact number. Or as `count`.
+
+        Example:
+          >>> for assignment in Network("ab->", [[0.0, 1.0], [1.0, 0.0]]).all_best():
+          ...     print(assignment)
+          {'a': 0, 'b': 1}
+          {'a': 1, 'b': 0}
+        """
+        number = self.count(within=0)
+        if number > limit:
+            raise InvalidConfig(
+                where="Network.all_best",
+                given=f"{number} best assignments",
+                needed=f"at most {limit}, the limit",
+                fix="Raise the limit, or ask for best(k).",
+            )
+        labels = self.best(k=number).labels if number else {}
+        rows = {name: np.asarray(x).tolist() for name, x in labels.items()}
+        for i in range(number):
+            yield {name: row[i] for name, row in rows.items()}
+
+    def count(self, within: float | None = None) -> int:
+        """The exact number of possible assignments (score above -inf), of concrete tables.
+
+        Args:
+          within: only those whose score is at most so much below the best; 0 for the best ones.
+            Scores are rounded as in `best`: those that differ by less may count as equal.
+
+        Raises:
+          InvalidConfig: a gap below 0, NaN among the scores, or more than a million assignments
+            within a gap above 0.
+          Unsupported: tables inside a transform.
+
+        Cost: as `value` in NumPy while the number is below 2**62; beyond that some 100 times as
+        much for Python's integers. For a gap above 0 as `best` of that many.
+
+        Example:
+          >>> no_neighbours = np.array([[0.0, 0.0], [0.0, -np.inf]])  # independent sets of a path
+          >>> Network("ab,bc->", no_neighbours, no_neighbours).count()
+          5
+        """
+        return counted(self, within)
+
+    def count_by(self, sizes: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
+        """The exact number of possible assignments for each sum of integers, of concrete tables.
+
+        Args:
+          sizes: for some variables an integer of at least 0 for each value.
+
+        Returns:
+          {sum: how many assignments}, by increasing sums, without those that none has.
+
+        Raises:
+          InvalidConfig: an unknown variable, other numbers, or NaN among the scores.
+          Unsupported: tables inside a transform.
+
+        Cost: as `count` beyond 2**62, and proportional to the largest sum.
+
+        Source: L. Kronecker's substitution, which holds a polynomial in one integer.
+
+        Example:
+          >>> no_neighbours = np.array([[0.0, 0.0], [0.0, -np.inf]])
+          >>> net = Network("ab,bc->", no_neighbours, no_neighbours)
+          >>> net.count_by(dict.fromkeys("abc", (0, 1)))  # 3 sets of one node, 1 of two
+          {0: 1, 1: 3, 2: 1}
+        """
+        return counted_by(self, sizes)
 
     def log_partition(self, *, temperature: float = 1.0) -> jax.Array:
         """log of the sum over all assignments of exp(score / T), a scalar: of log probabilities at
@@ -167,7 +264,7 @@ class Network(Factors):
 
         def total(zeros: Sequence[jax.Array]) -> jax.Array:
             scopes = (*self.scopes, *((name,) for name in sizes))
-            net = self._like(scopes, (*self.tables, *zeros))
+            net = self.like(scopes, (*self.tables, *zeros))
             return temperature * net.log_partition(temperature=temperature)
 
         value, shares = jax.value_and_grad(total)(zeros)
@@ -191,7 +288,7 @@ class Network(Factors):
         scores = [jnp.where(x == -jnp.inf, 0, x) for x in self.tables]
 
         def log_z(tables: Sequence[Any]) -> jax.Array:
-            return self._like(self.scopes, tables).log_partition(temperature=temperature)
+            return self.like(self.scopes, tables).log_partition(temperature=temperature)
 
         value, mean = jax.jvp(log_z, (self.tables,), (tuple(scores),))
         nan = nan_if_impossible("entropy", value)
@@ -230,7 +327,11 @@ class Network(Factors):
         for labels in list(found.values())[:1]:
             if not isinstance(labels, jax.core.Tracer) and labels.size and labels.min() < 0:
                 raise impossible("sample")
-        return {name: found[get_symbol(i)] for i, name in enumerate(self.variables)}
+        return self._named(found)
+
+    def _named(self, labels: Mapping[Any, jax.Array]) -> dict[Variable, jax.Array]:
+        """What is known of each letter, for each variable."""
+        return {name: labels[get_symbol(i)] for i, name in enumerate(self.variables)}
 
     def _floating(self, question: str) -> Any:
         """The dtype of the tables; refuses integers."""
@@ -242,10 +343,6 @@ class Network(Factors):
                 needed="tables of one floating dtype",
             )
         return dtypes.pop()
-
-    def _like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[Any]) -> Network:
-        """A network of other tables."""
-        return self.tree_unflatten((tuple(scopes), self.memory_limit, self.optimize), tables)
 
     def _contracted(self, semiring: Semiring) -> jax.Array:
         return tropical_einsum(

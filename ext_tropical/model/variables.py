@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -63,7 +63,9 @@ def equation(scopes: Sequence[Sequence[Variable]], output: Sequence[Variable]) -
     return f"{','.join(inputs)}->{result}"
 
 
-def groups(scopes: Sequence[Sequence[Variable]], names: Set[Variable]) -> Iterator[tuple[int, ...]]:
+def groups(
+    scopes: Sequence[Sequence[Variable]], names: frozenset[Variable]
+) -> Iterator[tuple[int, ...]]:
     """The tables that some of these variables connect; the others each by itself."""
     left = dict.fromkeys(range(len(scopes)))
     while left:

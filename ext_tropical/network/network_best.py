@@ -147,7 +147,7 @@ def best_ways(plan: Plan, operands: Sequence[jax.Array], count: int) -> list[jax
         def candidate(which: int) -> Found:
             number, exists, at = lanes.at(which)
             left, right = (at_places(arrays[0], x) for x in at)
-            alone = jnp.asarray(np.where(pairs[:, 1] == 0, 0, -np.inf), dtype)
+            alone = jnp.asarray(np.where(pairs[:, 1] == 0, 0, -np.inf), dtype)[None, None]
             right = jnp.where(lanes.single[..., None], alone, right[..., pairs[:, 1]])
             sums = jnp.where(exists[..., None], left[..., pairs[:, 0]] + right, -jnp.inf)
             numbers = jnp.broadcast_to(number[..., None], sums.shape)

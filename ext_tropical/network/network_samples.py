@@ -13,7 +13,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
-from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import extension_op
 
 from ..algebra.shipped import LogSumExp
@@ -22,7 +22,7 @@ from . import log_loops
 from .loops import at_places, buffer_of
 from .native_network import Question, kernels
 from .plan_rows import contracted
-from .plan_text import PlanOp, are_numbers, integers, placed, require_countable
+from .plan_text import PlanOp, are_numbers, integers, placed, require_countable, same_shapes
 from .walks import Place, walked
 
 
@@ -71,12 +71,8 @@ class NetworkSamples(PlanOp):
         work_of(self.family_id, self.algebra, inputs)
         *tables, numbers = inputs
         self.planned(tables)
-        if len(numbers.shape) != 2 or numbers.shape[0] != self.draws:
-            raise ShapeError(
-                where=f"extension {self.family_id}, input {len(tables)}",
-                given=str(numbers),
-                needed=f"({self.draws}, samples): a row for each step that contracts",
-            )
+        rows = (self.draws, *numbers.shape[1:2])  # whatever the number of samples
+        same_shapes(f"extension {self.family_id}", inputs[-1:], [rows])
         return [TensorMeta(np.dtype("int32"), (len(self.steps.contracted), numbers.shape[1]))]
 
     def infer_output_sharding(

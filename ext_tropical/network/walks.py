@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     def digits(self, candidate: jax.Array) -> jax.Array:
         """The index of each contracted label at a candidate."""
         divisor, size = (self.axes[:, i].reshape(-1, *[1] * candidate.ndim) for i in (3, 4))
-        return candidate // divisor % size
+        return candidate[None] // divisor % size
 
     def operands(self, candidate: jax.Array) -> list[jax.Array]:
         """The places of both operands at one candidate for all walks."""
@@ -49,6 +49,8 @@ class Place(NamedTuple):
         ]
 
 
+State = tuple[jax.Array, jax.Array]
+"""The labels that are known, and the ranks."""
 Choose = Callable[[Place, jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]
 
 
@@ -97,9 +99,8 @@ def walked(
         ],
         jnp.int32,
     )
-    State = tuple[jax.Array, jax.Array]
 
-    def step(state: State, row: tuple[jax.Array, jax.Array]) -> tuple[State, None]:
+    def visited(state: State, row: tuple[jax.Array, jax.Array]) -> tuple[State, Any]:
         labels, rank = state
         candidates, single, *bases = row[0][:5]
         number, first, second = row[0][5:width]
@@ -107,7 +108,8 @@ def walked(
         axes = row[0][width + 4 * ranks[0] :].reshape(ranks[1], 5)
         known = at_places(labels, cells[:, 0])
         own, left, right = (
-            x + (known * cells[:, i, None]).sum(0, dtype=jnp.int32) for i, x in enumerate(bases, 1)
+            base + (known * cells[:, i, None]).sum(0, dtype=jnp.int32)
+            for i, base in enumerate(bases, 1)
         )
         place = Place(candidates, single > 0, own, (left, right), axes)
         chosen, *both = choose(place, at_places(rank, number), row[1])
@@ -116,5 +118,5 @@ def walked(
 
     labels = jnp.zeros((nowhere[0] + 1, count), jnp.int32)
     rank = jnp.zeros((nowhere[1] + 1, count), jnp.int32).at[len(places) - 2].set(last)
-    (labels, _), _ = lax.scan(step, (labels, rank), (table, given[::-1]))
+    (labels, _), _ = lax.scan(visited, (labels, rank), (table, given[::-1]))
     return labels[:-1]

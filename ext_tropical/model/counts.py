@@ -1,0 +1,222 @@
+"""Exact numbers of assignments, in NumPy: the plan as sums of products of integers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from opt_einsum import get_symbol
+
+from tenferro_jax.einsum import Plan, Step
+from tenferro_jax.errors import InvalidConfig, Unsupported
+
+from ..network.plan_rows import contracted
+from ..network.tropical_plan import TropicalPlan
+from .factors import Factors
+from .variables import Variable, require_known
+
+MOST = 1_000_000
+"""The most assignments within a gap that are looked at one by one."""
+
+CELLS = 1 << 22
+"""The most candidates of a step that are compared at once."""
+
+
+def counted(net: Any, within: float | None) -> int:
+    """See `Network.count`."""
+    tables = _concrete("count", net.tables)
+    if within is not None:
+        if not within >= 0:
+            raise InvalidConfig(
+                where="Network.count, within", given=repr(within), needed="at least 0"
+            )
+        return _best(net, tables) if within == 0 else _near(net, within)
+    ones = [np.asarray(x > _least(x)) for x in tables]
+    dtype = _integers(net, ones)
+    return _total(net.plan(), [np.array(x, dtype) for x in ones])
+
+
+def _concrete(question: str, tables: Sequence[Any]) -> list[np.ndarray]:
+    """Tables in NumPy."""
+    if any(isinstance(x, jax.core.Tracer) for x in tables):
+        raise Unsupported(
+            where=f"Network.{question}",
+            given="tables inside a transform",
+            needed="concrete tables, because numbers of any size are Python integers",
+            fix="Count outside jit, vmap and grad.",
+        )
+    found = [np.asarray(x) for x in tables]
+    if any((x != x).any() for x in found):
+        raise InvalidConfig(
+            where=f"Network.{question}", given="NaN among the scores", needed="numbers"
+        )
+    return found
+
+
+def _least(x: np.ndarray) -> Any:
+    """The score that is impossible."""
+    return -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
+
+
+def _integers(net: Any, ones: Sequence[np.ndarray]) -> type:
+    """The dtype that holds the number of all possible assignments. Sums and products that wrap at
+    2**64 on the way do not change it.
+    """
+    if math.prod(net.variables.values()) < 2**63:
+        return np.uint64
+    scores = [np.where(x, np.float32(0), np.float32(-np.inf)) for x in ones]
+    bits = float(net.like(net.scopes, scores).log_partition()) / math.log(2)
+    return np.uint64 if bits < 62 else object
+
+
+def _slices(plan: TropicalPlan, arrays: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
+    """The operands of each slice."""
+    cuts = [
+        [(label, slice(i * length, (i + 1) * length)) for i in range(count)]
+        for label, (count, length) in plan.sliced.items()
+    ]
+    for chosen in itertools.product(*cuts):
+        at = dict(chosen)
+        yield [
+            x[tuple(at.get(label, slice(None)) for label in term)]
+            for x, term in zip(arrays, plan.plan.terms, strict=True)
+        ]
+
+
+def _total(plan: TropicalPlan, arrays: Sequence[np.ndarray]) -> int:
+    """The sum over all labels of the products of entries, all integers."""
+    return sum(int(_run(plan.plan, part)) for part in _slices(plan, arrays))
+
+
+def _run(plan: Plan, arrays: Sequence[np.ndarray]) -> Any:
+    values: list[Any] = list(arrays)
+    for step in plan.steps:
+        operands = [values[i] for i in step.operands]
+        values.append(np.einsum(_local(step), *operands))
+        for i in step.operands:
+            values[i] = None
+    return values[-1]
+
+
+def _local(step: Step) -> str:
+    """The equation of a step in the first letters: NumPy has 52."""
+    letter = {label: get_symbol(i) for i, label in enumerate(dict.fromkeys("".join(step.terms)))}
+    terms = ("".join(letter[label] for label in term) for term in (*step.terms, step.result))
+    *inputs, output = terms
+    return f"{','.join(inputs)}->{output}"
+
+
+def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
+    """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
+    bits.
+    """
+    ones = [x > _least(x) for x in _concrete("count_by", net.tables)]
+    sizes = net.variables
+    extra = []
+    width = math.prod(sizes.values()).bit_length()
+    for name, values in by.items():
+        require_known(name, sizes, "count_by")
+        numbers = np.asarray(values)
+        if (
+            numbers.shape != (sizes[name],)
+            or not np.issubdtype(numbers.dtype, np.integer)
+            or numbers.min() < 0
+        ):
+            raise InvalidConfig(
+                where=f"Network.count_by, variable {name!r}",
+                given=repr(values),
+                needed=f"{sizes[name]} integers of at least 0",
+            )
+        extra.append(np.array([1 << (width * int(x)) for x in numbers], object))
+    scopes = (*net.scopes, *((name,) for name in by))
+    plan = net.like(
+        scopes, (*net.tables, *(np.zeros(len(x), net.tables[0].dtype) for x in extra))
+    ).plan()
+    total = _total(plan, [*(np.array(x, object) for x in ones), *extra])
+    digits = (
+        total >> (width * i) & ((1 << width) - 1) for i in range(-(-total.bit_length() // width))
+    )
+    return {i: digit for i, digit in enumerate(digits) if digit}
+
+
+def _near(net: Any, within: float) -> int:
+    """The number of assignments within a gap, from the list of the best."""
+    k = 1024
+    while True:
+        values = np.asarray(net.best(k=k).value)
+        near = int((values >= values[0] - within).sum()) if np.isfinite(values[0]) else 0
+        if near < k:
+            return near
+        if k >= MOST:
+            raise InvalidConfig(
+                where="Network.count, within",
+                given=f"{MOST} assignments and more within {within}",
+                needed="fewer, because they are listed",
+            )
+        k *= 8
+
+
+def _best(net: Any, tables: Sequence[np.ndarray]) -> int:
+    """The number of best assignments: of candidates that make the value of their cell."""
+    plan, dtype = net.plan(), _integers(net, [np.asarray(x > _least(x)) for x in tables])
+    best, number = -np.inf, 0
+    for part in _slices(plan, tables):
+        value, count = _counted_best(plan.plan, part, dtype)
+        if value > best:
+            best, number = value, 0
+        number += int(count) if value == best else 0
+    return number if best > -np.inf else 0
+
+
+def _counted_best(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> tuple[Any, Any]:
+    """The best score, and how many assignments have it."""
+    values: list[Any] = [(x, np.array(x > _least(x), dtype)) for x in arrays]
+    for step in plan.steps:
+        order = step.result + contracted(step)
+        pairs = [values[i] for i in step.operands]
+        scores, numbers = (
+            [_spread(x, term, order) for x, term in zip(each, step.terms, strict=True)]
+            for each in zip(*pairs, strict=True)
+        )
+        values.append(_chosen(scores, numbers, len(step.result)))
+        for i in step.operands:
+            values[i] = None
+    value, count = values[-1]
+    return value[()], count[()]
+
+
+def _spread(x: np.ndarray, term: str, order: str) -> np.ndarray:
+    """An array with an axis for each label in an order, of size 1 for those it lacks."""
+    axes = [term.index(label) for label in order if label in term]
+    shape = [x.shape[term.index(label)] if label in term else 1 for label in order]
+    return x.transpose(axes).reshape(shape)
+
+
+def _chosen(
+    scores: Sequence[np.ndarray], numbers: Sequence[np.ndarray], rank: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best candidate of each cell, and the number of ways to make it; cells are the first
+    axes.
+    """
+    shape = np.broadcast_shapes(*(x.shape for x in scores))
+    if rank and math.prod(shape) > CELLS and max(shape[:rank]) > 1:  # in two parts
+        axis = int(np.argmax(shape[:rank]))
+        middle = shape[axis] // 2
+        halves = []
+        for own in (slice(None, middle), slice(middle, None)):
+            at = (*[slice(None)] * axis, own)
+            cut = ([x[at] if x.shape[axis] > 1 else x for x in y] for y in (scores, numbers))
+            halves.append(_chosen(next(cut), next(cut), rank))
+        best, number = (np.concatenate(each, axis) for each in zip(*halves, strict=True))
+        return best, number
+    score = np.broadcast_to(functools.reduce(np.add, scores), shape)
+    many = np.broadcast_to(functools.reduce(np.multiply, numbers), shape)
+    axes = tuple(range(rank, len(shape)))
+    best = score.max(axes, keepdims=True) if axes else score
+    many = np.where(score == best, many, 0).sum(axes) if axes else many
+    return best.reshape(shape[:rank]), np.asarray(many, numbers[0].dtype).reshape(shape[:rank])
