@@ -16,8 +16,10 @@ import numpy as np
 
 import ext_tropical
 from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.network.network_best import NetworkBest
 from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
 from ext_tropical.network.network_op import TropicalNetwork
+from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.log_einsum import ExactLogEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
@@ -116,6 +118,15 @@ def families():
     cotangents = (weights.sum(1) / weights.sum((1, 2))[:, None]).sum(0)
     given = (x, x, y, np.ones(2))
     yield shares.family_id, applied((shares, given)), given, [cotangents]
+    plan = "ab,bc,c->|1,2:b|0,3:"
+    best = NetworkBest(plan, 2)
+    found = [np.array([6.0, 5.0]), np.array([[1, 1], [1, 1], [0, 1]], np.int32)]
+    yield best.family_id, applied((best, (x, x, y))), (x, x, y), found
+    samples = NetworkSamples(1.0, plan)
+    numbers = np.array([[0.2, 0.99], [0.6, 0.01]])
+    given = (x, x, y, numbers)
+    found = [np.array([[1, 0], [1, 1], [0, 1]], np.int32)]
+    yield samples.family_id, applied((samples, given)), given, found
 
 
 def items():

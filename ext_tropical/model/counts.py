@@ -6,10 +6,11 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import Plan, Step
@@ -17,8 +18,10 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 
 from ..network.plan_rows import contracted
 from ..network.tropical_plan import TropicalPlan
-from .factors import Factors
 from .variables import Variable, require_known
+
+if TYPE_CHECKING:
+    from .network import Network
 
 MOST = 1_000_000
 """The most assignments within a gap that are looked at one by one."""
@@ -27,7 +30,7 @@ CELLS = 1 << 22
 """The most candidates of a step that are compared at once."""
 
 
-def counted(net: Any, within: float | None) -> int:
+def counted(net: Network, within: float | None) -> int:
     """See `Network.count`."""
     tables = _concrete("count", net.tables)
     if within is not None:
@@ -41,7 +44,7 @@ def counted(net: Any, within: float | None) -> int:
     return _total(net.plan(), [np.array(x, dtype) for x in ones])
 
 
-def _concrete(question: str, tables: Sequence[Any]) -> list[np.ndarray]:
+def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
     """Tables in NumPy."""
     if any(isinstance(x, jax.core.Tracer) for x in tables):
         raise Unsupported(
@@ -63,7 +66,7 @@ def _least(x: np.ndarray) -> Any:
     return -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
 
 
-def _integers(net: Any, ones: Sequence[np.ndarray]) -> type:
+def _integers(net: Network, ones: Sequence[np.ndarray]) -> type:
     """The dtype that holds the number of all possible assignments. Sums and products that wrap at
     2**64 on the way do not change it.
     """
@@ -111,7 +114,7 @@ def _local(step: Step) -> str:
     return f"{','.join(inputs)}->{output}"
 
 
-def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
+def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, int]:
     """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
     bits.
     """
@@ -144,7 +147,7 @@ def counted_by(net: Factors, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     return {i: digit for i, digit in enumerate(digits) if digit}
 
 
-def _near(net: Any, within: float) -> int:
+def _near(net: Network, within: float) -> int:
     """The number of assignments within a gap, from the list of the best."""
     k = 1024
     while True:
@@ -161,7 +164,7 @@ def _near(net: Any, within: float) -> int:
         k *= 8
 
 
-def _best(net: Any, tables: Sequence[np.ndarray]) -> int:
+def _best(net: Network, tables: Sequence[np.ndarray]) -> int:
     """The number of best assignments: of candidates that make the value of their cell."""
     plan, dtype = net.plan(), _integers(net, [np.asarray(x > _least(x)) for x in tables])
     best, number = -np.inf, 0

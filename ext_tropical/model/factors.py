@@ -92,6 +92,7 @@ class Factors:
           ShapeError, DTypeError: as for the class.
 
         Example:
+          >>> from ext_tropical import Network
           >>> net = Network.from_factors({("rain",): [0.0, -1.0], ("rain", "wet"): [[0.0, -3.0],
           ...     [-2.0, 0.0]]})
           >>> {name: int(i) for name, i in net.best().labels.items()}
@@ -127,6 +128,7 @@ class Factors:
 
         Example:
           >>> import pathlib, tempfile
+          >>> from ext_tropical import Network
           >>> path = pathlib.Path(tempfile.mkdtemp(), "coin.uai")
           >>> _ = path.write_text("MARKOV 1  2  1  1 0  2 0.25 0.75")
           >>> print(Network.from_uai(path).marginals()[0])
@@ -154,6 +156,7 @@ class Factors:
 
         Example:
           >>> import pathlib, tempfile
+          >>> from ext_tropical import Network
           >>> path = pathlib.Path(tempfile.mkdtemp(), "pair.uai")
           >>> Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).to_uai(path)
           >>> print(path.read_text().splitlines()[-1])
@@ -199,6 +202,7 @@ class Factors:
           InvalidConfig: an unknown variable, or a value out of range.
 
         Example:
+          >>> from ext_tropical import Network
           >>> net = Network("ab,bc->", [[0.0, 1.0], [2.0, 0.0]], [[0.0, 3.0], [1.0, 0.0]])
           >>> float(net.given(b=1).value()), net.given(b=1).variables
           (2.0, {'a': 2, 'c': 2})
@@ -223,16 +227,18 @@ class Factors:
 
     def __str__(self) -> str:
         sizes, plan = self.variables.values(), self.plan()
-        count = math.fsum(map(math.log10, sizes))
-        lines = [
-            f"{len(sizes)} variables of {min(sizes, default=0)} to {max(sizes, default=0)} values, "
-            f"{len(self.tables)} tables, 10^{count:.1f} assignments",
-            f"largest result {max((step.size for step in plan.plan.steps), default=1)} entries, "
-            f"{plan.slices} slices",
-            f"value, best, log_partition: {plan.cost} candidates",
-            f"marginals, entropy: {3 * plan.cost} candidates",
-        ]
-        return "\n".join(lines)
+        values = " to ".join(
+            map(str, sorted({*sizes} & {min(sizes, default=0), max(sizes, default=0)}))
+        )
+        largest = max((step.size for step in plan.plan.steps), default=1)
+        slices = f", in {plan.slices} slices" if plan.slices > 1 else ""
+        return (
+            f"{len(self.tables)} tables of {len(sizes)} variables with {values or 'no'} values, "
+            f"10^{math.fsum(map(math.log10, sizes)):.1f} assignments\n"
+            f"value, best, log_partition: {plan.cost} candidates{slices}, at most {largest} "
+            f"entries in a result\n"
+            f"marginals, entropy: {3 * plan.cost} candidates"
+        )
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         """The tables, and the rest as static data."""

@@ -12,6 +12,7 @@ from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
 from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.weighted_sum import WeightedSum
+from .network_best import NetworkBest
 from .network_derivatives import NetworkEntries, NetworkShares
 from .network_op import TropicalNetwork
 from .network_samples import NetworkSamples
@@ -39,6 +40,7 @@ def register() -> None:
         TropicalNetwork(semiring, "a->|0:"),
         NetworkEntries("a", "", (("a", 1),)),
         NetworkSamples(1.0, "a->|0:"),
+        NetworkBest("a->|0:", 1),
         NetworkShares(1.0, "a->|0:", (0,)),
     ):
         if lookup_extension_factory(default.family_id) is None:

@@ -187,11 +187,12 @@ def test_a_network_is_a_pytree_that_prints_and_does_not_change():
     assert jax.tree.unflatten(structure, leaves).variables == {"a": 2, "b": 3, "c": 4}
     assert repr(net) == "Network('ab,bc->', 2 tables)"
     assert str(net).splitlines() == [
-        "3 variables of 2 to 4 values, 2 tables, 10^1.4 assignments",
-        "largest result 3 entries, 1 slices",
-        "value, best, log_partition: 21 candidates",
+        "2 tables of 3 variables with 2 to 4 values, 10^1.4 assignments",
+        "value, best, log_partition: 21 candidates, at most 3 entries in a result",
         "marginals, entropy: 63 candidates",
     ]
+    assert "with 2 values" in str(Network("ab->", np.zeros((2, 2))))
+    assert "in 3 slices" in str(Network("ab,b->", np.zeros((2, 3)), np.zeros(3), memory_limit=1))
     ends_in(lambda: setattr(net, "tables", ()), AttributeError, "make another one")
 
 
