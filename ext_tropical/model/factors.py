@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import jax
+from jax.typing import ArrayLike
 
 from tenferro_jax.einsum import parse_equation
 from tenferro_jax.errors import InvalidConfig, shortened
@@ -66,7 +67,7 @@ class Factors:
     ) -> None:
         self._fill(scopes, checked(scopes, tables), memory_limit, optimize)
 
-    def _fill(self, *values: Any) -> None:
+    def _fill(self, *values: object) -> None:
         names = ("scopes", "tables", "memory_limit", "optimize")
         vars(self).update(zip(names, values, strict=True))
 
@@ -185,7 +186,7 @@ class Factors:
             self.equation, *self.tables, optimize=self.optimize, memory_limit=self.memory_limit
         )
 
-    def like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[Any]) -> Self:
+    def like(self, scopes: Sequence[tuple[Variable, ...]], tables: Sequence[ArrayLike]) -> Self:
         """A network of other tables, which are not checked."""
         return self.tree_unflatten((tuple(scopes), self.memory_limit, self.optimize), tables)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax.errors import DTypeError, InvalidConfig
@@ -287,7 +288,7 @@ class Network(Factors):
         # The mean score is the derivative in the direction of the scores.
         scores = [jnp.where(x == -jnp.inf, 0, x) for x in self.tables]
 
-        def log_z(tables: Sequence[Any]) -> jax.Array:
+        def log_z(tables: Sequence[ArrayLike]) -> jax.Array:
             return self.like(self.scopes, tables).log_partition(temperature=temperature)
 
         value, mean = jax.jvp(log_z, (self.tables,), (tuple(scores),))
@@ -329,7 +330,7 @@ class Network(Factors):
                 raise impossible("sample")
         return self._named(found)
 
-    def _named(self, labels: Mapping[Any, jax.Array]) -> dict[Variable, jax.Array]:
+    def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:
         """What is known of each letter, for each variable."""
         return {name: labels[get_symbol(i)] for i, name in enumerate(self.variables)}
 
