@@ -29,7 +29,7 @@ def samples(
     key: jax.Array,
     shape: Sequence[int],
     temperature: float,
-) -> dict[str, jax.Array]:
+) -> dict[str | int, jax.Array]:
     """Independent samples of the labels of a plan: int32 of a shape each; -1 if the value is not
     finite.
     """
@@ -66,7 +66,7 @@ def samples(
 
 def best_ways(
     plan: TropicalPlan, tables: Sequence[jax.Array], count: int
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> tuple[jax.Array, dict[str | int, jax.Array]]:
     """The greatest values of distinct assignments, (count,), and their labels; -inf and -1 where
     there are fewer.
     """
