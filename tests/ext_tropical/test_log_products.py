@@ -112,6 +112,20 @@ def test_an_extreme_row_leaves_the_other_cells_as_they_were():
         np.testing.assert_allclose(got, want.astype(float), rtol=1e-12, atol=1e-12)
 
 
+def test_terms_that_underflow_are_not_lost():
+    """Beside the bound 0 of each cell its candidates are -87 once and -88 a thousand times, whose
+    exponentials are below the least normal number.
+    """
+    a, b = np.full((64, 1002), -88, np.float32), np.zeros((1002, 64), np.float32)
+    a[:, 0], a[:, 1], b[0] = 0, -87, -200
+    value, slope = jax.value_and_grad(
+        lambda a: tropical_einsum("ij,jk->ik", a, b, semiring="log_sum_exp").mean()
+    )(a)
+    total = 1 + 1000 * np.exp(-1)
+    np.testing.assert_allclose(value, -87 + np.log(total), rtol=1e-6)
+    np.testing.assert_allclose(slope[0, 1:3] * 64, np.array([1, np.exp(-1)]) / total, rtol=1e-5)
+
+
 def test_infinite_and_nan_candidates_are_as_over_all_candidates():
     rng = np.random.default_rng(0)
     choices = [0.0, 1.0, -700.0, -np.inf, -np.inf, -np.inf]
