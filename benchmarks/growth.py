@@ -76,10 +76,11 @@ class Curve(NamedTuple):
         return float(np.polyfit(np.log(self.fitted), np.log(self.found[-len(self.fitted) :]), 1)[0])
 
 
-def step(kind: RouteKind, outputs: Outputs = Outputs.VALUE) -> Callable[..., Any]:
-    """One contraction step by a route."""
+def step(kind: RouteKind | None, outputs: Outputs = Outputs.VALUE) -> Callable[..., Any]:
+    """One contraction step by a route; None: by its own and, of a derivative, that of its ops."""
     op = TropicalEinsum(max_plus, "bij,bjk->bik", outputs)
-    return lambda a, b: apply(op, a, b, runtimes=op.runtimes.only(kind))
+    chosen = {} if kind is None else {"runtimes": op.runtimes.only(kind)}
+    return lambda a, b: apply(op, a, b, **chosen)
 
 
 def chain(*matrices: Any) -> Any:
@@ -96,7 +97,7 @@ def gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 STEPS = {
     "native": step(RouteKind.KERNEL),
     "xla": step(RouteKind.LOWERING),
-    "native, gradient": gradient(step(RouteKind.KERNEL)),
+    "native, gradient": gradient(step(None)),
     "xla, gradient": gradient(step(RouteKind.LOWERING)),
 }
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ext_tropical import Outputs, TropicalEinsum, closure, max_plus
+from ext_tropical import Outputs, TropicalEinsum, closure, max_plus, or_and
 from ext_tropical.step.native.library import native
 from tenferro_jax import Engine, trace
 from tenferro_jax.extension import apply
@@ -40,7 +40,7 @@ from .measure import alternating, header, threads_at_work
 
 class Case(NamedTuple):
     """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure
-    of contracted nodes.
+    of contracted nodes. Of bool under or_and; with NaN in its name one entry of 100 is NaN.
     """
 
     name: str
@@ -80,13 +80,18 @@ def cases() -> list[Case]:
     closures = [
         c._replace(dtype="float64", what="closure") for c in squares if c.rows in (256, 1024)
     ]
-    return squares + shapes + doubles + integers + winners + gradients + closures
+    both = [c for c in squares + winners if c.rows in (256, 1024) and c.columns == c.rows]
+    of_nan = [c._replace(name=f"{c.name} NaN") for c in both]
+    bits = [c._replace(dtype="bool") for c in both]
+    return squares + shapes + doubles + integers + winners + gradients + closures + of_nan + bits
 
 
 TOY = [
     Case("8", 1, 8, 8, 8),
     Case("toy", 2, 30, 20, 20, "float64", "winner"),
-    Case("toy", 1, 20, 30, 20, what="gradient"),
+    Case("toy", 1, 128, 30, 128, what="gradient"),  # whose sums have a kernel of their own
+    Case("toy NaN", 1, 20, 30, 20),
+    Case("toy", 1, 20, 30, 20, "bool", "winner"),
     Case("9", 1, 9, 9, 9, "float64", "closure"),
 ]
 
@@ -101,10 +106,15 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
             (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
         )
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
-    op = TropicalEinsum(max_plus, "bij,bjk->bik", outputs)
+    semiring = or_and if case.dtype == "bool" else max_plus
+    op = TropicalEinsum(semiring, "bij,bjk->bik", outputs)
+
+    # A derivative has ops of its own, with their kernels.
+    alone = case.what != "gradient" or kind is RouteKind.LOWERING
+    chosen = {"runtimes": op.runtimes.only(kind)} if alone else {}
 
     def step(a: Any, b: Any) -> Any:
-        return apply(op, a, b, runtimes=op.runtimes.only(kind))
+        return apply(op, a, b, **chosen)
 
     return _jitted(
         jax.value_and_grad(lambda a, b: step(a, b)[0].sum(), (0, 1))
@@ -133,7 +143,8 @@ def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
         return _jitted(squared, a, b)
 
     def step(a: Any, b: Any) -> Any:
-        candidates = a[:, :, :, None] + b[:, None]
+        left, right = a[:, :, :, None], b[:, None]
+        candidates = left & right if case.dtype == "bool" else left + right
         return (
             (candidates.max(2), candidates.argmax(2))
             if case.what == "winner"
@@ -162,7 +173,8 @@ def _jitted(fn: Callable[..., Any], a: Any, b: Any) -> Callable[[], Any] | None:
 def tropical_gemm(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
     """The Rust package of that name, without batches but for winners."""
     peer = _installed("tropical_gemm")
-    if peer is None or case.what in ("gradient", "closure") or case.batch > 1:
+    numbers = case.what in ("value", "winner") and case.dtype != "bool"
+    if peer is None or not numbers or case.batch > 1:
         return None
     suffix = {"float32": "", "float64": "_f64", "int32": "_i32"}[case.dtype]
     fn = getattr(
@@ -189,7 +201,7 @@ def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
         or torch is None
         or case.operations > 2**28
         or case.what in ("gradient", "closure")
-        or case.dtype == "int32"
+        or case.dtype in ("int32", "bool")
     ):
         return None
     equation = peer.compile_equation("bij,bjk->bik")
@@ -253,7 +265,12 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     shapes = (case.batch, case.rows, case.contracted), (case.batch, case.contracted, case.columns)
     with jax.enable_x64(True):
-        a, b = (jnp.asarray((rng.normal(size=shape) * 100).astype(case.dtype)) for shape in shapes)
+        numbers = [rng.normal(size=shape) * 100 for shape in shapes]
+        if case.dtype == "bool":
+            numbers = [x > 200 for x in numbers]  # 2 %
+        if case.name.endswith("NaN"):
+            numbers = [np.where(rng.random(x.shape) < 0.01, np.nan, x) for x in numbers]
+        a, b = (jnp.asarray(x.astype(case.dtype)) for x in numbers)
         if case.what == "closure":  # of lengths: no cycle gets better without end
             a = jnp.abs(a)
         made: dict[str, Any] = {
@@ -333,6 +350,7 @@ def geometric_means(table: list[dict[str, Any]]) -> dict[str, float]:
                 if {"tropical-gemm", route} <= row["seconds"].keys()
                 and (row["case"]["what"], row["case"]["dtype"]) == (what, "float32")
                 and Case(**row["case"]).operations >= 2**24
+                and "NaN" not in row["case"]["name"]
             ]
             if ratios:
                 means[f"{route}, {what}"] = float(np.exp(np.mean(np.log(ratios))))
