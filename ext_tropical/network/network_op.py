@@ -219,8 +219,11 @@ SMALL = 1 << 10
 @functools.lru_cache(maxsize=256)
 def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype) -> bool:
     """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
-    native library computes or which have at most SMALL candidates on average.
+    native library computes or which have at most SMALL candidates on average. Not if log_sum_exp is
+    to be exact.
     """
+    if isinstance(semiring, LogSumExp) and semiring.accuracy == "exact":
+        return False  # the library multiplies exponentials
     sizes: Any = dict(plan.sizes)
     counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
     if len(counts) <= MANY:

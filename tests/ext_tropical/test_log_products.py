@@ -166,3 +166,11 @@ def test_what_payloads_say():
     for accuracy, kind in (("certified", LogEinsum), ("exact", ExactLogEinsum)):
         (eqn,) = jax.make_jaxpr(functools.partial(product, accuracy))(a, a).eqns
         assert eqn.primitive.name == kind.family_id
+
+
+def test_exact_networks_sum_over_all_candidates():
+    tables = [jnp.zeros((2, 2))] * 3
+    for accuracy, family in (("certified", "network.v1"), ("exact", "log_einsum.v1")):
+        semiring = log_sum_exp(TEMPERATURE, accuracy)
+        jaxpr = jax.make_jaxpr(lambda *xs: tropical_einsum("ab,bc,cd->", *xs, semiring=semiring))
+        assert f"tenferro-ext-tropical.{family}" in str(jaxpr(*tables))

@@ -2,6 +2,7 @@
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
 // question to them, and plans in which one number is changed.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -189,6 +190,44 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
   return wrong;
 }
 
+// "ab,bc,ca->" by the steps 0,1:ac and 3,2: the best ways in order, and samples that are in range.
+template <class T>
+int check_many(const Kernels& kernels, Type type, std::mt19937& random, const Network& n) {
+  std::vector<T> x(static_cast<size_t>(n.a * n.b)), y(static_cast<size_t>(n.b * n.c)), z(static_cast<size_t>(n.c * n.a)), sums, best(40), numbers(2 * 700);
+  for (auto* table : {&x, &y, &z})
+    for (T& entry : *table) entry = random() % 5 ? static_cast<T>(static_cast<int>(random() % 9) - 4) : -std::numeric_limits<T>::infinity();
+  x[0] = y[0] = z[0] = T(0);
+  for (T& number : numbers) number = static_cast<T>(random() % 1000) / 1000;
+  const auto at = [&](int64_t i, int64_t j, int64_t k) { return x[static_cast<size_t>(i * n.b + j)] + y[static_cast<size_t>(j * n.c + k)] + z[static_cast<size_t>(k * n.a + i)]; };
+  for (int64_t i = 0; i < n.a; ++i)
+    for (int64_t j = 0; j < n.b; ++j)
+      for (int64_t k = 0; k < n.c; ++k) sums.push_back(at(i, j, k));
+  std::sort(sums.rbegin(), sums.rend());
+  sums.resize(best.size(), -std::numeric_limits<T>::infinity());
+  std::vector<int32_t> labels(3 * best.size()), drawn(3 * 700);
+  const auto buffer = [](auto& v) { return Buffer{v.data(), static_cast<int64_t>(v.size())}; };
+  const auto ask = [&](Question question, Algebra algebra, const std::vector<int64_t>& plan, std::vector<Buffer> in, std::vector<Buffer> out) {
+    Threads pool;
+    return answer(pool, {plan.data(), static_cast<int64_t>(plan.size()), type, algebra, question, 0.5, std::move(in), std::move(out)}, kernels);
+  };
+  const std::vector<int64_t> plan{3, 3, 2, 3, 0, 0, n.a, n.b, n.c, 0, 1, 2, 2, 0, 1, 2, 1, 2, 2, 2, 0, 0, 1, 2, 0, 2, 3, 2, 0};
+  int wrong = 0;
+  wrong += !ask(Question::kBest, Algebra::kMaxPlus, plan, {buffer(x), buffer(y), buffer(z)}, {buffer(best), buffer(labels)}).empty();
+  wrong += best != sums;
+  for (size_t i = 0; i < best.size() && best[i] > -std::numeric_limits<T>::infinity(); ++i) wrong += at(labels[i], labels[best.size() + i], labels[2 * best.size() + i]) != best[i];
+  wrong += !ask(Question::kSamples, Algebra::kLogSumExp, plan, {buffer(x), buffer(y), buffer(z), buffer(numbers)}, {buffer(drawn)}).empty();
+  for (size_t i = 0; i < 700; ++i) wrong += !(at(drawn[i], drawn[700 + i], drawn[1400 + i]) > -std::numeric_limits<T>::infinity());
+  for (size_t i = 0; i < plan.size(); ++i)
+    for (int64_t number : {-1, 0, 1, 2, 3, 9, 1 << 30}) {  // refused, or an answer of the same sizes
+      std::vector<int64_t> other = plan;
+      other[i] = number;
+      ask(Question::kBest, Algebra::kMaxPlus, other, {buffer(x), buffer(y), buffer(z)}, {buffer(best), buffer(labels)});
+      ask(Question::kSamples, Algebra::kLogSumExp, other, {buffer(x), buffer(y), buffer(z), buffer(numbers)}, {buffer(drawn)});
+    }
+  if (wrong) std::printf("many assignments, %s, type %d, %ld %ld %ld: %d wrong\n", kernels.name, (int)type, (long)n.a, (long)n.b, (long)n.c, wrong);
+  return wrong;
+}
+
 int check_networks(const Kernels& kernels, std::mt19937& random) {
   int wrong = 0;
   for (const Network& n : {Network{1, 1, 1, 1}, Network{2, 3, 4, 5}, Network{3, 600, 2, 7}, Network{40, 20, 50, 30}, Network{2, 2, 700, 1}, Network{70, 33, 90, 2}}) {
@@ -198,6 +237,7 @@ int check_networks(const Kernels& kernels, std::mt19937& random) {
       if (algebra != Algebra::kLogSumExp) wrong += check_network<int32_t>(kernels, algebra, Type::kI32, random, n, n.d == 5);
     }
     wrong += check_network<uint8_t>(kernels, Algebra::kOrAnd, Type::kBool, random, n, n.d == 5);
+    if (n.d != 7) wrong += check_many<float>(kernels, Type::kF32, random, n) + check_many<double>(kernels, Type::kF64, random, n);
   }
   return wrong;
 }
