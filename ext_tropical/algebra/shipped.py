@@ -215,7 +215,7 @@ class LogSumExp(Semiring):
       accuracy: "certified": a contraction multiplies matrices of exponentials, and computes from
         all candidates the cells where that could lose more than rounding. "exact": all cells from
         all candidates, up to 20 times slower; the error of a gradient is up to half as large. A
-        network that is one op has one form, whatever is asked.
+        network then goes step by step.
 
     Raises:
       InvalidConfig: another temperature or accuracy.
@@ -254,6 +254,10 @@ class LogSumExp(Semiring):
                 needed="'certified' or 'exact'",
             )
         object.__setattr__(self, "temperature", temperature)
+
+    def __repr__(self) -> str:
+        rest = "" if self.accuracy == "certified" else ", accuracy='exact'"
+        return f"{self.name}(temperature={self.temperature}{rest})"
 
     @property
     def parameters(self) -> Mapping[str, bool | int | float | str]:
