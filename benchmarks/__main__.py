@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "log_sum_exp": (),
     "glue": (),
     "networks": (),
+    "questions": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

@@ -22,6 +22,7 @@ from benchmarks import (
     network_peers,
     networks,
     one_line,
+    questions,
     training_step,
     tropical,
     tropical_gpu,
@@ -31,6 +32,13 @@ from benchmarks.__main__ import BENCHMARKS, FOLDER, replaced, run
 from .helpers import ends_in
 
 pytestmark = pytest.mark.slow
+
+
+def test_questions(capsys):
+    (rows,) = questions.main(["grid"], [12], repeats=1).values()
+    assert rows.keys() == {*questions.QUESTIONS, "NumPy loop"}
+    assert min(low for pair in rows.values() for low in pair) > 0
+    assert "goal 12" in capsys.readouterr().out
 
 
 def test_gradient_of_matmul(capsys):

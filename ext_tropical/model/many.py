@@ -15,7 +15,7 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import LogSumExp
 from ..network.network_best import NetworkBest
-from ..network.network_op import TropicalNetwork
+from ..network.network_op import TropicalNetwork, rows_of
 from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
 from ..network.slice_loop import part, start_of
@@ -60,7 +60,7 @@ def samples(
         nothing = jnp.full((len(op.steps.contracted), size[1]), -1, jnp.int32)
         before = jnp.asarray(-jnp.inf, tables[0].dtype), nothing
         (_, labels), _ = lax.scan(joined, before, jnp.arange(plan.slices, dtype=jnp.int32))
-    rows = labels.reshape(-1, *shape)
+    rows = rows_of(labels.reshape(-1, *shape))
     return dict(zip(op.steps.contracted, rows, strict=True))
 
 
@@ -86,7 +86,7 @@ def best_ways(
         nothing = jnp.full((len(op.steps.contracted), count), -1, jnp.int32)
         before = jnp.full(count, -jnp.inf, tables[0].dtype), nothing
         (values, labels), _ = lax.scan(joined, before, jnp.arange(plan.slices, dtype=jnp.int32))
-    return values, dict(zip(op.steps.contracted, labels, strict=True))
+    return values, dict(zip(op.steps.contracted, rows_of(labels), strict=True))
 
 
 def moved(op: PlanOp, labels: jax.Array, start: Mapping[str, jax.Array]) -> jax.Array:

@@ -266,10 +266,10 @@ def solved_as_network(
         dtype = one_dtype(op.family_id, op.algebra, [x.dtype for x in tables])
         return apply(op, *map(widened, tables))[0].astype(dtype), {}
     value, *labels = apply(op, *tables)
-    return value, dict(zip(op.steps.contracted, _rows(labels[0]), strict=True)) if labels else {}
+    return value, dict(zip(op.steps.contracted, rows_of(labels[0]), strict=True)) if labels else {}
 
 
-def _rows(labels: jax.Array) -> Sequence[jax.Array]:
+def rows_of(labels: jax.Array) -> Sequence[jax.Array]:
     """The rows of an array; of a concrete one without a program for each."""
     if isinstance(labels, jax.core.Tracer):
         shape = labels.shape[1:]
