@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import numbers
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from tenferro_jax.errors import InvalidConfig, Unsupported
 
 from ..network.plan_rows import contracted
 from ..network.tropical_plan import TropicalPlan
+from ..step.einsum_op import widened
 from .variables import Variable, require_known
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 MOST = 1_000_000
 """The most assignments within a gap that are looked at one by one."""
 
+MOST_BITS = 1 << 27
+"""The most bits of an integer that holds the numbers for all sums."""
+
 CELLS = 1 << 22
 """The most candidates of a step that are compared at once."""
 
@@ -33,11 +39,11 @@ CELLS = 1 << 22
 def counted(net: Network, within: float | None) -> int:
     """See `Network.count`."""
     tables = _concrete("count", net.tables)
-    if within is not None:
-        if not within >= 0:
-            raise InvalidConfig(
-                where="Network.count, within", given=repr(within), needed="at least 0"
-            )
+    if within is not None and not (isinstance(within, numbers.Real) and within >= 0):
+        raise InvalidConfig(
+            where="Network.count, within", given=repr(within), needed="a number of at least 0"
+        )
+    if within is not None and within < math.inf:
         return _best(net, tables) if within == 0 else _near(net, within)
     ones = [np.asarray(x > _least(x)) for x in tables]
     dtype = _integers(net, ones)
@@ -53,10 +59,13 @@ def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
             needed="concrete tables, because numbers of any size are Python integers",
             fix="Count outside jit, vmap and grad.",
         )
-    found = [np.asarray(x) for x in tables]
-    if any((x != x).any() for x in found):
+    arrays: Any = tables
+    found = [np.asarray(widened(x)) for x in arrays]
+    if any(((x != x) | (x == np.inf)).any() for x in found):
         raise InvalidConfig(
-            where=f"Network.{question}", given="NaN among the scores", needed="numbers"
+            where=f"Network.{question}",
+            given="NaN or inf among the scores",
+            needed="numbers below inf",
         )
     return found
 
@@ -70,11 +79,17 @@ def _integers(net: Network, ones: Sequence[np.ndarray]) -> type:
     """The dtype that holds the number of all possible assignments. Sums and products that wrap at
     2**64 on the way do not change it.
     """
-    if math.prod(net.variables.values()) < 2**63:
-        return np.uint64
+    return np.uint64 if _bits(net, ones) < 62 else object
+
+
+def _bits(net: Network, ones: Sequence[np.ndarray]) -> float:
+    """A bound on the logarithm of the number of possible assignments."""
+    most = math.fsum(map(math.log2, net.variables.values()))
+    if most < 62:
+        return most
     scores = [np.where(x, np.float32(0), np.float32(-np.inf)) for x in ones]
-    bits = float(net.like(net.scopes, scores).log_partition()) / math.log(2)
-    return np.uint64 if bits < 62 else object
+    found = float(net.like(net.scopes, scores).log_partition()) / math.log(2)
+    return min(most, max(found, 0) * 1.001 + 1)  # far more than is rounded
 
 
 def _slices(plan: TropicalPlan, arrays: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
@@ -119,31 +134,36 @@ def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     bits.
     """
     ones = [x > _least(x) for x in _concrete("count_by", net.tables)]
-    sizes = net.variables
-    extra = []
-    width = math.prod(sizes.values()).bit_length()
+    sizes, weights = net.variables, {}
+    if not isinstance(by, Mapping):
+        raise InvalidConfig(
+            where="Network.count_by", given=type(by).__name__, needed="a mapping of variables"
+        )
     for name, values in by.items():
         require_known(name, sizes, "count_by")
-        numbers = np.asarray(values)
-        if (
-            numbers.shape != (sizes[name],)
-            or not np.issubdtype(numbers.dtype, np.integer)
-            or numbers.min() < 0
-        ):
+        weights[name] = [operator.index(x) for x in values if isinstance(x, int | np.integer)]
+        if len(weights[name]) != sizes[name] or len(values) != sizes[name] or min(values) < 0:
             raise InvalidConfig(
                 where=f"Network.count_by, variable {name!r}",
                 given=repr(values),
                 needed=f"{sizes[name]} integers of at least 0",
             )
-        extra.append(np.array([1 << (width * int(x)) for x in numbers], object))
-    scopes = (*net.scopes, *((name,) for name in by))
-    plan = net.like(
-        scopes, (*net.tables, *(np.zeros(len(x), net.tables[0].dtype) for x in extra))
-    ).plan()
+    width = 8 * (int(_bits(net, ones)) // 8 + 1)  # bits of a digit
+    largest = sum(map(max, weights.values()))
+    if width * largest > MOST_BITS:
+        raise InvalidConfig(
+            where="Network.count_by",
+            given=f"sums of up to {largest}, each with {width} bits",
+            needed=f"at most {MOST_BITS} bits together",
+            fix="Divide the integers by a common factor.",
+        )
+    extra = [np.array([1 << (width * x) for x in row], object) for row in weights.values()]
+    scopes = (*net.scopes, *((name,) for name in weights))
+    zeros = [np.zeros(len(x), net.tables[0].dtype) for x in extra]
+    plan = net.like(scopes, (*net.tables, *zeros)).plan()
     total = _total(plan, [*(np.array(x, object) for x in ones), *extra])
-    digits = (
-        total >> (width * i) & ((1 << width) - 1) for i in range(-(-total.bit_length() // width))
-    )
+    step, data = width // 8, total.to_bytes(width // 8 * (largest + 1), "little")
+    digits = (int.from_bytes(data[i * step : (i + 1) * step], "little") for i in range(largest + 1))
     return {i: digit for i, digit in enumerate(digits) if digit}
 
 

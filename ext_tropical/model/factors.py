@@ -11,7 +11,7 @@ import jax
 from jax.typing import ArrayLike
 
 from tenferro_jax.einsum import parse_equation
-from tenferro_jax.errors import InvalidConfig, shortened
+from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 
 from ..network.tropical_plan import Operand, Optimize, TropicalPlan, plan_tropical_einsum
 from . import uai
@@ -99,6 +99,12 @@ class Factors:
           >>> {name: int(i) for name, i in net.best().labels.items()}
           {'rain': 0, 'wet': 0}
         """
+        if not isinstance(factors, Mapping):
+            raise InvalidConfig(
+                where="Network.from_factors",
+                given=type(factors).__name__,
+                needed="a mapping from variables to tables",
+            )
         scopes = tuple((s,) if isinstance(s, str | int) else tuple(s) for s in factors)
         require_names([name for scope in scopes for name in scope])
         return cls._made(scopes, list(factors.values()), memory_limit, optimize)
@@ -152,7 +158,8 @@ class Factors:
         exp(score).
 
         Raises:
-          ArtifactError: a table whose exp is not finite.
+          ArtifactError: an entry that is infinite, or 0 though its score is finite.
+          Unsupported: tables inside a transform.
           OSError: the file cannot be written.
 
         Example:
@@ -163,6 +170,13 @@ class Factors:
           >>> print(path.read_text().splitlines()[-1])
           1.0 1.0 1.0 0.0
         """
+        if any(isinstance(x, jax.core.Tracer) for x in self.tables):
+            raise Unsupported(
+                where="Network.to_uai",
+                given="tables inside a transform",
+                needed="concrete tables",
+                fix="Write outside jit, vmap and grad.",
+            )
         number = {name: i for i, name in enumerate(self.variables)}
         uai.write(path, [[number[name] for name in scope] for scope in self.scopes], self.tables)
 
@@ -208,8 +222,14 @@ class Factors:
           >>> float(net.given(b=1).value()), net.given(b=1).variables
           (2.0, {'a': 2, 'c': 2})
         """
-        chosen: dict[Variable, Index] = dict(values or {})
-        chosen.update(others)
+        values = {} if values is None else values
+        if not isinstance(values, Mapping) or not others.keys().isdisjoint(values):
+            raise InvalidConfig(
+                where="Network.given",
+                given=repr(values),
+                needed="a mapping from variables to values, and no variable twice",
+            )
+        chosen: dict[Variable, Index] = {**dict(values), **dict(others.items())}
         known = self.variables
         for name, value in chosen.items():
             require_known(name, known, "given")
@@ -227,6 +247,9 @@ class Factors:
         return f"Network({shortened(self.equation)!r}, {len(self.tables)} tables)"
 
     def __str__(self) -> str:
+        ranks = [len(getattr(x, "shape", ())) for x in self.tables]
+        if ranks != [len(scope) for scope in self.scopes]:  # a batch, or a derivative
+            return repr(self)
         sizes, plan = self.variables.values(), self.plan()
         values = " to ".join(
             map(str, sorted({*sizes} & {min(sizes, default=0), max(sizes, default=0)}))

@@ -25,9 +25,9 @@ from .variables import (
     Variable,
     distinct,
     equation,
+    from_largest,
     groups,
-    impossible,
-    nan_if_impossible,
+    require_finite,
     require_known,
     require_size,
 )
@@ -132,7 +132,7 @@ class Network(Factors):
           fewer assignments are possible.
 
         Raises:
-          InvalidConfig: k below 1.
+          InvalidConfig: k below 1, or 2**31 labels and more.
           DTypeError: k and tables of integers.
 
         Gradient: of the values, as `value`.
@@ -155,9 +155,17 @@ class Network(Factors):
             )
             return found._replace(labels=self._named(found.labels))
         dtype, k = self._floating("best"), require_size("Network.best, k", k, 1)
-        value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
+        if k * max(1, len(self.variables)) >= 2**31:
+            raise InvalidConfig(
+                where="Network.best, k", given=str(k), needed="fewer labels than int32 counts"
+            )
+        if self.variables:
+            value, labels = best_ways(self.plan(), list(map(widened, self.tables)), k)
+        else:  # one assignment, of nothing
+            none = jnp.full(k - 1, -jnp.inf, dtype)
+            value, labels = jnp.concatenate([self.value()[None], none]), {}
         value = value.astype(dtype)
-        return Assignment(value, self._named(labels), value != -jnp.inf)
+        return Assignment(value, self._named(labels), value > -jnp.inf)
 
     def all_best(self, limit: int = 10_000) -> Iterator[dict[Variable, int]]:
         """Every assignment with the best score, one after another, of concrete tables.
@@ -174,6 +182,7 @@ class Network(Factors):
           {'a': 0, 'b': 1}
           {'a': 1, 'b': 0}
         """
+        limit = require_size("Network.all_best, limit", limit)
         number = self.count(within=0)
         if number > limit:
             raise InvalidConfig(
@@ -184,8 +193,7 @@ class Network(Factors):
             )
         labels = self.best(k=number).labels if number else {}
         rows = {name: np.asarray(x).tolist() for name, x in labels.items()}
-        for i in range(number):
-            yield {name: row[i] for name, row in rows.items()}
+        return ({name: row[i] for name, row in rows.items()} for i in range(number))
 
     def count(self, within: float | None = None) -> int:
         """The exact number of possible assignments (score above -inf), of concrete tables.
@@ -195,8 +203,8 @@ class Network(Factors):
             Scores are rounded as in `best`: those that differ by less may count as equal.
 
         Raises:
-          InvalidConfig: a gap below 0, NaN among the scores, or more than a million assignments
-            within a gap above 0.
+          InvalidConfig: a gap below 0, NaN or inf among the scores, or more than a million
+            assignments within a gap above 0.
           Unsupported: tables inside a transform.
 
         Cost: as `value` in NumPy while the number is below 2**62; beyond that some 100 times as
@@ -219,10 +227,12 @@ class Network(Factors):
           {sum: how many assignments}, by increasing sums, without those that none has.
 
         Raises:
-          InvalidConfig: an unknown variable, other numbers, or NaN among the scores.
+          InvalidConfig: an unknown variable, other numbers, NaN or inf among the scores, or sums
+            so large that integers of 2**27 bits do not hold their numbers.
           Unsupported: tables inside a transform.
 
-        Cost: as `count` beyond 2**62, and proportional to the largest sum.
+        Cost: as `count` beyond 2**62, with integers of as many bits as the largest sum times the
+        bits of `count`: seconds for hundreds of variables.
 
         Source: L. Kronecker's substitution, which holds a polynomial in one integer.
 
@@ -250,8 +260,12 @@ class Network(Factors):
         """For each variable the probabilities of its values, (values,) in the tables' dtype.
 
         Raises:
-          InvalidConfig: all assignments are impossible; inside a transform the result is NaN.
+          InvalidConfig: all assignments are impossible, or a score is NaN or inf; inside a
+            transform the result is NaN.
           DTypeError: tables of integers.
+
+        Precision: scores of each table are taken from its largest one; what remains is rounded, so
+        that differences of scores below their size times the rounding of the dtype are lost.
 
         Gradient: any order, forward and reverse.
 
@@ -262,15 +276,16 @@ class Network(Factors):
         # The derivative by a table of zeros for each variable.
         sizes, dtype = self.variables, self._floating("marginals")
         zeros = [jnp.zeros(size, dtype) for size in sizes.values()]
+        shifted = list(map(from_largest, self.tables))
 
         def total(zeros: Sequence[jax.Array]) -> jax.Array:
             scopes = (*self.scopes, *((name,) for name in sizes))
-            net = self.like(scopes, (*self.tables, *zeros))
+            net = self.like(scopes, (*shifted, *zeros))
             return temperature * net.log_partition(temperature=temperature)
 
         value, shares = jax.value_and_grad(total)(zeros)
-        nan = nan_if_impossible("marginals", value)
-        return dict(zip(sizes, shares if nan is None else [x + nan for x in shares], strict=True))
+        require_finite("marginals", value)
+        return {name: x / jnp.sum(x) for name, x in zip(sizes, shares, strict=True)}
 
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:
         """The entropy of the distribution of assignments in nats, a scalar.
@@ -286,14 +301,15 @@ class Network(Factors):
         """
         self._floating("entropy")
         # The mean score is the derivative in the direction of the scores.
-        scores = [jnp.where(x == -jnp.inf, 0, x) for x in self.tables]
+        shifted = tuple(map(from_largest, self.tables))
+        scores = tuple(jnp.where(x == -jnp.inf, 0, x) for x in shifted)
 
         def log_z(tables: Sequence[ArrayLike]) -> jax.Array:
             return self.like(self.scopes, tables).log_partition(temperature=temperature)
 
-        value, mean = jax.jvp(log_z, (self.tables,), (tuple(scores),))
-        nan = nan_if_impossible("entropy", value)
-        return value - mean if nan is None else value - mean + nan
+        value, mean = jax.jvp(log_z, (shifted,), (scores,))
+        require_finite("entropy", value)
+        return value - mean + jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
 
     def sample(
         self, key: jax.Array, shape: Sequence[int] = (), *, temperature: float = 1.0
@@ -309,7 +325,8 @@ class Network(Factors):
           {variable: int32 of the shape}; -1 inside a transform if all assignments are impossible.
 
         Raises:
-          InvalidConfig: all assignments are impossible, or a shape or temperature out of range.
+          InvalidConfig: all assignments are impossible, a score is NaN or inf, or a shape or
+            temperature is out of range.
           DTypeError: tables of integers.
 
         Gradient: none.
@@ -323,11 +340,17 @@ class Network(Factors):
           0.7
         """
         self._floating("sample")
+        if not isinstance(shape, Sequence):
+            raise InvalidConfig(
+                where="Network.sample, shape", given=repr(shape), needed="a sequence of integers"
+            )
         shape = tuple(require_size("Network.sample, shape", size) for size in shape)
+        if 0 in shape or not self.variables:
+            return {name: jnp.zeros(shape, jnp.int32) for name in self.variables}
         found = samples(self.plan(), self.tables, key, shape, temperature)
         for labels in list(found.values())[:1]:
-            if not isinstance(labels, jax.core.Tracer) and labels.size and labels.min() < 0:
-                raise impossible("sample")
+            if not isinstance(labels, jax.core.Tracer) and labels.min() < 0:
+                require_finite("sample", self.log_partition(temperature=temperature))
         return self._named(found)
 
     def _named(self, labels: Mapping[str | int, jax.Array]) -> dict[Variable, jax.Array]:

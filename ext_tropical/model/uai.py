@@ -80,17 +80,18 @@ def write(
     """Write a model, MARKOV, whose entries are exp(score) in as many digits as they need.
 
     Raises:
-      ArtifactError: an entry is not finite.
+      ArtifactError: an entry is not finite, or 0 though its score is finite.
       OSError: the file cannot be written.
     """
     with np.errstate(over="ignore"):
         tables = [np.exp(np.asarray(x, np.float64)) for x in scores]
-    for i, table in enumerate(tables):
-        if not np.isfinite(table).all():
+    for i, (table, given) in enumerate(zip(tables, scores, strict=True)):
+        lost = (table == 0) & (np.asarray(given, np.float64) > -np.inf)
+        if not np.isfinite(table).all() or lost.any():
             raise ArtifactError(
                 where=f"{os.fspath(path)}, table {i}",
-                given=f"a score of {np.max(scores[i])}",
-                needed="scores whose exp is finite",
+                given=f"scores of {np.min(given)} to {np.max(given)}",
+                needed="scores whose exp is finite, and above 0 where they are above -inf",
                 fix="Subtract the largest score of the table from all its entries.",
             )
     sizes = {

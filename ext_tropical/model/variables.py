@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
 
-from tenferro_jax.errors import InvalidConfig, ShapeError, shortened
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
 from tenferro_jax.shapes import as_array
 
 Variable: TypeAlias = str | int
@@ -26,9 +26,11 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
     Raises:
       InvalidConfig: a table has a variable twice.
       ShapeError: a table does not fit its variables.
-      DTypeError: not an array.
+      DTypeError: not an array, or several dtypes.
     """
     sizes: dict[Variable, int] = {}
+    if not tables:
+        raise InvalidConfig(where="Network", given="no table", needed="at least one")
     arrays = tuple(as_array(x, f"Network, table {i}") for i, x in enumerate(tables))
     for i, (scope, x) in enumerate(zip(scopes, arrays, strict=True)):
         where = f"Network, table {i} of {', '.join(map(str, scope)) or 'no variable'}"
@@ -47,6 +49,10 @@ def checked(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> tupl
                     given=f"{size} values",
                     needed=f"{sizes[name]}, as before" if size else "at least one value",
                 )
+    if len(dtypes := sorted({str(x.dtype) for x in arrays})) > 1:
+        raise DTypeError(
+            where="Network, tables", given=", ".join(dtypes), needed="one dtype for all"
+        )
     return arrays
 
 
@@ -92,7 +98,7 @@ def require_names(names: Sequence[object]) -> None:
 
 def require_known(name: object, known: Mapping[Variable, int], where: str) -> None:
     """Refuse the name of no variable."""
-    if name not in known:
+    if not isinstance(name, str | int) or name not in known:
         raise InvalidConfig(
             where=f"Network.{where}",
             given=repr(name),
@@ -130,24 +136,27 @@ def taken(table: Any, index: Any, axis: int) -> Any:
     return jnp.take(table, index, axis, mode="fill")
 
 
-def nan_if_impossible(question: str, value: jax.Array) -> jax.Array | None:
-    """Refuse a network without a possible assignment. Inside a transform: NaN in that case, else
-    0.
+def from_largest(table: Any) -> Any:
+    """A table less its largest score, where that is finite: probabilities stay."""
+    if isinstance(table, np.ndarray):
+        top = table.max()
+        return table - top if np.isfinite(top) else table
+    top = jax.lax.stop_gradient(jnp.max(table))
+    return table - jnp.where(jnp.isfinite(top), top, 0).astype(table.dtype)
+
+
+def require_finite(question: str, value: jax.Array) -> None:
+    """Refuse a network without a possible assignment, or with a score of NaN or inf, by the log of
+    its partition function; not inside a transform.
     """
-    if isinstance(value, jax.core.Tracer):
-        return jnp.where(value == -jnp.inf, jnp.nan, 0).astype(value.dtype)
-    if value == -jnp.inf:
-        raise impossible(question)
-    return None
-
-
-def impossible(question: str) -> InvalidConfig:
-    """The error for a network without a possible assignment."""
-    return InvalidConfig(
-        where=f"Network.{question}",
-        given="a network whose assignments all have the score -inf",
-        needed="evidence and tables that allow an assignment",
-    )
+    if not isinstance(value, jax.core.Tracer) and not jnp.isfinite(value):
+        raise InvalidConfig(
+            where=f"Network.{question}",
+            given="a network whose assignments all have the score -inf"
+            if value == -jnp.inf
+            else "a score of NaN or inf",
+            needed="tables and evidence that allow an assignment, and scores below inf",
+        )
 
 
 def require_size(where: str, size: object, least: int = 0) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import Network
-from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import ArtifactError, DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..helpers import ends_in
 
@@ -220,6 +220,15 @@ PAIR = Network("ab->", np.zeros((2, 3)))
         (lambda: PAIR.given(a=1.0), InvalidConfig, "given 1.0"),
         (lambda: jax.jit(lambda x: PAIR.given(a=x))(1.0), InvalidConfig, "float"),
         (lambda: PAIR.given(c=0), InvalidConfig, "one of 'a', 'b'"),
+        (lambda: PAIR.given({"a": 0}, a=1), InvalidConfig, "no variable twice"),
+        (lambda: PAIR.given("a"), InvalidConfig, "a mapping"),
+        (lambda: PAIR.sum_out(["a"]), InvalidConfig, "one of 'a', 'b'"),
+        (lambda: Network.from_factors({}), InvalidConfig, "at least one"),
+        (lambda: Network.from_factors(None), InvalidConfig, "a mapping"),
+        (lambda: Network("a,a->", np.float32([0]), np.float64([0])), DTypeError, "one dtype"),
+        (lambda: jax.jit(lambda n: n.to_uai("x"))(PAIR), Unsupported, "concrete tables"),
+        (lambda: Network("a->", np.array([np.inf, 0])).entropy(), InvalidConfig, "NaN or inf"),
+        (lambda: Network("a->", np.array([np.nan, 0])).marginals(), InvalidConfig, "NaN or inf"),
         (lambda: PAIR.sum_out("c"), InvalidConfig, "one of 'a', 'b'"),
         (lambda: PAIR.log_partition(temperature=0), InvalidConfig, "temperature"),
         (lambda: Network("a->", np.arange(2)).marginals(), DTypeError, "floating"),
@@ -229,6 +238,36 @@ PAIR = Network("ab->", np.zeros((2, 3)))
 )
 def test_bad_input_is_a_typed_error(call, error, message):
     ends_in(call, error, message)
+
+
+@pytest.mark.parametrize("offset", [-2e4, 1e5, 1e8])
+def test_large_scores_do_not_spoil_probabilities(offset):
+    """In float32: what all assignments have in common is taken off before anything is rounded."""
+    with jax.enable_x64(False):
+        a, b = np.array([[1.0, 0.0, 3.0], [0.5, -2.0, 1.0]]), np.array([0.0, 1.0, -np.inf])
+        want = Network("ab,b->", a, b)
+        a = (a.astype(np.float32) * 16 + np.float32(offset)).astype(np.float32)
+        a = a.astype(float)
+        p = np.exp((a + b - (a + b).max()) / 16)
+        p /= p.sum()
+        net = Network("ab,b->", a.astype(np.float32), b.astype(np.float32))
+        assert want.variables == net.variables
+        np.testing.assert_allclose(net.marginals(temperature=16.0)["a"], p.sum(1), rtol=1e-4)
+        positive = p[p > 0]
+        entropy = -(positive * np.log(positive)).sum()
+        assert float(net.entropy(temperature=16.0)) == pytest.approx(entropy, abs=1e-4)
+        jitted = jax.jit(lambda n: n.entropy(temperature=16.0))(net)
+        assert float(jitted) == pytest.approx(entropy, abs=1e-4)
+
+
+def test_shares_sum_to_one_at_any_temperature():
+    net = Network("ab,b->", np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0.0, 1.0]))
+    np.testing.assert_array_equal(net.marginals(temperature=1e-30)["a"], [0.5, 0.5])
+
+
+def test_a_network_of_derivatives_prints():
+    found = jax.jacrev(lambda n: n.marginals()["a"])(PAIR)
+    assert str(found) == repr(found) == "Network('ab->', 1 tables)"
 
 
 def test_integers_have_a_best_assignment():
@@ -277,8 +316,9 @@ def test_variables_without_a_factor_and_comments(tmp_path):
 
 
 def test_scores_whose_exp_is_infinite_are_not_written(tmp_path):
-    net = Network("a->", np.array([0.0, 1000.0]))
-    ends_in(lambda: net.to_uai(tmp_path / "net.uai"), ArtifactError, "given a score of 1000")
+    for scores in ([0.0, 1000.0], [-1000.0, 0.0], [np.nan, 0.0]):
+        net = Network("a->", np.array(scores))
+        ends_in(lambda: net.to_uai(tmp_path / "net.uai"), ArtifactError, "scores whose exp")
     assert not (tmp_path / "net.uai").exists()
 
 

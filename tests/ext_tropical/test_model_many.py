@@ -101,6 +101,8 @@ def test_nan_is_not_lost():
     op, tables = op_and_tables(0, NetworkBest, None, 3)
     tables[-1] = tables[-1].copy()
     tables[-1].flat[0] = np.nan
+    nan = Network("a->", np.array([np.nan, 0])).best(k=2)
+    assert not nan.feasible.any()
     for values, labels in (apply(op, *tables), op.lower_to_standard_ops(*tables)):
         assert np.isnan(values).all()
         assert (np.asarray(labels) == -1).all()
@@ -224,6 +226,39 @@ def test_maximum_independent_sets_of_named_graphs(name):
     assert sorted(map(sorted, found)) == sorted(map(sorted, largest))
     by_size = net.count_by(dict.fromkeys(graph, (0, 1)))
     assert by_size == {n: sum(len(x) == n for x in independent) for n in range(most + 1)}
+
+
+def test_a_network_of_no_variable_has_one_assignment():
+    for net in (PAIR.given(a=0, b=1), Network("ab,b->", np.eye(2), np.ones(2)).given(a=0, b=1)):
+        value = float(net.value())
+        for best in (net.best(k=3), jax.jit(lambda n: n.best(k=3))(net)):
+            np.testing.assert_array_equal(best.value, [value, -np.inf, -np.inf])
+            assert best.labels == {}
+        assert net.count() == net.count(within=0) == net.count(within=1) == 1
+        assert list(net.all_best()) == [{}]
+        assert net.sample(jax.random.key(0), (3,)) == {}
+    assert PAIR.sample(jax.random.key(0), (2, 0))["a"].shape == (2, 0)
+
+
+def test_counts_of_16_bits_and_of_any_gap():
+    net = Network("ab,b->", *(jnp.asarray(x, jnp.bfloat16) for x in (np.eye(2), np.ones(2))))
+    assert (net.count(), net.count(within=0), net.count(within=np.inf)) == (4, 2, 4)
+    assert net.count_by({"a": (0, 5)}) == {0: 2, 5: 2}
+    assert len(list(net.all_best())) == 2
+
+
+@pytest.mark.slow
+def test_the_first_of_many_labels_compiles_no_program_for_each():
+    """Cutting 300 labels apart took seconds."""
+    rng = np.random.default_rng(0)
+    net = Network.from_factors({(i, i + 1): rng.normal(size=(2, 2)) for i in range(300)})
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiled.append(seconds) if "backend_compile" in event else None
+    )
+    net.best(k=5)
+    net.sample(jax.random.key(0), (11,))
+    assert sum(compiled) < 2
 
 
 def test_integers_are_counted_too():
@@ -351,6 +386,19 @@ PAIR = Network("ab->", np.zeros((2, 3)))
         (lambda: PAIR.best(k=True), InvalidConfig, "given True"),
         (lambda: Network("a->", np.arange(3)).best(k=2), DTypeError, "floating"),
         (lambda: list(PAIR.all_best(limit=5)), InvalidConfig, "given 6 best assignments"),
+        (lambda: PAIR.all_best(limit=-1), InvalidConfig, "at least 0"),
+        (lambda: PAIR.all_best(limit=None), InvalidConfig, "given None"),
+        (lambda: PAIR.best(k=2**31), InvalidConfig, "int32"),
+        (lambda: PAIR.count(within="a"), InvalidConfig, "given 'a'"),
+        (lambda: PAIR.count_by(None), InvalidConfig, "a mapping"),
+        (lambda: PAIR.count_by({"a": (0, 2**40)}), InvalidConfig, "bits"),
+        (lambda: PAIR.sample(jax.random.key(0), 3), InvalidConfig, "a sequence"),
+        (lambda: Network("a->", np.array([np.inf, 0])).count(), InvalidConfig, "inf"),
+        (
+            lambda: Network("a->", np.array([np.nan, 0])).sample(jax.random.key(0)),
+            InvalidConfig,
+            "NaN or inf",
+        ),
         (lambda: PAIR.count(within=-1), InvalidConfig, "at least 0"),
         (lambda: PAIR.count(within=float("nan")), InvalidConfig, "at least 0"),
         (lambda: PAIR.count_by({"c": (0, 1)}), InvalidConfig, "one of 'a', 'b'"),
