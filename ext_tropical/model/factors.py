@@ -86,7 +86,8 @@ class Factors:
 
         Args:
           factors: for each table its variables, all strings or all integers, and its scores.
-          memory_limit, optimize: as for the class.
+          memory_limit: as for the class.
+          optimize: as for the class.
 
         Raises:
           InvalidConfig: names of other or of mixed types, or a name twice in a table.
@@ -124,7 +125,8 @@ class Factors:
         Args:
           model: the path of the model.
           evidence: the path of evidence, which is `given`.
-          memory_limit, optimize: as for the class.
+          memory_limit: as for the class.
+          optimize: as for the class.
 
         Raises:
           ArtifactError: the text is no model or no evidence; the error says line and column.

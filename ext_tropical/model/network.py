@@ -46,7 +46,8 @@ class Network(Factors):
       equation: the labels of the tables, as for einsum, with no labels in the output: "ab,bc->".
       *tables: for each term an array of scores, one dtype for all: float32 or float64 (32-bit
         integers for `value` and `best`). -inf is impossible. Log probabilities are scores.
-      memory_limit, optimize: as for `tropical_einsum`, for all questions.
+      memory_limit: as for `tropical_einsum`, for all questions.
+      optimize: as for `tropical_einsum`, for all questions.
 
     Attributes:
       scopes: the variables of each table.
