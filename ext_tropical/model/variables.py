@@ -127,7 +127,7 @@ def index(name: Variable, value: Any, size: int) -> Any:
     )
 
 
-def taken(table: Any, index: Any, axis: int) -> Any:
+def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
     """The part of a table at an index of an axis; NaN, or the least integer, outside of it."""
     if isinstance(table, np.ndarray) and isinstance(index, int):
         return table.take(index, axis)
@@ -136,7 +136,7 @@ def taken(table: Any, index: Any, axis: int) -> Any:
     return jnp.take(table, index, axis, mode="fill")
 
 
-def from_largest(table: Any) -> Any:
+def from_largest(table: np.ndarray | jax.Array) -> Any:
     """A table less its largest score, where that is finite: probabilities stay."""
     if isinstance(table, np.ndarray):
         top = table.max()

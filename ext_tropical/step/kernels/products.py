@@ -23,6 +23,7 @@ from jax import lax
 
 from ...algebra.shipped import are_finite
 from ..layout import MatmulLayout, grouped
+from . import direct
 from .blocked import fits_one_reduction
 
 EQUATION = "bkm,bkn->bmn"
@@ -34,6 +35,9 @@ TILE = 32
 
 TURN = 16
 """Tiles in each turn."""
+
+WORTH = 1 << 12
+"""The least candidates that are multiplied."""
 
 PART, PARTS = 64, 4
 """The terms that a product adds one after another, for little rounding, and the most such parts."""
@@ -194,6 +198,16 @@ class Form(NamedTuple):
         return lax.cond(4 * count > number, lambda: self.exact(*inputs), by_tiles)
 
 
+def _pays(*extents: int) -> bool:
+    """Whether matrices of so few candidates that one reduction could take them are products: as
+    quick from WORTH on, and quicker soon after.
+    """
+    if not all(isinstance(size, int) for size in extents):
+        return False
+    _, count, rows, columns = extents
+    return count > direct.FEW and min(rows, columns) > 1 and math.prod(extents) >= WORTH
+
+
 def lowered(
     op: Any,
     total: Callable[..., jax.Array],
@@ -213,7 +227,7 @@ def lowered(
     if (
         op.operand_count == 1
         or algebra.accuracy == "exact"
-        or fits_one_reduction(*layout.extents(sizes))
+        or (fits_one_reduction(*(extents := layout.extents(sizes))) and not _pays(*extents))
     ):
         return op.from_candidates(*inputs)
     tiles = dataclasses.replace(op, equation=EQUATION).from_candidates
