@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import Plan, Step
-from tenferro_jax.errors import InvalidConfig, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 
 from ..network.plan_rows import contracted
 from ..network.tropical_plan import TropicalPlan
@@ -45,7 +45,7 @@ def counted(net: Network, within: float | None) -> int:
         )
     if within is not None and within < math.inf:
         return _best(net, tables) if within == 0 else _near(net, within)
-    ones = [np.asarray(x > _least(x)) for x in tables]
+    ones = [np.asarray(x > -np.inf) for x in tables]
     dtype = _integers(net, ones)
     return _total(net.plan(), [np.array(x, dtype) for x in ones])
 
@@ -59,8 +59,7 @@ def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
             needed="concrete tables, because numbers of any size are Python integers",
             fix="Count outside jit, vmap and grad.",
         )
-    arrays: Any = tables
-    found = [np.asarray(widened(x)) for x in arrays]
+    found = [_floating(np.asarray(widened(x))) for x in list[Any](tables)]
     if any(((x != x) | (x == np.inf)).any() for x in found):
         raise InvalidConfig(
             where=f"Network.{question}",
@@ -70,9 +69,17 @@ def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
     return found
 
 
-def _least(x: np.ndarray) -> Any:
-    """The score that is impossible."""
-    return -np.inf if np.issubdtype(x.dtype, np.floating) else np.iinfo(x.dtype).min
+def _floating(x: np.ndarray) -> np.ndarray:
+    """Integers as floats that hold them and their sums, the least one as -inf: it is impossible,
+    and sums with it would wrap.
+    """
+    if not np.issubdtype(x.dtype, np.integer):
+        return x
+    if x.dtype.itemsize > 4:
+        raise DTypeError(
+            where="Network, count", given=f"tables of {x.dtype}", needed="floats or 32-bit integers"
+        )
+    return np.where(x == np.iinfo(x.dtype).min, -np.inf, x.astype(np.float64))
 
 
 def _integers(net: Network, ones: Sequence[np.ndarray]) -> type:
@@ -133,7 +140,7 @@ def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
     bits.
     """
-    ones = [x > _least(x) for x in _concrete("count_by", net.tables)]
+    ones = [x > -np.inf for x in _concrete("count_by", net.tables)]
     sizes, weights = net.variables, {}
     if not isinstance(by, Mapping):
         raise InvalidConfig(
@@ -186,7 +193,7 @@ def _near(net: Network, within: float) -> int:
 
 def _best(net: Network, tables: Sequence[np.ndarray]) -> int:
     """The number of best assignments: of candidates that make the value of their cell."""
-    plan, dtype = net.plan(), _integers(net, [np.asarray(x > _least(x)) for x in tables])
+    plan, dtype = net.plan(), _integers(net, [np.asarray(x > -np.inf) for x in tables])
     best, number = -np.inf, 0
     for part in _slices(plan, tables):
         value, count = _counted_best(plan.plan, part, dtype)
@@ -198,7 +205,7 @@ def _best(net: Network, tables: Sequence[np.ndarray]) -> int:
 
 def _counted_best(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> tuple[Any, Any]:
     """The best score, and how many assignments have it."""
-    values: list[Any] = [(x, np.array(x > _least(x), dtype)) for x in arrays]
+    values: list[Any] = [(x, np.array(x > -np.inf, dtype)) for x in arrays]
     for step in plan.steps:
         order = step.result + contracted(step)
         pairs = [values[i] for i in step.operands]

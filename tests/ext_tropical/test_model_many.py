@@ -267,6 +267,11 @@ def test_the_labels_of_another_network_compile_nothing():
 def test_integers_are_counted_too():
     net = Network("ab,b->", np.int32([[1, 0], [0, 1]]), np.int32([1, 1]))
     assert (net.count(), net.count(within=0)) == (4, 2)
+    least = np.iinfo(np.int32).min  # impossible; a sum with -1 would wrap
+    net = Network("ab,b->", np.int32([[least, 0], [0, 1]]), np.int32([-1, 0]))
+    assert (int(net.value()), net.count(), net.count(within=0)) == (1, 3, 1)
+    wide = Network("a->", np.arange(2, dtype=np.int64))
+    ends_in(wide.count, DTypeError, "32-bit integers")
 
 
 # Samples
