@@ -20,6 +20,7 @@ from ext_tropical.network.network_best import NetworkBest
 from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
 from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.network.network_samples import NetworkSamples
+from ext_tropical.network.rows import Rows
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.log_einsum import ExactLogEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
@@ -127,6 +128,8 @@ def families():
     given = (x, x, y, numbers)
     found = [np.array([[1, 0], [1, 1], [0, 1]], np.int32)]
     yield samples.family_id, applied((samples, given)), given, found
+    rows, labels = Rows(2), np.array([[1, 0], [1, 1]], np.int32)
+    yield rows.family_id, applied((rows, (labels,))), (labels,), list(labels)
 
 
 def items():

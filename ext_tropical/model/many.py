@@ -15,9 +15,10 @@ from tenferro_jax.extension import apply
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import LogSumExp
 from ..network.network_best import NetworkBest
-from ..network.network_op import TropicalNetwork, rows_of
+from ..network.network_op import TropicalNetwork
 from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
+from ..network.rows import rows_of
 from ..network.slice_loop import part, start_of
 from ..network.tropical_plan import TropicalPlan
 from ..step.einsum_op import widened

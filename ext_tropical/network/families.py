@@ -16,6 +16,7 @@ from .network_best import NetworkBest
 from .network_derivatives import NetworkEntries, NetworkShares
 from .network_op import TropicalNetwork
 from .network_samples import NetworkSamples
+from .rows import Rows
 
 
 def register() -> None:
@@ -42,6 +43,7 @@ def register() -> None:
         NetworkSamples(1.0, "a->|0:"),
         NetworkBest("a->|0:", 1),
         NetworkShares(1.0, "a->|0:", (0,)),
+        Rows(1),
     ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))

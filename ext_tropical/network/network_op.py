@@ -39,6 +39,7 @@ from .plan_text import (
     shape_of,
     steps_of,
 )
+from .rows import rows_of
 from .steps import Mode, TropicalStep, Winners, evaluate, found_of, reshaped, run_step
 
 
@@ -267,13 +268,3 @@ def solved_as_network(
         return apply(op, *map(widened, tables))[0].astype(dtype), {}
     value, *labels = apply(op, *tables)
     return value, dict(zip(op.steps.contracted, rows_of(labels[0]), strict=True)) if labels else {}
-
-
-def rows_of(labels: jax.Array) -> Sequence[jax.Array]:
-    """The rows of an array; of a concrete one without a program for each."""
-    if isinstance(labels, jax.core.Tracer):
-        shape = labels.shape[1:]
-        size = math.prod(shape)
-        starts = [i * size for i in range(len(labels))]
-        return loops.cut_all(labels.reshape(-1), starts, [shape] * len(starts))
-    return jax.device_put(list(np.asarray(labels)), labels.sharding if labels.committed else None)

@@ -24,6 +24,9 @@ AT_WINNER = "tenferro-ext-tropical.at_winner.v1"
 NETWORK_TARGET = "tenferro-ext-tropical.network.v1"
 """The name of the custom call of a network."""
 
+ROWS = "tenferro-ext-tropical.rows.v1"
+"""The name of the custom call that cuts an array into rows."""
+
 FILE = "kernels.shared"
 """The result of the build: a shared library, not a Python module."""
 
@@ -66,7 +69,7 @@ def native() -> Native:
         library.tropical_instructions.restype = ctypes.c_char_p
         instructions = library.tropical_instructions().decode().split(",")
         jax.devices("cpu")
-        for target in (TARGET, AT_WINNER, NETWORK_TARGET):
+        for target in (TARGET, AT_WINNER, NETWORK_TARGET, ROWS):
             handler = getattr(library, f"tropical_{target.split('.')[1]}")
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform="cpu")
     except (OSError, AttributeError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
