@@ -111,20 +111,22 @@ def steps_in(text: str, where: str) -> Steps:
         for number, step in enumerate(written):
             numbers, result = step.split(":")
             operands = tuple(map(int, numbers.split(",")))
-            if not 1 <= len(operands) <= 2 or not all(0 <= i < len(values) for i in operands):
+            if not 1 <= len(operands) <= 2 or min(operands) < 0 or max(operands) >= len(values):
                 raise ValueError(f"step {number} reads {numbers}")
-            of = tuple(str(values[i]) for i in operands if values[i] is not None)
+            of = tuple([x for x in [values[i] for i in operands] if x is not None])
             if len(of) < len(operands) or len(set(operands)) < len(operands):
                 raise ValueError(f"step {number} reads a value that was read before")
-            for i in operands:
-                for label in set(str(values[i])):
+            for i, term in zip(operands, of, strict=True):
+                for label in set(term):
                     left[label] -= 1
                 values[i] = None
-            known = set("".join(of))
-            if len(set(result)) < len(result) or not set(result) <= known:
+            known = set().union(*of)
+            given = set(result)
+            if len(given) < len(result) or not given <= known:
                 raise ValueError(f"step {number} gives labels {result!r} of {''.join(of)!r}")
-            if early := [x for x in sorted(known - set(result)) if left[x] or x in output]:
-                raise ValueError(f"step {number} contracts {early[0]!r}, which is needed later")
+            if early := [x for x in known - given if left[x] or x in output]:
+                needed = min(early)
+                raise ValueError(f"step {number} contracts {needed!r}, which is needed later")
             for label in result:
                 left[label] += 1
             values.append(result)

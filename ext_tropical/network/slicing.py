@@ -18,7 +18,7 @@ def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:
     """Entries of a tensor with these labels, repeated ones included; for a diagonal pass
     `set(labels)`.
     """
-    return math.prod(lengths[label] for label in labels)
+    return math.prod([lengths[label] for label in labels])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +100,8 @@ def require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: int
     """Refuse results that are larger than any machine, or that too many slices would be
     needed for.
     """
+    if all(step.size <= MOST_ENTRIES for step in plan.steps) and memory_limit is None:
+        return
     used = {i: {i} for i in range(len(plan.terms))}
     for number, step in enumerate(plan.steps, len(plan.terms)):
         used[number] = set().union(*(used[i] for i in step.operands))

@@ -354,7 +354,7 @@ def _program(plan: TropicalPlan, mode: Mode) -> Any:
 
     run.__name__ = run.__qualname__ = "tropical_einsum"
     return (
-        jax.jit(run) if plan.peak is not None else run
+        jax.jit(run) if plan.memory is not None else run
     )  # symbolic sizes are traced in the caller's scope
 
 

@@ -48,13 +48,19 @@ class TropicalPlan:
     Attributes:
       plan: the steps of one slice; its sizes are those of a slice.
       whole: (label, size) of every label.
-      peak: the most bytes allocated at one time, with the result and without the operands; None
-        with symbolic sizes.
+      memory: what the steps allocate; None with symbolic sizes.
     """
 
     plan: Plan
     whole: tuple[tuple[str, int], ...]
-    peak: int | None
+    memory: Memory | None = dataclasses.field(compare=False)
+
+    @functools.cached_property
+    def peak(self) -> int | None:
+        """The most bytes allocated at one time, with the result and without the operands; None with
+        symbolic sizes.
+        """
+        return None if self.memory is None else self.memory.peak(dict(self.plan.sizes))
 
     @property
     def output(self) -> str:
@@ -246,16 +252,18 @@ def cached_plan(
     if memory_limit is not None:
         lengths |= dict.fromkeys(cut, 1)
         shorten_slices(equation, memory, lengths, memory_limit)
-    steps = [
-        dataclasses.replace(
-            step,
-            cost=entries(lengths, set("".join(step.terms))),
-            size=entries(lengths, step.result),
-        )
-        for step in plan.steps
-    ]
-    sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
-    found = TropicalPlan(sliced, plan.sizes, memory.peak(lengths))
+    sliced = plan
+    if lengths != dict(plan.sizes):
+        steps = [
+            dataclasses.replace(
+                step,
+                cost=entries(lengths, set("".join(step.terms))),
+                size=entries(lengths, step.result),
+            )
+            for step in plan.steps
+        ]
+        sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
+    found = TropicalPlan(sliced, plan.sizes, memory)
     if found.slices > MOST_SLICES:
         raise InvalidConfig(
             where=f"tropical_einsum {shortened(equation)!r}, memory_limit",

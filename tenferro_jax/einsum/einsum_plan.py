@@ -134,30 +134,29 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     steps: list[Step] = []
     live: list[tuple[int, str]] = []  # (value number, labels) of terms that are not yet contracted
 
-    uses = collections.Counter(
-        equation.output
-    )  # how many of the live terms and the output have a label
+    uses = collections.Counter(equation.output)
+    """How many of the live terms and the output have a label."""
     for term in terms:
         uses.update(set(term))
 
     def emit(chosen: Sequence[tuple[int, str]]) -> tuple[int, str]:
         for _, term in chosen:
-            uses.subtract(set(term))
+            for label in set(term):
+                uses[label] -= 1
         everything = set().union(*(term for _, term in chosen))
         wanted = {label for label in everything if uses[label]}
-        orders = [
-            _result([term for _, term in order], wanted, equation.output)
-            for order in (chosen, chosen[::-1])
-        ]
-        if orders[1] == equation.output:  # no transpose at the end
-            chosen = chosen[::-1]
-        labels = orders[orders[1] == equation.output]
-        uses.update(labels)
+        labels = _result([term for _, term in chosen], wanted, equation.output)
+        if len(labels) == len(equation.output):  # no transpose at the end
+            back = _result([term for _, term in chosen[::-1]], wanted, equation.output)
+            if back == equation.output:
+                chosen, labels = chosen[::-1], back
+        for label in labels:
+            uses[label] += 1
         cost, size = (
-            math.prod(nominal[label] for label in group) for group in (everything, labels)
+            math.prod([nominal[label] for label in group]) for group in (everything, labels)
         )
         steps.append(
-            Step(tuple(i for i, _ in chosen), tuple(term for _, term in chosen), labels, cost, size)
+            Step(tuple([i for i, _ in chosen]), tuple([t for _, t in chosen]), labels, cost, size)
         )
         return len(terms) + len(steps) - 1, labels
 
@@ -202,10 +201,8 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
     """Labels of a step's result in the order that a dot product gives: shared, then the first
     term's, then the second's.
     """
-    shared = [label for label in terms[0] if all(label in term for term in terms)]
-    labels = "".join(
-        dict.fromkeys(label for label in (*shared, *"".join(terms)) if label in wanted)
-    )
+    shared = [label for label in terms[0] if label in terms[-1]]
+    labels = "".join([x for x in dict.fromkeys((*shared, *"".join(terms))) if x in wanted])
     free = len(terms) == 1 or all(
         label in wanted for label in shared
     )  # no dot product, so any order will do
