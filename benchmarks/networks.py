@@ -7,8 +7,9 @@ diseases), float32, max_plus. This process has imported everything, started JAX'
 answered one other small network; every figure is of a network that is new to it. The loop plans
 each time. First calls are the least of three, each of another network of that kind, ours and the
 loop's in turn; `again` the least of several calls in turn; jit is lowering and compiling. toulbar2
-(pip install pytoulbar2) builds the problem and proves the optimum. Exported programs show the route
-without native kernels, as GPUs have it.
+(pip install pytoulbar2) builds the problem and proves the optimum. "nothing" is what JAX takes for
+the gradient of a custom_vjp that computes nothing, and for a program of two calls with as many
+tables. Exported programs show the route without native kernels, as GPUs have it.
 
     python -m benchmarks.networks [--quick] [--tables 60 200] [--kinds grid tree]
     [--asked value gradient] [--exports value] [--many 500]
@@ -33,6 +34,7 @@ import numpy as np
 import opt_einsum
 
 from ext_tropical import best_assignment, log_sum_exp, tropical_einsum
+from ext_tropical.step.native.library import NETWORK_TARGET
 
 from .measure import alternating, header
 from .network_peers import LOOP, chains, solved, toulbar2, value, widest
@@ -222,6 +224,29 @@ def measured(what: str, kind: str, count: int, seed: int, repeats: int = 5) -> F
     )
 
 
+def nothing(count: int, seed: int, repeats: int = 5) -> tuple[float, float, float]:
+    """Seconds of jax.grad of a function of a tree's tables that computes nothing, and of lowering
+    and compiling a program that hands those tables to one call and gets as many from another; it is
+    not run.
+    """
+
+    @jax.custom_vjp
+    def idle(*tables: jax.Array) -> jax.Array:
+        return jnp.float32(0)
+
+    idle.defvjp(lambda *tables: (jnp.float32(0), tables), lambda tables, _: tables)
+    tables = [jnp.asarray(x) for x in network("tree", count, seed).tables]
+    every = tuple(range(len(tables)))
+    ((_, seconds),) = alternating([lambda: jax.grad(idle, every)(*tables)], repeats)
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    first = jax.ffi.ffi_call(NETWORK_TARGET, scalar)
+    second = jax.ffi.ffi_call(
+        NETWORK_TARGET, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in tables]
+    )
+    lower, lowered = timed(lambda: jax.jit(lambda *xs: second(first(*xs))).lower(*tables))
+    return seconds, lower, timed(lowered.compile)[0]
+
+
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds until the result is there, and the result."""
     start = time.perf_counter()
@@ -368,6 +393,12 @@ def main(
     if found:
         print("\n".join(goals(found)))
     for count in counts:
+        seconds, lower, compiling = nothing(count, seed, repeats)
+        print(
+            f"nothing, of {count:4} tables: a gradient {seconds * 1e3:.1f} ms; under jit lower "
+            f"{lower * 1e3:.0f}, compile {compiling * 1e3:.0f} ms",
+            flush=True,
+        )
         for what in exports:
             size, exporting, compiling, again = xla(count, seed, what)
             print(
