@@ -88,7 +88,7 @@ def steps_of(plan: Plan) -> Steps:
     return Steps(plan.terms, plan.equation.output, steps)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def steps_in(text: str, where: str) -> Steps:
     """Read a plan.
 

@@ -219,7 +219,7 @@ def hashable(optimize: Optimize) -> Any:
     return path
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def cached_plan(
     equation: str,
     shapes: tuple[tuple[int, ...], ...],
