@@ -16,8 +16,9 @@ import numpy as np
 
 import ext_tropical
 from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.network_best import NetworkBest
-from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
+from ext_tropical.network.network_entries import NetworkEntries
 from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.network.rows import Rows
@@ -119,6 +120,12 @@ def families():
     cotangents = (weights.sum(1) / weights.sum((1, 2))[:, None]).sum(0)
     given = (x, x, y, np.ones(2))
     yield shares.family_id, applied((shares, given)), given, [cotangents]
+    along = np.array([1.0, 2.0])  # the covariance of c and itself, given a
+    means = (weights.sum(1) / weights.sum((1, 2))[:, None]) @ along
+    squares = (weights.sum(1) / weights.sum((1, 2))[:, None]) @ along**2
+    bend = NetworkCurvature(1.0, text, (2,))
+    given = (x, x, y, along, along)
+    yield bend.family_id, applied((bend, given)), given, [squares - means**2]
     plan = "ab,bc,c->|1,2:b|0,3:"
     best = NetworkBest(plan, 2)
     found = [np.array([6.0, 5.0]), np.array([[1, 1], [1, 1], [0, 1]], np.int32)]

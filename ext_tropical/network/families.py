@@ -12,8 +12,9 @@ from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
 from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.weighted_sum import WeightedSum
+from .log_derivatives import NetworkCurvature, NetworkShares
 from .network_best import NetworkBest
-from .network_derivatives import NetworkEntries, NetworkShares
+from .network_entries import NetworkEntries
 from .network_op import TropicalNetwork
 from .network_samples import NetworkSamples
 from .rows import Rows
@@ -43,6 +44,7 @@ def register() -> None:
         NetworkSamples(1.0, "a->|0:"),
         NetworkBest("a->|0:", 1),
         NetworkShares(1.0, "a->|0:", (0,)),
+        NetworkCurvature(1.0, "a->|0:", (0,)),
         Rows(1),
     ):
         if lookup_extension_factory(default.family_id) is None:

@@ -19,7 +19,7 @@ from ..algebra.shipped import max_plus
 from . import plan_rows
 from .loops import Found, Lanes, State, at_places, buffer_of, sweep
 from .native_network import Question, kernels
-from .network_derivatives import NetworkEntries, filled
+from .network_entries import NetworkEntries, filled
 from .plan_rows import SEGMENT, SEGMENTS, layout
 from .plan_text import PlanOp, are_numbers, integers, placed, require_countable, unused_label
 from .walks import Place, walked

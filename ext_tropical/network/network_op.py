@@ -28,8 +28,9 @@ from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops, loops
+from .log_derivatives import NetworkShares
 from .native_network import Question, kernels, unknown
-from .network_derivatives import NetworkEntries, NetworkShares
+from .network_entries import NetworkEntries
 from .plan_text import (
     PlanOp,
     are_numbers,

@@ -22,8 +22,9 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
+from ext_tropical.network.log_derivatives import NetworkShares
 from ext_tropical.network.native_network import _eager
-from ext_tropical.network.network_derivatives import NetworkEntries, NetworkShares
+from ext_tropical.network.network_entries import NetworkEntries
 from ext_tropical.network.network_op import TropicalNetwork, solved_as_network
 from ext_tropical.network.plan_text import steps_in, steps_of
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import log_sum_exp, tropical_einsum
+from ext_tropical import Network, log_sum_exp, tropical_einsum
+from ext_tropical.network.log_derivatives import NetworkCurvature
 from ext_tropical.network.network_op import TropicalNetwork
+from tenferro_jax.conformance import check
 from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind, routes
 
 from ..oracles import central_difference
 from ..sweep import times as cases
@@ -165,6 +168,86 @@ def test_soft_values_and_shares_of_large_steps(form, dtype):
     _, moved = jax.jvp(lambda *xs: apply(op, *xs)[0], tables, along)
     total = sum((x * np.asarray(y)).sum() for x, y in zip(slopes, along, strict=True))
     np.testing.assert_allclose(np.asarray(moved).sum(dtype=float), total, rtol=2000 * error)
+
+
+PLAN = "ab,bc,c->a|1,2:b|0,3:a"
+
+
+@pytest.mark.parametrize("route", [RouteKind.KERNEL, RouteKind.LOWERING])
+def test_a_curvature_is_the_second_derivative_of_all_candidates(route):
+    """By JAX's own derivatives of one sum over all candidates; entries of -inf have no share."""
+    rng = np.random.default_rng(0)
+    shapes = [(2, 3), (3, 4), (4,)]
+    tables, along, others = (
+        [jnp.asarray(rng.normal(size=shape)) for shape in shapes] for _ in range(3)
+    )
+    tables[1] = tables[1].at[1, 2].set(-50.0)
+    cotangent = jnp.asarray(rng.normal(size=2))
+
+    def dense(x, y, z):
+        scores = (x[:, :, None] + y[None] + z[None, None]) / TEMPERATURE
+        return TEMPERATURE * jax.scipy.special.logsumexp(scores, axis=(1, 2))
+
+    for active in ((0, 1, 2), (2,)):
+
+        def some(*moved, active=active):
+            every = list(tables)
+            for i, x in zip(active, moved, strict=True):
+                every[i] = x
+            return dense(*every)
+
+        def pulled(*moved, some=some):
+            return jax.vjp(some, *moved)[1](cotangent)
+
+        def pushed(*moved, some=some, active=active):
+            return jax.jvp(some, moved, tuple(others[i] for i in active))[1]
+
+        at, t, u = (tuple(x[i] for i in active) for x in (tables, along, others))
+        run = functools.partial(apply, runtimes=NetworkCurvature.runtimes.only(route))
+        close = functools.partial(chex.assert_trees_all_close, rtol=1e-12, atol=1e-13)
+        given = {1: tables[1].at[1, 2].set(-jnp.inf)} if 1 not in active else {}
+        every = [given.get(i, x) for i, x in enumerate(tables)]
+        op = NetworkCurvature(TEMPERATURE, PLAN, active, True)
+        close(run(op, *every, cotangent, *t), jax.jvp(pulled, at, t)[1])
+        op = NetworkCurvature(TEMPERATURE, PLAN, active)
+        close(run(op, *every, *u, *t)[0], jax.jvp(pushed, at, t)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_check_of_curvatures(is_transposed):
+    """An export with symbolic sizes fails: a plan counts entries (docs/limits.md). Where a table has
+    one entry the curvature is zero, and routes differ by its rounding.
+    """
+    report = check(NetworkCurvature(0.5, PLAN, (0, 2), is_transposed), order=1)
+    assert {failure.check for failure in report.failures} <= {"exported_sizes", "routes"}, report
+
+
+def test_gradients_of_marginals_and_entropy_are_calls_of_the_library():
+    """No step is an op of its own; judged by differences."""
+    rng = np.random.default_rng(5)
+    scores = rng.normal(size=(19, 3, 3))
+    names = {(i, i + 1): x for i, x in enumerate(scores)}
+    net = Network.from_factors(names)
+
+    def question(net):
+        return net.entropy() + (net.marginals()[4] * jnp.arange(3.0)).sum()
+
+    families = {route.family_id.split(".")[1] for route in routes(jax.grad(question), net)}
+    assert "einsum" not in families
+    assert "log_einsum" not in families
+    assert "network_curvature" in families
+    slope = np.asarray(jax.grad(question)(net).tables[3])
+    step = 1e-5
+    for at in np.ndindex(3, 3):
+        values = []
+        for sign in (1, -1):
+            moved = scores.copy()
+            moved[3][at] += sign * step
+            values.append(
+                float(question(Network.from_factors(dict(zip(names, moved, strict=True)))))
+            )
+        assert slope[at] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-6, abs=1e-8)
 
 
 def test_soft_rows_of_large_steps_that_are_no_numbers():

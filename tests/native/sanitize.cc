@@ -168,6 +168,15 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
     for (T share : gz) sum += static_cast<double>(share);
     wrong += std::abs(sum - static_cast<double>(n.d)) > 1e-3 * static_cast<double>(n.d);
     wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();
+    std::vector<T> bend(total.size()), cx(x.size()), cy(y.size()), cz(z.size());
+    wrong += !ask(Question::kLogBend, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(bend)}).empty();
+    wrong += !ask(Question::kLogCurvature, all, {tables[0], tables[1], tables[2], buffer(one), tables[0], tables[1], tables[2]}, {buffer(cx), buffer(cy), buffer(cz)}).empty();
+    double by_value = 0, by_tables = 0;  // the same second derivative, from both ends
+    for (T part : bend) by_value += static_cast<double>(part);
+    for (size_t i = 0; i < x.size(); ++i) by_tables += static_cast<double>(cx[i]) * static_cast<double>(x[i]);
+    for (size_t i = 0; i < y.size(); ++i) by_tables += static_cast<double>(cy[i]) * static_cast<double>(y[i]);
+    for (size_t i = 0; i < z.size(); ++i) by_tables += static_cast<double>(cz[i]) * static_cast<double>(z[i]);
+    wrong += std::abs(by_value - by_tables) > 1e-2 * (1 + std::abs(by_value));
     x[0] = std::numeric_limits<T>::quiet_NaN(), y[0] = -std::numeric_limits<T>::infinity(), z[0] = T(1000);  // cells from all candidates
     wrong += !ask(Question::kLogCotangent, all, {tables[0], tables[1], tables[2], buffer(one)}, slopes).empty();
     wrong += !ask(Question::kLogTangent, all, {tables[0], tables[1], tables[2], tables[0], tables[1], tables[2]}, {buffer(total)}).empty();

@@ -974,73 +974,166 @@ void weigh_step(const Context& context, const Step& step, const void* lhs, const
   }
 }
 
+// Which values depend on the active tables.
+std::vector<bool> moving(const Plan& plan) {
+  const size_t tables = static_cast<size_t>(plan.tables);
+  std::vector<bool> found(tables + plan.steps.size());
+  for (int64_t i : plan.active) found[static_cast<size_t>(i)] = true;
+  for (size_t s = 0; s < plan.steps.size(); ++s) {
+    const Step& step = plan.steps[s];
+    found[tables + s] = found[static_cast<size_t>(step.left)] || (step.right >= 0 && found[static_cast<size_t>(step.right)]);
+  }
+  return found;
+}
+
+// Tangents or cotangents of the values, by their numbers; nullptr: zero, or not wanted.
 template <class T>
-void log_derivative(const Context& context, const Plan& plan) {
-  const Ask& ask = context.ask;
-  const bool is_forward = ask.question == Question::kLogTangent;
-  const size_t tables = static_cast<size_t>(plan.tables), steps = plan.steps.size();
-  const Values<T> values(context, plan, nullptr, true);
-  std::vector<T*> moved(tables + steps, nullptr);  // tangents, or cotangents; nullptr: zero, or not wanted
-  std::vector<bool> is_wanted(tables + steps);
-  for (int64_t i : plan.active) is_wanted[static_cast<size_t>(i)] = true;
-  for (size_t s = 0; s < steps; ++s) {
-    const Step& step = plan.steps[s];
-    is_wanted[tables + s] = is_wanted[static_cast<size_t>(step.left)] || (step.right >= 0 && is_wanted[static_cast<size_t>(step.right)]);
+class Moved {
+ public:
+  explicit Moved(const Plan& plan) : plan_(plan), at_(plan.terms.size(), nullptr), made_(plan.terms.size()) {}
+  T* operator[](int64_t i) const { return i < 0 ? nullptr : at_[static_cast<size_t>(i)]; }
+  // Those of the active tables.
+  void set(const std::vector<Buffer>& buffers, size_t first) {
+    for (size_t i = 0; i < plan_.active.size(); ++i) at_[static_cast<size_t>(plan_.active[i])] = static_cast<T*>(buffers[first + i].data);
   }
-  std::vector<Bytes> made(tables + steps);
-  const auto zeros = [&](size_t i) {
-    made[i] = room(plan.counts[i], sizeof(T));
-    moved[i] = reinterpret_cast<T*>(made[i].get());
-    std::fill(moved[i], moved[i] + plan.counts[i], T(0));
-  };
-  for (size_t i = 0; i < plan.active.size(); ++i) {
-    T* const data = static_cast<T*>(is_forward ? ask.inputs[tables + i].data : ask.results[i].data);
-    moved[static_cast<size_t>(plan.active[i])] = data;
-    if (!is_forward) std::fill(data, data + plan.counts[static_cast<size_t>(plan.active[i])], T(0));
-  }
-  const auto run = [&](size_t s) {
-    const Step& step = plan.steps[s];
-    T* const own = moved[tables + s];
-    T* const left = moved[static_cast<size_t>(step.left)];
-    T* const right = step.right < 0 ? nullptr : moved[static_cast<size_t>(step.right)];
-    const T* const value = static_cast<const T*>(values.at(plan.tables + static_cast<int64_t>(s)));
-    bool is_done = false;
-    if (is_for_products(context, step)) {
-      const Products<T> products(context, step, values.at(step.left), values.at(step.right));
-      is_done = is_forward ? (products.tangent(value, left, right, own), true) : products.cotangent(value, own, left, right);
+  void zeros(int64_t i) {
+    T*& at = at_[static_cast<size_t>(i)];
+    if (i >= plan_.tables) {
+      made_[static_cast<size_t>(i)] = room(plan_.counts[static_cast<size_t>(i)], sizeof(T));
+      at = reinterpret_cast<T*>(made_[static_cast<size_t>(i)].get());
     }
-    if (!is_done) weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
-      if (is_forward) {
-        own[cell] += weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)));
-      } else {
-        if (left) left[l] += weight * own[cell];
-        if (right) right[r] += weight * own[cell];
-      }
-    });
-    if (is_forward) for (int64_t operand : {step.left, step.right}) if (operand >= 0) made[static_cast<size_t>(operand)].reset();
-  };
-  const auto last = static_cast<int64_t>(plan.terms.size()) - 1;
-  if (is_forward) {
-    for (size_t s = 0; s < steps; ++s)
-      if (is_wanted[tables + s]) zeros(tables + s), run(s);
-    if (plan.active.empty()) zeros(tables + steps - 1);
-    return write_output(context, plan, moved.back(), static_cast<T*>(ask.results[0].data));
+    std::fill(at, at + plan_.counts[static_cast<size_t>(i)], T(0));
   }
-  zeros(tables + steps - 1);
-  std::vector<Axis> axes;  // the cotangent in the order of the last result
+  void free(int64_t i) {
+    if (i >= 0) made_[static_cast<size_t>(i)].reset();
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<T*> at_;
+  std::vector<Bytes> made_;
+};
+
+// The cotangent of the value, in the order of the last result.
+template <class T>
+void read_cotangent(const Context& context, const Plan& plan, const void* given, T* to) {
+  std::vector<Axis> axes;
   for (int64_t label : plan.terms.back()) {
     int64_t stride = 1, found = 0;
     for (size_t i = plan.output.size(); i-- > 0; stride *= plan.size(plan.output[i]))
       if (plan.output[i] == label) found = stride;
     axes.push_back({plan.size(label), found, 0});
   }
-  pack(context, ask.inputs[tables].data, axes, moved[static_cast<size_t>(last)]);
-  for (size_t s = steps; s-- > 0;) {
-    if (!is_wanted[tables + s]) continue;
-    for (int64_t operand : {plan.steps[s].left, plan.steps[s].right})
-      if (operand >= plan.tables && is_wanted[static_cast<size_t>(operand)]) zeros(static_cast<size_t>(operand));
-    run(s);
-    made[tables + s].reset();
+  pack(context, given, axes, to);
+}
+
+// Makes the tangent of a step's result.
+template <class T>
+void step_tangent(const Context& context, const Plan& plan, const Values<T>& values, int64_t number, Moved<T>& moved) {
+  const Step& step = plan.steps[static_cast<size_t>(number - plan.tables)];
+  const auto* const value = static_cast<const T*>(values.at(number));
+  moved.zeros(number);
+  T *const own = moved[number], *const left = moved[step.left], *const right = moved[step.right];
+  if (is_for_products(context, step)) return Products<T>(context, step, values.at(step.left), values.at(step.right)).tangent(value, left, right, own);
+  weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value,
+                [&](int64_t cell, int64_t l, int64_t r, T weight) { own[cell] += weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0))); });
+}
+
+template <class T>
+void log_derivative(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const Values<T> values(context, plan, nullptr, true);
+  const std::vector<bool> is_wanted = moving(plan);
+  const int64_t values_count = static_cast<int64_t>(plan.terms.size()), last = values_count - 1;
+  Moved<T> moved(plan);
+  if (ask.question == Question::kLogTangent) {
+    moved.set(ask.inputs, static_cast<size_t>(plan.tables));
+    for (int64_t i = plan.tables; i < values_count; ++i) {
+      if (!is_wanted[static_cast<size_t>(i)]) continue;
+      step_tangent(context, plan, values, i, moved);
+      const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
+      moved.free(step.left), moved.free(step.right);
+    }
+    if (plan.active.empty()) moved.zeros(last);
+    return write_output(context, plan, moved[last], static_cast<T*>(ask.results[0].data));
+  }
+  moved.set(ask.results, 0);
+  for (int64_t i : plan.active) moved.zeros(i);
+  moved.zeros(last);
+  read_cotangent(context, plan, ask.inputs[static_cast<size_t>(plan.tables)].data, moved[last]);
+  for (int64_t i = last; i >= plan.tables; --i) {
+    if (!is_wanted[static_cast<size_t>(i)]) continue;
+    const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
+    for (int64_t operand : {step.left, step.right})
+      if (operand >= plan.tables && is_wanted[static_cast<size_t>(operand)]) moved.zeros(operand);
+    T *const own = moved[i], *const left = moved[step.left], *const right = moved[step.right];
+    const auto* const value = static_cast<const T*>(values.at(i));
+    if (!is_for_products(context, step) || !Products<T>(context, step, values.at(step.left), values.at(step.right)).cotangent(value, own, left, right))
+      weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
+        if (left) left[l] += weight * own[cell];
+        if (right) right[r] += weight * own[cell];
+      });
+    moved.free(i);
+  }
+}
+
+// The second derivative. A share w of a step's result v moves along tangents t by w (t_left + t_right - t_v) / T.
+template <class T>
+void log_curvature(const Context& context, const Plan& plan) {
+  const Ask& ask = context.ask;
+  const Values<T> values(context, plan, nullptr, true);
+  const std::vector<bool> is_wanted = moving(plan);
+  const size_t tables = static_cast<size_t>(plan.tables);
+  const int64_t values_count = static_cast<int64_t>(plan.terms.size()), last = values_count - 1;
+  const T rate = static_cast<T>(1 / ask.temperature);
+  const bool is_forward = ask.question == Question::kLogBend;
+  Moved<T> along(plan), first(plan), second(plan);  // t; the first derivative, and how it moves
+  along.set(ask.inputs, tables + (is_forward ? plan.active.size() : 1));
+  const auto weigh = [&](int64_t i, const auto& each) {
+    const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
+    const T *const own = along[i], *const left = along[step.left], *const right = along[step.right];
+    weigh_step<T>(context, step, values.at(step.left), values.at(step.right), static_cast<const T*>(values.at(i)), [&](int64_t cell, int64_t l, int64_t r, T weight) {
+      each(cell, l, r, weight, weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)) - own[cell]) * rate);
+    });
+  };
+  if (is_forward) first.set(ask.inputs, tables);
+  for (int64_t i = plan.tables; i < values_count; ++i) {
+    if (!is_wanted[static_cast<size_t>(i)]) continue;
+    step_tangent(context, plan, values, i, along);
+    if (!is_forward) continue;
+    step_tangent(context, plan, values, i, first);
+    second.zeros(i);
+    const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
+    const T *const left = first[step.left], *const right = first[step.right], *const left2 = second[step.left], *const right2 = second[step.right];
+    T* const own = second[i];
+    weigh(i, [&](int64_t cell, int64_t l, int64_t r, T weight, T moves) {
+      own[cell] += weight * ((left2 ? left2[l] : T(0)) + (right2 ? right2[r] : T(0))) + moves * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)));
+    });
+    for (int64_t operand : {step.left, step.right}) along.free(operand), first.free(operand), second.free(operand);
+  }
+  if (is_forward) {
+    if (plan.active.empty()) second.zeros(last);
+    return write_output(context, plan, second[last], static_cast<T*>(ask.results[0].data));
+  }
+  second.set(ask.results, 0);
+  for (int64_t i : plan.active) second.zeros(i);
+  first.zeros(last), second.zeros(last);
+  read_cotangent(context, plan, ask.inputs[tables].data, first[last]);
+  for (int64_t i = last; i >= plan.tables; --i) {
+    if (!is_wanted[static_cast<size_t>(i)]) continue;
+    const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
+    for (int64_t operand : {step.left, step.right})
+      if (operand >= plan.tables && is_wanted[static_cast<size_t>(operand)]) first.zeros(operand), second.zeros(operand);
+    const T *const own = first[i], *const own2 = second[i];
+    T *const left = first[step.left], *const right = first[step.right], *const left2 = second[step.left], *const right2 = second[step.right];
+    weigh(i, [&](int64_t cell, int64_t l, int64_t r, T weight, T moves) {
+      const T slope = weight * own[cell], bend = weight * own2[cell] + moves * own[cell];
+      if (left) left[l] += slope;
+      if (right) right[r] += slope;
+      if (left2) left2[l] += bend;
+      if (right2) right2[r] += bend;
+    });
+    along.free(i), first.free(i), second.free(i);
   }
 }
 
@@ -1270,6 +1363,8 @@ void require_sizes(const Plan& plan, const Ask& ask) {
     case Question::kAddEntries: in = {labels, rows}, out = active; break;
     case Question::kLogTangent: in = join(tables, active), out = {plan.cells}; break;
     case Question::kLogCotangent: in = join(tables, {plan.cells}), out = active; break;
+    case Question::kLogCurvature: in = join(join(tables, {plan.cells}), active), out = active; break;
+    case Question::kLogBend: in = join(join(tables, active), active), out = {plan.cells}; break;
     case Question::kBest: in = tables, out = {plan.cells, labels}; break;
     case Question::kSamples: in = join(tables, {times(draws(plan), plan.cells)}), out = {labels}; break;
     default: refuse("an unknown question");
@@ -1288,6 +1383,7 @@ void run(const Context& context, const Plan& plan) {
   if (question <= Question::kAddEntries) return at_labels<T>(context, plan);
   if constexpr (std::is_floating_point<T>::value) {
     if (question == Question::kBest) return best_ways<T>(context, plan);
+    if (question >= Question::kLogBend) return log_curvature<T>(context, plan);
     return question == Question::kSamples ? sample<T>(context, plan) : log_derivative<T>(context, plan);
   }
 }
@@ -1300,7 +1396,7 @@ std::string answer(Pool& pool, const Ask& ask, const Kernels& kernels) {
     const bool is_log = ask.algebra == Algebra::kLogSumExp;
     if (ask.type < Type::kF32 || ask.type > Type::kBool || ask.algebra < Algebra::kMaxPlus || ask.algebra > Algebra::kLogSumExp) refuse("an unknown type or semiring");
     if (is_bool != (ask.algebra == Algebra::kOrAnd) || (is_log && !is_float)) refuse("a type that the semiring does not take");
-    const bool needs_log = ask.question >= Question::kLogTangent && ask.question <= Question::kSamples;
+    const bool needs_log = ask.question >= Question::kLogTangent && ask.question != Question::kBest;
     if (ask.question == Question::kLabels ? is_log : needs_log && !is_log) refuse("a question that the semiring has no answer to");
     if (ask.question == Question::kBest && (ask.algebra != Algebra::kMaxPlus || !is_float)) refuse("a question that the semiring has no answer to");
     const Plan plan = read(ask);

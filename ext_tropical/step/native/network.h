@@ -19,6 +19,8 @@ enum class Question : int64_t {
   kLogCotangent = 7,   // tables, cotangent of the value -> cotangents of active
   kSamples = 8,        // tables, numbers in [0, 1), a row for each step that contracts -> labels: as kLabels, a column for each sample
   kBest = 9,           // tables -> the k best values in order, labels: as kLabels, a column for each
+  kLogBend = 10,       // tables, tangents of active, others -> tangent along the others of the tangent of the value
+  kLogCurvature = 11,  // tables, cotangent of the value, tangents of active -> tangents of the cotangents of active
 };
 
 struct Buffer {

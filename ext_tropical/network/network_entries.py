@@ -1,11 +1,10 @@
-"""The linear ops of the derivatives of a network: what tables contribute at an assignment, and what
-they contribute by their shares under log_sum_exp.
+"""The linear op of the derivatives of a network in a selective semiring: the entries at an
+assignment.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,21 +18,16 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import LinearInput, apply, extension_op
 
 from ..algebra.semiring import Semiring
-from ..algebra.shipped import LogSumExp, max_plus
-from ..step.weighted_sum import work_of
-from . import assignments, log_loops
+from ..algebra.shipped import max_plus
+from . import assignments
 from .native_network import NativeOp, Question, kernels
 from .plan_text import (
-    PlanOp,
     Steps,
     are_numbers,
     integers,
     placed,
-    require_countable,
     same_shapes,
-    shape_of,
 )
-from .steps import Mode, evaluate
 
 
 def filled(like: Sequence[Any], given: Sequence[jax.Array | None]) -> list[jax.Array]:
@@ -208,155 +202,4 @@ class NetworkEntries(NativeOp):
         return [[at, *(rng.normal(size=shape) for shape in shapes)]]
 
 
-@extension_op(package="tenferro-ext-tropical", name="network_shares", version=1)
-class NetworkShares(PlanOp):
-    """The derivative of a network under log_sum_exp in some tables, or its transpose.
-
-    Inputs are the tables, then the tangents of the active tables, or the cotangent of the value;
-    outputs the tangent of the value, or the cotangents of those tables.
-
-    Attributes:
-      temperature: T, positive and finite.
-      plan: as for the network.
-      active: the numbers of the active tables.
-      is_transposed: whether this is the transpose.
-    """
-
-    temperature: float
-    plan: str
-    active: tuple[int, ...]
-    is_transposed: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
-        count = len(self.steps.terms)
-        if list(self.active) != sorted({i for i in self.active if 0 <= i < count}):
-            raise InvalidConfig(
-                where=f"{self.family_id}, field active",
-                given=repr(self.active),
-                needed=f"increasing numbers of {count} tables",
-            )
-
-    @property
-    def algebra(self) -> LogSumExp:
-        """The semiring."""
-        return LogSumExp(self.temperature, "exact")
-
-    @property
-    def input_count(self) -> int:
-        """Tables, and tangents or a cotangent."""
-        return len(self.steps.terms) + (1 if self.is_transposed else len(self.active))
-
-    @property
-    def output_count(self) -> int:
-        """1, or one for each active table."""
-        return len(self.active) if self.is_transposed else 1
-
-    def _parted(self, inputs: Sequence[Any]) -> tuple[Any, Any]:
-        """(tables, the rest)."""
-        count = len(self.steps.terms)
-        return inputs[:count], inputs[count:]
-
-    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-        tables, rest = self._parted(inputs)
-        dtype = work_of(self.family_id, self.algebra, inputs)
-        plan = self.planned(tables)
-        value = [shape_of(plan, plan.equation.output)]
-        own = [tuple(tables[i].shape) for i in self.active]
-        wanted, outs = (value, own) if self.is_transposed else (own, value)
-        same_shapes(f"extension {self.family_id}", rest, wanted)
-        return [TensorMeta(dtype, shape) for shape in outs]
-
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        ends = (self.steps.output,), tuple(self.steps.terms[i] for i in self.active)
-        outs, given = ends[self.is_transposed], ends[not self.is_transposed]
-        terms = (*self.steps.terms, *given)
-        return placed(f"extension {self.family_id}", terms, inputs, outs)
-
-    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
-        if not are_numbers(inputs):
-            return None
-        tables, rest = self._parted(inputs)
-        plan = self.planned(tables)
-        require_countable(plan, tables)
-        _, results = log_loops.log_search(plan, self.temperature, tables)
-        given = (plan, self.temperature, tables, results)
-        if self.is_transposed:
-            return log_loops.log_cotangent(*given, rest[0], self.active)
-        return (log_loops.log_tangent(*given, dict(zip(self.active, rest, strict=True))),)
-
-    def linearize(
-        self,
-        primals: Sequence[jax.Array],
-        outputs: Sequence[jax.Array],
-        tangents: Sequence[jax.Array | None],
-    ) -> Sequence[jax.Array | None]:
-        """Itself in the linear inputs; in the tables the derivative of the derivative of the steps
-        one after another.
-        """
-        tables, rest = self._parted(primals)
-        moved, directions = self._parted(tangents)
-        terms: list[Sequence[jax.Array]] = []
-        if any(t is not None for t in directions):
-            terms.append(apply(self, *tables, *filled(rest, directions)))
-        if active := [i for i, t in enumerate(moved) if t is not None]:
-
-            def derivative(*chosen: jax.Array) -> Sequence[jax.Array]:
-                every = list(tables)
-                for i, x in zip(active, chosen, strict=True):
-                    every[i] = x
-                return self._by_steps(every, rest)
-
-            _, out = jax.jvp(derivative, [tables[i] for i in active], [moved[i] for i in active])
-            terms.append(out)
-        return [functools.reduce(jnp.add, each) for each in zip(*terms, strict=True)]
-
-    def _by_steps(
-        self, tables: Sequence[jax.Array], rest: Sequence[jax.Array]
-    ) -> Sequence[jax.Array]:
-        """The outputs, as derivatives of the steps' own ops."""
-        plan, mode = self.planned(tables), Mode(self.algebra)
-
-        def value(*active: jax.Array) -> jax.Array:
-            every = list(tables)
-            for i, x in zip(self.active, active, strict=True):
-                every[i] = x
-            return evaluate(plan, every, mode)[0]
-
-        at = [tables[i] for i in self.active]
-        if self.is_transposed:
-            return jax.vjp(value, *at)[1](rest[0])
-        return (jax.jvp(value, at, list(rest))[1],)
-
-    def transpose_rule(
-        self,
-        cotangents: Sequence[jax.Array | None],
-        inputs: Sequence[jax.Array | LinearInput],
-    ) -> Sequence[Any]:
-        tables, _ = self._parted(inputs)
-        swapped = dataclasses.replace(self, is_transposed=not self.is_transposed)
-        like = [tables[i] for i in self.active] if self.is_transposed else [cotangents[0]]
-        found = apply(swapped, *tables, *filled(like, cotangents))
-        every = zip((*[None] * len(tables), *found), inputs, strict=True)
-        return [x if isinstance(y, LinearInput) else None for x, y in every]
-
-    def question(self, metas: Sequence[TensorMeta]) -> Question:
-        """What the native library is asked for these inputs."""
-        sizes: Any = dict(self.planned(self._parted(metas)[0]).sizes)
-        plan = integers(sizes, self.steps, self.steps.contracted, self.active)
-        return Question(6 + self.is_transposed, plan)
-
-    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Tables of 2, 3, 4, ... for the labels in their order, with their results."""
-        tables = self.steps.examples
-        plan = self.planned(tables)
-        value = np.ones(shape_of(plan, plan.equation.output))
-        rest = [value] if self.is_transposed else [tables[i] for i in self.active]
-        return [[*tables, *rest]]
-
-
-for _op in (NetworkEntries, NetworkShares):
-    _op.runtimes = kernels(_op.family_id)
+NetworkEntries.runtimes = kernels(NetworkEntries.family_id)
