@@ -207,24 +207,52 @@ def solved(equation: str, tables: Tables, seconds: int) -> float | None:
     """
     if toulbar2() is None:
         return None
+    problem = _problem(equation, tables, sum(float(np.ptp(x)) for x in tables) + 1)
+    answer = problem.Solve(timeLimit=seconds)
+    _stop_clocks()
+    if not answer or answer[1] - problem.GetDDualBound() > 1e-4:
+        return None
+    return _most(tables) - answer[1]
+
+
+def listed(equation: str, tables: Tables, least: float) -> list[tuple[float, tuple[int, ...]]]:
+    """All assignments with a total above `least` by toulbar2, with their totals, best first, labels
+    in the order of first appearance.
+    """
+    problem = _problem(equation, tables, _most(tables) - least)
+    problem.Solve(allSolutions=10**7)
+    _stop_clocks()
+    found = problem.GetSolutions()
+    return sorted(((_most(tables) - cost, tuple(x)) for cost, x in found), reverse=True)
+
+
+def _most(tables: Tables) -> float:
+    return sum(float(x.max()) for x in tables)
+
+
+def _problem(equation: str, tables: Tables, top: float) -> Any:
+    """A problem of toulbar2, which looks for costs below `top`: an entry costs what it is less than
+    the best of its table.
+    """
     terms = equation.split("->")[0].split(",")
     sizes = {
         label: size
         for term, x in zip(terms, tables, strict=True)
         for label, size in zip(term, x.shape, strict=True)
     }
-    top = float(sum(float(x.max() - x.min()) for x in tables)) + 1
     problem = toulbar2().CFN(top, 6, verbose=-1)
     for label, size in sizes.items():
         problem.AddVariable(label, range(size))
     for term, x in zip(terms, tables, strict=True):
-        problem.AddFunction(list(term), (x.max() - x).ravel().tolist())
-    answer = problem.Solve(timeLimit=seconds)
+        costs = np.minimum(x.max() - np.asarray(x, np.float64), top).ravel().tolist()
+        problem.AddFunction(list(term), costs if term else costs[0])
+    return problem
+
+
+def _stop_clocks() -> None:
+    """toulbar2 leaves its clocks running."""
     for clock in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-        signal.setitimer(clock, 0)  # it leaves its clock running
-    if not answer or answer[1] - problem.GetDDualBound() > 1e-4:
-        return None
-    return float(sum(float(x.max()) for x in tables)) - answer[1]
+        signal.setitimer(clock, 0)
 
 
 CHAIN = 20

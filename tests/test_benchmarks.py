@@ -36,9 +36,24 @@ pytestmark = pytest.mark.slow
 
 def test_questions(capsys):
     (rows,) = questions.main(["grid"], [12], repeats=1).values()
-    assert rows.keys() == {*questions.QUESTIONS, "NumPy loop"}
+    theirs = {"toulbar2, k=10"} if network_peers.toulbar2() else set()
+    assert rows.keys() == {*questions.QUESTIONS, *questions.LOOPS} | theirs
     assert min(low for pair in rows.values() for low in pair) > 0
-    assert "goal 12" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "goal 12" in told
+    assert ("toulbar2 is not installed" in told) is not bool(theirs)
+
+
+def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
+    rows = dict.fromkeys(questions.QUESTIONS, (0.5, 1.0))
+    late = rows | {"entropy": (2.0, 1.0), "count": (0.5, 7.0)}
+    told = list(questions.goals({("grid", 60): rows, ("tree", 60): late}))
+    assert told == [
+        "best, k=10 / best, again: at most 12; worst 1.00, grid 60: met",
+        "sample 1000 / log_partition, again: at most 20; worst 1.00, grid 60: met",
+        "count / value, again: at most 6; worst 7.00, tree 60: not met",
+        "first answer, s: at most 1; worst 2.00, tree 60 entropy: not met",
+    ]
 
 
 def test_gradient_of_matmul(capsys):
