@@ -1,6 +1,7 @@
 """Network against all assignments of small models in NumPy, and against published numbers."""
 
 import itertools
+import json
 import pathlib
 
 import jax
@@ -178,6 +179,18 @@ def test_impossible_networks():
         ends_in(lambda: question(net), InvalidConfig, "all have the score -inf")
         inside = jax.tree.leaves(jax.jit(question)(net))
         assert all(np.isnan(x).all() for x in inside)
+
+
+def test_evidence_of_probability_zero():
+    """Either is tuberculosis or cancer: it cannot be no (1) where one of them is yes (0)."""
+    net = Network.from_uai(DATA / "asia.uai")
+    names = list(json.loads((DATA / "asia.json").read_text()))
+    given = net.given({names.index("lung"): 0, names.index("either"): 1})
+    assert float(given.log_partition()) == -np.inf
+    assert not given.best().feasible
+    assert given.count() == 0
+    for ask in (Network.marginals, Network.entropy, lambda n: n.sample(jax.random.key(0))):
+        ends_in(lambda ask=ask: ask(given), InvalidConfig, "tables and evidence that allow")
 
 
 def test_a_network_is_a_pytree_that_prints_and_does_not_change():

@@ -177,21 +177,22 @@ def test_independent_sets_of_grids(size):
     assert grid(size, NO_NEIGHBOURS).count() == INDEPENDENT[size - 1]
 
 
-# OEIS A068253: proper 3-colourings of n x n grids.
-COLOURINGS = [3, 18, 246, 7812, 580986, 101596896, 41869995708, 40724629633188]
+# OEIS A068253: a third of the proper 3-colourings of n x n grids.
+COLOURINGS = [1, 6, 82, 2604, 193662, 33865632, 13956665236, 13574876544396, 31191658416342674]
+COLOURINGS += [169426507164530254380]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9, pytest.param(10, marks=pytest.mark.slow)])
 def test_colourings_of_grids(size):
     differ = np.where(np.eye(3) > 0, -np.inf, 0.0)
-    assert grid(size, differ).count() == COLOURINGS[size - 1]
+    assert grid(size, differ).count() == 3 * COLOURINGS[size - 1]
 
 
 # OEIS A004003: domino tilings of 2n x 2n squares.
-TILINGS = [2, 36, 6728, 12988816, 258584046368]
+TILINGS = [2, 36, 6728, 12988816, 258584046368, 53060477521960000, 112202208776036178000000]
 
 
-@pytest.mark.parametrize("half", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("half", [1, 2, 3, 6, pytest.param(7, marks=pytest.mark.slow)])
 def test_perfect_matchings_of_grids(half):
     graph = nx.grid_2d_graph(2 * half, 2 * half)
     number = {frozenset(edge): i for i, edge in enumerate(graph.edges)}
@@ -306,24 +307,6 @@ def test_samples_in_slices_have_the_probabilities():
     small = Network.from_factors(tables, memory_limit=net.plan().peak - 1)
     assert small.plan().slices > 1
     assert chi_squared(small, tables, jax.random.key(0), 40_000) > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_many_samples_have_the_probabilities(seed):
-    """400,000 draws each; that one of 30 right networks fails at 1e-4 has probability 0.003."""
-    tables = factors(seed)
-    net = Network.from_factors(tables)
-    assert chi_squared(net, tables, jax.random.key(seed), 400_000) > 1e-4
-
-
-@pytest.mark.slow
-def test_marginals_of_samples():
-    net = Network.from_factors(factors(5))
-    drawn = net.sample(jax.random.key(0), (400, 1000))
-    for name, p in net.marginals().items():
-        found = np.bincount(np.asarray(drawn[name]).ravel(), minlength=len(p)) / 400_000
-        np.testing.assert_allclose(found, p, atol=5 * 0.5 / 400_000**0.5)
 
 
 def test_samples_do_not_depend_on_how_they_are_asked():
