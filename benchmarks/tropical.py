@@ -14,6 +14,7 @@ compiler is there.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import json
 import os
@@ -29,7 +30,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ext_tropical import Outputs, TropicalEinsum, closure, max_plus, or_and
+from ext_tropical import (
+    Outputs,
+    Semiring,
+    TropicalEinsum,
+    closure,
+    max_plus,
+    or_and,
+    register_semiring,
+    tropical_einsum,
+)
 from ext_tropical.step.native.library import native
 from tenferro_jax import Engine, trace
 from tenferro_jax.extension import apply
@@ -40,7 +50,9 @@ from .measure import alternating, header, threads_at_work
 
 class Case(NamedTuple):
     """One contraction step: (batch, rows, contracted) by (batch, contracted, columns); or a closure
-    of contracted nodes. Of bool under or_and; with NaN in its name one entry of 100 is NaN.
+    of contracted nodes. Of bool under or_and; with NaN in its name one entry of 100 is NaN. A sum
+    modulo N is "mod", or "matmul" where the semiring has JAX's product; "ways" are pairs of the
+    best and how many.
     """
 
     name: str
@@ -58,6 +70,76 @@ class Case(NamedTuple):
         """
         squarings = max(self.contracted - 2, 0).bit_length() if self.what == "closure" else 1
         return squarings * self.batch * self.rows * self.contracted * self.columns
+
+
+N = 251
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class Modulo(Semiring):
+    """Residues modulo N."""
+
+    id = "benchmarks.modulo.v1"
+    dtypes = ("int32",)
+
+    def times(self, x: Any, y: Any) -> Any:
+        """The product."""
+        return x * y % N
+
+    def plus(self, x: Any, y: Any) -> Any:
+        """The sum."""
+        return (x + y) % N
+
+    def zero(self, dtype: np.dtype) -> np.ndarray:
+        """Of plus."""
+        return np.zeros((), dtype)
+
+    def one(self, dtype: np.dtype) -> np.ndarray:
+        """Of times."""
+        return np.ones((), dtype)
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class ByMatmul(Modulo):
+    """Residues modulo N, by JAX's product."""
+
+    id = "benchmarks.by_matmul.v1"
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        """JAX's product."""
+        return jnp.matmul(x, y) % N
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ways(Semiring):
+    """The best, and how many."""
+
+    id = "benchmarks.ways.v1"
+    dtypes = ("float32",)
+    components = 2
+
+    def times(self, x: Any, y: Any) -> Any:
+        """The product."""
+        return x[0] + y[0], x[1] * y[1]
+
+    def plus(self, x: Any, y: Any) -> Any:
+        """The sum."""
+        best = jnp.maximum(x[0], y[0])
+        return best, jnp.where(x[0] == best, x[1], 0) + jnp.where(y[0] == best, y[1], 0)
+
+    def zero(self, dtype: np.dtype) -> np.ndarray:
+        """Of plus."""
+        return np.array([-np.inf, 0], dtype)
+
+    def one(self, dtype: np.dtype) -> np.ndarray:
+        """Of times."""
+        return np.array([0, 1], dtype)
+
+
+SUMS: dict[str, Semiring] = {"mod": Modulo(), "matmul": ByMatmul(), "ways": Ways()}
 
 
 def cases() -> list[Case]:
@@ -83,7 +165,13 @@ def cases() -> list[Case]:
     both = [c for c in squares + winners if c.rows in (256, 1024) and c.columns == c.rows]
     of_nan = [c._replace(name=f"{c.name} NaN") for c in both]
     bits = [c._replace(dtype="bool") for c in both]
-    return squares + shapes + doubles + integers + winners + gradients + closures + of_nan + bits
+    sums = [
+        Case(f"{n}", 1, n, n, n, dtype, what)
+        for what, dtype in (("mod", "int32"), ("matmul", "int32"), ("ways", "float32"))
+        for n in (64, 256)
+    ]
+    numbers = squares + shapes + doubles + integers + winners + gradients + closures
+    return numbers + of_nan + bits + sums
 
 
 TOY = [
@@ -93,11 +181,18 @@ TOY = [
     Case("toy NaN", 1, 20, 30, 20),
     Case("toy", 1, 20, 30, 20, "bool", "winner"),
     Case("9", 1, 9, 9, 9, "float64", "closure"),
+    Case("7", 1, 7, 7, 7, "int32", "mod"),
+    Case("7", 1, 7, 7, 7, "float32", "ways"),
 ]
 
 
 def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | None:
     """A case by one of our routes; None where it has none."""
+    if case.what in SUMS:
+        equation, semiring = "bij,bjk->bik", SUMS[case.what]
+        if kind is RouteKind.KERNEL:
+            return None
+        return _jitted(lambda a, b: tropical_einsum(equation, a, b, semiring=semiring), a, b)
     if case.what == "closure":
         program = Engine(runtimes=TropicalEinsum.runtimes.only(kind, RouteKind.LOWERING)).compile(
             trace(lambda a: closure(a).value, a[0])
@@ -106,8 +201,8 @@ def ours(case: Case, kind: RouteKind, a: Any, b: Any) -> Callable[[], Any] | Non
             (lambda: program(a[0])) if any(route.kind is kind for route in program.routes) else None
         )
     outputs = Outputs.VALUE_AND_WINNER if case.what == "winner" else Outputs.VALUE
-    semiring = or_and if case.dtype == "bool" else max_plus
-    op = TropicalEinsum(semiring, "bij,bjk->bik", outputs)
+    algebra = or_and if case.dtype == "bool" else max_plus
+    op = TropicalEinsum(algebra, "bij,bjk->bik", outputs)
 
     # A derivative has ops of its own, with their kernels.
     alone = case.what != "gradient" or kind is RouteKind.LOWERING
@@ -143,7 +238,13 @@ def naive(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
         return _jitted(squared, a, b)
 
     def step(a: Any, b: Any) -> Any:
-        left, right = a[:, :, :, None], b[:, None]
+        left, right = a[..., :, :, None], b[..., None, :, :]
+        if case.what in ("mod", "matmul"):
+            return (left * right).sum(2) % N
+        if case.what == "ways":
+            scores, ways = left[0] + right[0], left[1] * right[1]
+            best = scores.max(2)
+            return jnp.stack([best, jnp.where(scores == best[:, :, None], ways, 0).sum(2)])
         candidates = left & right if case.dtype == "bool" else left + right
         return (
             (candidates.max(2), candidates.argmax(2))
@@ -200,7 +301,7 @@ def semiring_einsum(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
         peer is None
         or torch is None
         or case.operations > 2**28
-        or case.what in ("gradient", "closure")
+        or case.what not in ("value", "winner")
         or case.dtype in ("int32", "bool")
     ):
         return None
@@ -230,8 +331,14 @@ def _installed(name: str) -> Any:
         return None
 
 
+def matmul(case: Case, a: Any, b: Any) -> Callable[[], Any] | None:
+    """JAX's product, of sums modulo N: two operands alone, and only where all fits."""
+    return _jitted(lambda a, b: a @ b % N, a, b) if case.what in ("mod", "matmul") else None
+
+
 PEERS = {
     "naive jnp": naive,
+    "jnp.matmul": matmul,
     "tropical-gemm": tropical_gemm,
     "torch-semiring": semiring_einsum,
     "SciPy": floyd_warshall,
@@ -271,6 +378,10 @@ def measured(case: Case, repeats: int) -> dict[str, float]:
         if case.name.endswith("NaN"):
             numbers = [np.where(rng.random(x.shape) < 0.01, np.nan, x) for x in numbers]
         a, b = (jnp.asarray(x.astype(case.dtype)) for x in numbers)
+        if case.what in ("mod", "matmul"):
+            a, b = a % N, b % N
+        if case.what == "ways":
+            a, b = (jnp.stack([jnp.round(x / 50), jnp.ones_like(x)]) for x in (a, b))
         if case.what == "closure":  # of lengths: no cycle gets better without end
             a = jnp.abs(a)
         made: dict[str, Any] = {
@@ -296,7 +407,7 @@ def rows(chosen: list[Case], repeats: int) -> Iterator[dict[str, Any]]:
         gops = case.operations / best / 1e9
         of_bound = (
             gops / bound[case.dtype]
-            if case.dtype in bound and case.what not in ("gradient", "closure")
+            if case.dtype in bound and case.what in ("value", "winner")
             else None
         )
         peer = min((seconds[name] for name in PEERS if name in seconds), default=None)

@@ -24,6 +24,7 @@ from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.network.rows import Rows
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.log_einsum import ExactLogEinsum
+from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
@@ -31,6 +32,7 @@ from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ROOMS
 
 from .cases import CASES as EXTENSION_CASES
+from .ext_tropical.sums import Modulo
 from .io.graph_bank import (
     DTYPES,
     FEATURES,
@@ -93,6 +95,8 @@ def families():
     for kind in (ExactLogEinsum, ext_tropical.LogEinsum):
         log = kind(1.0, "ij,jk->ik")
         yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
+    sums, n = SumEinsum(Modulo(5), "ij,jk->ik"), np.arange(4, dtype=np.int32).reshape(2, 2)
+    yield sums.family_id, applied((sums, (n, n))), (n, n), [n @ n % 5]
     cells = x, np.array([[0, 2], [2, 0]], np.int32)
     sums = AtWinner("ij,jk->ik", ext_tropical.Place.RHS, (3,))
     yield sums.family_id, applied((sums, cells)), cells, [np.array([[0.0, 3], [0, 0], [2, 1]])]

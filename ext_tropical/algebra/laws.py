@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,16 +13,18 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.shapes import as_array
 
+from . import methods
 from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
 
 
 def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[Any, ...]]:
-    """Test the laws that einsum relies on with every triple of some values.
+    """Test the laws that einsum relies on with every triple of some values. Among them: matmul, if
+    it is written, is plus of times.
 
     Args:
       semiring: a semiring or its name; for a selective one also the laws of `better`.
-      values: a one-dimensional array of entries without NaN; times of three of them should be
-        exact.
+      values: a one-dimensional array of entries without NaN, of components (components, n); times
+        of three of them should be exact.
 
     Returns:
       For each broken law the first values that break it; empty if all laws hold.
@@ -43,11 +46,13 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
     semiring = wellformed(semiring) if isinstance(semiring, Semiring) else as_semiring(semiring)
     values = np.asarray(as_array(values, "broken_laws, values"))
     has_nan = bool((values != values).any())
-    if values.ndim != 1 or values.dtype.name not in semiring.dtypes or has_nan:
+    whole = (semiring.components,) if semiring.components else ()
+    fits = values.ndim and values.shape[:-1] == whole and values.dtype.name in semiring.dtypes
+    if not fits or has_nan:
         raise InvalidConfig(
             where="broken_laws, values",
             given=f"{values.dtype.name}{list(values.shape)}" + (" with NaN" if has_nan else ""),
-            needed=f"one dimension, no NaN, of dtype {', '.join(semiring.dtypes)}",
+            needed=f"shape {(*whole, 'n')}, no NaN, of dtype {', '.join(semiring.dtypes)}",
             fix="Pass a few typical entries; for floats NaN is always tested.",
         )
     found: dict[str, tuple[Any, ...]] = {}
@@ -56,36 +61,48 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
         (2, _two(semiring)),
         (3, _three(semiring)),
     ):
-        grids = [grid.ravel() for grid in np.meshgrid(*[values] * count, indexing="ij")]
+        number = np.indices((values.shape[-1],) * count).reshape(count, -1)
+        grids = [values[..., i] for i in number]
         for name, law in laws:
             with np.errstate(all="ignore"):
-                broken = np.flatnonzero(~np.broadcast_to(law(*grids), grids[0].shape))
+                holds = np.broadcast_to(law(*grids), grids[0].shape)
+            broken = np.flatnonzero(~(holds.all(0) if whole else holds))
             if len(broken):
-                found[name] = tuple(grid[broken[0]].item() for grid in grids)
+                found[name] = tuple(_plain(grid[..., broken[0]]) for grid in grids)
     return found
+
+
+def _plain(entry: np.ndarray) -> Any:
+    return tuple(entry.tolist()) if entry.ndim else entry.item()
 
 
 _Laws = Iterator[tuple[str, Callable[..., Any]]]
 
 
 def _one(s: Semiring, dtype: np.dtype) -> _Laws:
-    zero, one = (np.asarray(x, dtype).ravel()[0] for x in (s.zero(dtype), s.one(dtype)))
-    yield "one is neutral for times", lambda x: s.times(x, np.full_like(x, one)) == x
-    yield "zero is neutral for plus", lambda x: s.plus(x, np.full_like(x, zero)) == x
-    yield "zero absorbs", lambda x: s.times(x, np.full_like(x, zero)) == zero
+    times, plus = _methods(s)
+    entry = (s.components,) if s.components else ()
+
+    def like(x: np.ndarray, name: str) -> np.ndarray:
+        value = np.ravel(np.asarray(getattr(s, name)(dtype), dtype))
+        return np.broadcast_to(value[:, None] if entry else value[:1], x.shape)
+
+    yield "one is neutral for times", lambda x: times(x, like(x, "one")) == x
+    yield "zero is neutral for plus", lambda x: plus(x, like(x, "zero")) == x
+    yield "zero absorbs", lambda x: times(x, like(x, "zero")) == like(x, "zero")
     yield (
         "times keeps dtype and shape",
-        lambda x: (s.times(x, x).dtype, s.times(x, x).shape) == (dtype, x.shape),
+        lambda x: (times(x, x).dtype, times(x, x).shape) == (dtype, x.shape),
     )
     yield (
-        "zero and one are scalars",
-        lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == (),
+        "zero and one are entries",
+        lambda x: np.shape(s.zero(dtype)) == np.shape(s.one(dtype)) == entry,
     )
-    if jnp.issubdtype(dtype, jnp.floating):
+    if jnp.issubdtype(dtype, jnp.floating) and not entry:
         nan: Any = np.full(1, np.nan, dtype)
         yield (
             "times keeps NaN",
-            lambda x: np.isnan(s.times(nan, x[:1])) & np.isnan(s.times(x[:1], nan)),
+            lambda x: np.isnan(times(nan, x[:1])) & np.isnan(times(x[:1], nan)),
         )
     if isinstance(s, SelectiveSemiring):
         identity = np.asarray(s.identity(dtype), dtype)
@@ -95,9 +112,15 @@ def _one(s: Semiring, dtype: np.dtype) -> _Laws:
         )
 
 
+def _methods(s: Semiring) -> list[Callable[..., Any]]:
+    """times and plus of arrays of entries."""
+    return [functools.partial(method, s) for method in (methods.times, methods.plus)]
+
+
 def _two(s: Semiring) -> _Laws:
-    yield "times commutes", lambda x, y: s.times(x, y) == s.times(y, x)
-    yield "plus commutes", lambda x, y: s.plus(x, y) == s.plus(y, x)
+    times, plus = _methods(s)
+    yield "times commutes", lambda x, y: times(x, y) == times(y, x)
+    yield "plus commutes", lambda x, y: plus(x, y) == plus(y, x)
     if isinstance(s, SelectiveSemiring):
 
         def one_of_three(x: Any, y: Any) -> Any:
@@ -109,10 +132,24 @@ def _two(s: Semiring) -> _Laws:
 
 
 def _three(s: Semiring) -> _Laws:
-    times, plus = s.times, s.plus
+    times, plus = _methods(s)
     yield "times associates", lambda x, y, z: times(times(x, y), z) == times(x, times(y, z))
     yield "plus associates", lambda x, y, z: plus(plus(x, y), z) == plus(x, plus(y, z))
     yield (
         "times distributes over plus",
         lambda x, y, z: times(x, plus(y, z)) == plus(times(x, y), times(x, z)),
     )
+    if type(s).matmul is not Semiring.matmul:
+        yield "matmul is plus of times", lambda *x: _same_matmul(s, *x)
+
+
+def _same_matmul(s: Semiring, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Any:
+    """Whether matmul of (x, y) and (z, x), for each triple, is plus of both products."""
+    times, plus = _methods(s)
+    left, right = np.stack([x, y], -1)[..., None, :], np.stack([z, x], -1)[..., None]
+    parts = (tuple(left), tuple(right)) if s.components else (left, right)
+    found: Any = s.matmul(*parts)
+    if found is None:  # not for these sizes
+        return np.True_
+    found = np.stack(found) if s.components else np.asarray(found)
+    return found[..., 0, 0] == plus(times(x, z), times(y, x))

@@ -2,8 +2,8 @@
 
 A semiring is a frozen value. "times" makes a candidate from two entries, "plus" makes one value of
 all candidates. In selective semirings plus keeps the better of two candidates; they share one
-einsum op with winners and gradients. Authors write such a semiring as a frozen dataclass and
-register it.
+einsum op with winners and gradients. All others but log_sum_exp share one without: sums modulo n,
+polynomials, pairs. Authors write a semiring as a frozen dataclass and register it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -23,24 +23,51 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
 
-FLOATS = ("float64", "float32", "bfloat16", "float16")
-INTEGERS = ("int32", "int64")
+from .methods import FLOATS, INTEGERS, OURS, neutral, problem_of
+
 PLAIN = (bool, int, float, str)
 """The types that parameters of semirings may have."""
-OURS = "tenferro-ext-tropical"
-"""The package part of the ids of the semirings in this package."""
 
 
 class Semiring:
     """Base of all semirings: frozen dataclasses, whose fields are their parameters.
 
+    Derive from it to sum in any commutative semiring, and write `times`, `plus`, `zero` and `one`.
+    Such a sum has no winners and no derivative. Integers that overflow wrap: choose dtypes and
+    parameters so that times and plus of two entries fit.
+
     Attributes:
       id: `<package>.<name>.v<n>`, the identity in payloads and exported programs.
       dtypes: names of the dtypes that operands may have.
+      components: 0 if an entry is a number. n if it is n numbers, the first axis of operands and
+        results; then times and plus take and return tuples of n arrays, and zero and one have n
+        numbers. Only where plus does not select.
+
+    Example:
+      >>> from ext_tropical import tropical_einsum
+      >>> @register_semiring
+      ... @dataclasses.dataclass(frozen=True, repr=False)
+      ... class Modulo(Semiring):
+      ...     id = "my-package.modulo.v1"
+      ...     dtypes = ("int32", "int64")
+      ...     n: int
+      ...     def times(self, x, y):
+      ...         return x * y % self.n
+      ...     def plus(self, x, y):
+      ...         return (x + y) % self.n
+      ...     def zero(self, dtype):
+      ...         return np.zeros((), dtype)
+      ...     def one(self, dtype):
+      ...         return np.ones((), dtype)
+      >>> a = jnp.array([[1, 2], [3, 4]])
+      >>> print(tropical_einsum("ij,jk->ik", a, a, semiring=Modulo(5)))
+      [[2 0]
+       [0 2]]
     """
 
     id: ClassVar[str] = ""
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTEGERS)
+    components: ClassVar[int] = 0
 
     @property
     def name(self) -> str:
@@ -63,14 +90,22 @@ class Semiring:
         return cls(*values)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The candidate of two entries: elementwise, commutative, differentiable by JAX; must
-        accept NumPy arrays too.
+        """The candidate of two entries: elementwise, commutative, differentiable by JAX if plus
+        selects; must accept NumPy arrays too.
         """
         raise NotImplementedError
 
     def plus(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        """One value of two, elementwise; NaN if one of them is NaN."""
+        """One value of two, elementwise; NaN if one of them is NaN. NumPy arrays too."""
         raise NotImplementedError
+
+    def matmul(self, x: jax.Array, y: jax.Array) -> jax.Array | None:
+        """plus over k of times(x[..., i, k], y[..., k, j]), where JAX has a faster form of it, as
+        jnp.matmul(x, y) % n. None, the default: there is none, or not for these sizes.
+
+        Not asked for where plus selects.
+        """
+        return None
 
     def zero(self, dtype: np.dtype) -> ArrayLike:
         """The neutral element of "plus": the value of an empty contraction."""
@@ -204,7 +239,8 @@ def as_semiring(value: object) -> Semiring:
 
     Raises:
       InvalidConfig: unknown or not registered (the text lists the known ones), with fields that no
-        payload can hold, or with methods whose results have a wrong type.
+        payload can hold, with methods whose results have a wrong type, or, where plus does not
+        select, with a zero or a one that is not neutral.
 
     Example:
       >>> as_semiring("min_plus")
@@ -213,13 +249,13 @@ def as_semiring(value: object) -> Semiring:
     if isinstance(value, type) and value in _classes.values():
         value = _with_defaults(value)
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
-        return wellformed(value)
+        return neutral(wellformed(value))
     names = {id: parse_family_id(id) for id in _classes} if isinstance(value, str) else {}
     found = [id for id, name in names.items() if value in (id, name.op)]
     ours = [id for id in found if id == value or names[id].package == OURS]
     found = ours or found  # our names stay ours
     if len(found) == 1:
-        return wellformed(_with_defaults(_classes[found[0]]))
+        return neutral(wellformed(_with_defaults(_classes[found[0]])))
     raise _unknown(repr(value), found)
 
 
@@ -238,7 +274,7 @@ def wellformed(semiring: Semiring) -> Semiring:
                 needed="a bool, int, float or str, because parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
-    problem = _problem_of(semiring)
+    problem = problem_of(semiring)
     if problem:
         raise InvalidConfig(
             where=f"semiring {semiring.id}",
@@ -294,8 +330,8 @@ def as_selective(value: object, wanted: str) -> SelectiveSemiring:
             where=wanted,
             given=repr(semiring),
             needed="a selective semiring, whose plus returns one of its arguments",
-            fix="There are no winners; the gradient says how much each entry contributes. Use "
-            "max_plus for the best entry.",
+            fix="There are no winners. Use max_plus for the best entry; under log_sum_exp the "
+            "gradient says how much each entry contributes.",
         )
     return semiring
 
@@ -355,46 +391,3 @@ def _found(key: SemiringKey) -> Semiring:
             needed=f"the fields of {cls.__name__}",
             fix=str(error),
         ) from error
-
-
-@functools.lru_cache(maxsize=1024)
-def _problem_of(semiring: Semiring) -> str:
-    """The first method of a semiring with a wrong result on tiny arrays, as text; "" if there is
-    none.
-    """
-    dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
-    if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
-        return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
-    dtype = jnp.dtype(
-        next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0])
-    )
-    for name, returned, shape, kind in _tried(semiring, dtype):
-        try:
-            out = returned()
-            have = (np.shape(out), jnp.dtype(getattr(out, "dtype", type(out))))
-        except Exception as error:  # any exception of the author's code
-            return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        if have != (shape, kind):
-            given, needed = f"{have[1].name}{list(have[0])}", f"{kind.name}{list(shape)}"
-            return f"{name} returns {given}, where {needed} is needed"
-    return ""
-
-
-def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
-    """(method, a call of it, shape, dtype) of the required results."""
-    x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
-    for name in ("zero", "one", "identity"):
-        yield (
-            f"{name}({dtype.name})",
-            lambda name=name: np.asarray(getattr(semiring, name)(dtype)),
-            (),
-            dtype,
-        )
-    yield "times", lambda: jax.eval_shape(semiring.times, x, x), (2,), dtype
-    yield "plus", lambda: jax.eval_shape(semiring.plus, x, x), (2,), dtype
-    if isinstance(semiring, SelectiveSemiring):
-        truth = np.dtype(bool)
-        yield "better", lambda: jax.eval_shape(semiring.better, x, x), (2,), truth
-        yield "best", lambda: jax.eval_shape(lambda t: semiring.best(t, 1), table), (2,), dtype
-        if jnp.issubdtype(dtype, jnp.floating):
-            yield "may_make_nan", lambda: jax.eval_shape(semiring.may_make_nan, x, x), (), truth

@@ -19,7 +19,8 @@ from jax import lax
 
 from tenferro_jax.errors import InvalidConfig
 
-from .semiring import FLOATS, SelectiveSemiring, Semiring, register_semiring
+from .methods import FLOATS
+from .semiring import SelectiveSemiring, Semiring, register_semiring
 
 
 def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:

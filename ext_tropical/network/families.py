@@ -11,6 +11,7 @@ from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
 from ..step.log_einsum import ExactLogEinsum, LogEinsum
+from ..step.sum_einsum import SumEinsum
 from ..step.weighted_sum import WeightedSum
 from .log_derivatives import NetworkCurvature, NetworkShares
 from .network_best import NetworkBest
@@ -49,3 +50,5 @@ def register() -> None:
     ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))
+    if lookup_extension_factory(SumEinsum.family_id) is None:
+        register_extension(ExtensionFactory(SumEinsum))  # no semiring of ours sums

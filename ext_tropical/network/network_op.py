@@ -66,6 +66,12 @@ class TropicalNetwork(PlanOp):
         if isinstance(self.algebra, LogSumExp):  # there is one form, whatever is asked
             exact = LogSumExp(self.algebra.temperature, "exact")
             object.__setattr__(self, "semiring", SemiringKey.of(exact))
+        if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
+            raise InvalidConfig(
+                where=f"{self.family_id}, field semiring",
+                given=repr(self.algebra),
+                needed="a selective semiring, or log_sum_exp",
+            )
         if not isinstance(self.with_labels, bool) or (self.with_labels and not self.is_selective):
             raise InvalidConfig(
                 where=f"{self.family_id}, field with_labels",
@@ -198,11 +204,13 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
 
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
-    """Whether a plan runs as one op: three or more operands, sizes that are known and positive, the
-    first winner of each tie, no winners of single steps, one device, and steps that are worth it.
+    """Whether a plan runs as one op: three or more operands, a selective semiring or log_sum_exp,
+    sizes that are known and positive, the first winner of each tie, no winners of single steps, one
+    device, and steps that are worth it.
     """
     return (
         len(plan.terms) > 2
+        and isinstance(mode.semiring, SelectiveSemiring | LogSumExp)
         and mode.winners is not Winners.STEPS
         and bool(plan.steps)
         and mode.ties is Ties.FIRST

@@ -11,8 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..algebra import methods
+from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import LogSumExp
 from ..step.einsum_op import widened
+from ..step.sum_einsum import no_derivative
 from .network_op import solved
 from .steps import Mode, reshaped
 from .tropical_plan import TropicalPlan
@@ -36,6 +39,8 @@ def whole(
 
     @run.defjvp
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp):
+            raise no_derivative(mode.semiring)
         if isinstance(mode.semiring, LogSumExp):
             value, _ = _loop(plan, mode, primals)
             return (value, {}), (
@@ -183,9 +188,9 @@ def beginning(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
-    shape = [sizes[label] for label in plan.output]
+    shape = tuple(sizes[label] for label in plan.output)
     labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
-    return jnp.full(shape, semiring.identity(dtype)), {
+    return methods.filled(semiring.identity(dtype), shape), {
         label: jnp.zeros(shape, jnp.int32) for label in labels
     }
 
@@ -207,7 +212,7 @@ def joined(
     )
     known, at = found
     before, *old = part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
-    merged = mode.semiring.plus(before, value)
+    merged = methods.plus(mode.semiring, before, value)
     updated = {}
     if at:
         semiring: Any = mode.semiring  # with winners it is selective

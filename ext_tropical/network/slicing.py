@@ -132,17 +132,17 @@ def require_possible(equation: str, plan: Plan, itemsize: int, memory_limit: int
 
 
 def shorten_slices(
-    equation: str, memory: Memory, lengths: dict[str, int], memory_limit: int
+    equation: str, memory: Memory, lengths: dict[str, int], memory_limit: int, kept: str
 ) -> None:
     """Shorten the slices of labels, each time the label that helps most, until the peak is within
-    the limit.
+    the limit. Those in `kept` stay whole.
     """
     least = memory.peak(
-        dict.fromkeys(lengths, 1) | {label: 0 for label, size in lengths.items() if size == 0}
+        {label: size if label in kept else min(size, 1) for label, size in lengths.items()}
     )
     while (peak := memory.peak(lengths)) > memory_limit:
-        long = [label for label in memory.worst(lengths) if lengths[label] > 1] or [
-            label for label in lengths if lengths[label] > 1
+        long = [c for c in memory.worst(lengths) if lengths[c] > 1 and c not in kept] or [
+            c for c in lengths if lengths[c] > 1 and c not in kept
         ]
         shorter = {label: _shorter(lengths[label]) for label in long}
         tried = {label: memory.peak(lengths | {label: length}) for label, length in shorter.items()}

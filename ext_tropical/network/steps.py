@@ -1,6 +1,4 @@
-"""Run a plan on one slice: its steps one after another, with values and winners; and the
-assignments that follow from the winners.
-"""
+"""A plan on one slice, step by step: values, winners, and the assignments that follow."""
 
 from __future__ import annotations
 
@@ -20,10 +18,12 @@ from opt_einsum import get_symbol
 from tenferro_jax.einsum import Plan
 from tenferro_jax.extension import apply
 
+from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring, Semiring
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
 from ..step.log_einsum import log_einsum_step, log_step_op
+from ..step.sum_einsum import sum_step_op
 
 
 @jax.tree_util.register_dataclass
@@ -271,7 +271,7 @@ def run_step(
     if len(inputs) == 1:
         return _transposed(inputs[0], terms[0], result), []
     spread = [_spread(widened(x), term, result) for x, term in zip(inputs, terms, strict=True)]
-    return mode.semiring.times(*spread).astype(inputs[0].dtype), []
+    return methods.times(mode.semiring, *spread).astype(inputs[0].dtype), []
 
 
 def contract(
@@ -287,6 +287,8 @@ def contract(
             step = log_step_op(mode.semiring, equation)
             return step.lower_to_standard_ops(*map(widened, inputs))[0].astype(inputs[0].dtype), []
         return log_einsum_step(equation, *inputs, semiring=mode.semiring), []
+    if not isinstance(mode.semiring, SelectiveSemiring):
+        return apply(sum_step_op(mode.semiring, equation), *inputs)[0], []
     sizes = {
         label: size
         for term, x in zip(terms, inputs, strict=True)

@@ -45,6 +45,7 @@ from .tropical_plan import (
     cached_plan,
     hashable,
     no_semiring_among,
+    with_components,
 )
 
 
@@ -265,7 +266,9 @@ def _problem(
             if _is_accumulated(problem.where, accumulate, dtype)
             else arrays
         )
-    return dataclasses.replace(problem, operands=arrays)
+    shapes = [tuple(x.shape) for x in arrays]
+    equation = with_components("tropical_einsum", equation, shapes, semiring)
+    return dataclasses.replace(problem, equation=equation, operands=arrays)
 
 
 def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
+from opt_einsum import get_symbol
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Plan, Step, parse_interleaved
@@ -158,6 +160,7 @@ def plan_tropical_einsum(
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
+    equation = with_components("plan_tropical_einsum", equation, shapes, algebra)
     return cached_plan(
         equation,
         shapes,
@@ -166,6 +169,31 @@ def plan_tropical_einsum(
         byte_count(equation, memory_limit),
         algebra,
     )
+
+
+def with_components(
+    where: str, equation: str, shapes: Sequence[tuple[int, ...]], semiring: Semiring
+) -> str:
+    """The equation, with a label for the axis of components if entries have some.
+
+    Raises:
+      ShapeError: the first axis of an operand is not that of the components.
+    """
+    if not semiring.components:
+        return equation
+    for i, shape in enumerate(shapes):
+        if shape[:1] != (semiring.components,):
+            raise ShapeError(
+                where=f"{where} {shortened(equation)!r}, operand {i}",
+                given=f"shape {shape}",
+                needed=f"first the {semiring.components} components of an entry of {semiring!r}",
+            )
+    read = plan_einsum(equation, [shape[1:] for shape in shapes], False).equation
+    fresh = (c for c in map(get_symbol, itertools.count()) if c not in equation)
+    own, terms = next(fresh), (*read.inputs, read.output)
+    names = {ord(c): next(fresh) for c in "".join(terms) if c not in equation}  # of an ellipsis
+    *inputs, output = (own + term.translate(names) for term in terms)
+    return f"{','.join(inputs)}->{output}"
 
 
 def _shape(x: object, where: str) -> tuple[int, ...]:
@@ -250,8 +278,9 @@ def cached_plan(
     memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
     lengths = dict(plan.sizes)
     if memory_limit is not None:
-        lengths |= dict.fromkeys(cut, 1)
-        shorten_slices(equation, memory, lengths, memory_limit)
+        kept = plan.equation.output[:1] if semiring.components else ""
+        lengths |= {label: 1 for label in cut if label not in kept}
+        shorten_slices(equation, memory, lengths, memory_limit, kept)
     sliced = plan
     if lengths != dict(plan.sizes):
         steps = [

@@ -16,17 +16,16 @@ from jax import lax
 from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .at_winner import entries_at
 from .kernels import blocked, direct
-from .layout import StepOp, matmul_layout, product
+from .layout import StepOp, matmul_layout
 from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
-MOST_CONTRACTED = 2**31 - 1
 
 
 class Outputs(enum.Enum):
@@ -93,15 +92,7 @@ class TropicalEinsum(StepOp):
         dtype = one_dtype(
             f"{self.family_id} {self.equation!r}", self.algebra, [m.dtype for m in inputs]
         )
-        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
-        contracted = product(sizes, self.layout.contracted)
-        if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
-            raise ShapeError(
-                where=f"{self.family_id} {self.equation!r}",
-                given=f"{contracted} contracted entries",
-                needed=f"at most {MOST_CONTRACTED}, the range of an int32 winner",
-                fix="Split the contraction.",
-            )
+        sizes = self.counted_sizes(inputs)
         shape = tuple(sizes[label] for label in self.layout.equation.output)
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 

@@ -14,9 +14,12 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
+from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, parse_equation
-from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import ExtensionOp
+from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.extension import ExtensionOp, require_equal
+
+MOST_CONTRACTED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +205,23 @@ class StepOp(ExtensionOp):
         return len(self.layout.equation.inputs)
 
     input_count = operand_count
+
+    def counted_sizes(self, inputs: Sequence[TensorMeta]) -> Mapping[str, int]:
+        """The size of each label.
+
+        Raises:
+          ShapeError: the operands do not fit, or more is contracted than an int32 counts.
+        """
+        sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
+        contracted = product(sizes, self.layout.contracted)
+        if isinstance(contracted, int) and contracted > MOST_CONTRACTED:
+            raise ShapeError(
+                where=f"{self.family_id} {self.equation!r}",
+                given=f"{contracted} contracted entries",
+                needed=f"at most {MOST_CONTRACTED}, the range of an int32 winner",
+                fix="Split the contraction.",
+            )
+        return sizes
 
     @property
     def example_sizes(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
+from ..algebra import methods
 from ..algebra.semiring import (
     SelectiveSemiring,
     Semiring,
@@ -33,8 +34,8 @@ semirings.
 
 
 def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -> jax.Array:
-    """a (x) a (x) ... (x) a, n times: entry [i, j] is the best over walks of exactly n edges from i
-    to j.
+    """a (x) a (x) ... (x) a, n times: entry [i, j] is the semiring's plus, under max_plus the best,
+    over walks of exactly n edges from i to j.
 
     Under max_mul this holds for entries that are not negative.
 
@@ -75,8 +76,8 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
             fix="Pass the number of factors.",
         )
     if left == 0:
-        one, zero = algebra.one(a.dtype), algebra.zero(a.dtype)
-        return jnp.broadcast_to(jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero), a.shape)
+        one, zero = (methods.filled(f(a.dtype), a.shape) for f in (algebra.one, algebra.zero))
+        return jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero)
     power: Any = None
     square = a
     while True:

@@ -1,0 +1,650 @@
+"""Sums in any semiring against NumPy on object arrays, brute force and published counts; the same
+bits by every route; what is refused.
+"""
+
+import dataclasses
+import functools
+import itertools
+import zlib
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import (
+    SelectiveSemiring,
+    Semiring,
+    SemiringKey,
+    TropicalEinsum,
+    WeightedSum,
+    best_assignment,
+    broken_laws,
+    closure,
+    composition,
+    matrix_power,
+    max_plus,
+    plan_tropical_einsum,
+    register,
+    register_semiring,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+    tropical_reduce_sum,
+    viterbi,
+)
+from ext_tropical.network.network_op import TropicalNetwork
+from ext_tropical.network.slicing import SCRATCH
+from ext_tropical.step.sum_einsum import SumEinsum
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.payload_text import payload_json
+
+from ..sweep import some
+from .bank import OPT_EINSUM, sized
+from .judges import check_refusal, refuse
+from .sums import ByMatmul, Counting, Modulo, Parity, Polynomial, Ways
+
+N = 7
+DEGREE = 3
+
+
+def residues(rng, shape):
+    return rng.integers(0, N, shape).astype(np.int32)
+
+
+def modulo(equation, *xs):
+    return np.einsum(equation, *(x.astype(object) for x in xs), optimize=False) % N
+
+
+def bits(rng, shape):
+    return rng.random(shape) < 0.5
+
+
+def parity(equation, *xs):
+    return np.einsum(equation, *(x.astype(object) * 1 for x in xs), optimize=False) % 2 == 1
+
+
+def scored(rng, shape):
+    scores = rng.choice([-np.inf, 0.0, 1.0, 2.0], shape)
+    return np.stack([scores, np.where(scores > -np.inf, rng.integers(1, 3, shape), 0)])
+
+
+class Pair:
+    """A best score and its number, for np.einsum on object arrays."""
+
+    def __init__(self, best, number):
+        self.best, self.number = best, number
+
+    def __add__(self, other):
+        if self.best == other.best:
+            return Pair(self.best, self.number + other.number)
+        return max(self, other, key=lambda pair: pair.best)
+
+    def __radd__(self, other):  # NumPy starts its sums from the integer 0
+        return self
+
+    def __mul__(self, other):
+        return Pair(self.best + other.best, self.number * other.number)
+
+
+def ways(equation, *xs):
+    pairs = (np.vectorize(Pair, otypes=[object])(*x) for x in xs)
+    found = np.einsum(equation, *pairs, optimize=False)
+    return np.stack(
+        [np.vectorize(lambda p: p.best)(found), np.vectorize(lambda p: p.number)(found)]
+    )
+
+
+def coefficients(rng, shape):
+    return rng.integers(-2, 3, (DEGREE + 1, *shape)).astype(np.int32)
+
+
+def polynomials(equation, *xs):
+    """Products of NumPy's polynomials, cut at the end."""
+    entries = []
+    for x in xs:
+        entry = np.empty(x.shape[1:], object)
+        for i in np.ndindex(entry.shape):
+            entry[i] = np.polynomial.Polynomial(x[:, *i].astype(float))
+        entries.append(entry)
+    found = np.asarray(np.einsum(equation, *entries, optimize=False), object)
+    out = np.zeros((DEGREE + 1, *found.shape))
+    for i in np.ndindex(found.shape):
+        cut = found[i].coef[: DEGREE + 1]
+        out[: len(cut), *i] = cut
+    return out
+
+
+JUDGED = {
+    "modulo": (Modulo(N), residues, modulo),
+    "by matmul": (ByMatmul(N), residues, modulo),
+    "parity": (Parity(), bits, parity),
+    "ways": (Ways(), scored, ways),
+    "polynomials": (Polynomial(DEGREE), coefficients, polynomials),
+}
+
+
+def data(kind, case):
+    rng = np.random.default_rng(zlib.crc32(f"{kind} {case.equation}".encode()))
+    return [JUDGED[kind][1](rng, shape) for shape in case.shapes]
+
+
+CASES = [sized(equation) for equation in OPT_EINSUM if len(set(equation)) < 12]
+
+
+@pytest.mark.parametrize("case", some(CASES, 6), ids=lambda case: case.equation)
+@pytest.mark.parametrize("kind", JUDGED)
+def test_equations_of_opt_einsum(kind, case):
+    semiring, _, judge = JUDGED[kind]
+    operands = data(kind, case)
+    got = tropical_einsum(case.equation, *operands, semiring=semiring)
+    np.testing.assert_array_equal(got, judge(case.equation, *operands))
+    assert got.dtype == operands[0].dtype
+
+
+CHAIN = "ij,jk,kl->il"
+
+
+def chain(kind, long):
+    rng = np.random.default_rng(1)
+    return [JUDGED[kind][1](rng, shape) for shape in ((4, long), (long, 6), (6, 3))]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", JUDGED)
+def test_every_route_gives_the_same_bits(kind):
+    semiring, _, judge = JUDGED[kind]
+    operands = chain(kind, 60 if kind == "polynomials" else 1100)
+    solve = functools.partial(tropical_einsum, CHAIN, semiring=semiring)
+    value = solve(*operands)
+    np.testing.assert_array_equal(value, judge(CHAIN, *operands))
+    specs = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
+    sliced = plan_tropical_einsum(CHAIN, *specs, semiring=semiring, memory_limit=SCRATCH + 20_000)
+    assert sliced.slices > 1
+    lead = semiring.components > 0
+    batch = functools.partial(jnp.stack, axis=lead)
+    routes = {
+        "jit": jax.jit(solve)(*operands),
+        "export": tj.load_exported(tj.export(solve, *specs).to_bytes()).call(*operands),
+        "slices": jax.jit(functools.partial(solve, memory_limit=SCRATCH + 20_000))(*operands),
+        "no plan": solve(*operands, optimize=False),
+        "progress": solve(*operands, memory_limit=SCRATCH + 20_000, progress=True),
+        "vmap": jax.vmap(solve, int(lead), int(lead))(*(batch([x, x]) for x in operands)).take(
+            1, int(lead)
+        ),
+        "vmap of one": jax.vmap(solve, (None, -1, None))(
+            operands[0], jnp.stack([operands[1]] * 2, -1), operands[2]
+        )[1],
+    }
+    for name, got in routes.items():
+        np.testing.assert_array_equal(got, value, name)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", JUDGED)
+def test_symbolic_sizes(kind):
+    semiring, _, judge = JUDGED[kind]
+    solve = functools.partial(tropical_einsum, "ij,jk->ki", semiring=semiring)
+    sizes = jax.export.symbolic_shape("i, j, k")
+    lead = (semiring.components,) * bool(semiring.components)
+    dtype = chain(kind, 1)[0].dtype
+    specs = [jax.ShapeDtypeStruct((*lead, *sizes[at : at + 2]), dtype) for at in (0, 1)]
+    program = tj.export(solve, *specs)
+    rng = np.random.default_rng(0)
+    for i, j, k in ((3, 1100 if kind == "modulo" else 40, 2), (2, 5, 1), (1, 33, 4)):
+        operands = [JUDGED[kind][1](rng, shape) for shape in ((i, j), (j, k))]
+        got = program.call(*operands)
+        np.testing.assert_array_equal(got, judge("ij,jk->ki", *operands))
+        np.testing.assert_array_equal(got, solve(*operands))
+
+
+@pytest.mark.parametrize("count", [1, 3, 16, 17, 1024, 1025, 5000])
+def test_the_order_depends_on_the_number_of_contracted_entries_alone(count):
+    """Sums of floats round, and agree in all bits whatever else is computed."""
+    rng = np.random.default_rng(count)
+    x, y = rng.normal(size=(40, count)), rng.normal(size=(count, 50))
+    solve = jax.jit(functools.partial(tropical_einsum, "ij,jk->ik", semiring=Counting()))
+    whole = solve(x, y)
+    np.testing.assert_allclose(whole, x @ y, rtol=1e-9, atol=1e-11)
+    products = x[:, :, None] * y[None]
+    entries = jax.jit(functools.partial(tropical_einsum, "ijk->ik", semiring=Counting()))(products)
+    np.testing.assert_array_equal(solve(x[3:5], y[:, 7:9]), whole[3:5, 7:9])
+    np.testing.assert_array_equal(jax.vmap(solve, (0, None))(x[:, None], y)[:, 0], whole)
+    np.testing.assert_allclose(entries, whole, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", JUDGED)
+def test_nothing_contracted_and_empty_axes(kind):
+    semiring, made, _ = JUDGED[kind]
+    rng = np.random.default_rng(0)
+    solve = functools.partial(tropical_einsum, semiring=semiring)
+    empty = solve("ij,jk->ik", made(rng, (2, 0)), made(rng, (0, 3)))
+    zero = np.asarray(semiring.zero(np.dtype(empty.dtype)))
+    lead = zero.shape
+    np.testing.assert_array_equal(empty, np.broadcast_to(zero[..., None, None], (*lead, 2, 3)))
+    np.testing.assert_array_equal(solve("i->", made(rng, (0,))), zero)
+    np.testing.assert_array_equal(
+        solve("i,ij,j->", made(rng, (2,)), made(rng, (2, 0)), made(rng, (0,))), zero
+    )
+    assert solve("ij,jk->ik", made(rng, (0, 2)), made(rng, (2, 3))).shape == (*lead, 0, 3)
+    x = made(rng, (2, 3))
+    np.testing.assert_array_equal(solve("ij->ij", x), x)
+    np.testing.assert_array_equal(solve("ij->ji", x), np.swapaxes(x, -1, -2))
+
+
+@pytest.mark.parametrize("kind", JUDGED)
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("...ij,...jk->...ik", [(2, 3, 4), (1, 4, 2)]),
+        ("...ij,jk", [(2, 3, 4), (4, 2)]),
+        ("...->...", [(2, 3)]),
+        ("...i,...i", [(2, 3), (2, 3)]),
+        ("ij,jk", [(1, 3), (3, 1)]),
+        ("ij,jk->", [(2, 1), (3, 2)]),
+    ],
+)
+def test_ellipses_and_sizes_of_one(kind, equation, shapes):
+    semiring, made, judge = JUDGED[kind]
+    rng = np.random.default_rng(0)
+    operands = [made(rng, shape) for shape in shapes]
+    got = tropical_einsum(equation, *operands, semiring=semiring)
+    if equation == "ij,jk->":  # NumPy's einsum repeats entries only where the label is elsewhere
+        lead = (slice(None),) * (operands[0].ndim - 2)
+        operands[0] = np.repeat(operands[0], 3, -1)[lead]
+    np.testing.assert_array_equal(got, judge(equation, *operands))
+
+
+def test_the_interleaved_form():
+    x, y = chain("ways", 5)[:2]
+    got = tropical_einsum(x, [0, 1], y, [1, 2], [0, 2], semiring=Ways())
+    np.testing.assert_array_equal(got, ways("ij,jk->ik", x, y))
+
+
+# --- counts that others published -----------------------------------------------------------------
+
+INDEPENDENT = {2: 7, 3: 63, 4: 1234, 5: 55447, 6: 5598861, 7: 1280128950, 8: 660647962955}
+"""OEIS A006506: independent sets of n x n grids."""
+
+
+def network(graph):
+    """The equation of a graph with a label for each node: a table for each edge, one for each
+    node.
+    """
+    label = {node: chr(192 + i) for i, node in enumerate(graph)}
+    terms = [*(label[a] + label[b] for a, b in graph.edges), *label.values()]
+    return f"{','.join(terms)}->"
+
+
+@pytest.mark.parametrize("size", [3, pytest.param(8, marks=pytest.mark.slow)])
+def test_independent_sets_of_grids_from_residues(size):
+    """Put together by the Chinese remainder theorem."""
+    graph = nx.grid_2d_graph(size, size)
+    equation = network(graph)
+    edge, node = np.array([[1, 1], [1, 0]], np.int32), np.ones(2, np.int32)
+    tables = [edge] * len(graph.edges) + [node] * len(graph)
+    found, product = 0, 1
+    for prime in (46337, 46327, 46309):  # products of residues fit into int32
+        residue = int(tropical_einsum(equation, *tables, semiring=Modulo(prime)))
+        found += product * ((residue - found) * pow(product, -1, prime) % prime)
+        product *= prime
+    assert found == INDEPENDENT[size]
+
+
+@pytest.mark.parametrize(
+    "name", ["bull_graph", pytest.param("cubical_graph", marks=pytest.mark.slow)]
+)
+def test_independent_sets_of_named_graphs_by_size(name):
+    """Of each size as coefficients of a polynomial; the largest and their number as pairs."""
+    graph = getattr(nx, name)()
+    sizes = [
+        size
+        for size in range(len(graph) + 1)
+        for nodes in itertools.combinations(graph, size)
+        if not graph.subgraph(nodes).edges
+    ]
+    semiring = Polynomial(len(graph))
+    one, x = np.eye(2, len(graph) + 1, dtype=np.int32)
+    edge = np.moveaxis(np.array([[one, one], [one, 0 * one]]), -1, 0)
+    node = np.stack([one, x], -1)
+    tables = [edge] * len(graph.edges) + [node] * len(graph)
+    got = tropical_einsum(network(graph), *tables, semiring=semiring)
+    np.testing.assert_array_equal(got, np.bincount(sizes, minlength=len(graph) + 1))
+    edge = np.array([[[0.0, 0.0], [0.0, -np.inf]], [[1.0, 1.0], [1.0, 0.0]]])
+    node = np.array([[0.0, 1.0], [1.0, 1.0]])
+    tables = [edge] * len(graph.edges) + [node] * len(graph)
+    got = tropical_einsum(network(graph), *tables, semiring=Ways())
+    np.testing.assert_array_equal(got, [max(sizes), sizes.count(max(sizes))])
+
+
+@pytest.mark.parametrize("name", ["petersen_graph", "krackhardt_kite_graph"])
+def test_walks_modulo_n_and_shortest_paths_with_their_number(name):
+    graph = getattr(nx, name)()
+    adjacency = nx.to_numpy_array(graph).astype(np.int32)
+    walks = np.linalg.matrix_power(adjacency.astype(object), 4)
+    got = tropical_einsum("ij,jk,kl,lm->im", *[adjacency] * 4, semiring=Modulo(1000))
+    np.testing.assert_array_equal(got, walks % 1000)
+    step = np.where(adjacency, [[[-1.0]], [[1.0]]], [[[-np.inf]], [[0.0]]])
+    two = tropical_einsum("ij,jk->ik", step, step, semiring=Ways())
+    for a, b in itertools.permutations(graph, 2):
+        if nx.shortest_path_length(graph, a, b) == 2:
+            assert two[:, a, b].tolist() == [-2, len(list(nx.all_shortest_paths(graph, a, b)))]
+
+
+# --- memory, plans, bytes -------------------------------------------------------------------------
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("kind", ["modulo", "ways"])
+def test_not_all_candidates_are_held(kind):
+    semiring = JUDGED[kind][0]
+    shape = (semiring.components,) * bool(semiring.components) + (256, 256)
+    spec = jax.ShapeDtypeStruct(shape, chain(kind, 1)[0].dtype)
+    solve = functools.partial(tropical_einsum, "ij,jk->ik", semiring=semiring)
+    memory = jax.jit(solve).lower(spec, spec).compile().memory_analysis()
+    operand = np.prod(shape) * spec.dtype.itemsize
+    assert memory.temp_size_in_bytes < 20 * operand  # all candidates are 256 times an operand
+
+
+@pytest.mark.cpu
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", JUDGED)
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("ij,jk,kl->il", ((64, 500), (500, 64), (64, 50))), ("abc->b", ((40, 50, 60),))],
+)
+def test_slices_are_within_the_plan(kind, equation, shapes):
+    semiring, made, _ = JUDGED[kind]
+    specs = [jax.eval_shape(lambda: jnp.asarray(made(np.random.default_rng(0), s))) for s in shapes]
+    free = plan_tropical_einsum(equation, *specs, semiring=semiring)
+    for limit in (free.peak, (free.peak + SCRATCH) * 3 // 4):
+        plan = plan_tropical_einsum(equation, *specs, semiring=semiring, memory_limit=limit)
+        solve = functools.partial(tropical_einsum, equation, semiring=semiring, memory_limit=limit)
+        memory = jax.jit(solve).lower(*specs).compile().memory_analysis()
+        assert memory.temp_size_in_bytes + memory.output_size_in_bytes <= plan.peak <= limit
+
+
+def test_components_are_never_sliced():
+    shapes = ((2, 64, 512), (2, 512, 64))
+    for optimize in ("auto", "cotengra"):
+        plan = plan_tropical_einsum(
+            "ij,jk->ik", *shapes, semiring=Ways(), memory_limit=150_000, optimize=optimize
+        )
+        assert plan.slices > 1
+        assert plan.output[0] not in plan.sliced
+
+
+def test_graphs_keep_the_semiring():
+    op = SumEinsum(Modulo(5), "ij,jk->ik")
+    assert ExtensionFactory(SumEinsum).decode(payload_json(op)) == op
+    assert op.algebra == Modulo(5)
+    x, y = np.arange(4, dtype=np.int32).reshape(2, 2), np.eye(2, dtype=np.int32)
+    solve = functools.partial(tropical_einsum, "ij,jk->ik", semiring=Modulo(5))
+    register()
+    graph = tj.from_wire(tj.to_wire(tj.trace(solve, x, y)))
+    (value,) = graph(x, y)
+    np.testing.assert_array_equal(value, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "op",
+    [
+        SumEinsum(Modulo(5), "ij,jk->ik"),
+        SumEinsum(ByMatmul(5), "bij,bj->ib"),
+        SumEinsum(Ways(), "zij,zjk->zik"),
+        SumEinsum(Polynomial(2), "ijz->zi"),
+        SumEinsum(Counting(), "ijk->ki"),
+    ],
+    ids=repr,
+)
+def test_steps_conform(op):
+    report = tj.check(op)
+    assert report.ok, str(report)
+
+
+# --- laws -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("semiring", "values"),
+    [
+        (Modulo(5), np.arange(5, dtype=np.int32)),
+        (ByMatmul(4), np.arange(4, dtype=np.int64)),
+        (Parity(), np.array([False, True])),
+        (Counting(), np.array([0, 1, -2, 5], np.int32)),
+        (Ways(), np.array([[-np.inf, 0, 0, 2], [0, 1, 3, 2]], np.float32)),
+        (Polynomial(2), np.array([[0, 1, 2, 0], [0, 0, 1, 3], [0, 0, -1, 1]], np.int32)),
+    ],
+    ids=repr,
+)
+def test_laws(semiring, values):
+    assert broken_laws(semiring, values) == {}
+
+
+def changed(base, name, **parts):
+    """A registered semiring like another, with other methods."""
+    parts = {"id": f"tests.{name}.v1", **parts}
+    made = type(name, (base,), parts)
+    return register_semiring(dataclasses.dataclass(frozen=True, repr=False)(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "law"),
+    [
+        ("differs", {"plus": lambda s, x, y: (x - y) % s.n}, "plus commutes"),
+        ("halves", {"plus": lambda s, x, y: (x + y) // 2 % s.n}, "plus associates"),
+        ("leans", {"times": lambda s, x, y: x * y * y % s.n}, "times commutes"),
+        ("adds", {"times": lambda s, x, y: (x * y + 1) % s.n}, "times associates"),
+        ("joins", {"times": lambda s, x, y: (x + y) % s.n}, "times distributes over plus"),
+        ("wraps", {"matmul": lambda s, x, y: x @ y}, "matmul is plus of times"),
+    ],
+)
+def test_broken_laws_are_named(name, parts, law):
+    semiring = changed(Modulo, f"broken_{name}", **parts)(5)
+    found = broken_laws(semiring, np.arange(5, dtype=np.int32))
+    assert law in found
+    assert broken_laws(Modulo(5), np.arange(5, dtype=np.int32)) == {}
+    x, y, z = (*found[law], 0, 0)[:3]
+    plus, times = semiring.plus, semiring.times
+    sides = {
+        "plus commutes": lambda: (plus(x, y), plus(y, x)),
+        "plus associates": lambda: (plus(plus(x, y), z), plus(x, plus(y, z))),
+        "times commutes": lambda: (times(x, y), times(y, x)),
+        "times associates": lambda: (times(times(x, y), z), times(x, times(y, z))),
+        "times distributes over plus": lambda: (
+            times(x, plus(y, z)),
+            plus(times(x, y), times(x, z)),
+        ),
+        "matmul is plus of times": lambda: (x * z + y * x, plus(times(x, z), times(y, x))),
+    }
+    one, other = sides[law]()
+    assert one != other
+
+
+def test_a_broken_law_of_pairs_is_named():
+    first = changed(Ways, "first_of_ways", plus=lambda s, x, y: (jnp.maximum(x[0], y[0]), x[1]))()
+    values = np.array([[-np.inf, 0, 1], [0, 1, 2]])
+    assert broken_laws(first, values)["plus commutes"] == ((-np.inf, 0.0), (0.0, 1.0))
+
+
+NOT_NEUTRAL = {
+    "zero": (lambda s, dtype: np.ones((), dtype), "zero is not neutral for plus: plus"),
+    "one": (lambda s, dtype: np.asarray(2, dtype), "one is not neutral for times: times"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_NEUTRAL)
+def test_a_zero_or_one_that_is_not_neutral_is_refused_when_it_is_used(name):
+    wrong, text = NOT_NEUTRAL[name]
+    semiring = changed(Modulo, f"wrong_{name}", **{name: wrong})(7)
+    x = np.ones((2, 2), np.int32)
+    calls = (
+        lambda: tropical_einsum("ij,jk->ik", x, x, semiring=semiring),
+        lambda: jax.jit(lambda x: tropical_einsum("ij,jk->ik", x, x, semiring=semiring))(x),
+        lambda: plan_tropical_einsum("ij->", (2, 2), semiring=semiring),
+        lambda: SumEinsum(semiring, "ij->i"),
+        lambda: SemiringKey.of(semiring),
+    )
+    for call in calls:
+        with pytest.raises(InvalidConfig, match=f"tests.wrong_{name}.v1: given {text}"):
+            call()
+    assert broken_laws(semiring, np.arange(7, dtype=np.int32))
+
+
+def test_a_zero_that_does_not_absorb_is_refused():
+    def times(self, x, y):
+        return jnp.where((x == 2) | (y == 2), 2, x * y)
+
+    semiring = changed(Modulo, "keeps_two", times=times)(7)
+    with pytest.raises(InvalidConfig, match="zero does not absorb"):
+        tropical_einsum("i->", np.ones(2, np.int32), semiring=semiring)
+
+
+MISTAKES = {
+    "components": (-1, "components is -1, where an int of at least 0"),
+    "zero": (
+        lambda s, dtype: np.zeros((), dtype),
+        r"zero.* returns float32\[\], where float32\[2\]",
+    ),
+    "times": (lambda s, x, y: x[0] + y[0], "times raises TypeError.* is no tuple of 2 arrays"),
+    "plus": (lambda s, x, y: (x[0], x[1].astype(int)), "plus returns int"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_method_that_returns_something_else_is_named(name):
+    wrong, text = MISTAKES[name]
+    semiring = changed(Ways, f"mistake_in_{name}_of_ways", **{name: wrong})()
+    with pytest.raises(InvalidConfig, match=text):
+        tropical_einsum("i->", np.ones((2, 3), np.float32), semiring=semiring)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+X = np.ones((2, 3, 3))
+PLAIN = np.ones((3, 3), np.int32)
+NO_DERIVATIVE = r"sum_einsum.v1: given ways, whose plus does not select.*jax.lax.stop_gradient"
+
+
+def total(equation, *xs, **how):
+    return tropical_einsum(equation, *xs, semiring=Ways(), **how).sum()
+
+
+@refuse(
+    (ADRuleError, NO_DERIVATIVE, lambda: jax.grad(lambda x: total("ij,jk->ik", x, X))(X)),
+    (ADRuleError, NO_DERIVATIVE, lambda: jax.grad(lambda x: total("ij,jk,kl->", x, X, X))(X)),
+    (
+        ADRuleError,
+        NO_DERIVATIVE,
+        lambda: jax.grad(lambda x: total("ij,jk->i", x, X, memory_limit=SCRATCH + 1000))(X),
+    ),
+    (ADRuleError, NO_DERIVATIVE, lambda: jax.jvp(lambda x: total("ij->", x), [X], [X])),
+    (
+        TypeError,
+        "grad requires",
+        lambda: jax.grad(lambda x: tropical_einsum("ij->", x, semiring=Modulo(5)))(PLAIN),
+    ),
+    *(
+        (
+            InvalidConfig,
+            "given modulo.n=5.; needed a selective semiring.*There are no winners",
+            functools.partial(call, *args, semiring=Modulo(5)),
+        )
+        for call, *args in (
+            (best_assignment, "ij,jk->ik", PLAIN, PLAIN),
+            (tropical_einsum_with_argmax, "ij,jk->ik", PLAIN, PLAIN),
+            (closure, PLAIN),
+            (viterbi, PLAIN[0], PLAIN, PLAIN),
+        )
+    ),
+    (
+        InvalidConfig,
+        "ties: given 'split' under modulo",
+        lambda: tropical_einsum("ij->", PLAIN, semiring=Modulo(5), ties="split"),
+    ),
+    (
+        Unsupported,
+        "Use ext_tropical.tropical_einsum",
+        lambda: composition.tropical_einsum("ij->", PLAIN, semiring=Modulo(5)),
+    ),
+    *(
+        (InvalidConfig, text, functools.partial(op, Modulo(5), equation))
+        for op, equation, text in (
+            (TropicalEinsum, "ij->i", "needed a selective semiring"),
+            (WeightedSum, "ij->i", "needed a selective semiring or log_sum_exp"),
+            (TropicalNetwork, "a->|0:", "needed a selective semiring, or log_sum_exp"),
+        )
+    ),
+    (InvalidConfig, "given max_plus; needed a semiring that", lambda: SumEinsum(max_plus, "ij->i")),
+    (InvalidConfig, "needed a label of the components", lambda: SumEinsum(Ways(), "ij,jk->ik")),
+    (
+        ShapeError,
+        r"operand 1: given shape \(3, 3\); needed first the 2 components of an entry of ways",
+        lambda: tropical_einsum("ij,jk->ik", X, X[0], semiring=Ways()),
+    ),
+    (
+        ShapeError,
+        r"operand 0: given shape \(3, 3\); needed first the 2 components",
+        lambda: plan_tropical_einsum("ij->i", (3, 3), semiring=Ways()),
+    ),
+    (
+        ShapeError,
+        "label 'z' of size 3; needed the 2 components of ways",
+        lambda: jax.eval_shape(
+            lambda x: tj.extension.apply(SumEinsum(Ways(), "zij->zi"), x), np.ones((3, 3, 3))
+        ),
+    ),
+    (
+        DTypeError,
+        "given dtype float64 under modulo.n=5.; needed one of int32, int64",
+        lambda: tropical_einsum("ij->", np.ones((3, 3)), semiring=Modulo(5)),
+    ),
+    (
+        InvalidConfig,
+        "broken_laws, values: given .*needed shape .2, 'n'., no NaN",
+        lambda: broken_laws(Ways(), np.ones(3)),
+    ),
+    (
+        InvalidConfig,
+        "components is 2, where 0 is needed",
+        lambda: tropical_einsum(
+            "i->", np.ones(3), semiring=changed(type(max_plus), "best_of_two", components=2)()
+        ),
+    ),
+    (
+        InvalidConfig,
+        "a class that writes plus",
+        lambda: changed(Semiring, "no_plus", **dict.fromkeys(("times", "zero", "one"))),
+    ),
+)
+def test_refusals(error, text, call):
+    check_refusal(error, text, call)
+
+
+def test_what_selects_has_winners_still():
+    assert issubclass(type(max_plus), SelectiveSemiring)
+    assert not issubclass(Ways, SelectiveSemiring)
+    scores = np.array([[0.0, 1.0], [2.0, 0.0]])
+    pairs = np.stack([scores, np.ones_like(scores)])
+    np.testing.assert_array_equal(
+        tropical_einsum("ij,jk->ik", pairs, pairs, semiring=Ways())[0],
+        tropical_einsum("ij,jk->ik", scores, scores),
+    )
+
+
+def test_reductions_and_powers():
+    x = np.arange(9, dtype=np.int32).reshape(3, 3)
+    np.testing.assert_array_equal(tropical_reduce_sum(x, 1, semiring=Modulo(5)), x.sum(1) % 5)
+    for n in range(4):
+        power = np.linalg.matrix_power(x, n) % 11
+        np.testing.assert_array_equal(matrix_power(x, n, semiring=Modulo(11)), power)
+    pairs = np.stack([np.where(x % 2, 1.0, 0.0), np.ones((3, 3))])
+    np.testing.assert_array_equal(
+        matrix_power(pairs, 2, semiring=Ways()), ways("ij,jk->ik", pairs, pairs)
+    )
+    none = matrix_power(pairs, 0, semiring=Ways())
+    np.testing.assert_array_equal(none, np.where(np.eye(3), [[[0]], [[1]]], [[[-np.inf]], [[0]]]))
