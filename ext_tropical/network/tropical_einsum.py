@@ -75,8 +75,11 @@ def tropical_einsum(
         broadcasts: an operand that has it for a label that is longer elsewhere is treated as if it
           lacked the label.
       *operands: any number of arrays of one dtype: float64, float32, bfloat16, float16, int32,
-        int64 (bool only for or_and). NumPy and Python data are converted as in `jax.numpy`.
-      semiring: a semiring or its name; `log_sum_exp` without arguments has temperature 1.
+        int64, bool, as far as the semiring takes it. If entries have components, these are the
+        first axis, which the equation leaves out. NumPy and Python data are converted as in
+        `jax.numpy`.
+      semiring: a semiring or its name; `log_sum_exp` without arguments has temperature 1. Your own
+        may select or sum: `SelectiveSemiring`, `Semiring`.
       ties: how the derivative is shared if several candidates of a step are best: "first" (all of
         it to the first) or "split" (equal shares).
       accumulate: "float32" keeps float32 for 16-bit operands between the steps and in the result;
@@ -100,12 +103,14 @@ def tropical_einsum(
       InvalidConfig, ShapeError, DTypeError: the operands do not fit, or more than 2**31 - 1 entries
         are contracted in one step.
       ShapeError: a label has two symbolic sizes that may differ.
+      ADRuleError: a derivative of your own semiring whose plus does not select.
       Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a
         progress bar inside a transform, ties="split" in slices.
 
     Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major
     index over the contracted labels in their order of first appearance); any order, forward and
-    reverse. Integers and bools have none. For log_sum_exp it gives the marginals.
+    reverse. Integers and bools have none, and neither have sums in your own semiring. For
+    log_sum_exp it gives the marginals.
 
     Cost: of each step time b m n k, twice that when differentiated, and memory 12 b (m n + k (m +
     n)) bytes (twice that for 64 bits, a third more for 16 bits, 40 instead of 12 for log_sum_exp)
