@@ -148,15 +148,18 @@ class SumEinsum(StepOp):
         return dataclasses.replace(self, equation=f"{','.join(terms)}->{output}"), (at,)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
-        """Operands of zero, one and one plus one, of 2, 3, 4, ... for the labels in their order."""
+        """Operands of zero, one and one plus one, where these are finite, of 2, 3, 4, ... for the
+        labels in their order.
+        """
         dtype, rng = np.dtype(self.algebra.dtypes[0]), np.random.default_rng(0)
         zero, one = (np.asarray(f(dtype), dtype) for f in (self.algebra.zero, self.algebra.one))
-        entries = np.stack([zero, one, np.asarray(methods.plus(self.algebra, one, one))], -1)
+        every = (zero, one, np.asarray(methods.plus(self.algebra, one, one)))
+        entries = np.stack([x for x in every if np.isfinite(x).all()], -1)
         shapes = [
             [self.example_sizes[label] for label in term if label != self.axis]
             for term in self.layout.equation.inputs
         ]
-        arrays = [entries[..., rng.integers(3, size=shape)] for shape in shapes]
+        arrays = [entries[..., rng.integers(entries.shape[-1], size=shape)] for shape in shapes]
         return [
             [
                 np.moveaxis(x, 0, term.index(self.axis)) if self.axis else x
