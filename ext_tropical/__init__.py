@@ -26,12 +26,14 @@ from .step.einsum_op import Outputs, Ties, TropicalEinsum
 from .step.log_einsum import LogEinsum
 from .step.weighted_sum import Place, WeightedSum
 from .uses import composition
+from .uses.align import AlignResult, align
 from .uses.closure import ClosureResult, closure, matrix_power
 from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
 from .uses.viterbi import ViterbiResult, viterbi
 
 __all__ = [
     "SEMIRINGS",
+    "AlignResult",
     "Assignment",
     "ClosureResult",
     "LogEinsum",
@@ -52,6 +54,7 @@ __all__ = [
     "TropicalStep",
     "ViterbiResult",
     "WeightedSum",
+    "align",
     "best_assignment",
     "broken_laws",
     "closure",

@@ -36,6 +36,7 @@ FUNCTIONS = {
     "closure": (et.closure, SQUARE),
     "matrix_power": (lambda a: et.matrix_power(a, 2), SQUARE),
     "viterbi": (et.viterbi, ROW, SQUARE, SQUARE),
+    "align": (et.align, SQUARE),
     "tropical_dot_general": (et.tropical_dot_general, SQUARE, ROW),
     "min_plus_dot_general": (et.min_plus_dot_general, SQUARE, SQUARE),
     "tropical_reduce_sum": (lambda a: et.tropical_reduce_sum(a, 0), SQUARE),

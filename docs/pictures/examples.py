@@ -74,7 +74,8 @@ def pictures() -> Iterator[tuple[str, Figure]]:
 
     first, second = sequence_alignment.ALPHA, sequence_alignment.BETA
     scores = sequence_alignment.pair_scores(first, second)
-    pairs = np.array(sequence_alignment.aligned_pairs(scores, np.float32(8)))
+    path = sequence_alignment.columns(scores, 8)
+    pairs = path[path.min(1) >= 0]
     figure, axes = plt.subplots(figsize=(5, 4.6))
     axes.imshow(scores, cmap="Greys", vmin=0)
     axes.plot(pairs[:, 1], pairs[:, 0], "C3.", markersize=2)

@@ -1,0 +1,250 @@
+"""Alignments of two sequences: with gaps, or by dynamic time warping."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.shapes import as_array
+
+from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
+from ..algebra.shipped import LogSumExp, max_plus
+from ..step.einsum_op import one_dtype
+from .anti_diagonals import Rules, along, solved
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AlignResult:
+    """The best alignment, as a pytree.
+
+    Attributes:
+      score: its score, a scalar in the dtype of the scores; under log_sum_exp of all alignments.
+        The semiring's zero if there is no alignment.
+      path: int32 (m + n, 2): the columns in order. A column is (i, j) for a pair, (i, -1) for an
+        element of the first sequence in a gap, (-1, j) for one of the second. Rows after the last
+        column are (-1, -1). None under log_sum_exp.
+    """
+
+    score: jax.Array
+    path: jax.Array | None
+
+
+def align(
+    scores: ArrayLike,
+    *,
+    gap: ArrayLike | None = None,
+    gap_open: ArrayLike | None = None,
+    mode: str = "global",
+    band: int | None = None,
+    lengths: ArrayLike | Sequence[ArrayLike] | None = None,
+    semiring: Semiring | str = max_plus,
+) -> AlignResult:
+    """The best alignment of two sequences of m and n elements.
+
+    An alignment is a list of columns, in which the elements of both sequences keep their order. A
+    column is a pair (i, j), or one element in a gap. Its score is the semiring's product of its
+    columns' scores. The recurrence for the best alignment of the first i and the first j elements,
+    here under max_plus, is that of Needleman and Wunsch (1970)::
+
+        H[0, 0] = 0
+        H[i, j] = max(H[i-1, j-1] + scores[i-1, j-1], H[i-1, j] + gap, H[i, j-1] + gap)
+
+    With `gap_open` the first element of a gap has another score (Gotoh, 1982). P, A and B end with
+    a pair, with an element of the first sequence and with one of the second::
+
+        H = max(P, A, B)
+        P[i, j] = H[i-1, j-1] + scores[i-1, j-1]
+        A[i, j] = max(P[i-1, j] + gap_open, A[i-1, j] + gap, B[i-1, j] + gap_open)
+        B[i, j] = max(P[i, j-1] + gap_open, A[i, j-1] + gap_open, B[i, j-1] + gap)
+
+    Without `gap` there are no gaps: each column is a pair, and from one column to the next one or
+    both indices go on by one. This is dynamic time warping (Sakoe and Chiba, 1978)::
+
+        H[i, j] = max(H[i-1, j-1], H[i-1, j], H[i, j-1]) + scores[i-1, j-1]
+
+    `mode="local"` aligns a stretch of the first sequence with one of the second (Smith and
+    Waterman, 1981). Its alignments begin and end with a pair, or have no columns and the score
+    one, which is 0 under max_plus.
+
+    Under log_sum_exp(T) the score is that of all alignments together. The negative of the score of
+    negative costs is the soft-DTW of Cuturi and Blondel (2017) with gamma = T.
+
+    Args:
+      scores: (m, n), of the pairs; m and n are at least 1. Costs under min_plus. The semiring's
+        zero forbids a pair. Columns are added in this dtype: convert 16-bit floats.
+      gap: a scalar, the score of an element in a gap: negative under max_plus, positive under
+        min_plus. None for warping.
+      gap_open: a scalar, the score of the first element of a gap; `gap` by default. A gap of k
+        elements has gap_open + (k - 1) gap.
+      mode: "global" or "local".
+      band: only nodes (i, j) of the recurrence with |i - j| <= band are used (Sakoe and Chiba's
+        radius). A global alignment needs at least |m - n|.
+      lengths: two integers, how many elements of each sequence are there; may be traced. What is in
+        `scores` after them has no influence, also NaN. With jax.vmap for batches of padded
+        sequences.
+      semiring: a selective semiring, log_sum_exp, or a name.
+
+    Returns:
+      An AlignResult: score and path. Of equally good paths that one is taken whose last column goes
+        on in both sequences; else in the first alone, as (i, -1) does; else in the second alone.
+        The same holds for each column before it. A local path begins as late as possible; of
+        several ends it has that of the least i + j, then of the least i.
+
+    Raises:
+      ShapeError: scores are no matrix or empty; gap, gap_open or lengths have another shape.
+      DTypeError: the semiring does not take the dtype, or gap or gap_open has another one. Python
+        numbers take that of the scores, where it holds them.
+      InvalidConfig: another mode; gap_open or local without gap; a band that is negative or below
+        |m - n| of a global alignment; lengths outside the scores (if traced, there is no
+        alignment); a semiring that is neither selective nor log_sum_exp.
+      Unsupported: a symbolic size.
+
+    Gradient: of the score, by scores: one at each pair of the path under max_plus and min_plus; the
+    probability of each pair under log_sum_exp. By gap and gap_open: their number. Of any order, in
+    both modes. NaN in a score that can be reached gives NaN.
+
+    Cost: m + n steps over min(m, n) cells, or over band; memory for a byte a cell beside the
+    scores. The gradient under log_sum_exp keeps all steps.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> first, second = (jnp.array([*map(ord, word)]) for word in ("GATTACA", "GTTA"))
+      >>> scores = jnp.where(first[:, None] == second, 1.0, -1.0)
+      >>> result = align(scores, gap=-1)
+      >>> print(result.score, *result.path[:7].tolist())
+      1.0 [0, 0] [1, -1] [2, 1] [3, 2] [4, 3] [5, -1] [6, -1]
+      >>> align(scores, gap=-1, mode="local").path[:4].tolist()
+      [[2, 1], [3, 2], [4, 3], [-1, -1]]
+      >>> x, y = jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 2.0])
+      >>> costs = (x[:, None] - y) ** 2
+      >>> print(align(costs, semiring="min_plus").score)
+      1.0
+    """
+    algebra = as_semiring(semiring)
+    if not isinstance(algebra, SelectiveSemiring | LogSumExp):
+        raise InvalidConfig(
+            where="align",
+            given=repr(algebra),
+            needed="a selective semiring or log_sum_exp, whose derivatives are known",
+        )
+    table = jnp.asarray(as_array(scores, "align, scores"))
+    one_dtype("align, scores", algebra, [table.dtype], [scores])
+    _require_sizes(table.shape)
+    rules = Rules(algebra, gap is None, gap_open is not None, mode == "local", band)
+    _require_options(rules, mode, table.shape, lengths is None)
+    one = jnp.asarray(algebra.one(table.dtype))
+    each = one if gap is None else _scalar(gap, "gap", algebra, table.dtype)
+    first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
+    score, *path = _solve(rules, table, each, first, _lengths(lengths, table.shape))
+    return AlignResult(score, path[0] if path else None)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _solve(
+    rules: Rules, scores: jax.Array, gap: jax.Array, gap_open: jax.Array, lengths: jax.Array | None
+) -> tuple[jax.Array, ...]:
+    solve = solved if isinstance(rules.semiring, LogSumExp) else _best
+    return solve(rules, scores, gap, gap_open, lengths)
+
+
+_best = jax.custom_jvp(solved, nondiff_argnums=(0,))
+
+
+@_best.defjvp
+def _best_jvp(
+    rules: Rules, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
+    """The tangent of the product along the path."""
+    score, path = _best(rules, *primals)
+    product = functools.partial(along, rules, path)
+    _, slope = jax.jvp(product, primals[:3], tangents[:3])
+    return (score, path), (slope, np.zeros(path.shape, jax.dtypes.float0))
+
+
+def _require_sizes(shape: Sequence[object]) -> None:
+    if any(not isinstance(size, int) for size in shape):
+        raise Unsupported(
+            where="align",
+            given=f"a symbolic size, {shape}",
+            needed="known sizes, which determine the number of steps",
+            fix="Export with concrete sizes, and pass lengths.",
+        )
+    if len(shape) != 2 or 0 in shape:
+        raise ShapeError(
+            where="align, scores",
+            given=f"shape {tuple(shape)}",
+            needed="(m, n), m and n at least 1",
+            fix="One row for each element of the first sequence; for many use jax.vmap.",
+        )
+
+
+def _require_options(rules: Rules, mode: str, shape: Sequence[int], whole: bool) -> None:
+    band, apart = rules.band, abs(shape[0] - shape[1])
+    if mode not in ("global", "local"):
+        raise InvalidConfig(where="align, mode", given=repr(mode), needed="'global' or 'local'")
+    if rules.warps and (rules.affine or rules.local):
+        raise InvalidConfig(
+            where="align",
+            given=("gap_open" if rules.affine else "mode='local'") + " without gap",
+            needed="gap, the score of an element in a gap",
+            fix="Without gaps there is only global warping.",
+        )
+    if band is None:
+        return
+    if not isinstance(band, int) or isinstance(band, bool) or band < 0:
+        raise InvalidConfig(
+            where="align, band", given=repr(band), needed="None or a non-negative integer"
+        )
+    if whole and not rules.local and band < apart:
+        raise InvalidConfig(
+            where="align, band",
+            given=f"{band} for {shape[0]} and {shape[1]} elements",
+            needed=f"at least {apart}, their difference: the band has no global alignment",
+        )
+
+
+def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) -> jax.Array:
+    where = f"align, {name}"
+    if type(given) in (int, float):
+        if type(given) is float and not jnp.issubdtype(dtype, jnp.floating):
+            raise DTypeError(where=where, given=repr(given), needed=f"a number of {dtype.name}")
+        return jnp.asarray(given, dtype)
+    value = jnp.asarray(as_array(given, where))
+    if value.ndim:
+        raise ShapeError(where=where, given=f"shape {value.shape}", needed="a scalar")
+    one_dtype(where, semiring, [dtype, value.dtype])
+    return value
+
+
+def _lengths(
+    given: ArrayLike | Sequence[ArrayLike] | None, shape: tuple[int, ...]
+) -> jax.Array | None:
+    if given is None:
+        return None
+    lengths = jnp.asarray(as_array(given, "align, lengths"))
+    if lengths.shape != (2,):
+        raise ShapeError(
+            where="align, lengths",
+            given=f"shape {lengths.shape}",
+            needed="(2,): the number of elements of the first and of the second sequence",
+            fix="For a batch use jax.vmap.",
+        )
+    known = not isinstance(lengths, jax.core.Tracer)
+    if not jnp.issubdtype(lengths.dtype, jnp.integer) or (
+        known and any(not 0 <= length <= n for length, n in zip(lengths.tolist(), shape))
+    ):
+        raise InvalidConfig(
+            where="align, lengths",
+            given=str(lengths.tolist()) if known else lengths.dtype.name,
+            needed=f"integers from 0 to {shape[0]} and from 0 to {shape[1]}",
+        )
+    return lengths.astype(jnp.int32)
