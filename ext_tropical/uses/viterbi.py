@@ -1,4 +1,4 @@
-"""The best state sequence of a hidden Markov model: a chain of vector-matrix steps, whose winners
+"""The best state sequences of a hidden Markov model: a chain of vector-matrix steps, whose winners
 are read backwards.
 """
 
@@ -6,30 +6,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from tenferro_jax.errors import ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, as_selective
 from ..algebra.shipped import max_plus
 from ..network.tropical_einsum import tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
+from .anti_diagonals import folded
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ViterbiResult:
-    """The best state sequence, as a pytree.
+    """The best state sequence, or with k the k best, as a pytree.
 
     Attributes:
       score: its score, a scalar in the dtype of the inputs; the semiring's zero if no sequence is
-        possible.
-      states: int32 (T,), the states from first to last; -1 if no sequence is possible.
-      feasible: a boolean scalar, whether any sequence is possible.
+        possible. With k (k,), the best first; zero where there are fewer sequences.
+      states: int32 (T,), the states from first to last; -1 if no sequence is possible. With k
+        (k, T).
+      feasible: a boolean scalar, whether any sequence is possible. With k (k,).
     """
 
     score: jax.Array
@@ -42,9 +46,10 @@ def viterbi(
     log_transition: jax.typing.ArrayLike,
     log_emission: jax.typing.ArrayLike,
     *,
+    k: int | None = None,
     semiring: SelectiveSemiring | str = max_plus,
 ) -> ViterbiResult:
-    """The best of all sequences of T states among S.
+    """The best of all sequences of T states among S, or the k best.
 
     The score of a sequence s is log_initial[s0] + log_emission[0, s0] + log_transition[s0, s1] +
     log_emission[1, s1] + ..., with the semiring's times for +. Log probabilities under max_plus,
@@ -56,20 +61,23 @@ def viterbi(
       log_emission: (T, S), of the observation at each time, given each state. S and T are at least
         1. All have one dtype, which the semiring takes. Scores are added in this dtype: convert
         16-bit floats for long sequences.
+      k: how many different sequences, a positive integer; None for one, without the axis of k.
       semiring: a selective semiring, or its name.
 
     Returns:
       A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest
-      is taken; then, going back, the smallest of the equally good states before each state.
+      is taken; then, going back, the smallest of the equally good states before each state. The k
+      best sequences, if equally good, are in that order too.
 
     Raises:
       ShapeError, DTypeError: the inputs do not fit.
-      InvalidConfig: no selective semiring.
+      InvalidConfig: no selective semiring; or k is not a positive integer.
 
     Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under
-    max_plus and min_plus).
+    max_plus and min_plus). Each of the k scores has that of its sequence.
 
-    Cost: T S**2 time; memory for T S winners. Many sequences at once: jax.vmap.
+    Cost: T S**2 time; memory for T S winners. With k both are k times as large: each state has a
+    list of its k best beginnings (Seshadri and Sundberg, 1994). Many sequences at once: jax.vmap.
 
     Example:
       >>> import jax.numpy as jnp
@@ -81,6 +89,11 @@ def viterbi(
       ... )
       >>> result.states.tolist(), round(float(result.score), 2)
       ([0, 0, 1, 1], -3.7)
+      >>> many = viterbi(
+      ...     jnp.array([0.0, -1.0]), jnp.array([[0.0, -3.0], [-3.0, 0.0]]), jnp.zeros((3, 2)), k=3
+      ... )
+      >>> many.states.tolist(), many.score.tolist()
+      ([[0, 0, 0], [1, 1, 1], [0, 0, 1]], [0.0, -1.0, -3.0])
     """
     algebra = as_selective(semiring, "viterbi")
     named = {
@@ -95,7 +108,11 @@ def viterbi(
     one_dtype(
         "viterbi", algebra, [x.dtype for x in (initial, transition, emission)], [*named.values()]
     )
-    return ViterbiResult(*_decode(initial, transition, emission, algebra))
+    if k is None:
+        return ViterbiResult(*_decode(initial, transition, emission, algebra))
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise InvalidConfig(where="viterbi, k", given=repr(k), needed="None or a positive integer")
+    return ViterbiResult(*_lists(k, algebra, initial, transition, emission))
 
 
 @functools.partial(jax.jit, static_argnums=3)
@@ -122,6 +139,94 @@ def _decode(
     # forward scans.
     _, backwards = lax.scan(back, last.winner, jnp.arange(emission.shape[0])[::-1])
     return last.value, jnp.where(last.feasible, backwards[::-1], -1), last.feasible
+
+
+def _heads(
+    count: int, semiring: SelectiveSemiring, lists: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The best products of entries of sorted lists (S, k) with weights (S, N), in order.
+
+    Returns:
+      (values, rows, ranks) of shape (count, N).
+    """
+    zero = jnp.asarray(semiring.zero(lists.dtype))
+    rows = jnp.arange(len(lists), dtype=jnp.int32)[:, None]
+    lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
+
+    def next_one(
+        places: jax.Array, _: None
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
+        heads = jnp.take_along_axis(lists, places, axis=1)
+        heads = jnp.where(heads == zero, zero, semiring.times(heads, weights))
+        value = semiring.best(heads, 0)
+        row = lax.argmax((heads == value[None]) | (heads != heads), 0, jnp.int32)
+        taken = rows == row[None]
+        rank = jnp.sum(jnp.where(taken, places, 0), 0, dtype=jnp.int32)
+        return places + jnp.int32(taken & (places < lists.shape[1] - 1)), (value, row, rank)
+
+    _, found = lax.scan(next_one, jnp.zeros(weights.shape, jnp.int32), length=count)
+    return found
+
+
+def _listed(
+    count: int,
+    semiring: SelectiveSemiring,
+    initial: jax.Array,
+    transition: jax.Array,
+    emission: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    zero, one = (jnp.asarray(f(initial.dtype)) for f in (semiring.zero, semiring.one))
+
+    def forward(lists: jax.Array, seen: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        values, *before = _heads(count, semiring, lists, transition)
+        seen = jnp.broadcast_to(seen[:, None], lists.shape)
+        return semiring.times(values.T, seen), tuple(before)
+
+    first = semiring.times(initial, emission[0])[:, None]
+    lists = jnp.append(first, jnp.full((len(initial), count - 1), zero), axis=1)
+    lists, before = lax.scan(forward, lists, emission[1:])
+    values, states, ranks = _heads(count, semiring, lists, jnp.full((len(initial), 1), one))
+
+    def back(
+        state: tuple[jax.Array, jax.Array], winners: tuple[jax.Array, ...]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        rows, places = (x[state[1], state[0]] for x in winners)
+        return (rows, places), rows
+
+    last = states[:, 0], ranks[:, 0]
+    _, others = lax.scan(back, last, tuple(x[::-1] for x in before))
+    found = jnp.append(others[::-1], states.T, axis=0).T
+    score = values[:, 0]
+    return score, jnp.where((score != zero)[:, None], found, -1), score != zero
+
+
+_lists = jax.custom_jvp(jax.jit(_listed, static_argnums=(0, 1)), nondiff_argnums=(0, 1))
+
+
+@_lists.defjvp
+def _lists_jvp(
+    count: int,
+    semiring: SelectiveSemiring,
+    primals: tuple[jax.Array, ...],
+    tangents: tuple[jax.Array, ...],
+) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
+    """The tangents of the products along the sequences."""
+    out = _lists(count, semiring, *primals)
+    states = out[1]
+    one = jnp.asarray(semiring.one(primals[0].dtype))
+
+    def along(initial: jax.Array, transition: jax.Array, emission: jax.Array) -> jax.Array:
+        entries = [
+            initial[states[:, :1]],
+            transition[states[:, :-1], states[:, 1:]],
+            jnp.take_along_axis(emission, states.T, axis=1).T,
+        ]
+        used = jnp.where((states >= 0).all(1)[:, None], jnp.concatenate(entries, 1), one)
+        return jax.vmap(lambda row: folded(semiring.times, row, one))(used)
+
+    _, slope = jax.jvp(along, primals, tangents)
+    states, feasible = (np.zeros(x.shape, jax.dtypes.float0) for x in out[1:])
+    return out, (slope, states, feasible)
 
 
 def _require_shapes(

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import viterbi
+from ext_tropical import Network, viterbi
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 
 from ..oracles import ALGEBRAS
-from .judges import check_refusal, refuse, temporary_bytes
+from .judges import check_derivatives, check_refusal, refuse, temporary_bytes
 
 VALUES = {
     "max_plus": [-2.0, -1.0, 0.0] * 3 + [-np.inf],
@@ -71,6 +71,85 @@ def test_brute_force(name, states, length):
             np.testing.assert_array_equal(result.states, found or [-1] * length)
         impossible += found is None
     assert impossible < 6
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("k", [1, 3, 20])
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize(("states", "length"), [(1, 1), (3, 1), (1, 4), (2, 4), (3, 3)])
+def test_the_k_best_against_brute_force(name, states, length, k):
+    """No tie is lost, and equally good sequences come in the order of their last states."""
+    rng = np.random.default_rng(states * 10 + length)
+    algebra = ALGEBRAS[name]
+    for _ in range(4):
+        inputs = model(rng, VALUES[name], states, length)
+        every = [
+            (score_of(name, backwards[::-1], *inputs), backwards[::-1])
+            for backwards in itertools.product(range(states), repeat=length)
+        ]
+        every = [row for row in every if algebra.better(row[0], algebra.zero)]
+        order = functools.cmp_to_key(
+            lambda x, y, better=algebra.better: int(better(y[0], x[0])) - int(better(x[0], y[0]))
+        )
+        want = sorted(every, key=order)[:k]
+        result = viterbi(*inputs, k=k, semiring=name)
+        found = len(want)
+        assert (result.score.shape, result.states.shape) == ((k,), (k, length))
+        np.testing.assert_array_equal(result.score[:found], [score for score, _ in want])
+        np.testing.assert_array_equal(result.score[found:], algebra.zero)
+        np.testing.assert_array_equal(result.feasible, np.arange(k) < found)
+        assert (np.asarray(result.states)[found:] == -1).all()
+        states_found = [tuple(row) for row in result.states[:found].tolist()]
+        if name in ("max_plus", "min_plus", "max_mul"):
+            assert states_found == [row for _, row in want]
+        else:  # equally good sequences may come in another order
+            scores = {row: score for score, row in every}
+            assert [scores[row] for row in states_found] == [score for score, _ in want]
+            assert len(set(states_found)) == found
+
+
+def test_the_k_best_against_a_network():
+    """The project's other way to k best assignments, which is judged by toulbar2."""
+    initial, transition, emission = model(np.random.default_rng(5), np.arange(-9.0, 1.0), 4, 6)
+    tables = [initial, *emission, *[transition] * 5]
+    terms = ["a", *"abcdef", "ab", "bc", "cd", "de", "ef"]
+    best = Network(",".join(terms) + "->", *tables).best(k=30)
+    result = viterbi(initial, transition, emission, k=30)
+    np.testing.assert_array_equal(result.score, best.value)
+    one = viterbi(initial, transition, emission)
+    np.testing.assert_array_equal(result.states[0], one.states)
+
+
+def test_the_k_best_under_transforms():
+    """Each score has the gradient of its sequence; a batch has that of each element."""
+    initial, transition, _ = model(np.random.default_rng(6), np.arange(-5.0, 1.0), 3, 1)
+    emissions = np.random.default_rng(7).choice(np.arange(-5.0, 1.0), (4, 5, 3))
+    decode = functools.partial(viterbi, k=6)
+    many = jax.jit(jax.vmap(decode, in_axes=(None, None, 0)))(initial, transition, emissions)
+    for i, emission in enumerate(emissions):
+        one = decode(initial, transition, emission)
+        np.testing.assert_array_equal(many.states[i], one.states)
+        np.testing.assert_array_equal(many.score[i], one.score)
+    slopes = jax.jit(jax.jacobian(lambda *xs: decode(*xs).score, argnums=(0, 1, 2)))(
+        initial, transition, emissions[0]
+    )
+    for r, states in enumerate(np.asarray(many.states[0])):
+        want = [np.zeros_like(x) for x in (initial, transition, emissions[0])]
+        want[0][states[0]] = 1
+        np.add.at(want[1], (states[:-1], states[1:]), 1)
+        want[2][np.arange(5), states] = 1
+        for got, w in zip(slopes, want):
+            np.testing.assert_array_equal(got[r], w)
+    check_derivatives(
+        lambda *xs: viterbi(*xs, k=3, semiring="max_mul").score,
+        [np.random.default_rng(8).uniform(0.5, 1.5, x) for x in ((2,), (2, 2), (3, 2))],
+    )
+
+
+def test_nan_among_the_k_best():
+    inputs = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
+    inputs[2][1, 1] = np.nan
+    assert jnp.isnan(viterbi(*inputs, k=2).score[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
@@ -173,6 +252,10 @@ NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) a
     ),
     (DTypeError, "viterbi: given dtype complex128", lambda: viterbi(*(x + 0j for x in OK))),
     (DTypeError, "viterbi, log_transition", lambda: viterbi(OK[0], None, OK[2])),
+    *(
+        (InvalidConfig, "viterbi, k: given", functools.partial(viterbi, *OK, k=k))
+        for k in (0, -1, 2.0, True, np.array([1]))
+    ),
     (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),
 )
 def test_refusals(error, text, call):
