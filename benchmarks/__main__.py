@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "glue": (),
     "networks": (),
     "questions": (),
+    "chains": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

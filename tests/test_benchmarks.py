@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import (
+    chains,
     eval_all,
     extension_in_jit,
     first_call,
@@ -54,6 +55,16 @@ def test_every_goal_of_the_questions_is_told_with_its_worst_figure():
         "count / value, again: at most 6; worst 7.00, tree 60: not met",
         "first answer, s: at most 1; worst 2.00, tree 60 entropy: not met",
     ]
+
+
+def test_chains(capsys):
+    """The scores of all ways are compared."""
+    with jax.enable_x64(False):
+        found = chains.main([12], [(3, 10)], repeats=1)
+    assert {"align", "cells", "NumPy loop"} <= found[12]["score"].keys()
+    assert min(low for ways in found[12].values() for low in ways.values()) > 0
+    assert found[3, 10].keys() == {"best", "k=5"}
+    assert "its gradient" in capsys.readouterr().out
 
 
 def test_gradient_of_matmul(capsys):

@@ -151,20 +151,29 @@ def _heads(
     """
     zero = jnp.asarray(semiring.zero(lists.dtype))
     rows = jnp.arange(len(lists), dtype=jnp.int32)[:, None]
+    columns = jnp.arange(weights.shape[1], dtype=jnp.int32)
     lists = jnp.append(lists, jnp.full((len(lists), 1), zero), axis=1)
 
-    def next_one(
-        places: jax.Array, _: None
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
-        heads = jnp.take_along_axis(lists, places, axis=1)
-        heads = jnp.where(heads == zero, zero, semiring.times(heads, weights))
-        value = semiring.best(heads, 0)
-        row = lax.argmax((heads == value[None]) | (heads != heads), 0, jnp.int32)
-        taken = rows == row[None]
-        rank = jnp.sum(jnp.where(taken, places, 0), 0, dtype=jnp.int32)
-        return places + jnp.int32(taken & (places < lists.shape[1] - 1)), (value, row, rank)
+    def head(x: jax.Array, y: jax.Array) -> jax.Array:
+        """A list may have ended, or a state be impossible."""
+        return jnp.where(x == zero, zero, semiring.times(x, y))
 
-    _, found = lax.scan(next_one, jnp.zeros(weights.shape, jnp.int32), length=count)
+    def next_one(
+        state: tuple[jax.Array, jax.Array], _: None
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+        heads, places = state
+        value = semiring.best(heads, 0)
+        first = (heads == value[None]) | (heads != heads)
+        row = jnp.min(jnp.where(first, rows, len(lists) - 1), 0)  # XLA's argmax is slow on CPU
+        rank = places[row, columns]
+        after = jnp.minimum(rank + 1, lists.shape[1] - 1)
+        new = head(lists[row, after], weights[row, columns])
+        taken = rows == row[None]
+        heads = jnp.where(taken, new[None], heads)
+        return (heads, jnp.where(taken, after[None], places)), (value, row, rank)
+
+    heads = head(jnp.broadcast_to(lists[:, :1], weights.shape), weights)
+    _, found = lax.scan(next_one, (heads, jnp.zeros(weights.shape, jnp.int32)), length=count)
     return found
 
 
