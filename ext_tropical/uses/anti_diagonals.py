@@ -251,7 +251,7 @@ def solved(
     if isinstance(semiring, LogSumExp):
         return (score,)
     place = lanes.base(end) + lane
-    node = jnp.where(score == zero, 0, jnp.stack([place, end - place]))
+    node = jnp.where((score == zero) | (end == 0), 0, jnp.stack([place, end - place]))
     kind = jnp.uint8(PAIR) if rules.local else winners[end - 1, lane] % 4
     return score, _columns(rules, lanes, winners, node[::-1] if lanes.swapped else node, kind)
 

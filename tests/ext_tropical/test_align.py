@@ -323,6 +323,12 @@ def test_a_padded_batch_is_exact(options, semiring):
             assert listed(many[0][1][i]) == listed(path)
 
 
+@pytest.mark.parametrize("band", [None, 2])
+def test_a_local_alignment_may_be_empty(band):
+    result = align(-np.ones((4, 5)), gap=-1.0, mode="local", band=band)
+    assert (result.score, listed(result.path)) == (0, [])
+
+
 def test_lengths_of_zero_and_outside():
     scores = np.ones((2, 3))
     every = jax.jit(lambda k: align(scores, gap=-1.0, lengths=k))
