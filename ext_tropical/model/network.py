@@ -21,6 +21,7 @@ from ..step.einsum_op import widened
 from .counts import counted, counted_by
 from .factors import Factors
 from .many import best_ways, samples
+from .shares import shares
 from .variables import (
     Variable,
     distinct,
@@ -274,19 +275,19 @@ class Network(Factors):
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))
           [0.6667 0.3333]
         """
-        # The derivative by a table of zeros for each variable.
+        # The shares of the entries of a table of zeros for each variable.
         sizes, dtype = self.variables, self._floating("marginals")
-        zeros = [jnp.zeros(size, dtype) for size in sizes.values()]
-        shifted = list(map(from_largest, self.tables))
-
-        def total(zeros: Sequence[jax.Array]) -> jax.Array:
-            scopes = (*self.scopes, *((name,) for name in sizes))
-            net = self.like(scopes, (*shifted, *zeros))
-            return temperature * net.log_partition(temperature=temperature)
-
-        value, shares = jax.value_and_grad(total)(zeros)
-        require_finite("marginals", value)
-        return {name: x / jnp.sum(x) for name, x in zip(sizes, shares, strict=True)}
+        zeros = [np.zeros(size, dtype) for size in sizes.values()]
+        scopes = (*self.scopes, *((name,) for name in sizes))
+        net = self.like(scopes, (*map(from_largest, self.tables), *zeros))
+        found = {
+            name: x / jnp.sum(x)
+            for name, x in zip(sizes, shares(net, len(sizes), temperature), strict=True)
+        }
+        for some in list(found.values())[:1]:
+            if not isinstance(some, jax.core.Tracer) and not jnp.isfinite(some[0]):
+                require_finite("marginals", self.log_partition(temperature=temperature))
+        return found
 
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:
         """The entropy of the distribution of assignments in nats, a scalar.
@@ -303,7 +304,12 @@ class Network(Factors):
         self._floating("entropy")
         # The mean score is the derivative in the direction of the scores.
         shifted = tuple(map(from_largest, self.tables))
-        scores = tuple(jnp.where(x == -jnp.inf, 0, x) for x in shifted)
+        scores = tuple(
+            np.where(x == -np.inf, x.dtype.type(0), x)
+            if isinstance(x, np.ndarray)
+            else jnp.where(x == -jnp.inf, 0, x)
+            for x in shifted
+        )
 
         def log_z(tables: Sequence[ArrayLike]) -> jax.Array:
             return self.like(self.scopes, tables).log_partition(temperature=temperature)

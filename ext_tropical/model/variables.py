@@ -138,11 +138,21 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
 
 def from_largest(table: np.ndarray | jax.Array) -> Any:
     """A table less its largest score, where that is finite: probabilities stay."""
-    if isinstance(table, np.ndarray):
+    if isinstance(table, np.ndarray) or _is_on_host(table):  # four programs a table otherwise
+        table = np.asarray(table)
         top = table.max()
         return table - top if np.isfinite(top) else table
     top = jax.lax.stop_gradient(jnp.max(table))
     return table - jnp.where(jnp.isfinite(top), top, 0).astype(table.dtype)
+
+
+def _is_on_host(table: jax.Array) -> bool:
+    """Whether an array is concrete, in the memory of this process and put nowhere on purpose."""
+    return (
+        not isinstance(table, jax.core.Tracer)
+        and not table.committed
+        and all(device.platform == "cpu" for device in table.devices())
+    )
 
 
 def require_finite(question: str, value: jax.Array) -> None:
