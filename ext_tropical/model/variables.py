@@ -138,7 +138,7 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
 
 def from_largest(table: np.ndarray | jax.Array) -> Any:
     """A table less its largest score, where that is finite: probabilities stay."""
-    if isinstance(table, np.ndarray) or _is_on_host(table):  # four programs a table otherwise
+    if not isinstance(table, jax.Array) or _is_on_host(table):  # four programs a table otherwise
         table = np.asarray(table)
         top = table.max()
         return table - top if np.isfinite(top) else table
