@@ -45,10 +45,25 @@ def filled(value: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     return jnp.full(shape, entry.reshape(entry.shape + (1,) * (len(shape) - entry.ndim)))
 
 
+def require_methods(semiring: Semiring, dtype: np.dtype | None = None) -> None:
+    """Try the methods of a semiring on tiny arrays of a dtype, by default one that it takes.
+
+    Raises:
+      InvalidConfig: a method whose result has a wrong type.
+    """
+    problem = problem_of(semiring, dtype)
+    if problem:
+        raise InvalidConfig(
+            where=f"semiring {semiring.id}",
+            given=problem,
+            needed="methods as documented in Semiring and SelectiveSemiring",
+        )
+
+
 @functools.lru_cache(maxsize=1024)
-def problem_of(semiring: Semiring) -> str:
-    """The first method of a semiring with a wrong result on tiny arrays, as text; "" if there is
-    none.
+def problem_of(semiring: Semiring, dtype: np.dtype | None = None) -> str:
+    """The first method of a semiring with a wrong result on tiny arrays of a dtype, by default one
+    that it takes, as text; "" if there is none.
     """
     dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
     if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
@@ -57,7 +72,7 @@ def problem_of(semiring: Semiring) -> str:
     if type(components) is not int or components < 0 or (components and selects):
         needed = "0" if selects else "an int of at least 0"
         return f"components is {components!r}, where {needed} is needed"
-    dtype = _sample_dtype(semiring)
+    dtype = _sample_dtype(semiring) if dtype is None else dtype
     for name, returned, shape, kind in _tried(semiring, dtype):
         try:
             out = returned()

@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
 
-from .methods import FLOATS, INTEGERS, OURS, neutral, problem_of
+from .methods import FLOATS, INTEGERS, OURS, neutral, require_methods
 
 PLAIN = (bool, int, float, str)
 """The types that parameters of semirings may have."""
@@ -274,13 +274,7 @@ def wellformed(semiring: Semiring) -> Semiring:
                 needed="a bool, int, float or str, because parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
-    problem = problem_of(semiring)
-    if problem:
-        raise InvalidConfig(
-            where=f"semiring {semiring.id}",
-            given=problem,
-            needed="methods as documented in Semiring and SelectiveSemiring",
-        )
+    require_methods(semiring)
     return semiring
 
 

@@ -19,6 +19,7 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
+from ..algebra.methods import OURS, require_methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .at_winner import entries_at
 from .kernels import blocked, direct
@@ -251,8 +252,11 @@ def one_dtype(
 
     Raises:
       DTypeError: they differ, or the semiring does not take it.
+      InvalidConfig: a method of an author's semiring returns something else in this dtype.
     """
     if len(set(dtypes)) == 1 and dtypes[0].name in semiring.dtypes:
+        if not semiring.id.startswith(f"{OURS}."):
+            require_methods(semiring, work_dtype(dtypes[0]))
         return dtypes[0]
     names = [dtype.name for dtype in dtypes]
     told = {name: name for name in names}

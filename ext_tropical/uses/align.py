@@ -96,8 +96,9 @@ def align(
     Returns:
       An AlignResult: score and path. Of equally good paths that one is taken whose last column goes
         on in both sequences; else in the first alone, as (i, -1) does; else in the second alone.
-        The same holds for each column before it. A local path begins as late as possible; of
-        several ends it has that of the least i + j, then of the least i.
+        The same holds for each column before it, until the first place where a local path may
+        begin. Of several ends a local path has that of the least i + j, then of the least i. Where
+        the score is NaN the path says nothing.
 
     Raises:
       ShapeError: scores are no matrix or empty; gap, gap_open or lengths have another shape.
@@ -110,7 +111,8 @@ def align(
 
     Gradient: of the score, by scores: one at each pair of the path under max_plus and min_plus; the
     probability of each pair under log_sum_exp. By gap and gap_open: their number. Of any order, in
-    both modes. NaN in a score that can be reached gives NaN.
+    both modes. NaN in a score that can be reached gives NaN. Under max_mul a best score of 0 has no
+    path and the gradient 0.
 
     Cost: m + n steps over min(m, n) cells, or over band; memory for a byte a cell beside the
     scores. The gradient under log_sum_exp keeps all steps.
@@ -139,8 +141,11 @@ def align(
     table = jnp.asarray(as_array(scores, "align, scores"))
     one_dtype("align, scores", algebra, [table.dtype], [scores])
     _require_sizes(table.shape)
+    band = int(band) if isinstance(band, np.integer) else band
     rules = Rules(algebra, gap is None, gap_open is not None, mode == "local", band)
     _require_options(rules, mode, table.shape, lengths is None)
+    if band is not None:  # more than the longer sequence is no band
+        rules = dataclasses.replace(rules, band=min(band, max(table.shape)))
     one = jnp.asarray(algebra.one(table.dtype))
     each = one if gap is None else _scalar(gap, "gap", algebra, table.dtype)
     first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
@@ -217,6 +222,10 @@ def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) ->
     if type(given) in (int, float):
         if type(given) is float and not jnp.issubdtype(dtype, jnp.floating):
             raise DTypeError(where=where, given=repr(given), needed=f"a number of {dtype.name}")
+        if not jnp.issubdtype(dtype, jnp.floating):
+            limits = jnp.iinfo(dtype)
+            if not limits.min <= given <= limits.max:
+                raise DTypeError(where=where, given=repr(given), needed=f"what {dtype.name} holds")
         return jnp.asarray(given, dtype)
     value = jnp.asarray(as_array(given, where))
     if value.ndim:

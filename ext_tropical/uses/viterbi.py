@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax.errors import InvalidConfig, ShapeError
+from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import SelectiveSemiring, as_selective
@@ -71,7 +71,8 @@ def viterbi(
 
     Raises:
       ShapeError, DTypeError: the inputs do not fit.
-      InvalidConfig: no selective semiring; or k is not a positive integer.
+      InvalidConfig: no selective semiring; or k is not a positive integer of int32.
+      Unsupported: k with a symbolic size.
 
     Gradient: of the score, one at each entry that the sequence uses, as often as it uses it (under
     max_plus and min_plus). Each of the k scores has that of its sequence.
@@ -110,9 +111,18 @@ def viterbi(
     )
     if k is None:
         return ViterbiResult(*_decode(initial, transition, emission, algebra))
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise InvalidConfig(where="viterbi, k", given=repr(k), needed="None or a positive integer")
-    return ViterbiResult(*_lists(k, algebra, initial, transition, emission))
+    most = jnp.iinfo(jnp.int32).max
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= most:
+        raise InvalidConfig(
+            where="viterbi, k", given=repr(k), needed=f"None or an integer from 1 to {most}"
+        )
+    if not all(isinstance(size, int) for size in emission.shape):
+        raise Unsupported(
+            where="viterbi, k",
+            given=f"emission of the symbolic shape {emission.shape}",
+            needed="sizes that are numbers, or k=None",
+        )
+    return ViterbiResult(*_lists(int(k), algebra, initial, transition, emission))
 
 
 @functools.partial(jax.jit, static_argnums=3)

@@ -396,6 +396,14 @@ def symbolic():
     jax.eval_shape(align, jax.ShapeDtypeStruct((m, 3), np.float32))
 
 
+def test_a_band_wider_than_the_table_is_no_band():
+    want = align(TABLE, gap=-1.0)
+    for band in (np.int64(2), 10**30):
+        got = align(TABLE, gap=-1.0, band=band)
+        assert float(got.score) == float(want.score)
+        np.testing.assert_array_equal(got.path, want.path)
+
+
 @refuse(
     (ShapeError, r"scores: given shape \(3,\)", functools.partial(align, np.zeros(3))),
     (ShapeError, "at least 1", functools.partial(align, np.zeros((0, 3)))),
@@ -406,6 +414,7 @@ def symbolic():
     (DTypeError, "dtype int32 under log", lambda: align(np.int32(TABLE), semiring=log_sum_exp())),
     (DTypeError, "float64 and float32", functools.partial(align, TABLE, gap=np.float32(1))),
     (DTypeError, "a number of int32", functools.partial(align, np.int32(TABLE), gap=0.5)),
+    (DTypeError, "what int32 holds", functools.partial(align, np.int32(TABLE), gap=-(2**40))),
     (
         InvalidConfig,
         "mode: given 'glocal'",

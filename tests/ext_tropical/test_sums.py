@@ -523,6 +523,31 @@ def test_a_method_that_returns_something_else_is_named(name):
         tropical_einsum("i->", np.ones((2, 3), np.float32), semiring=semiring)
 
 
+MISTAKES_OF_INTEGERS = {
+    "times": (
+        lambda s, x, y: x.astype(jnp.float32) * y.astype(jnp.float32),
+        "times returns float32",
+    ),
+    "plus": (lambda s, x, y: (x + y) / 1, "plus returns float"),
+    "matmul": (
+        lambda s, x, y: jnp.swapaxes(x @ y, -1, -2),
+        r"matmul returns int32\[1, 2, 3\]; needed int32\[1, 3, 2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES_OF_INTEGERS)
+def test_a_mistake_in_the_dtype_that_is_used_is_named(name):
+    """Also if the class takes floats, where it returns what it should."""
+    wrong, text = MISTAKES_OF_INTEGERS[name]
+    dtypes = ("int32", "float32")
+    parts = {"dtypes": dtypes, "times": lambda s, x, y: x * y, "plus": lambda s, x, y: x + y}
+    semiring = changed(Modulo, f"mistake_in_{name}_of_integers", **(parts | {name: wrong}))(7)
+    x, y = np.ones((3, 4), np.int32), np.ones((4, 2), np.int32)
+    with pytest.raises(InvalidConfig, match=text):
+        tropical_einsum("ij,jk->ik", x, y, semiring=semiring)
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 X = np.ones((2, 3, 3))

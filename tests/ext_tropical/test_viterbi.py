@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ext_tropical import Network, viterbi
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..oracles import ALGEBRAS
 from .judges import check_derivatives, check_refusal, refuse, temporary_bytes
@@ -230,7 +230,15 @@ OK = [np.zeros(2), np.zeros((2, 2)), np.zeros((3, 2))]
 NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) and \(T, S\)"
 
 
+def symbolic_k():
+    (t,) = jax.export.symbolic_shape("t")
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in OK[:2]]
+    times = jax.ShapeDtypeStruct((t, *OK[2].shape[1:]), OK[2].dtype)
+    return jax.export.export(jax.jit(lambda *a: viterbi(*a, k=3).states))(*given, times)
+
+
 @refuse(
+    (Unsupported, "symbolic shape", symbolic_k),
     *(
         (ShapeError, NEEDED, functools.partial(viterbi, *OK[:i], np.zeros(shape), *OK[i + 1 :]))
         for i, shape in [
@@ -254,7 +262,7 @@ NEEDED = r"viterbi: given log_initial of shape.*needed shapes \(S,\), \(S, S\) a
     (DTypeError, "viterbi, log_transition", lambda: viterbi(OK[0], None, OK[2])),
     *(
         (InvalidConfig, "viterbi, k: given", functools.partial(viterbi, *OK, k=k))
-        for k in (0, -1, 2.0, True, np.array([1]))
+        for k in (0, -1, 2.0, True, np.array([1]), 2**31)
     ),
     (InvalidConfig, "semiring", lambda: viterbi(*OK, semiring="plus")),
 )

@@ -17,6 +17,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from tenferro_jax.errors import InvalidConfig
+
 from ...algebra import methods
 from ...algebra.semiring import Semiring
 
@@ -74,7 +76,18 @@ def _by_matmul(semiring: Semiring, sides: Sequence[Parts]) -> Parts | None:
         batch, count, _ = sides[0][0].shape
         left = _filled(semiring, semiring.one(sides[0][0].dtype), (batch, 1, count))
     found = _applied(semiring, semiring.matmul, left, sides[-1])
-    return None if found[0] is None else found
+    if found[0] is None:
+        return None
+    shape, dtype = (*left[0].shape[:2], sides[-1][0].shape[2]), left[0].dtype
+    have = [(jnp.shape(x), getattr(x, "dtype", type(x))) for x in found]
+    if len(found) != len(left) or any(x != (shape, dtype) for x in have):
+        given = ", ".join(f"{jnp.dtype(kind).name}{list(size)}" for size, kind in have)
+        raise InvalidConfig(
+            where=f"semiring {semiring.id}",
+            given=f"matmul returns {given}",
+            needed=f"{dtype.name}{list(shape)}" + " for each component" * (len(left) > 1),
+        )
+    return found
 
 
 def _summed(semiring: Semiring, sides: Sequence[Parts]) -> Parts:
