@@ -223,7 +223,7 @@ def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) ->
         if type(given) is float and not jnp.issubdtype(dtype, jnp.floating):
             raise DTypeError(where=where, given=repr(given), needed=f"a number of {dtype.name}")
         if not jnp.issubdtype(dtype, jnp.floating):
-            limits = jnp.iinfo(dtype)
+            limits: Any = jnp.iinfo(dtype)
             if not limits.min <= given <= limits.max:
                 raise DTypeError(where=where, given=repr(given), needed=f"what {dtype.name} holds")
         return jnp.asarray(given, dtype)
