@@ -123,7 +123,7 @@ def align(
       >>> scores = jnp.where(first[:, None] == second, 1.0, -1.0)
       >>> result = align(scores, gap=-1)
       >>> print(result.score, *result.path[:7].tolist())
-      1.0 [0, 0] [1, -1] [2, 1] [3, 2] [4, 3] [5, -1] [6, -1]
+      1.0 [0, 0] [1, -1] [2, 1] [3, 2] [4, -1] [5, -1] [6, 3]
       >>> align(scores, gap=-1, mode="local").path[:4].tolist()
       [[2, 1], [3, 2], [4, 3], [-1, -1]]
       >>> x, y = jnp.array([0.0, 1.0, 2.0]), jnp.array([0.0, 2.0])
