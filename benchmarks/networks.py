@@ -319,7 +319,10 @@ def goals(found: dict[tuple[str, int, str], Figures]) -> Iterator[str]:
             if asked == what
         }
 
+    asked = {what for _, _, what in found}
     for what, (first, again) in GOALS.items():
+        if what not in asked:
+            continue
         yield worst(f"{what}, first / loop", first, those(what, lambda x: x.first / x.loop_first))
         if again:
             yield worst(
@@ -331,11 +334,12 @@ def goals(found: dict[tuple[str, int, str], Figures]) -> Iterator[str]:
             those(what, lambda x: x.jit_lower + x.jit_compile),
         )
         yield worst(f"{what}, jit / eager, again", 1, those(what, lambda x: x.jit_again / x.again))
-    yield worst(
-        "assignment / value, again",
-        WALK_BACK,
-        those("assignment", lambda x: x.again / x.value_again),
-    )
+    if "assignment" in asked:
+        yield worst(
+            "assignment / value, again",
+            WALK_BACK,
+            those("assignment", lambda x: x.again / x.value_again),
+        )
 
 
 def many(count: int, tables: int = 200) -> dict[int, tuple[int, float]]:
