@@ -284,9 +284,10 @@ class Network(Factors):
             name: x / jnp.sum(x)
             for name, x in zip(sizes, shares(net, len(sizes), temperature), strict=True)
         }
-        for some in list(found.values())[:1]:
-            if not isinstance(some, jax.core.Tracer) and not jnp.isfinite(some[0]):
-                require_finite("marginals", self.log_partition(temperature=temperature))
+        # Of parts that share no variable one may be possible, another one not: all are looked at.
+        known = [x for x in found.values() if not isinstance(x, jax.core.Tracer)]
+        if not all(np.isfinite(np.asarray(x)).all() for x in known):
+            require_finite("marginals", self.log_partition(temperature=temperature))
         return found
 
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:

@@ -242,6 +242,14 @@ PAIR = Network("ab->", np.zeros((2, 3)))
         (lambda: jax.jit(lambda n: n.to_uai("x"))(PAIR), Unsupported, "concrete tables"),
         (lambda: Network("a->", np.array([np.inf, 0])).entropy(), InvalidConfig, "NaN or inf"),
         (lambda: Network("a->", np.array([np.nan, 0])).marginals(), InvalidConfig, "NaN or inf"),
+        *(
+            (
+                lambda bad=bad: Network("a,b->", np.zeros(2), np.full(2, bad)).marginals(),
+                InvalidConfig,
+                "-inf" if bad == -np.inf else "NaN or inf",
+            )
+            for bad in (-np.inf, np.inf, np.nan)
+        ),
         (lambda: PAIR.sum_out("c"), InvalidConfig, "one of 'a', 'b'"),
         (lambda: PAIR.log_partition(temperature=0), InvalidConfig, "temperature"),
         (lambda: Network("a->", np.arange(2)).marginals(), DTypeError, "floating"),
