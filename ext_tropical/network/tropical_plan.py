@@ -55,7 +55,7 @@ class TropicalPlan:
 
     plan: Plan
     whole: tuple[tuple[str, int], ...]
-    memory: Memory | None = dataclasses.field(compare=False)
+    memory: Memory | None = dataclasses.field(hash=False)  # its plan is hashed once
 
     @functools.cached_property
     def peak(self) -> int | None:

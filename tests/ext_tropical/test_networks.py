@@ -594,6 +594,17 @@ def test_limits_that_cannot_be_reached_say_the_least():
         )
 
 
+def test_plans_are_equal_if_what_they_allocate_is():
+    single, again, double = (
+        plan_tropical_einsum("ij,jk->ik", (4, 5), (5, 6), dtype=dtype)
+        for dtype in ("float32", np.float32, "float64")
+    )
+    assert single == again
+    assert hash(single) == hash(again)
+    assert single.peak < double.peak
+    assert single != double
+
+
 def test_symbolic_sizes_have_plans_and_no_slices():
     (n,) = jax.export.symbolic_shape("n")
     x = jax.ShapeDtypeStruct((n, n), np.float32)
