@@ -13,6 +13,7 @@ from ..step.einsum_op import TropicalEinsum
 from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.sum_einsum import SumEinsum
 from ..step.weighted_sum import WeightedSum
+from ..uses.alignment_op import Alignment, AlignmentCounts
 from .log_derivatives import NetworkCurvature, NetworkShares
 from .network_best import NetworkBest
 from .network_entries import NetworkEntries
@@ -47,6 +48,8 @@ def register() -> None:
         NetworkShares(1.0, "a->|0:", (0,)),
         NetworkCurvature(1.0, "a->|0:", (0,)),
         Rows(1),
+        Alignment(semiring, False, False, False),
+        AlignmentCounts(1.0, False, False, False),
     ):
         if lookup_extension_factory(default.family_id) is None:
             register_extension(ExtensionFactory(type(default), default))

@@ -28,6 +28,11 @@ ALGEBRAS: dict[Semiring, int] = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3
 """The selective semirings of the library, with their numbers in problem.h."""
 
 
+def number_of(algebra: Semiring) -> int:
+    """A semiring's number in problem.h."""
+    return 5 if isinstance(algebra, LogSumExp) else ALGEBRAS[algebra]
+
+
 class Question(NamedTuple):
     """A question to the library.
 
@@ -68,7 +73,7 @@ def _call(op: NativeOp, described: tuple[tuple[np.dtype, tuple[int, ...]], ...])
     attributes = {
         "plan": question.plan,
         "type": np.int64(TYPES[metas[-1].dtype.name]),
-        "algebra": np.int64(5 if is_log else ALGEBRAS[op.algebra]),
+        "algebra": np.int64(number_of(op.algebra)),
         "question": np.int64(question.number),
         "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,14 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import one_dtype
-from .anti_diagonals import Rules, along, solved
+from .alignment_op import Alignment
+from .anti_diagonals import Rules
 
 
 @jax.tree_util.register_dataclass
@@ -149,30 +150,18 @@ def align(
     one = jnp.asarray(algebra.one(table.dtype))
     each = one if gap is None else _scalar(gap, "gap", algebra, table.dtype)
     first = each if gap_open is None else _scalar(gap_open, "gap_open", algebra, table.dtype)
-    score, *path = _solve(rules, table, each, first, _lengths(lengths, table.shape))
+    known = [] if lengths is None else [_lengths(lengths, table.shape)]
+    op = Alignment(
+        SemiringKey.of(algebra),
+        rules.warps,
+        rules.affine,
+        rules.local,
+        -1 if rules.band is None else rules.band,
+        isinstance(algebra, SelectiveSemiring),
+        bool(known),
+    )
+    score, *path = apply(op, table, each, first, *known)
     return AlignResult(score, path[0] if path else None)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _solve(
-    rules: Rules, scores: jax.Array, gap: jax.Array, gap_open: jax.Array, lengths: jax.Array | None
-) -> tuple[jax.Array, ...]:
-    solve = solved if isinstance(rules.semiring, LogSumExp) else _best
-    return solve(rules, scores, gap, gap_open, lengths)
-
-
-_best = jax.custom_jvp(solved, nondiff_argnums=(0,))
-
-
-@_best.defjvp
-def _best_jvp(
-    rules: Rules, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
-) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
-    """The tangent of the product along the path."""
-    score, path = _best(rules, *primals)
-    product = functools.partial(along, rules, path)
-    _, slope = jax.jvp(product, primals[:3], tangents[:3])
-    return (score, path), (slope, np.zeros(path.shape, jax.dtypes.float0))
 
 
 def _require_sizes(shape: Sequence[object]) -> None:
@@ -234,11 +223,7 @@ def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) ->
     return value
 
 
-def _lengths(
-    given: ArrayLike | Sequence[ArrayLike] | None, shape: tuple[int, ...]
-) -> jax.Array | None:
-    if given is None:
-        return None
+def _lengths(given: ArrayLike | Sequence[ArrayLike], shape: tuple[int, ...]) -> jax.Array:
     lengths = jnp.asarray(as_array(given, "align, lengths"))
     if lengths.shape != (2,):
         raise ShapeError(

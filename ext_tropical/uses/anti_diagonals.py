@@ -163,7 +163,7 @@ def solved(
     scores: jax.Array,
     gap: jax.Array,
     gap_open: jax.Array,
-    lengths: jax.Array | None,
+    lengths: jax.Array | None = None,
 ) -> Values:
     """The score; and if the semiring is selective the columns of a best alignment, int32
     (m + n, 2).

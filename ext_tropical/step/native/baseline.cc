@@ -8,6 +8,7 @@ namespace tropical {
 namespace {
 #include "tiles.inc"
 #include "lines.inc"
+#include "alignments.inc"
 }
-Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds}; }
+Kernels baseline() { return {"baseline", kRows, kVectors * TROPICAL_BYTES, scratch, search, lines, folds, strip, strip_back}; }
 }  // namespace tropical

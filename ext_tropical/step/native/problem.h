@@ -46,6 +46,42 @@ struct Folds {
   void (*logs)(const void* from, int64_t count, void* to);  // of normal numbers
 };
 
+// One alignment. A node (i, j) has i elements of the first sequence and j of the second behind it.
+struct Alignment {
+  Type type;  // kF32 or kF64
+  double temperature;
+  bool is_log, is_minimum, warps, affine, local, is_banded;
+  int64_t band, rows, columns;  // the greatest |i - j|; the elements that count
+  int64_t stride;               // entries between rows of the scores, and of their counts
+  const void *scores, *gap, *gap_open;
+};
+
+constexpr int64_t kMostLanes = 64, kTurn = 32, kBeside = 16;
+constexpr int64_t row_size(int64_t lanes) { return lanes + 2 * kBeside; }
+
+// Rows of nodes, from `row` on, over some steps; lanes in multiples of 16.
+struct Strip {
+  int64_t row, lanes, first, last;
+};
+
+struct StripRoom {
+  void* kept[3];      // for each kind of value `count` rows of row_size(lanes)
+  int64_t count;      // 3, or all steps and the two before them
+  void* above[2];     // values of the row above, from column -1 on; then those of the strip's last row
+  void* scores;       // kTurn rows of lanes
+  bool* has_nan;      // set if a value of a quick strip is NaN, which it may lose; nullptr where strips are not to be quick
+  uint8_t* codes;     // the kinds of the columns before, a row of lanes for each step; or nullptr
+  void* score;        // of the end, or of the best one so far
+  int64_t* end;       // of the best one so far: i + j and i
+};
+
+struct StripBack {
+  void* flows[3];  // 3 rows of row_size(lanes)
+  void* below[2];  // what comes from the row below; then from the strip's first row
+  void* turn;      // kTurn rows of lanes
+  void *counts, *gap, *gap_open;
+};
+
 // The functions of one instruction set.
 struct Kernels {
   const char* name;
@@ -57,6 +93,9 @@ struct Kernels {
   // The same of some lines, for steps that fill no tile.
   void (*lines)(const Problem&, const Line&);
   Folds (*folds)(Type, Algebra);
+  // A strip of an alignment, after the one above it; and the counts of its entries, after those of the one below it.
+  void (*strip)(const Alignment&, const Strip&, const StripRoom&);
+  void (*strip_back)(const Alignment&, const Strip&, const StripRoom&, const StripBack&);
 };
 
 Kernels baseline();

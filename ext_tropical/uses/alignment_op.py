@@ -1,0 +1,227 @@
+"""Alignments as extension ops: the best one, or the score of all, and how much each entry counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tenferro_jax import TensorMeta
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.extension import ExtensionOp, apply, extension_op
+
+from ..algebra.semiring import SelectiveSemiring, SemiringKey
+from ..algebra.shipped import LogSumExp
+from ..step.einsum_op import one_dtype
+from .anti_diagonals import Rules, along, solved
+from .native_align import kernels
+
+
+class AlignmentOp(ExtensionOp):
+    """An op of scores (m, n), gap and gap_open, and of two lengths where `has_lengths`."""
+
+    warps: bool
+    affine: bool
+    local: bool
+    band: int
+    has_lengths: bool
+
+    def __post_init__(self) -> None:
+        band_is_known = type(self.band) is int and self.band >= -1
+        if not band_is_known or (self.warps and (self.affine or self.local)):
+            raise InvalidConfig(
+                where=f"{self.family_id}, payload",
+                given=repr(self),
+                needed="a band of at least -1; no warping with affine gaps or local",
+            )
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        raise NotImplementedError
+
+    @property
+    def rules(self) -> Rules:
+        """What an alignment may be."""
+        band = None if self.band < 0 else self.band
+        return Rules(self.algebra, self.warps, self.affine, self.local, band)
+
+    @property
+    def input_count(self) -> int:
+        """Three, or four."""
+        return 3 + self.has_lengths
+
+    def checked(self, inputs: Sequence[TensorMeta]) -> TensorMeta:
+        """The scores' meta, if the inputs are an alignment's."""
+        scores, gap, gap_open, *lengths = inputs
+        where = f"extension {self.family_id}"
+        one_dtype(where, self.algebra, [m.dtype for m in inputs[:3]])
+        if len(scores.shape) != 2 or 0 in scores.shape or gap.shape or gap_open.shape:
+            raise ShapeError(
+                where=where, given=", ".join(map(str, inputs)), needed="(m, n) and two scalars"
+            )
+        for meta in lengths:
+            if meta.dtype != np.int32 or meta.shape != (2,):
+                raise DTypeError(where=where, given=f"lengths {meta}", needed="int32 (2,)")
+        return scores
+
+    def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
+        """Sequences of four and three elements."""
+        scores = np.random.default_rng(0).normal(size=(4, 3))
+        lengths = [np.array([3, 3], np.int32)] * self.has_lengths
+        return [[scores, np.float64(-0.5), np.float64(-0.7), *lengths]]
+
+
+@extension_op(package="tenferro-ext-tropical", name="align", version=1)
+class Alignment(AlignmentOp):
+    """The score of the best alignment, or under log_sum_exp of all.
+
+    Attributes:
+      semiring: a registered selective semiring, log_sum_exp, or its key.
+      warps, affine, local: as `Rules` has them.
+      band: the greatest |i - j|; -1 for none.
+      with_path: whether the second output is the columns of the best one, int32 (m + n, 2).
+      has_lengths: whether the fourth input is the two lengths.
+    """
+
+    semiring: SemiringKey
+    warps: bool
+    affine: bool
+    local: bool
+    band: int = -1
+    with_path: bool = False
+    has_lengths: bool = False
+
+    def __post_init__(self) -> None:
+        given: Any = self.semiring
+        key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
+        object.__setattr__(self, "semiring", key)
+        if isinstance(self.algebra, LogSumExp):  # there is one form, whatever is asked
+            exact = LogSumExp(self.algebra.temperature, "exact")
+            object.__setattr__(self, "semiring", SemiringKey.of(exact))
+        selects = isinstance(self.algebra, SelectiveSemiring)
+        if not selects and (self.with_path or not isinstance(self.algebra, LogSumExp)):
+            raise InvalidConfig(
+                where=f"{self.family_id}, field semiring",
+                given=f"{self.algebra!r}{' and a path' * self.with_path}",
+                needed="a selective semiring; or log_sum_exp, without a path",
+            )
+        super().__post_init__()
+
+    @property
+    def algebra(self) -> Any:
+        """The semiring."""
+        return self.semiring.semiring
+
+    @property
+    def output_count(self) -> int:
+        """The score, and the path."""
+        return 1 + self.with_path
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        scores = self.checked(inputs)
+        path = TensorMeta(np.dtype("int32"), (scores.shape[0] + scores.shape[1], 2))
+        return [TensorMeta(scores.dtype, ()), path][: self.output_count]
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        return solved(self.rules, *inputs)[: self.output_count]
+
+    def differentiable_form(self) -> ExtensionOp:
+        """This op with the path, which the derivative follows."""
+        selects = isinstance(self.algebra, SelectiveSemiring)
+        return dataclasses.replace(self, with_path=selects)
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """Of the product along the path; under log_sum_exp of the entries as often as they count."""
+        moved = [i for i, t in enumerate(tangents) if t is not None]
+        given: Any = [tangents[i] for i in moved]
+        if not self.with_path:
+            counts = apply(AlignmentCounts.of(self), *primals)
+            parts = (jnp.sum(counts[i] * t) for i, t in zip(moved, given, strict=True))
+            return [functools.reduce(jnp.add, parts)]
+
+        def product(*some: jax.Array) -> jax.Array:
+            entries = list(primals[:3])
+            for i, x in zip(moved, some, strict=True):
+                entries[i] = x
+            return along(self.rules, outputs[1], *entries)
+
+        _, slope = jax.jvp(product, [primals[i] for i in moved], given)
+        return slope, None
+
+
+@extension_op(package="tenferro-ext-tropical", name="align_counts", version=1)
+class AlignmentCounts(AlignmentOp):
+    """How often an alignment uses each score, gap and gap_open, in the mean over all alignments
+    with weights exp(score / T): the derivatives of the score under log_sum_exp. 0 if there is none.
+
+    Attributes:
+      temperature: T, positive and finite.
+      warps, affine, local, band, has_lengths: as `Alignment` has them.
+    """
+
+    temperature: float
+    warps: bool
+    affine: bool
+    local: bool
+    band: int = -1
+    has_lengths: bool = False
+
+    output_count = 3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
+        super().__post_init__()
+
+    @classmethod
+    def of(cls, op: Alignment) -> AlignmentCounts:
+        """For the score of an alignment."""
+        names = ("warps", "affine", "local", "band", "has_lengths")
+        return cls(op.algebra.temperature, **{name: getattr(op, name) for name in names})
+
+    @property
+    def algebra(self) -> LogSumExp:
+        """The semiring."""
+        return LogSumExp(self.temperature)
+
+    def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
+        self.checked(inputs)
+        return list(inputs[:3])
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
+        def score(*entries: jax.Array) -> jax.Array:
+            return solved(self.rules, *entries, *inputs[3:])[0]
+
+        return jax.grad(score, (0, 1, 2))(*inputs[:3])
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[jax.Array | None]:
+        """That of the recurrence over anti-diagonals."""
+        moved = [i for i, t in enumerate(tangents) if t is not None]
+
+        def counts(*some: jax.Array) -> Any:
+            entries = list(primals)
+            for i, x in zip(moved, some, strict=True):
+                entries[i] = x
+            return self.lower_to_standard_ops(*entries)
+
+        given: Any = [tangents[i] for i in moved]
+        return jax.jvp(counts, [primals[i] for i in moved], given)[1]
+
+
+for family in (Alignment, AlignmentCounts):
+    family.runtimes = kernels(family.family_id)
