@@ -26,6 +26,7 @@ from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.log_einsum import ExactLogEinsum
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
+from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
 from tenferro_jax import GraphBuilder, to_wire, trace
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
@@ -139,6 +140,14 @@ def families():
     given = (x, x, y, numbers)
     found = [np.array([[1, 0], [1, 1], [0, 1]], np.int32)]
     yield samples.family_id, applied((samples, given)), given, found
+    pair = Alignment("max_plus", False, False, False, with_path=True)
+    given = (np.array([[1.0, -1.0], [0.0, 3.0], [2.0, 0.0]]), np.array(-1.0), np.array(-1.0))
+    found = [np.array(3.0), np.array([[0, 0], [1, 1], [2, -1], [-1, -1], [-1, -1]], np.int32)]
+    yield pair.family_id, applied((pair, given)), given, found
+    counts = AlignmentCounts(1.0, True, False, False)
+    given = (np.zeros((2, 2)), np.array(0.0), np.array(0.0))  # three ways, of equal weights
+    found = [np.array([[1.0, 1 / 3], [1 / 3, 1.0]]), np.array(0.0), np.array(0.0)]
+    yield counts.family_id, applied((counts, given)), given, found
     rows, labels = Rows(2), np.array([[1, 0], [1, 1]], np.int32)
     yield rows.family_id, applied((rows, (labels,))), (labels,), list(labels)
 

@@ -215,7 +215,7 @@ def _scalar(given: ArrayLike, name: str, semiring: Semiring, dtype: np.dtype) ->
             limits: Any = jnp.iinfo(dtype)
             if not limits.min <= given <= limits.max:
                 raise DTypeError(where=where, given=repr(given), needed=f"what {dtype.name} holds")
-        return jnp.asarray(given, dtype)
+        return jnp.asarray(np.asarray(given, dtype))
     value = jnp.asarray(as_array(given, where))
     if value.ndim:
         raise ShapeError(where=where, given=f"shape {value.shape}", needed="a scalar")
@@ -241,4 +241,4 @@ def _lengths(given: ArrayLike | Sequence[ArrayLike], shape: tuple[int, ...]) -> 
             given=str(lengths.tolist()) if known else lengths.dtype.name,
             needed=f"integers from 0 to {shape[0]} and from 0 to {shape[1]}",
         )
-    return lengths.astype(jnp.int32)
+    return lengths if lengths.dtype == jnp.int32 else lengths.astype(jnp.int32)

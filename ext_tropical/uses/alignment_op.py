@@ -13,7 +13,7 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
-from tenferro_jax.extension import ExtensionOp, apply, extension_op
+from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
 from ..algebra.shipped import LogSumExp
@@ -23,7 +23,9 @@ from .native_align import kernels
 
 
 class AlignmentOp(ExtensionOp):
-    """An op of scores (m, n), gap and gap_open, and of two lengths where `has_lengths`."""
+    """An op of scores (m, n), gap and gap_open, which counts where `affine`, and of two lengths where
+    `has_lengths`.
+    """
 
     warps: bool
     affine: bool
@@ -66,9 +68,19 @@ class AlignmentOp(ExtensionOp):
                 where=where, given=", ".join(map(str, inputs)), needed="(m, n) and two scalars"
             )
         for meta in lengths:
-            if meta.dtype != np.int32 or meta.shape != (2,):
+            if meta.dtype != np.int32 or len(meta.shape) != 1:
                 raise DTypeError(where=where, given=f"lengths {meta}", needed="int32 (2,)")
+            require_equal(meta.shape[0], 2)
         return scores
+
+    @property
+    def counted(self) -> tuple[bool, bool, bool, bool]:
+        """Whether each input is a score that alignments use."""
+        return (True, not self.warps, self.affine, False)
+
+    def moved(self, tangents: Sequence[jax.Array | None]) -> list[int]:
+        """The inputs that count and have tangents."""
+        return [i for i, t in enumerate(tangents) if t is not None and self.counted[i]]
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Sequences of four and three elements."""
@@ -143,8 +155,10 @@ class Alignment(AlignmentOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """Of the product along the path; under log_sum_exp of the entries as often as they count."""
-        moved = [i for i, t in enumerate(tangents) if t is not None]
+        moved = self.moved(tangents)
         given: Any = [tangents[i] for i in moved]
+        if not moved:
+            return [None] * self.output_count
         if not self.with_path:
             counts = apply(AlignmentCounts.of(self), *primals)
             parts = (jnp.sum(counts[i] * t) for i, t in zip(moved, given, strict=True))
@@ -211,7 +225,7 @@ class AlignmentCounts(AlignmentOp):
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
         """That of the recurrence over anti-diagonals."""
-        moved = [i for i, t in enumerate(tangents) if t is not None]
+        moved = self.moved(tangents)
 
         def counts(*some: jax.Array) -> Any:
             entries = list(primals)
@@ -220,7 +234,10 @@ class AlignmentCounts(AlignmentOp):
             return self.lower_to_standard_ops(*entries)
 
         given: Any = [tangents[i] for i in moved]
-        return jax.jvp(counts, [primals[i] for i in moved], given)[1]
+        if not moved:
+            return [None] * 3
+        _, slopes = jax.jvp(counts, [primals[i] for i in moved], given)
+        return [t if counted else None for t, counted in zip(slopes, self.counted, strict=False)]
 
 
 for family in (Alignment, AlignmentCounts):

@@ -290,7 +290,7 @@ def along(
     one = jnp.asarray(rules.semiring.one(scores.dtype))
     used = jnp.any(columns >= 0, 1)
     kind = jnp.where(columns[:, 0] < 0, SECOND, jnp.where(columns[:, 1] < 0, FIRST, PAIR))
-    goes_on = kind == jnp.append(PAIR, kind[:-1])
-    entries = jnp.where(goes_on, gap, gap_open)
+    begins = kind != jnp.append(PAIR, kind[:-1])
+    entries = jnp.where(begins, gap_open, gap) if rules.affine else gap
     entries = jnp.where(kind == PAIR, scores[columns[:, 0], columns[:, 1]], entries)
     return folded(rules.semiring.times, jnp.where(used, entries, one), one)

@@ -1,0 +1,181 @@
+"""The ops of alignments: the library against the recurrence over anti-diagonals, on generated
+cases, and the contract.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from ext_tropical import align, log_sum_exp
+from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.step.native.library import ALIGN, native
+from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.extension import apply
+from tenferro_jax.extension.routes import RouteKind, routes
+
+from ..sweep import some
+from .judges import check_refusal, refuse
+
+pytestmark = pytest.mark.cpu
+needs_library = pytest.mark.skipif(bool(native().problem), reason=native().problem)
+
+FORMS = (  # warps, affine, local
+    (False, False, False),
+    (False, True, False),
+    (False, False, True),
+    (False, True, True),
+    (True, False, False),
+)
+SHAPES = ((1, 1), (1, 70), (70, 1), (15, 16), (64, 63), (63, 130), (129, 64), (140, 200))
+BANDS = (-1, 0, 3, 70)
+KINDS = ("numbers", "ties", "forbidden", "nan", "infinite")
+
+
+def op_of(semiring, form, band, has_lengths=False):
+    key = SemiringKey.of(semiring)
+    is_log = not isinstance(semiring, str)
+    return Alignment(key, *form, band, not is_log, has_lengths)
+
+
+def entries(kind, shape, dtype, seed=0):
+    rng = np.random.default_rng([seed, *shape, KINDS.index(kind)])
+    scores = rng.normal(size=shape)
+    if kind == "ties":
+        scores = rng.integers(-2, 3, shape).astype(float)
+    if kind in ("forbidden", "infinite"):
+        scores[rng.random(shape) < 0.3] = -np.inf
+    if kind == "infinite":
+        scores[rng.random(shape) < 0.02] = np.inf
+    if kind == "nan":
+        scores[rng.random(shape) < 2 / scores.size] = np.nan
+    return tuple(np.asarray(x, dtype) for x in (scores, -0.7, -1.1))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def lowered(op, *arrays):
+    return op.lower_to_standard_ops(*arrays)
+
+
+CASES = list(itertools.product(FORMS, SHAPES, BANDS, KINDS, ("float32", "float64")))
+
+
+@needs_library
+@pytest.mark.parametrize("semiring", ["max_plus", "min_plus"])
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 40))
+def test_scores_and_paths_are_those_of_the_recurrence(semiring, form, shape, band, kind, dtype):
+    """Bit for bit, by the direct call and inside a program; a path says nothing beside NaN."""
+    op = op_of(semiring, form, band)
+    sign = -1 if semiring == "min_plus" else 1
+    given = [sign * x for x in entries(kind, shape, dtype)]
+    score, path = lowered(op, *given)
+    for found in (apply(op, *given), jax.jit(functools.partial(apply, op))(*given)):
+        np.testing.assert_array_equal(found[0], score)
+        if not np.isnan(score):
+            np.testing.assert_array_equal(found[1], path)
+
+
+@needs_library
+@pytest.mark.parametrize(("form", "shape", "band", "kind", "dtype"), some(CASES, 40))
+def test_all_alignments_count_as_in_the_recurrence(form, shape, band, kind, dtype):
+    op = op_of(log_sum_exp(0.8), form, band)
+    given = entries(kind, shape, dtype)
+    tolerance = {"float32": 2e-5, "float64": 1e-12}[dtype]
+    (score,) = lowered(op, *given)
+    for found in (apply(op, *given), jax.jit(functools.partial(apply, op))(*given)):
+        np.testing.assert_allclose(found[0], score, rtol=tolerance, atol=tolerance)
+    if not np.isfinite(score):
+        return
+    counts = AlignmentCounts.of(op)
+    for got, want in zip(apply(counts, *given), lowered(counts, *given), strict=True):
+        np.testing.assert_allclose(got, want, rtol=50 * tolerance, atol=50 * tolerance)
+
+
+@needs_library
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
+def test_batches_and_lengths(semiring, form):
+    """One call for a batch, of lengths inside, empty and outside; and a batch of batches."""
+    op = op_of(semiring, form, 9, has_lengths=True)
+    lengths = np.array([[70, 66], [0, 0], [1, 5], [64, 70], [71, 3], [5, -1]], np.int32)
+    scores = np.stack([entries("ties", (70, 70), np.float64, i)[0] for i in range(len(lengths))])
+    gaps = np.linspace(-1.0, -0.5, len(lengths))
+    ask = jax.vmap(functools.partial(apply, op), in_axes=(0, 0, None, 0))
+    (route,) = routes(ask, scores, gaps, -1.5, lengths)
+    assert (route.kind, route.kernel) == (RouteKind.KERNEL, "native")
+    text = jax.jit(ask).lower(scores, gaps, -1.5, lengths).as_text()
+    assert sum("custom_call" in line and ALIGN in line for line in text.splitlines()) == 1
+    found = jax.jit(ask)(scores, gaps, -1.5, lengths)
+    twice = jax.vmap(jax.vmap(functools.partial(apply, op), in_axes=(0, 0, None, 0)), (1, 0, 0, 0))
+    again = twice(
+        jnp.asarray(scores).reshape(3, 2, 70, 70).swapaxes(0, 1),
+        jnp.asarray(gaps).reshape(3, 2),
+        jnp.full(3, -1.5),
+        jnp.asarray(lengths).reshape(3, 2, 2),
+    )
+    for i, (table, gap, known) in enumerate(zip(scores, gaps, lengths, strict=True)):
+        want = lowered(op, table, gap, np.float64(-1.5), known)
+        for many in (found, [x.reshape(len(lengths), *x.shape[2:]) for x in again]):
+            np.testing.assert_allclose(many[0][i], want[0], rtol=1e-12)
+            if len(want) > 1:
+                np.testing.assert_array_equal(many[1][i], want[1])
+
+
+@needs_library
+def test_the_first_answer_compiles_nothing():
+    """Outside jit the score and its path come by a direct call, whatever the sizes."""
+    scores, lengths = jnp.ones((9, 7)), jnp.array([3, 4], jnp.int32)
+    align(jnp.ones((2, 2)), gap=-1.0)
+    seen = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: seen.append(name))
+    try:
+        align(scores, gap=-1.0)
+        align(scores, gap=-1.0, semiring=log_sum_exp(), lengths=lengths)
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert not [name for name in seen if "backend_compile" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("semiring", ["max_plus", log_sum_exp(0.8)])
+def test_check(semiring, form):
+    report = tj.check(op_of(semiring, form, 2, has_lengths=True), order=1)
+    assert report.ok, report
+
+
+@pytest.mark.slow
+def test_check_of_counts():
+    """The derivative of counts, a second derivative, is a scan that shard_map refuses
+    (docs/limits.md).
+    """
+    counts = AlignmentCounts.of(op_of(log_sum_exp(0.8), FORMS[0], 2, has_lengths=True))
+    report = tj.check(counts, order=1)
+    assert {failure.check for failure in report.failures} == {"shard_map_derivative"}, report
+
+
+PLAIN = Alignment("max_plus", *FORMS[0])
+TABLE, GAP = np.zeros((2, 3)), np.float64(-1)
+
+
+@refuse(
+    (InvalidConfig, "no warping with affine", lambda: Alignment("max_plus", True, True, False)),
+    (InvalidConfig, "a band of at least -1", lambda: Alignment("max_plus", *FORMS[0], -2)),
+    (InvalidConfig, "field semiring", lambda: Alignment(log_sum_exp(), *FORMS[0], -1, True)),
+    (InvalidConfig, "temperature", lambda: AlignmentCounts(0.0, *FORMS[0])),
+    (ShapeError, r"\(m, n\) and two scalars", lambda: apply(PLAIN, TABLE[0], GAP, GAP)),
+    (ShapeError, r"\(m, n\) and two scalars", lambda: apply(PLAIN, TABLE[:0], GAP, GAP)),
+    (DTypeError, "float32", lambda: apply(PLAIN, TABLE, np.float32(1), GAP)),
+    (
+        DTypeError,
+        "int32",
+        lambda: apply(Alignment("max_plus", *FORMS[0], has_lengths=True), TABLE, GAP, GAP, GAP),
+    ),
+)
+def test_refusals(error, text, call):
+    check_refusal(error, text, call)
