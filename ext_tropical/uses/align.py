@@ -115,8 +115,9 @@ def align(
     both modes. NaN in a score that can be reached gives NaN. Under max_mul a best score of 0 has no
     path and the gradient 0.
 
-    Cost: m + n steps over min(m, n) cells, or over band; memory for a byte a cell beside the
-    scores. The gradient under log_sum_exp keeps all steps.
+    Cost: m n cells, or m times the band's width, natively on CPU for max_plus, min_plus and
+    log_sum_exp in float32 and float64; else m + n steps over min(m, n) cells. Memory for a byte a
+    cell beside the scores; the gradient under log_sum_exp keeps the values of all nodes.
 
     Example:
       >>> import jax.numpy as jnp

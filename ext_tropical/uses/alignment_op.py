@@ -23,7 +23,7 @@ from .native_align import kernels
 
 
 class AlignmentOp(ExtensionOp):
-    """An op of scores (m, n), gap and gap_open, which counts where `affine`, and of two lengths where
+    """An op of scores (m, n), gap, gap_open, which counts where `affine`, and two lengths where
     `has_lengths`.
     """
 
@@ -154,7 +154,7 @@ class Alignment(AlignmentOp):
         outputs: Sequence[jax.Array],
         tangents: Sequence[jax.Array | None],
     ) -> Sequence[jax.Array | None]:
-        """Of the product along the path; under log_sum_exp of the entries as often as they count."""
+        """That of the product along the path; under log_sum_exp by counts of the entries."""
         moved = self.moved(tangents)
         given: Any = [tangents[i] for i in moved]
         if not moved:

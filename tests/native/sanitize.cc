@@ -1,7 +1,7 @@
 // The native kernels and the sums at winners against plain loops, for `make sanitize`: every instruction set of the machine, dtype, semiring, odd and
 // even sizes, operands in both orders, broadcast, at addresses aligned to no more than an entry, with and without NaN, infinities and
 // absorbing integers; on four threads. Then four calls at once, again and again on the same threads. Then networks of three tables and every
-// question to them, and plans in which one number is changed.
+// question to them, and plans in which one number is changed. Then alignments.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../ext_tropical/step/native/alignments.h"
 #include "../../ext_tropical/step/native/at_winner.h"
 #include "../../ext_tropical/step/native/network.h"
 
@@ -237,6 +238,65 @@ int check_many(const Kernels& kernels, Type type, std::mt19937& random, const Ne
   return wrong;
 }
 
+// Scores of alignments with one score for gaps, NaN and forbidden pairs among them, against a plain loop; their paths; and how much entries count
+// under log-sum-exp: every node is left by one column.
+template <class T>
+int check_alignments(const Kernels& kernels, Type type, std::mt19937& random, int64_t m, int64_t n, int64_t band, int64_t rules) {
+  constexpr int64_t batch = 3;
+  const bool is_minimum = m % 2, warps = rules & 1, local = rules & 4;
+  const T infinity = std::numeric_limits<T>::infinity(), sign = is_minimum ? T(-1) : T(1);
+  std::vector<T> scores(static_cast<size_t>(batch * m * n)), gap(batch, T(-1) * sign), open(batch, T(-1) * sign), found(batch), counts(scores.size()), gaps(batch), opens(batch);
+  std::vector<int32_t> path(static_cast<size_t>(2 * batch * (m + n))), lengths;
+  for (int64_t i = 0; i < batch; ++i) lengths.push_back(static_cast<int32_t>(m - i % 2)), lengths.push_back(static_cast<int32_t>(n));
+  for (T& x : scores) x = random() % 9 ? sign * static_cast<T>(static_cast<int>(random() % 7) - 3) : -sign * infinity;
+  if (m * n > 5) scores[static_cast<size_t>(m * n) + 1] = std::numeric_limits<T>::quiet_NaN();  // in the second of the batch
+  const auto ask = [&](Algebra algebra, std::vector<void*> results) {
+    Threads pool;
+    Alignments asked{};
+    asked.batch = batch, asked.one.rows = m, asked.one.columns = n, asked.one.scores = scores.data(), asked.one.gap = gap.data(), asked.one.gap_open = open.data();
+    asked.lengths = lengths.data(), asked.results = std::move(results);
+    const std::string problem = fill(asked, static_cast<int64_t>(type), static_cast<int64_t>(algebra), 0.5, rules, band);
+    if (problem.empty()) align(pool, asked, kernels);
+    return problem.empty();
+  };
+  int wrong = !ask(is_minimum ? Algebra::kMinPlus : Algebra::kMaxPlus, {found.data(), path.data()});
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t rows = lengths[2 * b], columns = lengths[2 * b + 1];
+    std::vector<T> h(static_cast<size_t>((rows + 1) * (columns + 1)), -infinity);
+    T best = local ? T(0) : -infinity;
+    bool has_nan = false;
+    const auto at = [&](int64_t i, int64_t j) { return i < 0 || j < 0 ? -infinity : h[static_cast<size_t>(i * (columns + 1) + j)]; };
+    for (int64_t i = 0; i <= rows; ++i)
+      for (int64_t j = 0; j <= columns; ++j) {
+        if (band >= 0 && std::abs(i - j) > band) continue;
+        const T score = i && j ? sign * scores[static_cast<size_t>((b * m + i - 1) * n + j - 1)] : -infinity, added = warps ? score : T(-1);
+        const T pair = score + (local ? std::max(T(0), at(i - 1, j - 1)) : at(i - 1, j - 1));
+        has_nan |= pair != pair;
+        T value = std::max({pair, at(i - 1, j) + added, at(i, j - 1) + added});
+        if (!local && i + j == 0) value = 0;
+        h[static_cast<size_t>(i * (columns + 1) + j)] = value;
+        best = local ? std::max(best, pair) : at(rows, columns);
+      }
+    if (!has_nan) wrong += found[b] != sign * best;
+    for (int64_t k = 0; k < 2 * (m + n); ++k) wrong += path[static_cast<size_t>(2 * b * (m + n) + k)] < -1 || path[static_cast<size_t>(2 * b * (m + n) + k)] >= std::max(m, n);
+  }
+  wrong += !ask(Algebra::kLogSumExp, {found.data()});
+  wrong += !ask(Algebra::kLogSumExp, {counts.data(), gaps.data(), opens.data()});
+  for (int64_t b = 0; b < batch && !warps && !local; b += 2) {  // each element is in a pair or in a gap
+    if (!(found[b] > -infinity)) continue;
+    double pairs = 0;
+    for (int64_t k = 0; k < m * n; ++k) pairs += static_cast<double>(counts[static_cast<size_t>(b * m * n + k)]);
+    const double elements = lengths[2 * b] + lengths[2 * b + 1];
+    wrong += !(std::abs(2 * pairs + static_cast<double>(gaps[b] + opens[b]) - elements) < 1e-3 * elements);
+  }
+  lengths[1] = static_cast<int32_t>(n + 1), lengths[2] = -1;  // no alignment, and nothing read
+  wrong += !ask(Algebra::kMaxPlus, {found.data(), path.data()}) + (found[0] != -infinity) + (found[1] != -infinity);
+  wrong += !ask(Algebra::kLogSumExp, {counts.data(), gaps.data(), opens.data()}) + (gaps[0] != 0);
+  wrong += ask(Algebra::kOrAnd, {found.data()}) + ask(Algebra::kMaxPlus, {}) + ask(Algebra::kMaxPlus, {counts.data(), gaps.data(), opens.data()});
+  if (wrong) std::printf("alignments, %s, type %d, %ld x %ld, band %ld, rules %ld: %d wrong\n", kernels.name, (int)type, (long)m, (long)n, (long)band, (long)rules, wrong);
+  return wrong;
+}
+
 int check_networks(const Kernels& kernels, std::mt19937& random) {
   int wrong = 0;
   for (const Network& n : {Network{1, 1, 1, 1}, Network{2, 3, 4, 5}, Network{3, 600, 2, 7}, Network{40, 20, 50, 30}, Network{2, 2, 700, 1}, Network{70, 33, 90, 2}}) {
@@ -277,6 +337,15 @@ int main() {
     });
   for (std::thread& caller : callers) caller.join();
   for (const Kernels& k : kernels()) wrong += check_networks(k, random), cases += 1;
+  const int64_t pairs[][2] = {{1, 1}, {1, 40}, {40, 1}, {15, 16}, {63, 64}, {64, 63}, {129, 70}, {70, 200}};
+  for (const Kernels& k : kernels())
+    for (const auto& pair : pairs)
+      for (int64_t band : {-1, 0, 2, 70})
+        for (int64_t rules : {0, 1, 2, 4, 6}) {
+          wrong += check_alignments<float>(k, Type::kF32, random, pair[0], pair[1], band, rules);
+          wrong += check_alignments<double>(k, Type::kF64, random, pair[0], pair[1], band, rules);
+          cases += 2;
+        }
   std::printf("%d cases, %d wrong cells\n", cases.load(), wrong.load());
   return wrong != 0;
 }
