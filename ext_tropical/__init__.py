@@ -18,7 +18,6 @@ from .algebra.shipped import (
     or_and,
 )
 from .model.network import Network
-from .network.families import register
 from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
@@ -29,6 +28,7 @@ from .uses import composition
 from .uses.align import AlignResult, align
 from .uses.closure import ClosureResult, closure, matrix_power
 from .uses.dot_general import min_plus_dot_general, tropical_dot_general, tropical_reduce_sum
+from .uses.families import register
 from .uses.viterbi import ViterbiResult, viterbi
 
 __all__ = [

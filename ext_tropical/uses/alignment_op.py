@@ -1,4 +1,4 @@
-"""Alignments as extension ops: the best one, or the score of all, and how much each entry counts."""
+"""Alignments as extension ops: the best one, the score of all, how much each entry counts."""
 
 from __future__ import annotations
 

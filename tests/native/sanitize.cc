@@ -282,7 +282,7 @@ int check_alignments(const Kernels& kernels, Type type, std::mt19937& random, in
   }
   wrong += !ask(Algebra::kLogSumExp, {found.data()});
   wrong += !ask(Algebra::kLogSumExp, {counts.data(), gaps.data(), opens.data()});
-  for (int64_t b = 0; b < batch && !warps && !local; b += 2) {  // each element is in a pair or in a gap
+  for (int64_t b = 0; b < batch && !warps && !local && !is_minimum; b += 2) {  // each element is in a pair or in a gap
     if (!(found[b] > -infinity)) continue;
     double pairs = 0;
     for (int64_t k = 0; k < m * n; ++k) pairs += static_cast<double>(counts[static_cast<size_t>(b * m * n + k)]);

@@ -7,19 +7,19 @@ from tenferro_jax.extension.registry import ExtensionFactory
 
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import max_plus
+from ..network.log_derivatives import NetworkCurvature, NetworkShares
+from ..network.network_best import NetworkBest
+from ..network.network_entries import NetworkEntries
+from ..network.network_op import TropicalNetwork
+from ..network.network_samples import NetworkSamples
+from ..network.rows import Rows
 from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
 from ..step.log_einsum import ExactLogEinsum, LogEinsum
 from ..step.sum_einsum import SumEinsum
 from ..step.weighted_sum import WeightedSum
-from ..uses.alignment_op import Alignment, AlignmentCounts
-from .log_derivatives import NetworkCurvature, NetworkShares
-from .network_best import NetworkBest
-from .network_entries import NetworkEntries
-from .network_op import TropicalNetwork
-from .network_samples import NetworkSamples
-from .rows import Rows
+from .alignment_op import Alignment, AlignmentCounts
 
 
 def register() -> None:
