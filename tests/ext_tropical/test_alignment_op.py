@@ -51,7 +51,7 @@ def entries(kind, shape, dtype, seed=0):
     if kind in ("forbidden", "infinite"):
         scores[rng.random(shape) < 0.3] = -np.inf
     if kind == "infinite":
-        scores[rng.random(shape) < 0.02] = np.inf
+        scores[rng.random(shape) < 0.02 + 0.2 / scores.size] = np.inf
     if kind == "nan":
         scores[rng.random(shape) < 2 / scores.size] = np.nan
     return tuple(np.asarray(x, dtype) for x in (scores, -0.7, -1.1))
