@@ -20,7 +20,7 @@ from jax import lax
 from tenferro_jax.errors import InvalidConfig
 
 from .methods import FLOATS
-from .semiring import SelectiveSemiring, Semiring, register_semiring
+from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
 
 
 def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:
@@ -294,6 +294,14 @@ class LogSumExp(Semiring):
 log_sum_exp = LogSumExp
 """Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log
 space. Its gradient is the softmax of the candidates: marginals."""
+
+
+def one_form(given: SemiringKey | Semiring | str) -> SemiringKey:
+    """The key of a semiring, where log_sum_exp has one form whatever accuracy is asked."""
+    key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
+    known = key.semiring
+    exact = isinstance(known, LogSumExp) and LogSumExp(known.temperature, "exact")
+    return SemiringKey.of(exact) if exact else key
 
 
 def lowest(dtype: np.dtype) -> np.ndarray:

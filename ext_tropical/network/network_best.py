@@ -16,12 +16,13 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply, extension_op
 
 from ..algebra.shipped import max_plus
+from ..step.layout import unused_label
 from . import plan_rows
 from .loops import Found, Lanes, State, at_places, buffer_of, sweep
 from .native_network import Question, kernels
 from .network_entries import NetworkEntries, filled
 from .plan_rows import SEGMENT, SEGMENTS, layout
-from .plan_text import PlanOp, are_numbers, integers, placed, require_countable, unused_label
+from .plan_text import PlanOp, are_numbers, integers, placed, require_countable
 from .walks import Place, walked
 
 

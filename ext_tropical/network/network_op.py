@@ -24,7 +24,7 @@ from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, apply, extension_op
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
-from ..algebra.shipped import LogSumExp, max_plus, min_plus
+from ..algebra.shipped import LogSumExp, max_plus, min_plus, one_form
 from ..step.einsum_op import Ties, one_dtype, widened
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops, loops
@@ -60,12 +60,7 @@ class TropicalNetwork(PlanOp):
     with_labels: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = self.semiring
-        key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
-        object.__setattr__(self, "semiring", key)
-        if isinstance(self.algebra, LogSumExp):  # there is one form, whatever is asked
-            exact = LogSumExp(self.algebra.temperature, "exact")
-            object.__setattr__(self, "semiring", SemiringKey.of(exact))
+        object.__setattr__(self, "semiring", one_form(self.semiring))
         if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise InvalidConfig(
                 where=f"{self.family_id}, field semiring",

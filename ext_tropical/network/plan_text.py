@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, Plan, Step
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported, shortened
 from tenferro_jax.extension import require_equal
 
+from ..step.layout import unused_label
 from .native_network import NativeOp
 
 MOST_ENTRIES = 2**31 - 1
@@ -74,12 +74,6 @@ class Steps(NamedTuple):
             values.append(label * any(label in term for term in of) + result)
             steps.append((operands, of, values[-1]))
         return Steps(tuple(terms), label + self.output, tuple(steps)).text
-
-
-def unused_label(terms: Sequence[str]) -> str:
-    """A label that no term has."""
-    used = set("".join(terms))
-    return next(c for c in map(get_symbol, itertools.count()) if c not in used)
 
 
 def steps_of(plan: Plan) -> Steps:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
@@ -222,15 +221,7 @@ class TropicalEinsum(StepOp):
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        equation = self.layout.equation
-        label = next(
-            c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs)
-        )
-        terms = [
-            t if axis is None else t[:axis] + label + t[axis:]
-            for t, axis in zip(equation.inputs, in_axes, strict=True)
-        ]
-        form = dataclasses.replace(self, equation=f"{','.join(terms)}->{label}{equation.output}")
+        form = dataclasses.replace(self, equation=self.mapped(in_axes, 0))
         return form, (0,) * self.output_count
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, parse_equation
@@ -189,6 +191,12 @@ def _problem(equation: Equation) -> tuple[int, str, str] | None:
     return None
 
 
+def unused_label(terms: Sequence[str]) -> str:
+    """A label that no term has."""
+    used = set("".join(terms))
+    return next(c for c in map(get_symbol, itertools.count()) if c not in used)
+
+
 class StepOp(ExtensionOp):
     """An op of the equation of one contraction step."""
 
@@ -222,6 +230,17 @@ class StepOp(ExtensionOp):
                 fix="Split the contraction.",
             )
         return sizes
+
+    def mapped(self, in_axes: Sequence[int | None], axis: int) -> str:
+        """The equation with a label for the axis of a batch, which the output has at `axis`."""
+        equation = self.layout.equation
+        label = unused_label(equation.inputs)
+        places = (*in_axes, axis)
+        *terms, output = (
+            t if at is None else t[:at] + label + t[at:]
+            for t, at in zip((*equation.inputs, equation.output), places, strict=True)
+        )
+        return f"{','.join(terms)}->{output}"
 
     @property
     def example_sizes(self) -> dict[str, int]:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from opt_einsum import get_symbol
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import ADRuleError, InvalidConfig, ShapeError
@@ -135,17 +133,8 @@ class SumEinsum(StepOp):
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
-        equation = self.layout.equation
-        label = next(
-            c for c in map(get_symbol, itertools.count()) if c not in "".join(equation.inputs)
-        )
-        terms = [
-            t if axis is None else t[:axis] + label + t[axis:]
-            for t, axis in zip(equation.inputs, in_axes, strict=True)
-        ]
         at = len(self.axis)
-        output = equation.output[:at] + label + equation.output[at:]
-        return dataclasses.replace(self, equation=f"{','.join(terms)}->{output}"), (at,)
+        return dataclasses.replace(self, equation=self.mapped(in_axes, at)), (at,)
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of zero, one and one plus one, where these are finite, of 2, 3, 4, ... for the

@@ -16,7 +16,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
-from ..algebra.shipped import LogSumExp
+from ..algebra.shipped import LogSumExp, one_form
 from ..step.einsum_op import one_dtype
 from .anti_diagonals import Rules, along, solved
 from .native_align import kernels
@@ -110,12 +110,7 @@ class Alignment(AlignmentOp):
     has_lengths: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = self.semiring
-        key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
-        object.__setattr__(self, "semiring", key)
-        if isinstance(self.algebra, LogSumExp):  # there is one form, whatever is asked
-            exact = LogSumExp(self.algebra.temperature, "exact")
-            object.__setattr__(self, "semiring", SemiringKey.of(exact))
+        object.__setattr__(self, "semiring", one_form(self.semiring))
         selects = isinstance(self.algebra, SelectiveSemiring)
         if not selects and (self.with_path or not isinstance(self.algebra, LogSumExp)):
             raise InvalidConfig(
