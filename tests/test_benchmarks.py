@@ -284,7 +284,8 @@ def test_every_benchmark_has_its_marks_in_the_page():
     page = pathlib.Path(FOLDER, "README.md").read_text()
     for name in BENCHMARKS:
         page = replaced(page, name, f"figures of {name}")
-    assert page.count("```text") == len(BENCHMARKS) + 1  # that of the GPU
+    others = 2  # that of the GPU, and `tropical` on a second machine
+    assert page.count("```text") == len(BENCHMARKS) + others
     assert all(
         f"```text\nfigures of {name}\n```\n<!-- end of {name} -->" in page for name in BENCHMARKS
     )
