@@ -210,6 +210,31 @@ def test_proteins_against_biopython(mode, gap, gap_open):
         assert (np.diff(aligned, axis=0) > 0).all()
 
 
+@pytest.mark.few(6)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("mode", ["global", "local"])
+@pytest.mark.parametrize(("gap", "gap_open"), [(-1, -1), (-1, -11), (-2, -10), (-5, -6)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 30), (70, 70), (150, 130), (40, 300)])
+def test_proteins_against_parasail(dtype, mode, gap, gap_open, shape):
+    """float32 and float64 natively, where the library is built; int32 by XLA. Its first entry of a
+    gap is worth `open`, each later one `extend`, as ours.
+    """
+    parasail = pytest.importorskip("parasail", reason="pip install parasail (extra test)")
+    run = {"global": parasail.nw_trace_scan_32, "local": parasail.sw_trace_scan_32}[mode]
+    rng, letters = np.random.default_rng(sum(shape)), "ARNDCQEGHILKMFPSTWYV"
+    first, second = ("".join(rng.choice(list(letters), size)) for size in shape)
+    judge = run(first, second, -gap_open, -gap, parasail.blosum62)
+    place = parasail.blosum62.mapper
+    rows, columns = ([place[ord(letter)] for letter in word] for word in (first, second))
+    scores = parasail.blosum62.matrix[np.ix_(rows, columns)].astype(dtype)
+    result = align(scores, gap=gap, gap_open=gap_open, mode=mode)
+    assert int(result.score) == judge.score
+    path = listed(result.path)
+    assert score_of(np.add, path, scores, gap, gap_open) == (judge.score if path else None)
+    if mode == "local" and path:  # it may end elsewhere where another end is as good
+        assert path[-1][0] + path[-1][1] <= judge.end_query + judge.end_ref
+
+
 def soft_dtw(costs, gamma):
     """Algorithms 1 and 2 of Cuturi and Blondel (2017): the value and the expected alignment."""
     m, n = costs.shape
@@ -237,6 +262,31 @@ def test_soft_dtw_and_its_expected_alignment(gamma):
     soft = jax.jit(jax.value_and_grad(lambda c: -align(-c, semiring=log_sum_exp(gamma)).score))
     value, expected = soft_dtw(costs, gamma)
     chex.assert_trees_all_close(soft(costs), (value, expected), rtol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gamma", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 9), (64, 64), (65, 200), (300, 170)])
+def test_soft_dtw_against_tslearn(gamma, dtype, shape):
+    """Costs of two series, as tslearn makes them, and the gradient by costs."""
+    metrics = pytest.importorskip("tslearn.metrics", reason="pip install tslearn (extra tslearn)")
+    rng = np.random.default_rng(shape[0])
+    one, other = (np.cumsum(rng.normal(size=(size, 2)), 0) for size in shape)
+    costs = ((one[:, None] - other) ** 2).sum(-1)
+    judge = metrics.SoftDTW(costs, gamma=gamma)
+    value, slope = jax.value_and_grad(lambda c: -align(-c, semiring=log_sum_exp(gamma)).score)(
+        costs.astype(dtype)
+    )
+    exact = dtype == "float64"
+    scale = np.abs(costs).max() * sum(shape)
+    np.testing.assert_allclose(
+        value, judge.compute(), rtol=1e-9 if exact else 1e-4, atol=1e-7 * scale
+    )
+    if exact:  # in float32 a cost is not what tslearn was given, which gamma = 0.01 magnifies
+        np.testing.assert_allclose(slope, judge.grad(), rtol=1e-6, atol=1e-9)
+    elif gamma >= 1:
+        np.testing.assert_allclose(slope, judge.grad(), atol=2e-2)
 
 
 @pytest.mark.few(2)
