@@ -533,6 +533,10 @@ MISTAKES_OF_INTEGERS = {
         lambda s, x, y: jnp.swapaxes(x @ y, -1, -2),
         r"matmul returns int32\[1, 2, 3\]; needed int32\[1, 3, 2\]",
     ),
+    "matmul ": (
+        lambda s, x, y: jnp.matmul(x, y).reshape(7),
+        "given matmul raises TypeError: .*needed the product of the matrices, or None",
+    ),
 }
 
 
@@ -542,7 +546,10 @@ def test_a_mistake_in_the_dtype_that_is_used_is_named(name):
     wrong, text = MISTAKES_OF_INTEGERS[name]
     dtypes = ("int32", "float32")
     parts = {"dtypes": dtypes, "times": lambda s, x, y: x * y, "plus": lambda s, x, y: x + y}
-    semiring = changed(Modulo, f"mistake_in_{name}_of_integers", **(parts | {name: wrong}))(7)
+    number = list(MISTAKES_OF_INTEGERS).index(name)
+    semiring = changed(Modulo, f"mistake_{number}_of_integers", **(parts | {name.strip(): wrong}))(
+        7
+    )
     x, y = np.ones((3, 4), np.int32), np.ones((4, 2), np.int32)
     with pytest.raises(InvalidConfig, match=text):
         tropical_einsum("ij,jk->ik", x, y, semiring=semiring)

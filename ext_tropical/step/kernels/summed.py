@@ -75,7 +75,14 @@ def _by_matmul(semiring: Semiring, sides: Sequence[Parts]) -> Parts | None:
     else:
         batch, count, _ = sides[0][0].shape
         left = _filled(semiring, semiring.one(sides[0][0].dtype), (batch, 1, count))
-    found = _applied(semiring, semiring.matmul, left, sides[-1])
+    try:
+        found = _applied(semiring, semiring.matmul, left, sides[-1])
+    except Exception as error:  # any exception of the author's code
+        raise InvalidConfig(
+            where=f"semiring {semiring.id}",
+            given=f"matmul raises {type(error).__name__}: {error}",
+            needed="the product of the matrices, or None where there is none",
+        ) from error
     if found[0] is None:
         return None
     shape, dtype = (*left[0].shape[:2], sides[-1][0].shape[2]), left[0].dtype
