@@ -29,6 +29,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "networks": (),
     "questions": (),
     "chains": (),
+    "mesh": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

@@ -8,6 +8,8 @@ the MLIR bindings of `jax.extend.mlir`. docs/jax_versions.md lists what JAX does
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
@@ -15,6 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeGuard, TypeVar
 import jax
 import jax.ad_checkpoint
 import jax.export
+from jax.experimental.custom_partitioning import (
+    ArrayMapping,
+    SdyShardingRule,
+    custom_partitioning,
+)
 from jax.extend import core as jexc
 from jax.extend.mlir import (
     deserialize_portable_artifact,
@@ -297,19 +304,37 @@ class Site(NamedTuple):
     platform: str
     exporting: bool
     partitioned: bool  # several devices, and not every mesh axis manual
+    splits: bool = False  # partitioned, and JAX can split an op by a rule there
 
 
 def site_of(ctx: LoweringContext) -> Site:
     """Read the lowering site from a lowering rule's context."""
     module = ctx.module_context
     axes: Any = module.axis_context
-    manual = getattr(axes, "manual_axes", None)
+    manual, splits = getattr(axes, "manual_axes", None), False
     if manual is not None:
         partitioned = set(manual) != set(axes.mesh.axis_names)
     else:
         partitioned = getattr(axes, "num_devices", 1) not in (None, 1)
+        knows_mesh = getattr(axes, "abstract_mesh", None) is not None
+        splits = partitioned and knows_mesh and x64_here() == x64_elsewhere()
     platform = module.platforms[0] if len(module.platforms) == 1 else "default"
-    return Site(platform, module.lowering_parameters.for_export, partitioned)
+    exporting = module.lowering_parameters.for_export
+    return Site(platform, exporting, partitioned, splits and not exporting)
+
+
+def x64_elsewhere() -> bool:
+    """Whether 64-bit types are on in other threads, where `with jax.enable_x64(...)` does not hold.
+    XLA's partitioner asks for the programs of devices in a thread of its own.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return bool(thread.submit(x64_here).result())
+
+
+def x64_here() -> bool:
+    """Whether 64-bit types are on in this thread."""
+    config: Any = jax.config
+    return bool(config.jax_enable_x64)
 
 
 def lower_as_call(
@@ -343,6 +368,78 @@ def lower_as_call(
             {k: ir.StringAttr.get(v) for k, v in attributes().items()}
         )
     return outs
+
+
+def split_call(
+    whole: Callable[..., tuple[jax.Array, ...]],
+    inputs: Sequence[Sequence[str]],
+    outputs: Sequence[Sequence[str]],
+    factors: Mapping[str, str],
+    axes_of: Callable[..., Mapping[str, tuple[str, ...]]],
+    pieces: Callable[[Mapping[str, tuple[str, ...]]], Callable[..., Sequence[jax.Array]]],
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """`whole` as one call that XLA's partitioner splits. It has no derivative and no vmap, so it is
+    for lowerings alone.
+
+    Args:
+      whole: the function of whole arrays; it closes over no array.
+      inputs: for each input the factor of each axis.
+      outputs: for each output.
+      factors: the kind of each factor: "pass", "reduction", or "whole".
+      axes_of: (mesh shape, specs of the inputs, specs of the outputs) -> the mesh axes of each
+        factor.
+      pieces: axes -> the function of a device's pieces.
+    """
+    short = {factor: f"f{i}" for i, factor in enumerate(factors)}
+
+    def mappings(terms: Sequence[Sequence[str]]) -> tuple[ArrayMapping, ...]:
+        return tuple(ArrayMapping(*(short[factor] for factor in term)) for term in terms)
+
+    def named(kind: str) -> tuple[str, ...]:
+        return tuple(short[factor] for factor, its in factors.items() if its == kind)
+
+    def partition(mesh: Any, args: Sequence[Any], outs: Sequence[Any]) -> Any:
+        specs = [[x.sharding.spec for x in side] for side in (args, outs)]
+        axes = axes_of(dict(mesh.shape), *specs)
+
+        def places(terms: Sequence[Sequence[str]]) -> tuple[jax.NamedSharding, ...]:
+            return tuple(
+                jax.NamedSharding(mesh, jax.P(*(axes.get(factor) for factor in term)))
+                for term in terms
+            )
+
+        fn = pieces(axes)
+
+        def on_device(*xs: jax.Array) -> tuple[jax.Array, ...]:
+            with jax.default_matmul_precision(precision):
+                return tuple(fn(*xs))
+
+        return mesh, on_device, places(outputs), places(inputs)
+
+    config: Any = jax.config
+    precision = config.jax_default_matmul_precision
+    call = custom_partitioning(whole)
+    sharding_rule = SdyShardingRule(
+        mappings(inputs),
+        mappings(outputs),
+        reduction_factors=named("reduction"),
+        need_replication_factors=named("whole"),
+    )
+    call.def_partition(partition=partition, sharding_rule=sharding_rule)
+    return call
+
+
+@functools.cache
+def splittable() -> ClosedJaxpr | None:
+    """A param of equations that `split_call` lowers: a jaxpr with a call for the partitioner. JAX
+    tells the lowering of a program the mesh only if it finds such a call in the program or in a
+    param. None on one device, where nothing is split.
+    """
+    if jax.device_count() == 1:
+        return None
+    none: dict[str, tuple[str, ...]] = {}
+    call = split_call(lambda x: (x,), [()], [()], {}, lambda *_: none, lambda _: lambda x: (x,))
+    return jax.make_jaxpr(call)(jax.ShapeDtypeStruct((), bool))
 
 
 # --- exported modules -----------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from benchmarks import (
     graph_passes,
     growth,
     log_sum_exp,
+    mesh,
     network_peers,
     networks,
     one_line,
@@ -295,6 +296,17 @@ def test_every_benchmark_has_its_marks_in_the_page():
 def test_what_a_benchmark_prints_is_shown_and_kept(capfd):
     assert run([sys.executable, "-c", "print(6 * 7)"]) == "42\n"
     assert capfd.readouterr().out == "42\n"
+
+
+@pytest.mark.slow
+@pytest.mark.cpu
+def test_mesh():
+    """At toy size XLA computes all pieces; the collectives are those of any size."""
+    rows = mesh.main(16)
+    assert len(rows) == 30
+    for split, question, op, product in rows:
+        if question == "value" and split != "contracted, left alone":
+            assert op.collectives == product.collectives
 
 
 @pytest.mark.slow

@@ -15,12 +15,21 @@ import numpy as np
 from jax import lax
 from opt_einsum import get_symbol
 
+from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import ExtensionOp, LinearInput, apply, extension_op
+from tenferro_jax.extension import (
+    ExtensionOp,
+    LinearInput,
+    Shard,
+    ShardingRule,
+    apply,
+    extension_op,
+)
 
 from .kernels.direct import FEW
 from .layout import StepOp, matmul_layout, product
+from .shards import among_own, factors_of
 from .weighted_sum import Place
 
 MANY = 1 << 13
@@ -89,6 +98,25 @@ class AtWinner(StepOp):
         gather = dataclasses.replace(self, summed=None)
         entries = jax.ShapeDtypeStruct(shape, x.dtype)
         return jax.linear_transpose(lambda y: at_winner(gather, y, winner), entries)(x)
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        equation = self.layout.equation
+        ends = [equation.inputs[self.axis], equation.output]
+        source, target = ends if self.summed is None else ends[::-1]
+        factors = factors_of([source, equation.output], [target])
+        return ShardingRule(factors, on_device=self._on_device)
+
+    def _on_device(self, shard: Shard, x: jax.Array, winner: jax.Array) -> Sequence[jax.Array]:
+        """Each device has the entries of its winners; the others are zero there."""
+        contracted, equation = self.layout.contracted, self.layout.equation
+        own = among_own(winner, contracted, shard)
+        if self.summed is None:
+            (found,) = apply(self, x, jnp.maximum(own, 0))
+            return (shard.merged("sum", jnp.where(own < 0, 0, found), contracted),)
+        sizes = tuple(shard.sizes[label] for label in contracted)
+        (found,) = apply(dataclasses.replace(self, summed=sizes), x, own)
+        others = [f for f in equation.output if f not in equation.inputs[self.axis]]
+        return (shard.merged("sum", found, others),)
 
     def linearize(
         self,

@@ -15,14 +15,22 @@ import numpy as np
 from jax import lax
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
-from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
+from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.extension import (
+    ExtensionOp,
+    Shard,
+    ShardingRule,
+    apply,
+    extension_op,
+    require_equal,
+)
 
 from ..algebra.methods import OURS, require_methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
 from .at_winner import entries_at
 from .kernels import blocked, direct
 from .layout import StepOp, matmul_layout
+from .shards import best_of_devices, factors_of
 from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
@@ -96,39 +104,13 @@ class TropicalEinsum(StepOp):
         shape = tuple(sizes[label] for label in self.layout.equation.output)
         return (TensorMeta(dtype, shape), TensorMeta(np.dtype("int32"), shape))[: self.output_count]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        placed: dict[str, Any] = {}
-        for labels, struct in zip(self.layout.equation.inputs, inputs, strict=True):
-            for label, axes in zip(labels, struct.sharding.spec, strict=True):
-                placed[label] = placed.get(label) or axes
-        if any(placed[label] for label in self.layout.contracted):
-            raise Unsupported(
-                where=f"{self.family_id} {self.equation!r} on an explicit mesh",
-                given=f"contracted labels split over the mesh: {placed}",
-                needed="contracted labels on one device each",
-                fix="Reshard the operands with jax.sharding.reshard, or contract inside "
-                "jax.shard_map.",
-            )
-        axes = [placed[label] for label in self.layout.equation.output]
-        named = [
-            name
-            for entry in axes
-            if entry
-            for name in (entry if isinstance(entry, tuple) else (entry,))
-        ]
-        if len(set(named)) < len(named):
-            raise Unsupported(
-                where=f"{self.family_id} {self.equation!r} on an explicit mesh",
-                given=f"two output labels split over one mesh axis: {placed}",
-                needed="each mesh axis used once in the output",
-                fix="Reshard one operand with jax.sharding.reshard, or contract inside "
-                "jax.shard_map.",
-            )
-        spec = jax.P(*axes)
-        return [jax.NamedSharding(inputs[0].sharding.mesh, spec)] * self.output_count
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        equation = self.layout.equation
+        factors = factors_of(equation.inputs, [equation.output] * self.output_count)
+        return ShardingRule(factors, on_device=self._on_device)
+
+    def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
+        return best_of_devices(self.algebra, shard, apply(self, *pieces), self.layout.contracted)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last

@@ -13,12 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax import TensorMeta
-from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
+from tenferro_jax.extension import (
+    ExtensionOp,
+    Shard,
+    ShardingRule,
+    apply,
+    extension_op,
+    require_equal,
+)
 
 from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened
 from .kernels import products
 from .layout import StepOp, matmul_layout
+from .shards import factors_of
 from .weighted_sum import Place, WeightedSum, work_of
 
 
@@ -64,11 +72,17 @@ class LogEinsum(StepOp):
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.P | jax.NamedSharding] | None:
-        return self.largest.infer_output_sharding(inputs)
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        equation = self.layout.equation
+        factors = factors_of(equation.inputs, [equation.output])
+        return ShardingRule(factors, on_device=self._on_device)
+
+    def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
+        (value,) = apply(self, *pieces)
+        contracted = self.layout.contracted
+        largest = shard.merged("max", value, contracted)
+        shares = self.algebra.share(value, largest)
+        return (self._value(jnp, largest, shard.merged("sum", shares, contracted)),)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         return (products.lowered(self, products.value, inputs, products.PLACES),)

@@ -15,14 +15,15 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import ADRuleError, InvalidConfig, ShapeError
-from tenferro_jax.extension import ExtensionOp, extension_op, require_equal
+from tenferro_jax.extension import ExtensionOp, ShardingRule, extension_op, require_equal
 
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
-from ..algebra.shipped import LogSumExp, max_plus
-from .einsum_op import TropicalEinsum, one_dtype, widened
+from ..algebra.shipped import LogSumExp
+from .einsum_op import one_dtype, widened
 from .kernels import summed
 from .layout import StepOp, grouped, matmul_layout
+from .shards import factors_of
 
 
 @extension_op(package="tenferro-ext-tropical", name="sum_einsum", version=1)
@@ -86,12 +87,11 @@ class SumEinsum(StepOp):
             sizes[self.axis] = components
         return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        best = TropicalEinsum(max_plus, self.equation)  # type: ignore[arg-type]
-        return best.infer_output_sharding(inputs)
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        """Contracted labels stay whole, because plus is the author's."""
+        equation = self.layout.equation
+        factors = factors_of(equation.inputs, [equation.output])
+        return ShardingRule(factors, whole=tuple(self.axis))
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         out = self._contracted(summed.contract, list(map(widened, inputs)))

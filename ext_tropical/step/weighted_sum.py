@@ -24,6 +24,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import (
     NOT_DIFFERENTIABLE,
     LinearInput,
+    ShardingRule,
     apply,
     extension_op,
     require_equal,
@@ -33,6 +34,8 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semi
 from ..algebra.shipped import LogSumExp
 from .kernels import blocked, direct, products, weighted
 from .layout import StepOp, matmul_layout, product
+from .partials import derivative, vanishes
+from .shards import factors_of
 
 
 class Place(enum.Enum):
@@ -115,6 +118,13 @@ class WeightedSum(StepOp):
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
         sizes = self._sizes([m.shape for m in inputs], require_equal)
         return [TensorMeta(dtype, tuple(sizes[label] for label in self._labels(self.output)))]
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        """Where the best candidates are searched again, every device has all of a cell."""
+        terms = (*self.layout.equation.inputs, *map(self._labels, (Place.OUT, *self.places)))
+        factors = factors_of(terms, [self._labels(self.output)])
+        searches = isinstance(self.algebra, SelectiveSemiring)
+        return ShardingRule(factors, "sum", tuple(self.layout.contracted) if searches else ())
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         if not isinstance(self.algebra, SelectiveSemiring):
@@ -268,7 +278,7 @@ class WeightedSum(StepOp):
         amount = functools.reduce(
             xp.multiply,
             factors,
-            _derivative(semiring.times, self.partial)(*operands) if self.partial else 1,
+            derivative(semiring.times, self.partial)(*operands) if self.partial else 1,
         )
         if isinstance(semiring, LogSumExp):
             counts = candidate != semiring.zero(value.dtype)
@@ -354,23 +364,6 @@ output.
 """
 
 
-def _derivative(times: Callable[..., jax.Array], word: str) -> Callable[..., jax.Array]:
-    """The mixed partial derivative of an elementwise function of two arguments, along "l" and "r"
-    in turn.
-    """
-    if not word:
-        return times
-    lower, at = _derivative(times, word[:-1]), "lr".index(word[-1])
-
-    def along(*operands: jax.Array) -> jax.Array:
-        x = operands[at]
-        return jax.jvp(
-            lambda x: lower(*operands[:at], x, *operands[at + 1 :]), (x,), (jnp.ones_like(x),)
-        )[1]
-
-    return along
-
-
 def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
     """(scale, partial) of the derivative of `op` in an operand or the value, whose tangent is one
     more factor.
@@ -381,15 +374,6 @@ def _moved(op: WeightedSum, place: Place) -> tuple[float, str]:
     if isinstance(op.algebra, LogSumExp):
         return (-1.0 if place is Place.OUT else 1.0) / op.algebra.temperature, op.partial
     partial = "".join(sorted(op.partial + place.value[0]))
-    if not op.partial or place is Place.OUT or _vanishes(op.algebra, partial):
+    if not op.partial or place is Place.OUT or vanishes(op.algebra, partial):
         return 0.0, ""
     return 1.0, partial
-
-
-@functools.lru_cache(maxsize=256)
-def _vanishes(semiring: Semiring, partial: str) -> bool:
-    """Whether a derivative of times is zero everywhere, as far as JAX sees: under max_plus every
-    second one.
-    """
-    (out,) = jax.make_jaxpr(_derivative(semiring.times, partial))(1.0, 1.0).jaxpr.outvars
-    return getattr(out, "val", None) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -12,11 +13,13 @@ import jax
 import numpy as np
 
 from ..extension.runtimes import RouteKind
-from ..shapes import PyTree
+from ..extension.sharding import split_of
+from ..jax_seam import x64_elsewhere, x64_here
+from ..shapes import PyTree, meta_of
 from .examples import Array, Inputs, replaced
 from .op_subject import OpSubject
 from .smooth import Smooth, smooth
-from .subject import Axes, Broken, Claim, NotApplicable, Subject
+from .subject import Axes, Broken, Claim, NotApplicable, Subject, breaking
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
 
@@ -260,6 +263,51 @@ def named_sharding(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     want = columns(map(subject.expected, elements))
     claim = Claim("jit of vmap on spread arrays", jax.vmap(subject.call), placed, want)
     yield from subject.hold([claim], "X13.3", ONE_DEVICE)
+
+
+@contextlib.contextmanager
+def _in_all_threads() -> Iterator[None]:
+    """64-bit types as here in the threads of XLA's partitioner too: only then an op is split."""
+    before = x64_elsewhere()
+    jax.config.update("jax_enable_x64", x64_here())
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
+    """Splits each factor of the op's sharding rule over two devices: the outputs are those of one
+    device.
+    """
+    fix = "Correct sharding_rule, or name the factor in whole."
+    with breaking("X13.9", "sharding_rule", fix):
+        split = split_of(subject.carrier, [meta_of(x) for x in inputs])
+    if split is None:
+        raise NotApplicable("no sharding rule", "Override sharding_rule, if the op can be split.")
+    mesh, elements = _mesh(), subject.rows(inputs, 2)
+    if mesh.size == 1:
+        several = "Start Python with XLA_FLAGS=--xla_force_host_platform_device_count=2."
+        raise NotApplicable("there is one device", several)
+    for factor in split.sizes:
+        at = [term.index(factor) if factor in term else None for term in split.inputs]
+        if factor in split.kept or at == [None] * len(at):
+            continue
+        longer = tuple(
+            elements[0][i] if axis is None else np.concatenate([e[i] for e in elements], axis)
+            for i, axis in enumerate(at)
+        )
+        if subject.metas(longer) is None:
+            yield f"not split over {factor!r}, because the op refuses twice its size"
+            continue
+        places = [jax.P(*(None,) * axis, "d") if axis is not None else jax.P() for axis in at]
+        placed = tuple(
+            jax.device_put(x, jax.NamedSharding(mesh, place))
+            for x, place in zip(longer, places, strict=True)
+        )
+        claim = Claim(f"{factor} split", subject.call, placed, subject.expected(longer))
+        with _in_all_threads():
+            yield from subject.hold([claim], "X13.10", fix)
 
 
 def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

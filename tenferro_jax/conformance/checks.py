@@ -95,6 +95,7 @@ CHECKS = (
     ),
     Check("L5", batches.named_sharding, ("X13.3",), (*RUNS, "vmap")),
     Check("L5", batches.explicit_mesh, ("X13.5",), (*RUNS, "vmap")),
+    Check("L5", batches.sharding_rule, ("X13.10", "X13.9"), RUNS),
     Check("L5", agreement.engine, ("X8.9", "X8.10", "X7.4"), (*RUNS, "symbolic_sizes")),
     Check("L5", agreement.exported, ("X13.7", "X11.1"), RUNS),
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),

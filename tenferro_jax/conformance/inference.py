@@ -14,6 +14,7 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
+from ..extension.bodies import kernel_body, lowering_body
 from ..extension.contract import (
     ExtensionOp,
     checked_sequence,
@@ -22,7 +23,7 @@ from ..extension.contract import (
     require_arrays,
 )
 from ..extension.execution import read_only
-from ..extension.routes import current_platform, extensions_in, kernel_body, lowering_body
+from ..extension.routes import current_platform, extensions_in
 from ..extension.runtimes import Kernel, RouteKind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph

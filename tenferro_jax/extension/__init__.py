@@ -6,6 +6,7 @@ from .registry import extension_op, lookup_extension_factory, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import require_equal
+from .sharding import Shard, ShardingRule
 
 __all__ = [
     "NOT_DIFFERENTIABLE",
@@ -15,6 +16,8 @@ __all__ = [
     "ExtensionRuntimeSet",
     "Kernel",
     "LinearInput",
+    "Shard",
+    "ShardingRule",
     "apply",
     "extension_op",
     "lookup_extension_factory",

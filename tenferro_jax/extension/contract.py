@@ -9,7 +9,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -20,6 +20,9 @@ from ..payload_text import payload_json, require_annotated
 from ..shapes import Described, TensorMeta, meta_of, struct
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, authored, require_not_traced, running
+
+if TYPE_CHECKING:
+    from .sharding import ShardingRule
 
 
 class _NotDifferentiable:
@@ -234,6 +237,15 @@ class ExtensionOp(Sealed):
 
         Returns:
           For each output a jax.P or a NamedSharding; None to use the shardings of the lowering.
+        """
+        return None
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule | None:
+        """How this op may be split over devices, for inputs of these dtypes and shapes; None to
+        leave it to XLA, which splits the lowering.
+
+        From a rule follow the call that XLA's partitioner splits, with kernels on each device, and
+        the output shardings on a mesh with explicit axes.
         """
         return None
 

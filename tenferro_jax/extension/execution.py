@@ -1,7 +1,5 @@
 """Run an extension: its body where JAX lowers it, or its host form on concrete arrays. Results are
 checked against infer_output_meta.
-
-On a mesh with explicit axes the output shardings come from the op, or else from its lowering.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,9 +16,10 @@ import numpy as np
 from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
-from .carrier import Extension, Levels, host_over_levels, over_levels
-from .contract import ExtensionOp, checked_sequence, has_lowering, require_arrays
-from .routes import choose_route, chosen, here, kernel_body, lowering_body, what_runs
+from .bodies import kernel_body, lowering_body, what_runs
+from .carrier import Extension, host_over_levels, over_levels
+from .contract import checked_sequence, require_arrays
+from .routes import choose_route, chosen, here
 from .runtimes import Kernel, RouteKind
 from .scope import LOWERING, authored, lowering_at
 
@@ -278,121 +277,3 @@ def host_errors() -> Iterator[None]:
             needed="a run without an exception",
             fix="Call the op outside jit to get the author's exception.",
         ) from error
-
-
-def _own_shardings(
-    op: ExtensionOp,
-    inputs: list[jax.ShapeDtypeStruct],
-) -> list[Any] | None:
-    """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh. None is
-    the sharding of the lowering.
-    """
-    given = op.infer_output_sharding(inputs)
-    if given is None:
-        return None
-    mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
-    places = (
-        [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in given]
-        if isinstance(given, tuple | list)
-        else []
-    )
-    if len(places) != op.output_count or not all(
-        isinstance(place, jax.NamedSharding | None) for place in places
-    ):
-        raise InvalidConfig(
-            where=op.place_of("infer_output_sharding"),
-            given=repr(given),
-            needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} "
-            f"outputs, or None",
-            fix="Return [jax.P(...)] with one entry for each output.",
-        )
-    return places
-
-
-def output_shardings(
-    carrier: Extension,
-    inputs: list[jax.ShapeDtypeStruct],
-) -> list[jax.NamedSharding]:
-    """The sharding of each output, from ShapeDtypeStructs of the inputs.
-
-    Raises:
-      InvalidConfig: neither the op nor its lowering determines it.
-    """
-    with authored(carrier.op, "infer_output_sharding"):
-        given = _shardings_over_levels(
-            carrier.batching, functools.partial(_own_shardings, carrier.op), inputs
-        )
-    if given is not None and None not in given:
-        return given
-    problem, cause = "an op without lowering", None
-    if has_lowering(carrier.op):
-        places: list[Any] = []
-
-        # eval_shape gives no shardings if some axes of the mesh are automatic
-        def body(*xs: jax.Array) -> tuple[jax.Array, ...] | None:
-            outs = lowering_body(carrier, xs)
-            places.extend(jax.typeof(out).sharding for out in outs or ())
-            return outs
-
-        try:
-            outs = jax.eval_shape(body, *inputs)
-        except TenferroError:
-            raise
-        except Exception as error:
-            problem, cause = f"a lowering that JAX cannot place: {error}", error
-        else:
-            if outs is not None:
-                return [p if own is None else own for p, own in zip(places, given or places)]
-            problem = "a lowering that declines"
-    raise InvalidConfig(
-        where=f"{carrier.op.place_of()} on an explicit mesh",
-        given=f"{problem}, and no {carrier.op.advice.sharding}",
-        needed="known output shardings",
-        fix=f"Write {carrier.op.advice.sharding}, or call inside jax.shard_map or "
-        f"jax.sharding.auto_axes.",
-    ) from cause
-
-
-def _shardings_over_levels(
-    levels: Levels,
-    fn: Callable[..., list[Any] | None],
-    structs: Sequence[jax.ShapeDtypeStruct],
-) -> list[Any] | None:
-    """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs;
-    or None.
-    """
-    if not levels:
-        given = fn(structs)
-        return None if given is None else list(given)
-    axes = levels[0].in_axes
-    element = [
-        struct
-        if axis is None
-        else jax.ShapeDtypeStruct(
-            (*struct.shape[:axis], *struct.shape[axis + 1 :]),
-            struct.dtype,
-            sharding=_without(struct.sharding, axis),
-            manual_axis_type=struct.manual_axis_type,
-        )
-        for struct, axis in zip(structs, axes, strict=True)
-    ]
-    inner = _shardings_over_levels(levels[1:], fn, element)
-    place = next(
-        (
-            p
-            for s, axis in zip(structs, axes, strict=True)
-            if axis is not None and (p := s.sharding.spec[axis])
-        ),
-        None,
-    )
-    return (
-        None
-        if inner is None
-        else [s and jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
-    )
-
-
-def _without(sharding: jax.NamedSharding, axis: int) -> jax.NamedSharding:
-    return jax.NamedSharding(
-        sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :])
-    )

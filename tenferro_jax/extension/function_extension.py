@@ -36,10 +36,12 @@ from .function_rules import (
     results_of,
     reverse_of,
 )
+from .function_sharding import placed, rule_of
 from .nesting import PyTree, forward_of, has_classes, nesting_text, treedef_of
 from .primitive import apply
 from .registry import require_extension_factory
 from .scope import LOWERING
+from .sharding import ShardingRule
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 
@@ -166,22 +168,11 @@ class FunctionExtension(ExtensionOp):
 
     def infer_output_sharding(self, inputs: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Any] | None:
         """Those of `def_sharding`; None for residuals, whose shardings are those of `fwd`."""
-        function = self.function
-        if function.sharding is None or self.stage == TANGENT:
-            return None
-        given = function.sharding(*self.arguments.unflatten(inputs), **self.payload)
-        forward = forward_of(self.out_tree) if self.stage else None
-        nesting = self.results if forward is None else forward.results
-        try:
-            given = list(nesting.flatten_up_to(given))
-        except (TypeError, ValueError):
-            given = [None]
-        if not all(isinstance(place, jax.P | jax.NamedSharding) for place in given):
-            raise function.error(
-                f"def_sharding, which returned {given!r}",
-                "a jax.P or a NamedSharding for each array of the result, in its nesting",
-            )
-        return given if forward is None else [*given, *(None for _ in forward.kept)]
+        return placed(self, inputs)
+
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        """That of `def_sharding`."""
+        return rule_of(self)
 
     def __reduce__(self) -> Any:
         rebuild, (_, state) = super().__reduce__()
@@ -207,6 +198,7 @@ class FunctionExtension(ExtensionOp):
             "eager_execute": "def_host",
             "differentiable_form": "fwd",
             "infer_output_sharding": "def_sharding",
+            "sharding_rule": "def_sharding",
         }
         what = names.get(method, method)
         if method.startswith(LOWERING):
@@ -382,7 +374,8 @@ class FunctionExtension(ExtensionOp):
             "eager_execute": function.host is not None and not self.stage,
             "linearize": function.derive
             or any(rule is not None for rule in (function.jvp, function.fwd, function.transpose)),
-            "infer_output_sharding": function.sharding is not None and not tangent,
+            "infer_output_sharding": callable(function.sharding) and not tangent,
+            "sharding_rule": isinstance(function.sharding, ShardingRule) and not self.stage,
             "batchable": function.vmap is not None and not self.stage,
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),
         }

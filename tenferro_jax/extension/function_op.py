@@ -24,6 +24,7 @@ from .primitive import apply, eager
 from .registry import register_function
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import LOWERING, running
+from .sharding import ShardingRule
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
 """Names of members of every op, which no payload may have."""
@@ -162,15 +163,31 @@ class FunctionOp:
         """
         return self._set(vmap=rule)
 
-    def def_sharding(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Set the shardings of the results on a mesh with explicit axes; without it they are those
-        of the function. It decorates the rule.
+    def def_sharding(
+        self,
+        rule: str | Callable[..., PyTree],
+        *,
+        merge: str = "",
+        whole: tuple[str, ...] = (),
+        on_device: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Set how the function may be split over devices, as a
+        `tenferro_jax.extension.ShardingRule`: `f.def_sharding("i k, k j -> i j", merge="sum")`,
+        with a term for each array of the arguments and of the results. Or decorate a function that
+        sets the shardings of the results on a mesh with explicit axes alone.
 
         Args:
-          rule: function(*structs, *, payload) -> a jax.P or a NamedSharding for each array of the
-            results, in their nesting, from jax.ShapeDtypeStructs with shardings.
+          rule: the factors; or function(*structs, *, payload) -> a jax.P or a NamedSharding for
+            each array of the results, in their nesting, from jax.ShapeDtypeStructs with shardings.
+          merge: as in `ShardingRule`.
+          whole: as in `ShardingRule`.
+          on_device: function(shard, *pieces, *, payload) -> the results of a device's pieces. It
+            may call the function on the pieces.
         """
-        return self._set(sharding=rule)
+        if not isinstance(rule, str):
+            return self._set(sharding=rule)
+        self._set(sharding=ShardingRule(rule, merge, whole, on_device))
+        return None
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
         """Set a rule of one kind; a second kind is refused."""
@@ -187,15 +204,16 @@ class FunctionOp:
                 )
         self._set(**rules)
 
-    def _set(self, **given: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    def _set(self, **given: Any) -> Callable[..., PyTree]:
         for name, value in given.items():
-            if not callable(value):
+            if not callable(value) and not isinstance(value, ShardingRule):
                 raise self.functions.error(f"{value!r:.100} as {name}", "a function")
         vars(self.functions).update(given)
         self.known.clear()
         for known in (results_of, moves_forward, eager):
             known.cache_clear()
-        return next(iter(given.values()))
+        kept: Callable[..., PyTree] = next(iter(given.values()))
+        return kept
 
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None, name: str = ""

@@ -25,9 +25,10 @@ from .contract import (
     has_host_form,
     has_lowering,
 )
-from .execution import forward, output_shardings, run_at_once, run_host
+from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
-from .routes import TUNED, here, route_of
+from .placing import output_shardings
+from .routes import TUNED, here, route_of, splits
 from .rules import (
     NO_RULES,
     ExtensionAdRule,
@@ -41,6 +42,7 @@ from .rules import (
 )
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
 from .scope import LOWERING, authored, inherited, nested_extension, running
+from .sharding import split_call
 
 # --- the entry point ------------------------------------------------------------------------------
 
@@ -131,7 +133,16 @@ def _bind(
 ) -> list[jax.Array]:
     if len(arrays) != carrier.input_count:
         carrier.infer(*map(meta_of, arrays))  # raises the error
-    return family_primitive(carrier.family_id).bind(*arrays, op=carrier, rules=rules)
+    return _bound(carrier, rules, arrays)
+
+
+def _bound(
+    carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[jax.Array]
+) -> list[jax.Array]:
+    mark = jax_seam.splittable() if carrier.op.has_own("sharding_rule") else None
+    primitive = family_primitive(carrier.family_id)
+    outs: list[jax.Array] = primitive.bind(*arrays, op=carrier, rules=rules, splittable=mark)
+    return outs
 
 
 def save_families(*family_ids: str) -> Any:
@@ -209,12 +220,12 @@ def family_primitive(family_id: str) -> Any:
         return _primitives[family_id]
 
 
-def _abstract_eval(*avals: Aval, op: Extension, rules: ExtensionRuleSet) -> list[Aval]:
+def _abstract_eval(*avals: Aval, op: Extension, **_: object) -> list[Aval]:
     metas = op.infer(*(TensorMeta(a.dtype, tuple(a.shape)) for a in avals))
     return jax_seam.output_avals(metas, avals, functools.partial(output_shardings, op))
 
 
-def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[jax.Array]:
+def _impl(*arrays: jax.Array, op: Extension, **_: object) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
         if op.runtimes and not op.batching and op.runtimes.has_eager(op.family_id):
             outs = run_at_once(op, arrays, len(TUNED))
@@ -223,11 +234,16 @@ def _impl(*arrays: jax.Array, op: Extension, rules: ExtensionRuleSet) -> list[ja
         return list(eager(op, len(TUNED))(*map(_jax_value, arrays)))
 
 
-def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, rules: ExtensionRuleSet) -> Any:
+def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, **_: object) -> Any:
     site = jax_seam.site_of(ctx)
-    return jax_seam.lower_as_call(
-        ctx, args, op.family_id, lambda *arrays: forward(op, site, arrays), op.attributes
-    )
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        split = splits(op, tuple(map(meta_of, arrays)), site)
+        if split is None:
+            return forward(op, site, arrays)
+        return split_call(op, split, lambda *xs: tuple(_bind(op, NO_RULES, xs)), apply)(*arrays)
+
+    return jax_seam.lower_as_call(ctx, args, op.family_id, run, op.attributes)
 
 
 # --- JVP ------------------------------------------------------------------------------------------
@@ -288,6 +304,7 @@ def _jvp(
     *,
     op: Extension,
     rules: ExtensionRuleSet,
+    **_: object,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     rule = rules.rule_of(op.op)
     if rule is None:
@@ -321,6 +338,7 @@ def _transpose(
     *args: Any,
     op: Extension,
     rules: ExtensionRuleSet,
+    **_: object,
 ) -> list[jax.Array | None]:
     rule = rules.rule_of(op.op)
     if rule is None:
@@ -359,10 +377,10 @@ def _batch(
     *,
     op: Extension,
     rules: ExtensionRuleSet,
+    **_: object,
 ) -> tuple[list[jax.Array], Sequence[int | None]]:
-    primitive = family_primitive(op.family_id)
     if all(d is None for d in dims):
-        return primitive.bind(*args, op=op, rules=rules), [None] * op.output_count
+        return _bound(op, rules, args), [None] * op.output_count
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
@@ -370,5 +388,5 @@ def _batch(
         own = None if op.batching else op.op.batched(in_axes)
     if own is not None:
         form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
-        return primitive.bind(*args, op=form, rules=rules), out_axes
-    return primitive.bind(*args, op=op.batch(level), rules=rules), [0] * op.output_count
+        return _bound(form, rules, args), out_axes
+    return _bound(op.batch(level), rules, args), [0] * op.output_count

@@ -24,16 +24,15 @@ from ..jax_seam import (
     spreads,
 )
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
-from .carrier import Extension, over_levels
+from .bodies import kernel_body, lowering_body, what_runs
+from .carrier import Extension
 from .contract import (
-    checked_sequence,
     has_host_form,
     has_lowering,
-    lowered,
-    require_arrays,
 )
 from .runtimes import Kernel, RouteKind
-from .scope import authored, inherited
+from .scope import authored
+from .sharding import Split, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]
 
@@ -170,47 +169,33 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
     return why
 
 
-def what_runs(kernel: Kernel) -> str:
-    """A kernel as errors name it."""
-    return f"{kernel.platform} kernel {kernel.title}".rstrip()
-
-
 def chosen(carrier: Extension, route: Route) -> Kernel:
     """The kernel of a route."""
     offered = carrier.runtimes.kernels(carrier.family_id, route.platform)
     return next(kernel for kernel in offered if kernel.title == route.kernel)
 
 
-def kernel_body(
-    carrier: Extension, kernel: Kernel, arrays: Sequence[jax.Array]
-) -> tuple[jax.Array, ...]:
-    """The kernel's outputs, mapped over the batch levels."""
-    op, what = carrier.op, what_runs(kernel)
-
-    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
-        with authored(op, what), inherited(None):
-            outs = kernel.run(op, *element)
-        return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
-
-    return tuple(over_levels(carrier, one)(*arrays))
+def splits(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Split | None:
+    """The rule by which XLA's partitioner splits a call; None if it splits the lowering, as it does
+    where the host would compute the pieces.
+    """
+    split = split_of(carrier, metas) if site.splits else None
+    if split is None or route_of(carrier, metas, on_one(site)).kind is RouteKind.HOST:
+        return None
+    return split
 
 
-def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
-    """The lowering's outputs, mapped over the batch levels; None when it declines."""
-    declined = False
-
-    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
-        nonlocal declined
-        outs = lowered(carrier.op, element)
-        declined = outs is None
-        return () if outs is None else outs
-
-    outs = over_levels(carrier, one)(*arrays)
-    return None if declined else tuple(outs)
+def on_one(site: Site) -> Site:
+    """The site of each device."""
+    return site._replace(partitioned=False, splits=False)
 
 
 def route_of(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Route:
     """The route that a carrier takes at a site, found without running anything."""
+    split = splits(carrier, metas, site)
+    if split is not None:
+        route = route_of(carrier, metas, on_one(site))
+        return route._replace(reason=f"{route.reason}; on each device, split by {split}")
     route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.LOWERING:
         return route
@@ -222,9 +207,8 @@ def here() -> Site:
     """The site of a call outside any program: JAX's current platform, on one device or on the mesh
     of jax.set_mesh.
     """
-    return Site(
-        current_platform(), exporting=False, partitioned=spreads(jax.sharding.get_abstract_mesh())
-    )
+    spread = spreads(jax.sharding.get_abstract_mesh())
+    return Site(current_platform(), exporting=False, partitioned=spread, splits=spread)
 
 
 def current_platform() -> str:
@@ -290,14 +274,13 @@ declines: one reduction does it)
         if var in used
     )
     at = here()
-    site = Site(
-        platform or at.platform,
-        exporting,
-        at.partitioned or spread or any(map(spreads, equations(closed))),
+    partitioned = at.partitioned or spread or any(map(spreads, equations(closed)))
+    everywhere = Site(
+        platform or at.platform, exporting, partitioned, partitioned and not exporting
     )
     found = []
     for carrier, metas, manual in _calls(closed):
-        there = site._replace(partitioned=site.partitioned and not manual)
+        there = on_one(everywhere) if manual else everywhere
         if tune and not manual:
             _tune(carrier, metas, there)
         found.append(route_of(carrier, metas, there))

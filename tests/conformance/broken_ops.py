@@ -5,6 +5,7 @@ is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tenferro_jax.extension import (
     ExtensionRuntimeSet,
     Kernel,
     LinearInput,
+    ShardingRule,
     apply,
     require_equal,
 )
@@ -441,6 +443,113 @@ Placed = made(
 )
 
 
+# --- sharding rules -------------------------------------------------------------------------------
+
+
+def first_of_devices(shard, x):
+    """The first row of a column that has its greatest entry, among the rows of all devices."""
+    own = shard.merged("max", x.max(0), "i")
+    here = jnp.where(
+        x.max(0) == own, jnp.argmax(x, 0).astype(jnp.int32) + shard.start("i"), 1 << 30
+    )
+    return (shard.merged("min", here, "i"),)
+
+
+def log_of_devices(shard, x):
+    """The logarithm of the sum of the exponentials of all devices' rows."""
+    return (jnp.log(shard.merged("sum", jnp.exp(x).sum(0), "i")),)
+
+
+def mean_of_devices(shard, x):
+    return (shard.merged("sum", x.sum(0), "i") / shard.whole("i"),)
+
+
+def own_index(shard, x):
+    return (shard.merged("min", jnp.argmax(x, 0).astype(jnp.int32), "i"),)
+
+
+# Of each function the rule, and one that is wrong.
+SPLITS = {
+    "softmax": (
+        lambda x: jax.nn.softmax(x, 0),
+        ShardingRule("i j -> i j", whole=("i",)),
+        ShardingRule("i j -> i j"),
+    ),
+    "cumulated": (
+        lambda x: jnp.cumsum(x, 1),
+        ShardingRule("... i -> ... i", whole=("i",)),
+        ShardingRule("... i -> ... i"),
+    ),
+    "sorted": (
+        lambda x: jnp.sort(x, 0),
+        ShardingRule("i j -> i j", whole=("i",)),
+        ShardingRule("i j -> i j"),
+    ),
+    "turned": (
+        lambda x: x[::-1],
+        ShardingRule("i j -> i j", whole=("i",)),
+        ShardingRule("i j -> i j"),
+    ),
+    "sum": (
+        lambda x: x.sum(0),
+        ShardingRule("i j -> j", "sum"),
+        ShardingRule("i j -> j", "max"),
+    ),
+    "max": (
+        lambda x: x.max(0),
+        ShardingRule("i j -> j", "max"),
+        ShardingRule("i j -> j", "sum"),
+    ),
+    "min": (
+        lambda x: x.min(0),
+        ShardingRule("i j -> j", "min"),
+        ShardingRule("i j -> j", "max"),
+    ),
+    "mean": (
+        lambda x: x.mean(0),
+        ShardingRule("i j -> j", on_device=mean_of_devices),
+        ShardingRule("i j -> j", "sum"),
+    ),
+    "winner": (
+        lambda x: jnp.argmax(x, 0).astype(jnp.int32),
+        ShardingRule("i j -> j", on_device=first_of_devices),
+        ShardingRule("i j -> j", on_device=own_index),
+    ),
+    "logsumexp": (
+        lambda x: jax.nn.logsumexp(x, 0),
+        ShardingRule("i j -> j", on_device=log_of_devices),
+        ShardingRule("i j -> j", "sum"),
+    ),
+    "products": (
+        lambda x: x.T @ x,
+        ShardingRule("i j -> j k", "sum", whole=("j", "k")),
+        ShardingRule("i j -> j k", "max", whole=("j", "k")),
+    ),
+    "transposed": (lambda x: x.T, ShardingRule("i j -> j i"), ShardingRule("i j -> i j")),
+}
+
+
+@dataclass(frozen=True)
+class Split(ExtensionOp):
+    """A function of SPLITS with its right or wrong rule."""
+
+    broken: bool
+    kind: str
+    family_id = "broken.split.v1"
+
+    def lower_to_standard_ops(self, x):
+        return (SPLITS[self.kind][0](x),)
+
+    def sharding_rule(self, inputs):
+        return SPLITS[self.kind][1 + self.broken]
+
+
+def _splits(kind):
+    table = np.random.default_rng(0).normal(size=(3, 3))
+    clause = "X13.9" if kind == "transposed" else "X13.10"  # it does not fit other sizes
+    return Defect("sharding_rule", clause, functools.partial(Split, kind=kind), (table,))
+
+
 # --- rules ----------------------------------------------------------------------------------------
 
 
@@ -740,6 +849,7 @@ DEFECTS: dict[str, Defect] = {
         "exported_sizes", "X13.7", Unrolled, (np.arange(12.0).reshape(4, 3),)
     ),
     "no output sharding": Defect("explicit_mesh", "X13.5", Placed),
+    **{f"a wrong sharding rule of {kind}": _splits(kind) for kind in SPLITS},
     "a batched form that ignores the axis": Defect("vmap", "X13.2", SumLast),
     "a batched form wrong for a middle axis": Defect("vmap", "X13.2", Cumulated, (MATRIX,)),
     "a batched form wrong for mixed axes": Defect("vmap", "X13.2", Scaled, (X, Y)),

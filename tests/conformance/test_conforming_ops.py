@@ -53,7 +53,10 @@ DERIVATIVES = (
 DECLINES = dict.fromkeys(("explicit_mesh", "exported", "exported_sizes"), "the op has no lowering")
 NO_LOWERING = DECLINES | {"lowering": "the op has no lowering"}
 
-NO_FORM = {"differentiable_form": "the rule differentiates the op itself"}
+NO_FORM = {
+    "differentiable_form": "the rule differentiates the op itself",
+    "sharding_rule": "no sharding rule",
+}
 NO_RULE = dict.fromkeys(("differentiable_form", *DERIVATIVES), "no AD rule for the family")
 LOWERED = NO_HOST_FORM | NO_TRANSPOSE
 EXPECTED = {

@@ -1,0 +1,78 @@
+"""Steps on several devices: winners among the entries of one device and among all, and the best of
+all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tenferro_jax.extension import Shard
+
+from ..algebra.semiring import SelectiveSemiring
+from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
+
+_EXTREMES = {max_plus: "max", max_mul: "max", or_and: "max", min_plus: "min", min_max: "min"}
+
+
+def factors_of(terms: Sequence[str], outputs: Sequence[str]) -> str:
+    """The factors of a sharding rule: the labels."""
+    return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
+
+
+def best_of_devices(
+    semiring: SelectiveSemiring, shard: Shard, outs: Sequence[jax.Array], contracted: str
+) -> tuple[jax.Array, ...]:
+    """The best value of all devices; with winners the first entry among all that has it.
+
+    Args:
+      semiring: the algebra.
+      shard: of this device.
+      outs: this device's values, and perhaps winners.
+      contracted: the contracted labels.
+
+    Cost: a reduction between devices for values, and one for winners; of an author's semiring the
+    values are gathered.
+    """
+    value, *winner = outs
+    axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
+    if not axes:
+        return tuple(outs)
+    if semiring in _EXTREMES:
+        best = shard.merged(_EXTREMES[semiring], value, contracted)
+    else:
+        best = semiring.best(lax.all_gather(value, axes), 0)
+    if not winner:
+        return (best,)
+    (own,) = winner
+    none = jnp.iinfo(jnp.int32).max
+    wins = (value == best) | (value != value)
+    first = jnp.where(wins, among_all(own, contracted, shard), none)
+    return best, shard.merged("min", first, contracted)
+
+
+def among_all(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:
+    """The row-major index over all entries of a device's winners."""
+    index, stride = jnp.zeros_like(winner), 1
+    for label in reversed(labels):
+        size = shard.sizes[label]
+        index = index + (winner % size + shard.start(label)) * stride
+        winner, stride = winner // size, stride * shard.whole(label)
+    return index
+
+
+def among_own(winner: jax.Array, labels: str, shard: Shard) -> jax.Array:
+    """The row-major index over this device's entries of winners among all; -1 where another device
+    has the entry.
+    """
+    index, stride, here = jnp.zeros_like(winner), 1, winner >= 0
+    for label in reversed(labels):
+        own, whole = shard.sizes[label], shard.whole(label)
+        at = winner % whole - shard.start(label)
+        here &= (at >= 0) & (at < own)
+        index = index + at * stride
+        winner, stride = winner // whole, stride * own
+    return jnp.where(here, index, -1)

@@ -1,0 +1,331 @@
+"""How an op splits over devices: the rule that its author states, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import jax_seam
+from ..errors import InvalidConfig
+from ..jax_seam import is_symbolic_dim
+from ..shapes import TensorMeta
+from .carrier import Extension, over_levels
+from .contract import ExtensionOp, checked_sequence, require_arrays
+from .scope import authored, inherited
+
+MERGES = ("", "sum", "max", "min")
+"""How the results of devices become one."""
+
+Axes = Mapping[str, tuple[str, ...]]
+"""For each factor that is split, the mesh axes over which it is."""
+
+
+class Shard(NamedTuple):
+    """What a device has.
+
+    Attributes:
+      axes: for each factor that is split, the names of the mesh axes over which it is.
+      sizes: of each factor, on this device.
+    """
+
+    axes: Axes
+    sizes: Mapping[str, int]
+
+    def start(self, factor: str) -> jax.Array:
+        """The index, int32, of this device's first entry of a factor; 0 if it is not split."""
+        if factor not in self.axes:
+            return jnp.int32(0)
+        return lax.axis_index(self.axes[factor]).astype(jnp.int32) * self.sizes[factor]
+
+    def whole(self, factor: str) -> int:
+        """The size of a factor on all devices together."""
+        devices = math.prod(lax.axis_size(name) for name in self.axes.get(factor, ()))
+        return self.sizes[factor] * devices
+
+    def merged(self, how: str, x: jax.Array, factors: Sequence[str]) -> jax.Array:
+        """The "sum", "max" or "min" of an array of all devices that have different parts of some
+        factors; NaN if one is NaN.
+        """
+        axes = tuple(name for factor in factors for name in self.axes.get(factor, ()))
+        if not axes or not how:
+            return x
+        if how == "sum":
+            return lax.psum(x, axes)
+        return _extreme(x, axes, how == "max")
+
+
+def _extreme(x: jax.Array, axes: tuple[str, ...], is_max: bool) -> jax.Array:
+    """The greatest or least over mesh axes. XLA's reduction between CPUs leaves out NaN, so that
+    floats are compared as integers of the same order, in which NaN is the last one.
+    """
+    reduce: Callable[..., jax.Array] = lax.pmax if is_max else lax.pmin
+    if x.dtype == bool:
+        return reduce(x.astype(jnp.int32), axes).astype(bool)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return reduce(x, axes)
+    wide = x if x.dtype.itemsize > 2 else x.astype(jnp.float32)
+    kind = jnp.int64 if wide.dtype.itemsize == 8 else jnp.int32
+    last = jnp.iinfo(kind).max
+
+    def turned(bits: jax.Array) -> jax.Array:
+        return bits ^ ((bits >> (8 * wide.dtype.itemsize - 1)) & last)
+
+    ordered = turned(lax.bitcast_convert_type(wide, kind))
+    ordered = jnp.where(wide != wide, last if is_max else -last - 1, ordered)
+    found = lax.bitcast_convert_type(turned(reduce(ordered, axes)), wide.dtype)
+    return found.astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingRule:
+    """How an op may be split over devices, as in the sharding rules of Shardy.
+
+    Attributes:
+      factors: "b i k, b k j -> b i j": for each input and output a name for each axis. Axes of one
+        name have one size and are split alike. A name may be any text without space and comma;
+        "..." stands for any number of axes.
+      merge: what makes one result of the results of devices that have different parts of a factor
+        which no output has: "sum", "max" or "min". "": such factors stay whole.
+      whole: factors that are never split.
+      on_device: function(shard, *pieces) -> the outputs' pieces: what a device computes, in place
+        of the op itself followed by `merge`. It may call `apply` with an op that fits the pieces,
+        `shard.merged`, and JAX's collectives over `shard.axes`.
+    """
+
+    factors: str
+    merge: str = ""
+    whole: tuple[str, ...] = ()
+    on_device: Callable[..., Sequence[jax.Array]] | None = None
+
+
+class Split(NamedTuple):
+    """A rule for inputs of known shapes, with a factor for each level of vmap.
+
+    Attributes:
+      rule: of the op.
+      inputs: for each input the factor of each axis.
+      outputs: for each output.
+      sizes: of each factor.
+      kept: the factors that stay whole.
+    """
+
+    rule: ShardingRule
+    inputs: tuple[tuple[str, ...], ...]
+    outputs: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+    kept: frozenset[str]
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """The factors that no output has."""
+        return tuple(f for f in self.sizes if not any(f in term for term in self.outputs))
+
+    def placed(
+        self,
+        shape: Mapping[str, int],
+        given: Sequence[Sequence[Any]],
+        wanted: Sequence[Sequence[Any]] = (),
+    ) -> Axes:
+        """The mesh axes of each factor: those of the inputs, then those that are wanted of the
+        outputs. Where two factors have one mesh axis, a factor of the outputs goes before a reduced
+        one; a size that the axes do not divide is split over fewer.
+
+        Args:
+          shape: the size of each mesh axis.
+          given: the spec of each input.
+          wanted: the spec of each output.
+        """
+        axes: dict[str, tuple[str, ...]] = {}
+        used: set[str] = set()
+        stays = set(self.reduced)
+        for terms, specs, turn in (
+            (self.inputs, given, set(self.sizes) - stays),
+            (self.inputs, given, stays),
+            (self.outputs, wanted, set(self.sizes)),
+        ):
+            for term, spec in zip(terms, specs, strict=False):
+                for factor, entry in zip(term, spec, strict=False):
+                    if not entry or factor in axes or factor in self.kept or factor not in turn:
+                        continue
+                    names = entry if isinstance(entry, tuple) else (entry,)
+                    names = tuple(name for name in names if name not in used)
+                    while self.sizes[factor] % math.prod(shape[name] for name in names):
+                        names = names[:-1]
+                    if names:
+                        axes[factor] = names
+                        used.update(names)
+        return axes
+
+    def __str__(self) -> str:
+        text = self.rule.factors
+        gone = [f for f in self.reduced if f not in self.kept]
+        how = self.rule.merge or "its own merge"
+        return f"{text}, {' '.join(gone)} merged by {how}" if gone else text
+
+
+def specs_of(terms: Sequence[Sequence[str]], axes: Axes) -> list[jax.P]:
+    """The partition spec of each array."""
+    return [jax.P(*(axes.get(factor) for factor in term)) for term in terms]
+
+
+def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
+    """The rule of an op for these inputs; None if it has none, or a size is symbolic.
+
+    Raises:
+      InvalidConfig: the rule cannot be read, or does not fit the inputs and outputs.
+    """
+    op = carrier.op
+    if not op.has_own("sharding_rule"):
+        return None
+    if any(is_symbolic_dim(size) for meta in metas for size in meta.shape):
+        return None
+    inner = carrier.of_one(metas)
+    with authored(op, "sharding_rule"):
+        rule = op.sharding_rule(inner)
+    if rule is None:
+        return None
+    outs = Extension(op, (), carrier.runtimes).infer(*inner)
+    inputs, outputs, sizes = _read(op, rule, inner, outs)
+    for number, level in reversed(list(enumerate(carrier.batching))):
+        name = f"vmap {number}"  # no factor of the author's has a space
+        sizes[name] = int(level.size([m.shape for m in _of(carrier, metas, number)]))
+        inputs = [
+            term if axis is None else (*term[:axis], name, *term[axis:])
+            for term, axis in zip(inputs, level.in_axes, strict=True)
+        ]
+        outputs = [(name, *term) for term in outputs]
+    kept = frozenset(factor for factor in sizes if _stays(rule, factor, inputs, outputs))
+    return Split(rule, tuple(inputs), tuple(outputs), sizes, kept)
+
+
+def _of(carrier: Extension, metas: Sequence[TensorMeta], number: int) -> Sequence[TensorMeta]:
+    """The metas inside the levels before this number."""
+    for level in carrier.batching[:number]:
+        metas = level.inner(metas)
+    return metas
+
+
+def _stays(
+    rule: ShardingRule,
+    factor: str,
+    inputs: Sequence[Sequence[str]],
+    outputs: Sequence[Sequence[str]],
+) -> bool:
+    """Whether a factor is never split."""
+    held = [factor in term for term in outputs]
+    if factor in rule.whole or len(set(held)) > 1:
+        return True
+    if rule.on_device is not None:
+        return False
+    return not rule.merge if not any(held) else not any(factor in term for term in inputs)
+
+
+def _read(
+    op: ExtensionOp, rule: object, metas: Sequence[TensorMeta], outs: Sequence[TensorMeta]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]], dict[str, int]]:
+    """The factors of a rule, and their sizes."""
+
+    def wrong(given: str, needed: str) -> InvalidConfig:
+        return InvalidConfig(
+            where=op.place_of("sharding_rule"), given=given, needed=needed, clause="X13.9"
+        )
+
+    if not isinstance(rule, ShardingRule):
+        raise wrong(repr(rule), "a ShardingRule, or None")
+    if rule.merge not in MERGES:
+        raise wrong(f"merge={rule.merge!r}", f"one of {', '.join(map(repr, MERGES))}")
+    sides = rule.factors.split("->")
+    if len(sides) != 2:
+        raise wrong(repr(rule.factors), 'text such as "i k, k j -> i j"')
+    read: list[list[tuple[str, ...]]] = []
+    sizes: dict[str, int] = {}
+    for side, have, what in zip(sides, (metas, outs), ("input", "output"), strict=True):
+        terms = [tuple(term.split()) for term in side.split(",")] if have or side.strip() else []
+        if len(terms) != len(have):
+            raise wrong(repr(rule.factors), f"a term for each of {len(have)} {what}s")
+        terms = [_dots(term, len(m.shape)) for term, m in zip(terms, have, strict=True)]
+        for i, (term, meta) in enumerate(zip(terms, have, strict=True)):
+            if len(term) != len(meta.shape) or len(set(term)) < len(term):
+                raise wrong(
+                    f"{rule.factors!r} for {what} {i}, {meta}", "a name for each axis, none twice"
+                )
+            for factor, size in zip(term, meta.shape, strict=True):
+                if sizes.setdefault(factor, size) != size:
+                    raise wrong(
+                        f"{rule.factors!r} with {factor} of sizes {sizes[factor]} and {size}",
+                        "one size for all axes of a name",
+                    )
+        read.append(terms)
+    if unknown := [factor for factor in rule.whole if factor not in sizes]:
+        raise wrong(f"whole={rule.whole}", f"names of {rule.factors!r}, not {', '.join(unknown)}")
+    return read[0], read[1], sizes
+
+
+def _dots(term: tuple[str, ...], rank: int) -> tuple[str, ...]:
+    """A term with a name for each axis that "..." stands for."""
+    if term.count("...") != 1:
+        return term
+    at = term.index("...")
+    return (*term[:at], *(f"... {i}" for i in range(rank + 1 - len(term))), *term[at + 1 :])
+
+
+def split_call(
+    carrier: Extension,
+    split: Split,
+    whole: Callable[..., tuple[jax.Array, ...]],
+    run: Callable[..., Sequence[jax.Array]],
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """The call of an op that XLA's partitioner splits by its rule.
+
+    Args:
+      carrier: the op under its batch levels.
+      split: its rule.
+      whole: the same call.
+      run: `apply`.
+    """
+    kinds = dict.fromkeys(split.sizes, "pass")
+    kinds |= dict.fromkeys(split.reduced, "reduction") | dict.fromkeys(split.kept, "whole")
+    pieces = functools.partial(on_device, carrier, split, run)
+    return jax_seam.split_call(whole, split.inputs, split.outputs, kinds, split.placed, pieces)
+
+
+def on_device(
+    carrier: Extension, split: Split, run: Callable[..., Sequence[jax.Array]], axes: Axes
+) -> Callable[..., Sequence[jax.Array]]:
+    """What a device computes from its pieces.
+
+    Args:
+      carrier: the op under its batch levels.
+      split: its rule.
+      run: `apply`.
+      axes: of the split factors.
+    """
+    rule, op = split.rule, carrier.op
+    local = [dataclasses.replace(level, spmd_axis_name=None) for level in carrier.batching]
+    here = Extension(op, tuple(local), carrier.runtimes)
+
+    def one(sizes: Mapping[str, int], *pieces: jax.Array) -> tuple[jax.Array, ...]:
+        shard = Shard(axes, sizes)
+        if rule.on_device is not None and axes:
+            what = "on_device of sharding_rule"
+            with authored(op, what), inherited((None, carrier.runtimes)):
+                outs = rule.on_device(shard, *pieces)
+            return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
+        outs = run(op, *pieces, runtimes=carrier.runtimes)
+        return tuple(shard.merged(rule.merge, x, split.reduced) for x in outs)
+
+    def fn(*pieces: jax.Array) -> Sequence[jax.Array]:
+        sizes = {
+            factor: size // math.prod(lax.axis_size(name) for name in axes.get(factor, ()))
+            for factor, size in split.sizes.items()
+        }
+        return over_levels(here, functools.partial(one, sizes))(*pieces)
+
+    return fn

@@ -1,0 +1,272 @@
+"""Tropical steps split over devices: the collectives of a product of matrices, and the bits and
+winners of one device.
+"""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from ext_tropical import (
+    closure,
+    log_sum_exp,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+    viterbi,
+)
+from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
+from ext_tropical.algebra.shipped import max_plus
+from ext_tropical.step.at_winner import AtWinner
+from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
+from ext_tropical.step.log_einsum import LogEinsum
+from ext_tropical.step.sum_einsum import SumEinsum
+from ext_tropical.step.weighted_sum import Place, WeightedSum
+from tenferro_jax.conformance import check
+from tenferro_jax.extension.routes import RouteKind, routes
+
+from .sums import Modulo, Ways
+
+pytestmark = pytest.mark.cpu
+P = jax.P
+MATRICES = "ij,jk->ik"
+SPLITS = {
+    "rows": ((8,), P("d"), P()),
+    "columns": ((8,), P(), P(None, "d")),
+    "contracted": ((8,), P(None, "d"), P("d")),
+    "contracted, left alone": ((8,), P(None, "d"), P()),
+    "rows and columns": ((2, 4), P("d"), P(None, "e")),
+    "rows and contracted": ((2, 4), P("d", "e"), P("e")),
+    "contracted by two axes": ((2, 4), P(None, ("d", "e")), P(("d", "e"))),
+}
+WHOLE = ("rows", "columns", "rows and columns")  # the contracted label is on each device
+rng = np.random.default_rng(0)
+X, Y, WEIGHTS = rng.normal(size=(3, 64, 64)).astype(np.float32)
+
+
+def mesh(shape, kind=AxisType.Auto):
+    return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=(kind,) * len(shape))
+
+
+def placed(split, *arrays, kind=AxisType.Auto):
+    shape, *specs = SPLITS[split]
+    on = mesh(shape, kind)
+    return [jax.device_put(x, jax.NamedSharding(on, s)) for x, s in zip(arrays, specs, strict=True)]
+
+
+def collectives(fn, *args):
+    text = jax.jit(fn).lower(*args).compile().as_text()
+    kinds = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+    found = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+    return {kind: n for kind, n in found.items() if n}
+
+
+def value(x, y, semiring="max_plus"):
+    return tropical_einsum(MATRICES, x, y, semiring=semiring)
+
+
+def winners(x, y, semiring="max_plus"):
+    result = tropical_einsum_with_argmax(MATRICES, x, y, semiring=semiring)
+    return result.value, result.winner
+
+
+def gradient(fn):
+    return jax.grad(lambda x, y: (fn(x, y) * WEIGHTS).sum(), (0, 1))
+
+
+def equal(got, want):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+SELECTIVE = ["max_plus", "min_plus", "max_mul", "min_max"]
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("semiring", SELECTIVE)
+@pytest.mark.parametrize("split", SPLITS)
+def test_bits_and_winners_are_those_of_one_device(split, semiring):
+    """With few distinct entries, so that many candidates are equal, infinities and NaN."""
+    table = np.random.default_rng(1).integers(1, 5, (2, 64, 64)).astype(np.float32)
+    table[0, 3, 17] = table[1, 40, 5] = np.nan
+    table[0, 5], table[1, :, 9] = -np.inf, np.inf
+    zero = {"max_plus": -np.inf, "min_plus": np.inf}.get(semiring, 0.0)
+    table[0, 8], table[0, 11, ::3] = zero, zero
+    for x, y in ((X, Y), table):
+        a, b = placed(split, x, y)
+        run = functools.partial(winners, semiring=semiring)
+        equal(jax.jit(run)(a, b), jax.jit(run)(x, y))
+        equal(jax.jit(functools.partial(value, semiring=semiring))(a, b), run(x, y)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "bfloat16", "bool"])
+def test_dtypes(dtype):
+    table = np.random.default_rng(2).integers(0, 2 if dtype == "bool" else 9, (2, 64, 64))
+    x, y = (jnp.asarray(side).astype(dtype) for side in table)
+    run = functools.partial(winners, semiring="or_and" if dtype == "bool" else "max_plus")
+    for split in ("contracted", "rows and contracted"):
+        equal(jax.jit(run)(*placed(split, x, y)), jax.jit(run)(x, y))
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("split", SPLITS)
+def test_collectives_are_those_of_a_product(split):
+    """A winner needs a second reduction: the value, then the first entry among those that have it.
+    log_sum_exp needs two: the largest value, then the sum. A derivative follows the winners, which
+    that of a product does not need.
+    """
+    x, y = placed(split, X, Y)
+    product = collectives(jnp.matmul, x, y)
+    if split == "contracted, left alone":  # a reduction in place of gathering the left operand
+        product = {"all-reduce": 1}
+    twice = {kind: 2 * n for kind, n in product.items()}
+    soft = functools.partial(value, semiring=log_sum_exp(0.5))
+    assert collectives(value, x, y) == product
+    assert collectives(winners, x, y) == twice
+    assert collectives(soft, x, y) == twice
+    slope = collectives(gradient(jnp.matmul), x, y)
+    extra = 0 if split in WHOLE else 2
+    want = slope.get("all-reduce", 0) + extra
+    for fn in (value, soft):
+        assert collectives(gradient(fn), x, y) == ({"all-reduce": want} if want else {})
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("split", SPLITS)
+def test_derivatives(split):
+    x, y = placed(split, X, Y)
+    soft = functools.partial(value, semiring=log_sum_exp(0.5))
+    for fn in (value, soft):
+        for got, want in zip(jax.jit(gradient(fn))(x, y), jax.jit(gradient(fn))(X, Y), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        tangent = jax.jit(lambda x, y, fn=fn: jax.jvp(fn, (x, y), (y, x)))
+        for got, want in zip(tangent(x, y), tangent(X, Y), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    second = jax.jit(jax.grad(lambda x, y: (gradient(soft)(x, y)[0] ** 2).sum(), (0, 1)))
+    for got, want in zip(second(x, y), second(X, Y), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("split", ["rows", "contracted", "rows and contracted"])
+def test_explicit_axes(split):
+    x, y = placed(split, X, Y, kind=AxisType.Explicit)
+    rows = jax.typeof(x).sharding.spec[0]
+    with jax.set_mesh(x.sharding.mesh):
+        for fn in (value, winners):
+            out = jax.jit(fn)(x, y)
+            equal(out, jax.jit(fn)(X, Y))
+            assert all(leaf.sharding.spec[0] == rows for leaf in jax.tree.leaves(out))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("equation", ["bij,bjk->bik", "ijk,jkl->il", "ij->i", "ij,j->i"])
+def test_other_steps(equation):
+    """Each label in turn over eight devices, values and winners."""
+    terms = equation.split("->")[0].split(",")
+    sizes = dict.fromkeys("".join(terms), 8)
+    arrays = [
+        np.random.default_rng(3).integers(0, 9, [sizes[c] for c in t]).astype(np.float32)
+        for t in terms
+    ]
+
+    def run(*xs):
+        found = tropical_einsum_with_argmax(equation, *xs)
+        return found.value, [step.winner for step in found.steps]
+
+    want = jax.jit(run)(*arrays)
+    for label in sizes:
+        specs = [P(*("d" if c == label else None for c in term)) for term in terms]
+        given = [
+            jax.device_put(x, jax.NamedSharding(mesh((8,)), s))
+            for x, s in zip(arrays, specs, strict=True)
+        ]
+        equal(jax.jit(run)(*given), want)
+
+
+@register_semiring
+@dataclasses.dataclass(frozen=True, repr=False)
+class Later(SelectiveSemiring):
+    """max_plus of an author, whose values of devices are gathered."""
+
+    id = "tests.later.v1"
+
+    def times(self, x, y):
+        return x + y
+
+    def better(self, y, x):
+        return y > x
+
+    def zero(self, dtype):
+        return max_plus.zero(dtype)
+
+    def one(self, dtype):
+        return max_plus.one(dtype)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("split", SPLITS)
+def test_semirings_of_authors(split):
+    """One that selects, and sums, whose contracted labels are gathered."""
+    x, y = placed(split, X, Y)
+    equal(jax.jit(functools.partial(winners, semiring=Later()))(x, y), winners(X, Y))
+    table = np.random.default_rng(4).integers(0, 7, (2, 64, 64)).astype(np.int32)
+    run = functools.partial(tropical_einsum, MATRICES, semiring=Modulo(7))
+    equal(jax.jit(run)(*placed(split, *table)), table[0] @ table[1] % 7)
+
+
+OPS = {
+    "value": TropicalEinsum(max_plus, "bij,bjk->bik"),
+    "winner": TropicalEinsum(max_plus, MATRICES, Outputs.VALUE_AND_WINNER),
+    "one operand": TropicalEinsum(max_plus, "ijk->ki", Outputs.VALUE_AND_WINNER),
+    "sum of exponentials": LogEinsum(0.5, MATRICES),
+    "gather": AtWinner(MATRICES, Place.RHS),
+    "scatter": AtWinner(MATRICES, Place.LHS, (3,)),
+    "weighted": WeightedSum(log_sum_exp(0.5), MATRICES, (Place.LHS, Place.OUT), Place.RHS),
+    "best": WeightedSum(max_plus, MATRICES, (Place.OUT,), Place.LHS),
+    "own sums": SumEinsum(Ways(), "cij,cjk->cik"),
+}
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("name", OPS)
+def test_the_rule_of_each_op(name):
+    report = check(OPS[name], only=["sharding_rule"])
+    (finding,) = report.findings
+    assert not report.failures, report
+    assert finding.cases
+
+
+def test_each_device_runs_the_kernel():
+    x, y = placed("rows and contracted", X, Y)
+    (route,) = routes(value, x, y)
+    assert "on each device" in route.reason
+    native = routes(value, X, Y)[0].kind
+    assert route.kind is native
+    if native is RouteKind.KERNEL:
+        assert "tenferro" in jax.jit(value).lower(x, y).compile().as_text()
+
+
+def test_uses_split_by_themselves():
+    """Shortest paths, a batch of decodings and a network, beside one device."""
+    costs = np.random.default_rng(5).uniform(1, 9, (16, 16)).astype(np.float32)
+    (split,) = placed_on("d", costs)
+    run = jax.jit(lambda c: closure(c, semiring="min_plus").value)
+    equal(run(split), run(costs))
+    start, moves, seen = (
+        np.random.default_rng(6).normal(size=size).astype(np.float32)
+        for size in ((4,), (4, 4), (8, 10, 4))
+    )
+    decode = jax.jit(jax.vmap(lambda s: viterbi(start, moves, s)))
+    equal(decode(placed_on("d", seen)[0]), decode(seen))
+    network = jax.jit(lambda *xs: tropical_einsum("ab,bc,cd,da->", *xs))
+    tables = np.random.default_rng(7).normal(size=(4, 16, 16)).astype(np.float32)
+    equal(network(*placed_on("d", *tables)), network(*tables))
+
+
+def placed_on(axis, *arrays):
+    return [jax.device_put(x, jax.NamedSharding(mesh((8,)), P(axis))) for x in arrays]

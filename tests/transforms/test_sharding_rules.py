@@ -1,0 +1,291 @@
+"""Ops that state how they split over devices: values, derivatives and collectives on automatic and
+explicit meshes, judged by one device and by the same function without an op.
+"""
+
+import itertools
+import re
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+import tenferro_jax as tj
+from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.extension import (
+    ExtensionRuntimeSet,
+    Kernel,
+    ShardingRule,
+    apply,
+)
+from tenferro_jax.extension.routes import RouteKind, routes
+
+from ..helpers import ends_in, made
+
+pytestmark = pytest.mark.cpu
+P = jax.P
+SPLITS = {
+    "rows": ((8,), P("d"), P()),
+    "columns": ((8,), P(), P(None, "d")),
+    "summed": ((8,), P(None, "d"), P("d")),
+    "summed on the left": ((8,), P(None, "d"), P()),
+    "rows and columns": ((2, 4), P("d"), P(None, "e")),
+    "rows and summed": ((2, 4), P("d", "e"), P("e")),
+    "rows by two axes": ((2, 4), P(("d", "e")), P()),
+    "no factor": ((8,), P(), P()),
+}
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(2, 16, 16)).astype(np.float32)
+X = X[:, :16]
+
+
+@tj.op("test-package.product.v1", derive=True)
+def product(x, y):
+    return jnp.matmul(x, y)
+
+
+product.def_sharding("i k, k j -> i j", merge="sum")
+
+
+def mesh(shape=(8,), kind=AxisType.Auto):
+    return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=(kind,) * len(shape))
+
+
+def placed(split, arrays, kind=AxisType.Auto):
+    shape, *specs = SPLITS[split]
+    on = mesh(shape, kind)
+    return [
+        jax.device_put(x, jax.NamedSharding(on, s)) for x, s in zip(arrays, specs, strict=False)
+    ]
+
+
+def collectives(fn, *args):
+    """How many of each kind there are in the program that XLA runs."""
+    text = jax.jit(fn).lower(*args).compile().as_text()
+    kinds = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+    found = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+    return {kind: n for kind, n in found.items() if n}
+
+
+def close(got, want, tolerance=1e-5):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.clause("X13.10")
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_product_has_the_collectives_of_jax(split):
+    x, y = placed(split, (X, Y))
+    close(jax.jit(product)(x, y), X @ Y)
+    if split != "summed on the left":  # a sum of pieces in place of gathering the left operand
+        assert collectives(product, x, y) == collectives(jnp.matmul, x, y)
+    assert "all-gather" not in collectives(product, x, y)
+
+
+@pytest.mark.clause("X13.10")
+@pytest.mark.parametrize("split", SPLITS)
+def test_derivatives_and_maps_are_split_too(split):
+    """A vmap adds its axis to the rule; of a derivative each op follows its own."""
+    x, y = placed(split, (X, Y))
+
+    def both(x, y):
+        gradient = jax.grad(lambda x, y: (product(x, y) ** 2).sum(), (0, 1))(x, y)
+        stacked = jax.vmap(product, (0, None))(jnp.stack([x, 2 * x]), y)
+        nested = jax.vmap(jax.vmap(product, (None, 1)), (1, None))(x[:, None], y[:, None])
+        return gradient, stacked, nested, jax.jvp(product, (x, y), (y, x))
+
+    def plain(x, y):
+        gradient = jax.grad(lambda x, y: (jnp.matmul(x, y) ** 2).sum(), (0, 1))(x, y)
+        stacked = jax.vmap(jnp.matmul, (0, None))(jnp.stack([x, 2 * x]), y)
+        nested = jax.vmap(jax.vmap(jnp.matmul, (None, 1)), (1, None))(x[:, None], y[:, None])
+        return gradient, stacked, nested, jax.jvp(jnp.matmul, (x, y), (y, x))
+
+    close(jax.jit(both)(x, y), jax.jit(plain)(X, Y), 1e-4)
+
+
+@pytest.mark.parametrize("split", ["rows", "summed"])
+def test_a_mapped_axis_over_the_mesh_needs_no_collective(split):
+    xs, ys = rng.normal(size=(2, 8, 4, 4)).astype(np.float32)
+    place = jax.NamedSharding(mesh(), P("d"))
+    xs, ys = jax.device_put((xs, ys), place)
+    for map_ in (jax.vmap(product), jax.vmap(product, spmd_axis_name="d")):
+        close(jax.jit(map_)(xs, ys), xs @ ys)
+        assert collectives(map_, xs, ys) == {}
+
+
+@pytest.mark.clause("X13.12")
+@pytest.mark.parametrize("split", SPLITS)
+def test_an_explicit_mesh_has_the_shardings_of_the_rule(split):
+    """A summed factor is split no more; its results are the same on all devices."""
+    x, y = placed(split, (X, Y), AxisType.Explicit)
+    rows, columns = (jax.typeof(v).sharding.spec for v in (x, y))
+    with jax.set_mesh(x.sharding.mesh):
+        out = jax.jit(product)(x, y)
+        close(out, X @ Y)
+        assert out.sharding.spec == P(rows[0], columns[1])
+        close(jax.jit(jax.grad(lambda x, y: product(x, y).sum(), (0, 1)))(x, y), (
+            np.broadcast_to(Y.sum(1), X.shape), np.broadcast_to(X.sum(0)[:, None], Y.shape),
+        ), 1e-4)  # fmt: skip
+
+
+@pytest.mark.clause("X13.10")
+def test_sizes_that_the_mesh_does_not_divide_stay_whole():
+    x = jax.jit(lambda: jnp.arange(30.0).reshape(10, 3))()
+    place = jax.NamedSharding(mesh(), P("d"))
+
+    def run(x):
+        return product(
+            jax.lax.with_sharding_constraint(jnp.pad(x, ((0, 6), (0, 0))), place)[:10], y
+        )
+
+    y = np.ones((3, 2))
+    close(jax.jit(run)(x), np.asarray(x) @ y)
+
+
+@pytest.mark.clause("X13.13")
+def test_exports_have_the_plain_lowering():
+    x, y = placed("summed", (X, Y))
+    exported = jax.export.export(jax.jit(product))(x, y)
+    assert "custom_call" not in exported.mlir_module().replace("custom_call @Sharding", "")
+    close(jax.jit(exported.call)(x, y), X @ Y)
+
+
+SHAPES = []
+
+
+def kernel(op, x):
+    SHAPES.append(x.shape)
+    return (jnp.sin(x),)
+
+
+# An op without a lowering: a kernel of its own and a rule.
+Sine = made(
+    "Sine",
+    family_id="test-package.split_sine.v1",
+    infer_output_meta=lambda self, inputs: [inputs[0]],
+    sharding_rule=lambda self, inputs: ShardingRule("... -> ..."),
+    runtimes=ExtensionRuntimeSet(Kernel("test-package.split_sine.v1", "cpu", kernel)),
+)
+
+
+@pytest.mark.clause("X13.11", "X8.4")
+def test_a_kernel_runs_on_each_device():
+    (x,) = placed("rows and summed", [X])
+    (route,) = routes(lambda x: apply(Sine(), x)[0], x)
+    assert route.kind is RouteKind.KERNEL
+    assert "on each device, split by ... -> ..." in route.reason
+    SHAPES.clear()
+    close(jax.jit(lambda x: apply(Sine(), x)[0])(x), np.sin(X))
+    assert (8, 4) in SHAPES
+
+
+@pytest.mark.clause("X13.11")
+def test_routes_name_the_merge():
+    x, y = placed("summed", (X, Y))
+    (route,) = routes(product, x, y)
+    assert "on each device, split by i k, k j -> i j, k merged by sum" in str(route)
+    (route,) = routes(product, X, Y)
+    assert "split" not in str(route)
+
+
+@pytest.mark.clause("X13.10")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int32", "bool"])
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_extremes_of_all_devices_keep_nan_and_infinities(dtype, how):
+    """XLA's own reduction between CPUs forgets NaN. Each column has another set of entries."""
+    table = np.random.default_rng(1).normal(size=(16, 12)) * 4
+    table = (table > 0 if dtype == "bool" else table).astype(jnp.dtype(dtype))
+    if jnp.issubdtype(dtype, jnp.floating):
+        table[3, 0] = table[:, 1] = np.nan
+        table[:, 2], table[5, 3], table[:, 4] = np.inf, np.inf, -np.inf
+        table[7, 5], table[:, 6] = -np.inf, -0.0
+        table[9, 7], table[2, 7] = np.nan, -np.nan
+
+    @tj.op(f"test-package.{how}_of_{dtype}.v1")
+    def extreme(x):
+        return getattr(jnp, how)(x, 0)
+
+    extreme.def_sharding("i j -> j", merge=how)
+    x = jax.device_put(table, jax.NamedSharding(mesh(), P("d")))
+    got = np.asarray(jax.jit(extreme)(x)).astype(float)
+    np.testing.assert_array_equal(got, getattr(np, how)(table.astype(float), 0))
+    assert collectives(extreme, x) == {"all-reduce": 1}
+
+
+def test_a_scope_with_64_bit_types_is_not_split():
+    """XLA asks for the programs of devices in another thread, where the scope does not hold."""
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            x, y = placed("summed", (X.astype(float), Y.astype(float)))
+            out = jax.jit(product)(x, y)
+        assert out.dtype == np.float64
+        np.testing.assert_allclose(out, X.astype(float) @ Y.astype(float), rtol=1e-12)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+
+
+RULES = {
+    "i k, k j -> i j": "",
+    "i k -> i j": "a term for each of 2 inputs",
+    "i k, k j": "text such as",
+    "i k, k -> i j": "a name for each axis, none twice",
+    "i i, k j -> i j": "a name for each axis, none twice",
+    "i k, k j -> i i": "a name for each axis, none twice",
+    "i k, j k -> i j": "one size for all axes of a name",
+}
+
+
+@pytest.mark.clause("X13.9")
+@pytest.mark.parametrize("text", RULES)
+def test_a_rule_that_does_not_fit_is_refused(text):
+    """Where it is first needed: on several devices."""
+
+    @tj.op("test-package.refused.v1")
+    def times(x, y):
+        return x @ y
+
+    times.def_sharding(text, merge="sum")
+    x, y = placed("rows", (np.ones((8, 4), np.float32), np.ones((4, 2), np.float32)))
+    if RULES[text]:
+        ends_in(lambda: jax.jit(times)(x, y), InvalidConfig, RULES[text])
+    else:
+        close(jax.jit(times)(x, y), np.full((8, 2), 4.0))
+    assert times(np.ones((8, 4)), np.ones((4, 2))).shape == (8, 2)
+
+
+@pytest.mark.clause("X13.9")
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (ShardingRule("... -> ...", merge="mean"), "merge='mean'; needed one of"),
+        (ShardingRule("... -> ...", whole=("k",)), "not k"),
+        ("... -> ...", "a ShardingRule, or None"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_named(rule, text):
+    kind = made(
+        "Mistaken",
+        family_id="test-package.mistaken.v1",
+        lower_to_standard_ops=lambda self, x: (jnp.sin(x),),
+        sharding_rule=lambda self, inputs: rule,
+    )
+    (x,) = placed("rows", [X])
+    ends_in(lambda: jax.jit(lambda x: apply(kind(), x)[0])(x), InvalidConfig, re.escape(text))
+
+
+@pytest.mark.clause("X13.10")
+@pytest.mark.parametrize(("rows", "columns"), [*itertools.product(("d", "e", None), repeat=2)])
+def test_every_placement_of_three_factors(rows, columns):
+    """Of all places of the operands' axes on two mesh axes, those with these of the left one."""
+    on = mesh((2, 4))
+    if rows and rows == columns:
+        return
+    for third, fourth in itertools.product(("d", "e", ("d", "e"), None), repeat=2):
+        if third and set(third) & set(fourth or ()):
+            continue
+        x = jax.device_put(X, jax.NamedSharding(on, P(rows, columns)))
+        y = jax.device_put(Y, jax.NamedSharding(on, P(third, fourth)))
+        close(jax.jit(product)(x, y), X @ Y)
