@@ -261,7 +261,7 @@ def test_transforms_and_exports():
 
 
 @BUILT
-def test_on_a_mesh_it_runs_inside_shard_map_alone():
+def test_on_a_mesh_it_runs_on_each_device():
     mesh = jax.make_mesh(
         (4,), ("x",), devices=jax.devices()[:4], axis_types=(jax.sharding.AxisType.Auto,)
     )
@@ -273,7 +273,8 @@ def test_on_a_mesh_it_runs_inside_shard_map_alone():
     f = lambda a, b: tropical_einsum("ij,jk->ik", a, b)
     rows = jax.NamedSharding(mesh, jax.P("x"))
     split = jax.device_put(a, rows)
-    assert [r.kind for r in routes(f, split, b)] == [RouteKind.LOWERING]
+    assert [r.kind for r in routes(f, split, b)] == [RouteKind.KERNEL]
+    assert library.TARGET in jax.jit(f).lower(split, b).compile().as_text()
     mapped = jax.jit(
         jax.shard_map(f, mesh=mesh, in_specs=(jax.P("x"), jax.P()), out_specs=jax.P("x"))
     )

@@ -12,6 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from ext_tropical import (
+    best_assignment,
+    closure,
+    log_sum_exp,
+    tropical_einsum,
+    tropical_einsum_with_argmax,
+)
+
 from ..cases import CASES, Case
 
 P = jax.P
@@ -56,9 +64,44 @@ def program(case: Case, mesh: jax.sharding.Mesh) -> dict[str, Any]:
     }
 
 
+def steps(mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Values, winners, derivatives and uses of tropical steps whose rows, or contracted labels, are
+    split.
+    """
+    x, y = np.random.default_rng(0).uniform(0, 9, (2, 16, 16))
+    everywhere = jax.NamedSharding(mesh, P())
+
+    def best(x: jax.Array, y: jax.Array) -> jax.Array:
+        return tropical_einsum("ij,jk->ik", x, y)
+
+    def soft(x: jax.Array, y: jax.Array) -> jax.Array:
+        return tropical_einsum("ij,jk->ik", x, y, semiring=log_sum_exp(0.5))
+
+    asked = {
+        "winners": lambda x, y: tropical_einsum_with_argmax("ij,jk->ik", x, y),
+        "gradient": jax.grad(lambda x, y: (best(x, y) * y).sum(), (0, 1)),
+        "soft": jax.value_and_grad(lambda x, y: (soft(x, y) * y).sum(), (0, 1)),
+        "closure": lambda x, y: closure(x, semiring="min_plus").value,
+        "assignment": lambda x, y: best_assignment("ab,bc,ca->", x, y, x),
+    }
+    found = {}
+    for name, specs in {"rows": (P("d"), P()), "contracted": (P(None, "d"), P("d"))}.items():
+        given = [
+            jax.make_array_from_callback(a.shape, jax.NamedSharding(mesh, s), lambda at, a=a: a[at])
+            for a, s in zip((x, y), specs, strict=True)
+        ]
+        for what, fn in asked.items():
+            made = jax.jit(fn, out_shardings=everywhere)(*given)
+            found |= {
+                f"{name}, {what}, {i}": np.asarray(leaf)
+                for i, leaf in enumerate(jax.tree.leaves(made))
+            }
+    return found
+
+
 def results(mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
     """Every result of every case, by name."""
-    return {
+    return steps(mesh) | {
         f"{case.name}, {what}, {i}": x
         for case in SHARED
         for what, xs in program(case, mesh).items()
