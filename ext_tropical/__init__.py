@@ -18,9 +18,9 @@ from .algebra.shipped import (
     or_and,
 )
 from .model.network import Network
+from .network.pieces import SlicePart, TropicalPlan, load_plan, plan_tropical_einsum
 from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
-from .network.tropical_plan import TropicalPlan, plan_tropical_einsum
 from .step.einsum_op import Outputs, Ties, TropicalEinsum
 from .step.log_einsum import LogEinsum
 from .step.weighted_sum import Place, WeightedSum
@@ -47,6 +47,7 @@ __all__ = [
     "SelectiveSemiring",
     "Semiring",
     "SemiringKey",
+    "SlicePart",
     "Ties",
     "TropicalEinsum",
     "TropicalPlan",
@@ -59,6 +60,7 @@ __all__ = [
     "broken_laws",
     "closure",
     "composition",
+    "load_plan",
     "log_sum_exp",
     "matrix_power",
     "max_mul",

@@ -54,7 +54,7 @@ FUNCTIONS = {
         SQUARE,
     ),
 }
-NO_OPERANDS = {"broken_laws", "plan_tropical_einsum", "register", "register_semiring"}
+NO_OPERANDS = {"broken_laws", "load_plan", "plan_tropical_einsum", "register", "register_semiring"}
 PYTHON = (
     "float64",
     "int64",

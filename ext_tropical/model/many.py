@@ -20,12 +20,12 @@ from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
 from ..network.rows import rows_of
 from ..network.slice_loop import part, start_of
-from ..network.tropical_plan import TropicalPlan
+from ..network.tropical_plan import SlicedPlan
 from ..step.einsum_op import widened
 
 
 def samples(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     tables: Sequence[jax.Array],
     key: jax.Array,
     shape: Sequence[int],
@@ -66,7 +66,7 @@ def samples(
 
 
 def best_ways(
-    plan: TropicalPlan, tables: Sequence[jax.Array], count: int
+    plan: SlicedPlan, tables: Sequence[jax.Array], count: int
 ) -> tuple[jax.Array, dict[str | int, jax.Array]]:
     """The greatest values of distinct assignments, (count,), and their labels; -inf and -1 where
     there are fewer.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +18,14 @@ from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
 from .network_op import solved
 from .steps import Mode, reshaped
-from .tropical_plan import TropicalPlan
+from .tropical_plan import SlicedPlan
+
+State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
+"""A value, and the index of each contracted label."""
 
 
 def whole(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     operands: Sequence[jax.Array],
 ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
@@ -60,7 +63,7 @@ def whole(
 
 
 def _loop(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     operands: Sequence[jax.Array],
 ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
@@ -75,7 +78,7 @@ def _loop(
 
 
 def _product_at(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     at: Mapping[str, jax.Array],
     *operands: jax.Array,
@@ -96,7 +99,7 @@ def _product_at(
 
 
 def _shared_tangent(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     semiring: LogSumExp,
     value: jax.Array,
@@ -125,7 +128,7 @@ def _shared_tangent(
     return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
 
 
-def start_of(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
+def start_of(plan: SlicedPlan, i: jax.Array) -> dict[str, jax.Array]:
     """The start of slice i, for every label."""
     start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
     for label, (count, length) in reversed(plan.sliced.items()):
@@ -134,7 +137,7 @@ def start_of(plan: TropicalPlan, i: jax.Array) -> dict[str, jax.Array]:
 
 
 def part(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     terms: Sequence[str],
     arrays: Sequence[jax.Array],
     start: Mapping[str, jax.Array],
@@ -150,7 +153,7 @@ def part(
 
 
 def _updated(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     x: jax.Array,
     block: jax.Array,
     start: Mapping[str, jax.Array],
@@ -164,7 +167,7 @@ def _updated(
 
 
 def _is_earlier(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     these: Mapping[str, jax.Array],
     those: Mapping[str, jax.Array],
 ) -> jax.Array:
@@ -182,10 +185,10 @@ def _is_earlier(
 
 
 def beginning(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     dtype: np.dtype,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+) -> State:
     """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = tuple(sizes[label] for label in plan.output)
@@ -196,13 +199,20 @@ def beginning(
 
 
 def joined(
-    plan: TropicalPlan,
+    plan: SlicedPlan,
     mode: Mode,
     operands: Sequence[jax.Array],
     i: jax.Array,
-    found: tuple[jax.Array, dict[str, jax.Array]],
-) -> tuple[jax.Array, dict[str, jax.Array]]:
+    found: State,
+) -> State:
     """The state after slice i, from the state before."""
+    return merged(plan, mode, i, piece(plan, mode, operands, i), found)
+
+
+def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Array) -> State:
+    """The value of slice i, and the indices of its labels among all if the mode asks for
+    winners.
+    """
     start = start_of(plan, i)
     here: Any
     value, here = solved(
@@ -210,17 +220,24 @@ def joined(
         part(plan, plan.plan.terms, operands, start),
         mode.having_labels() if mode.winners else mode,
     )
-    known, at = found
+    return value, (
+        {label: index + start[label] for label, index in here.items()} if mode.winners else {}
+    )
+
+
+def merged(plan: SlicedPlan, mode: Mode, i: jax.Array, new: State, found: State) -> State:
+    """The state with the result of slice i."""
+    start = start_of(plan, i)
+    (value, moved), (known, at) = new, found
     before, *old = part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
-    merged = methods.plus(mode.semiring, before, value)
+    total = methods.plus(mode.semiring, before, value)
     updated = {}
     if at:
         semiring: Any = mode.semiring  # with winners it is selective
-        moved = {label: index + start[label] for label, index in here.items()}
         wins = (semiring.better(value, before) | (value != value)) & (before == before)
         wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
             plan, moved, dict(zip(at, old, strict=True))
         )
         for (label, index), kept in zip(at.items(), old, strict=True):
             updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)
-    return _updated(plan, known, merged, start), updated
+    return _updated(plan, known, total, start), updated

@@ -40,7 +40,7 @@ from .steps import (
 from .tropical_plan import (
     Operand,
     Optimize,
-    TropicalPlan,
+    SlicedPlan,
     byte_count,
     cached_plan,
     hashable,
@@ -352,7 +352,7 @@ def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(plan: TropicalPlan, mode: Mode) -> Any:
+def _program(plan: SlicedPlan, mode: Mode) -> Any:
     """The einsum as a function of arrays, compiled once for each dtype."""
 
     def run(*operands: jax.Array) -> Any:
@@ -367,11 +367,11 @@ def _program(plan: TropicalPlan, mode: Mode) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _slice_program(plan: TropicalPlan, mode: Mode) -> Any:
+def _slice_program(plan: SlicedPlan, mode: Mode) -> Any:
     return jax.jit(functools.partial(joined, plan, mode), donate_argnums=2)
 
 
-def _one_by_one(problem: _Problem, plan: TropicalPlan) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+def _one_by_one(problem: _Problem, plan: SlicedPlan) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """The slices from Python, with a progress bar."""
     if any(isinstance(x, jax.core.Tracer) for x in problem.operands):
         raise Unsupported(

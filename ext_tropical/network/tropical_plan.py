@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -44,18 +44,14 @@ Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TropicalPlan:
-    """The steps of an einsum, run for one slice after another.
-
-    Attributes:
-      plan: the steps of one slice; its sizes are those of a slice.
-      whole: (label, size) of every label.
-      memory: what the steps allocate; None with symbolic sizes.
-    """
+class SlicedPlan:
+    """The attributes of a TropicalPlan."""
 
     plan: Plan
     whole: tuple[tuple[str, int], ...]
     memory: Memory | None = dataclasses.field(hash=False)  # its plan is hashed once
+    dtype: np.dtype
+    semiring: Semiring
 
     @functools.cached_property
     def peak(self) -> int | None:
@@ -113,46 +109,15 @@ class TropicalPlan:
         return "\n".join(lines)
 
 
-def plan_tropical_einsum(
+def plan_of(
     equation: str | Operand,
     *operands: Operand,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
     semiring: Semiring | str = max_plus,
     dtype: DTypeLike | None = None,
-) -> TropicalPlan:
-    """Plan an einsum: the order of its contractions and its slices.
-
-    Args:
-      equation: as for `tropical_einsum`.
-      *operands: arrays or shapes.
-      optimize: as for `tropical_einsum`.
-      memory_limit: bytes; slices are chosen so that `peak` is at most that.
-      semiring: a semiring or its name. For a selective one the memory of winners counts, because a
-        derivative needs them.
-      dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first
-        array, or float32.
-
-    Returns:
-      A TropicalPlan, to print and compare.
-
-    Raises:
-      InvalidConfig, ShapeError: the equation cannot be read or does not fit.
-      DTypeError: not a dtype.
-      InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
-        that no slices reach; the text gives the least possible limit.
-      Unsupported: a memory limit with symbolic sizes, or cotengra if it is not installed.
-
-    Example:
-      >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64),
-      ...     memory_limit=1_000_000))
-      step  operands  equation   multiplications  entries
-         3  0, 1      ij,jk->ik          1048576     8192
-         4  2, 3      kl,ik->il           524288     4096
-      1572864 multiplications, at most 8192 entries at once, order ij,jk,kl->il
-      16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
-      at most 819200 bytes at once beside the operands
-    """
+) -> SlicedPlan:
+    """What `plan_tropical_einsum` returns, without its methods."""
     no_semiring_among("plan_tropical_einsum", operands)
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
@@ -255,11 +220,11 @@ def cached_plan(
     optimize: Optimize,
     memory_limit: int | None,
     semiring: Semiring,
-) -> TropicalPlan:
+) -> SlicedPlan:
     """`plan_tropical_einsum`, cached."""
-    cut: Sequence[str] = ()
+    cut_first: Sequence[str] = ()
     if optimize == "cotengra" and memory_limit is not None:
-        optimize, cut = cotengra_slices(
+        optimize, cut_first = cotengra_slices(
             plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize
         )
     plan = plan_einsum(equation, shapes, optimize)
@@ -272,27 +237,14 @@ def cached_plan(
                 needed="concrete sizes",
                 fix="Leave memory_limit out, or trace with concrete sizes.",
             )
-        return TropicalPlan(plan, plan.sizes, None)
+        return SlicedPlan(plan, plan.sizes, None, dtype, semiring)
     require_possible(equation, plan, dtype.itemsize, memory_limit)
-    is_selective = isinstance(semiring, SelectiveSemiring)
-    memory = Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
-    lengths = dict(plan.sizes)
+    memory, lengths = _memory(plan, dtype, semiring), dict(plan.sizes)
     if memory_limit is not None:
         kept = plan.equation.output[:1] if semiring.components else ""
-        lengths |= {label: 1 for label in cut if label not in kept}
+        lengths |= {label: 1 for label in cut_first if label not in kept}
         shorten_slices(equation, memory, lengths, memory_limit, kept)
-    sliced = plan
-    if lengths != dict(plan.sizes):
-        steps = [
-            dataclasses.replace(
-                step,
-                cost=entries(lengths, set("".join(step.terms))),
-                size=entries(lengths, step.result),
-            )
-            for step in plan.steps
-        ]
-        sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
-    found = TropicalPlan(sliced, plan.sizes, memory)
+    found = cut(plan, lengths, dtype, semiring)
     if found.slices > MOST_SLICES:
         raise InvalidConfig(
             where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
@@ -301,6 +253,25 @@ def cached_plan(
             fix="Raise the limit, or contract less at once.",
         )
     return found
+
+
+def _memory(plan: Plan, dtype: np.dtype, semiring: Semiring) -> Memory:
+    is_selective = isinstance(semiring, SelectiveSemiring)
+    return Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
+
+
+def cut(plan: Plan, lengths: Mapping[str, int], dtype: np.dtype, semiring: Semiring) -> SlicedPlan:
+    """A plan whose labels have these lengths in a slice."""
+    steps = [
+        dataclasses.replace(
+            step,
+            cost=entries(lengths, set("".join(step.terms))),
+            size=entries(lengths, step.result),
+        )
+        for step in plan.steps
+    ]
+    sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
+    return SlicedPlan(sliced, plan.sizes, _memory(plan, dtype, semiring), dtype, semiring)
 
 
 def _in_order(step: Step) -> Step:

@@ -1,0 +1,240 @@
+"""Slices run anywhere: each in any order, in other processes, from the bytes of a plan; merged they
+are the einsum with a memory limit, bit for bit.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import multiprocessing
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from ext_tropical import (
+    SlicePart,
+    best_assignment,
+    load_plan,
+    log_sum_exp,
+    plan_tropical_einsum,
+    tropical_einsum,
+)
+from ext_tropical.network.slicing import SCRATCH
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
+
+from .judges import check_refusal, refuse
+from .sums import Modulo, Ways
+
+CHAIN = "ij,jk,kl->il"
+
+
+def tables(semiring, shape=(8, 16), seed=0):
+    rng = np.random.default_rng(seed)
+    m, n = shape
+    shapes = (m, n), (n, n), (n, m)
+    if isinstance(semiring, Modulo):
+        return [rng.integers(0, 7, s).astype(np.int32) for s in shapes]
+    if isinstance(semiring, Ways):
+        return [rng.integers(0, 5, (2, *s)).astype(np.float32) for s in shapes]
+    return [rng.integers(1, 5, s).astype(np.float32) for s in shapes]
+
+
+def planned(semiring="max_plus", equation=CHAIN, operands=None, more=900):
+    operands = tables(semiring) if operands is None else operands
+    least = plan_tropical_einsum(equation, *operands, semiring=semiring).peak - SCRATCH
+    return plan_tropical_einsum(
+        equation, *operands, semiring=semiring, memory_limit=SCRATCH + least // 2 + more
+    )
+
+
+SEMIRINGS = {
+    **dict.fromkeys(("max_plus", "min_plus", "max_mul", "min_max")),
+    "log_sum_exp": log_sum_exp(0.5),
+    "mod 7": Modulo(7),
+    "ways": Ways(),
+}
+
+
+@pytest.mark.parametrize("name", SEMIRINGS)
+@pytest.mark.parametrize("order", ["forwards", "backwards", "mixed"])
+def test_merged_slices_are_the_einsum(name, order):
+    semiring = SEMIRINGS[name] or name
+    operands = tables(semiring)
+    plan = planned(semiring)
+    numbers = list(range(plan.slices))
+    assert len(numbers) > 2
+    if order != "forwards":
+        numbers = numbers[::-1] if order == "backwards" else numbers[1::2] + numbers[::2]
+    loaded = load_plan(plan.to_bytes())
+    found = plan.merge(loaded.run(i, *operands) for i in numbers)
+    limit = plan.peak
+    want = tropical_einsum(CHAIN, *operands, semiring=semiring, memory_limit=limit)
+    np.testing.assert_array_equal(found.value, want)
+    assert found.labels == {}
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_max"])
+def test_assignments_are_the_first_whatever_the_order(name):
+    """Few distinct entries, so that several slices have a best assignment; and NaN."""
+    for nan in (False, True):
+        operands = tables(name, seed=1)
+        if nan:
+            operands[1][3, 5] = np.nan
+        plan = planned(name, operands=operands)
+        parts = [plan.run(i, *operands, labels=True) for i in range(plan.slices)]
+        want = best_assignment(CHAIN, *operands, semiring=name, memory_limit=plan.peak)
+        for order in (parts, parts[::-1]):
+            found = plan.merge(order)
+            np.testing.assert_array_equal(found.value, want.value)
+            np.testing.assert_array_equal(found.feasible, want.feasible)
+            for label, index in want.labels.items():
+                np.testing.assert_array_equal(found.labels[label], index)
+
+
+def test_slices_of_the_output_and_a_plan_of_one_slice():
+    operands = tables("max_plus", (32, 2))
+    plan = plan_tropical_einsum("ij,jk,kl->il", *operands, memory_limit=SCRATCH + 33_000)
+    assert set(plan.sliced) & set("il")
+    found = plan.merge([plan.run(i, *operands, labels=True) for i in range(plan.slices)])
+    want = best_assignment("ij,jk,kl->il", *operands)
+    np.testing.assert_array_equal(found.value, want.value)
+    whole = plan_tropical_einsum(CHAIN, *operands)
+    assert whole.slices == 1
+    np.testing.assert_array_equal(whole.merge([whole.run(0, *operands)]).value, want.value)
+    assert str(load_plan(plan.to_bytes())) == str(plan)
+    assert load_plan(plan.to_bytes()) == plan
+
+
+def test_an_axis_of_size_one_that_an_ellipsis_repeats():
+    x, y = np.ones((1, 4, 8), np.float32), np.arange(96, dtype=np.float32).reshape(3, 8, 4)
+    plan = plan_tropical_einsum("...ij,...jk->...ik", x, y)
+    found = load_plan(plan.to_bytes()).run(0, x, y)
+    np.testing.assert_array_equal(found.value, tropical_einsum("...ij,...jk->...ik", x, y))
+
+
+def run_here(data, number, folder):
+    """A slice in another process. The first worker of a folder dies before its second slice."""
+    if number == 1 and not os.path.exists(f"{folder}/died"):
+        open(f"{folder}/died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return load_plan(data).run(number, *tables("max_plus"), labels=True)
+
+
+@pytest.mark.slow
+def test_processes_and_a_worker_that_is_killed(tmp_path):
+    """What was finished is kept, and the rest runs again: nothing is lost or counted twice."""
+    plan, kept = planned(), {}
+    spawn = multiprocessing.get_context("spawn")
+    for attempt in range(2):
+        todo = [i for i in range(plan.slices) if i not in kept]
+        with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
+            runs = {pool.submit(run_here, plan.to_bytes(), i, str(tmp_path)): i for i in todo}
+            for run in concurrent.futures.as_completed(runs):
+                if run.exception() is None:
+                    kept[runs[run]] = run.result()
+                else:
+                    assert attempt == 0
+    want = best_assignment(CHAIN, *tables("max_plus"))
+    found = plan.merge(kept.values())
+    np.testing.assert_array_equal(found.value, want.value)
+    for label, index in want.labels.items():
+        np.testing.assert_array_equal(found.labels[label], index)
+
+
+PLAN = planned()
+OPERANDS = tables("max_plus")
+PARTS = [PLAN.run(i, *OPERANDS) for i in range(PLAN.slices)]
+LABELLED = PLAN.run(1, *OPERANDS, labels=True)
+
+
+def replaced(**fields):
+    return [PARTS[0]._replace(**fields), *PARTS[1:]]
+
+
+def altered(**fields):
+    """Loads the plan with other fields."""
+    text = json.loads(PLAN.to_bytes())
+    text |= fields
+    return load_plan(json.dumps(text).encode())
+
+
+run = functools.partial(PLAN.run, 0)
+merge = PLAN.merge
+
+
+@refuse(
+    (InvalidConfig, "merge.*slice 0 twice", lambda: merge([*PARTS, PARTS[0]])),
+    (InvalidConfig, "merge.*slice 2 twice", lambda: merge([PARTS[2], PARTS[2]])),
+    (InvalidConfig, "slices: 2 missing", lambda: merge([p for p in PARTS if p.number != 2])),
+    (InvalidConfig, "given 0 of .* slices: 0, 1, 2", lambda: merge([])),
+    (InvalidConfig, "a SlicePart", lambda: merge([PARTS[0].value])),
+    (InvalidConfig, "slice -1", lambda: merge(replaced(number=-1))),
+    (InvalidConfig, "slice True", lambda: merge(replaced(number=True))),
+    (
+        InvalidConfig,
+        "slice 0 of float64",
+        lambda: merge(replaced(value=PARTS[0].value.astype(float))),
+    ),
+    (InvalidConfig, "slice 0 of float32", lambda: merge(replaced(value=PARTS[0].value[:1]))),
+    (InvalidConfig, "slice 0 of list", lambda: merge(replaced(value=PARTS[0].value.tolist()))),
+    (InvalidConfig, "slice 1 with labels j, k", lambda: merge([PARTS[0], LABELLED])),
+    (InvalidConfig, "slice 1000.*a number from 0 to", lambda: PLAN.run(1000, *OPERANDS)),
+    (InvalidConfig, "slice 0.5", lambda: PLAN.run(0.5, *OPERANDS)),
+    (InvalidConfig, "2 operands", lambda: run(*OPERANDS[:2])),
+    (ShapeError, r"operand 1: given shape \(8, 16\)", lambda: run(OPERANDS[0], *OPERANDS[:2])),
+    (DTypeError, "operand 0: given float64", lambda: run(*(x.astype(float) for x in OPERANDS))),
+    (Unsupported, "inside a transform", lambda: jax.jit(lambda *xs: run(*xs).value)(*OPERANDS)),
+    (
+        InvalidConfig,
+        "labels=True under",
+        lambda: planned(log_sum_exp()).run(0, *OPERANDS, labels=True),
+    ),
+    (InvalidConfig, "load_plan", lambda: load_plan(b"\xff")),
+    (InvalidConfig, "load_plan", lambda: load_plan(b"{}")),
+    (InvalidConfig, "load_plan", lambda: load_plan(None)),
+    (Unsupported, "version 2", lambda: altered(version=2)),
+    (Unsupported, "version -1", lambda: altered(version=-1)),
+    (InvalidConfig, "it has no version", lambda: altered(version="1")),
+    (InvalidConfig, "the fields are", lambda: altered(more=1)),
+    (InvalidConfig, "the fields are", lambda: altered(sizes="8")),
+    (InvalidConfig, "for each label", lambda: altered(labels="ijk")),
+    (InvalidConfig, "for each label", lambda: altered(labels="ijkk")),
+    (InvalidConfig, "does not divide", lambda: altered(lengths=[3] * 4)),
+    (InvalidConfig, "positive integer", lambda: altered(lengths=[0] * 4)),
+    (InvalidConfig, "positive integer", lambda: altered(sizes=[True] * 4)),
+    (InvalidConfig, "those of the steps", lambda: altered(labels="abcd")),
+    (InvalidConfig, "plan", lambda: altered(steps="ij,jk,kl->il|0,1:ik")),
+    (InvalidConfig, "does not take bool", lambda: altered(dtype="bool")),
+    (InvalidConfig, "nobody.v1", lambda: altered(semiring="nobody.v1")),
+    (InvalidConfig, "parameters|takes|fields", lambda: altered(parameters=[1.0])),
+)
+def test_refusals(error, text, call):
+    check_refusal(error, text, call)
+
+
+def test_symbolic_sizes_and_plans_without_steps_have_no_bytes():
+    (n,) = jax.export.symbolic_shape("n")
+    for plan, given in (
+        (plan_tropical_einsum("ij,jk->ik", (n, 3), (3, n)), "symbolic sizes"),
+        (plan_tropical_einsum("ij->ij", (2, 3)), "no step"),
+    ):
+        with pytest.raises(Unsupported, match=given):
+            plan.to_bytes()
+
+
+def test_a_part_is_numpy_alone():
+    assert [type(x) for x in dataclasses.astuple(Held(*PARTS[0]))[:2]] == [int, np.ndarray]
+    assert {type(x) for x in LABELLED.labels.values()} == {np.ndarray}
+
+
+@dataclasses.dataclass
+class Held:
+    number: int
+    value: np.ndarray
+    labels: dict
+
+
+assert SlicePart is type(PARTS[0])
