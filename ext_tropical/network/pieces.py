@@ -153,12 +153,16 @@ class TropicalPlan(SlicedPlan):
         """The plan as UTF-8 text for `load_plan`, in this or another process: JSON, no pickle.
 
         Raises:
-          Unsupported: symbolic sizes, or a plan that contracts nothing.
+          Unsupported: symbolic sizes, size 0, or a plan that contracts nothing.
         """
-        if self.memory is None or not self.plan.steps:
-            why = "symbolic sizes" if self.memory is None else "no step"
+        missing = "" if self.plan.steps else "no step"
+        if self.memory is None or 0 in dict(self.whole).values():
+            missing = "symbolic sizes" if self.memory is None else "size 0"
+        if missing:
             raise Unsupported(
-                where=self._where("to_bytes"), given=why, needed="steps with concrete sizes"
+                where=self._where("to_bytes"),
+                given=missing,
+                needed="steps with concrete sizes of at least 1",
             )
         labels, sizes = zip(*self.whole, strict=True)
         lengths = dict(self.plan.sizes)
@@ -309,10 +313,8 @@ def _loaded(held: dict[str, Any]) -> TropicalPlan:
     plan = planned(held["steps"], shapes, "load_plan")
     equation = dataclasses.replace(plan.equation, text=held["equation"])
     plan = dataclasses.replace(plan, equation=equation)
-    algebra, dtype = (
-        SemiringKey(held["semiring"], tuple(held["parameters"])).semiring,
-        held["dtype"],
-    )
+    algebra = SemiringKey(held["semiring"], tuple(held["parameters"])).semiring
+    dtype = held["dtype"]
     if dtype not in algebra.dtypes:
         raise ValueError(f"{algebra!r} does not take {dtype}")
     plan = cut(plan, sizes, jnp.dtype(dtype), algebra).plan

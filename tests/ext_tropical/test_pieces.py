@@ -220,6 +220,7 @@ def test_symbolic_sizes_and_plans_without_steps_have_no_bytes():
     for plan, given in (
         (plan_tropical_einsum("ij,jk->ik", (n, 3), (3, n)), "symbolic sizes"),
         (plan_tropical_einsum("ij->ij", (2, 3)), "no step"),
+        (plan_tropical_einsum("ij,jk->ik", (2, 0), (0, 3)), "size 0"),
     ):
         with pytest.raises(Unsupported, match=given):
             plan.to_bytes()
