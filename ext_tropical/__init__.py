@@ -18,7 +18,8 @@ from .algebra.shipped import (
     or_and,
 )
 from .model.network import Network
-from .network.pieces import SlicePart, TropicalPlan, load_plan, plan_tropical_einsum
+from .network.kept_parts import SlicePart
+from .network.pieces import TropicalPlan, load_plan, plan_tropical_einsum
 from .network.steps import Assignment, TropicalResult, TropicalStep
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
 from .step.einsum_op import Outputs, Ties, TropicalEinsum

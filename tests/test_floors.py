@@ -46,6 +46,8 @@ TROPICAL_FLOORS = {
 DOORS = {
     "tenferro_jax",
     "tenferro_jax.einsum",
+    "tenferro_jax.einsum.slices",
+    "tenferro_jax.einsum.spread",
     "tenferro_jax.errors",
     "tenferro_jax.extension",
     "tenferro_jax.extension.family",

@@ -19,13 +19,12 @@ from ..network.network_op import TropicalNetwork
 from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
 from ..network.rows import rows_of
-from ..network.slice_loop import part, start_of
-from ..network.tropical_plan import SlicedPlan
+from ..network.tropical_plan import TropicalSlices
 from ..step.einsum_op import widened
 
 
 def samples(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     tables: Sequence[jax.Array],
     key: jax.Array,
     shape: Sequence[int],
@@ -46,8 +45,8 @@ def samples(
     def joined(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[Any, None]:
         """A slice takes the place of those before with the probability of its share."""
         total, labels = state
-        start = start_of(plan, i)
-        own = part(plan, plan.plan.terms, tables, start)
+        start = plan.start(i)
+        own = plan.parts(plan.plan.terms, tables, start)
         (value,) = apply(TropicalNetwork(SemiringKey.of(semiring), text), *own)
         first, second = jax.random.split(jax.random.fold_in(key, i))
         both = semiring.plus(total, value)
@@ -66,7 +65,7 @@ def samples(
 
 
 def best_ways(
-    plan: SlicedPlan, tables: Sequence[jax.Array], count: int
+    plan: TropicalSlices, tables: Sequence[jax.Array], count: int
 ) -> tuple[jax.Array, dict[str | int, jax.Array]]:
     """The greatest values of distinct assignments, (count,), and their labels; -inf and -1 where
     there are fewer.
@@ -74,8 +73,8 @@ def best_ways(
     op = NetworkBest(steps_of(plan.plan).text, count)
 
     def joined(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[Any, None]:
-        start = start_of(plan, i)
-        values, labels = apply(op, *part(plan, plan.plan.terms, tables, start))
+        start = plan.start(i)
+        values, labels = apply(op, *plan.parts(plan.plan.terms, tables, start))
         values = jnp.concatenate([state[0], values])
         labels = jnp.concatenate([state[1], moved(op, labels, start)], 1)
         values, order = lax.top_k(values, count)

@@ -26,7 +26,7 @@ def compiled_if_one_step(fn: Callable[P, T]) -> Callable[P, T]:
 
     @functools.lru_cache(maxsize=1024, typed=True)
     def program(equation: Any, **how: Any) -> Callable[..., T] | None:
-        if how.get("memory_limit") is not None or not is_step(equation):
+        if not is_step(equation) or any(how.get(x) is not None for x in ("memory_limit", "over")):
             return None
         run = functools.partial(fn, equation, **how)
         functools.update_wrapper(run, fn)

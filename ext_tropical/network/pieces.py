@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import os
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,28 +21,14 @@ from tenferro_jax.shapes import as_array
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import max_plus
+from .kept_parts import SlicePart, path_of, read_part, write_part
 from .plan_text import planned, steps_of
 from .slice_loop import beginning, merged, piece
 from .steps import Assignment, Mode, Winners, reshaped
-from .tropical_plan import Operand, Optimize, SlicedPlan, cut, plan_of
+from .tropical_plan import Operand, Optimize, TropicalSlices, cut, plan_of
 
 VERSION = 1
 """Of the text of a plan."""
-
-
-class SlicePart(NamedTuple):
-    """The result of one slice: NumPy arrays alone, which every engine can send and store.
-
-    Attributes:
-      number: of the slice.
-      value: of the slice's part of the output, in the dtype of the operands.
-      labels: for each contracted label the index of the first best assignment of this slice, int32;
-        empty if they were not asked for.
-    """
-
-    number: int
-    value: np.ndarray
-    labels: Mapping[str, np.ndarray]
 
 
 FIELDS = {
@@ -58,7 +46,7 @@ FIELDS = {
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TropicalPlan(SlicedPlan):
+class TropicalPlan(TropicalSlices):
     """The steps of an einsum, run for one slice after another; or slice by slice, in any order, by
     `run` and `merge`.
 
@@ -81,16 +69,27 @@ class TropicalPlan(SlicedPlan):
       (16, True)
     """
 
-    def run(self, number: int, *operands: ArrayLike, labels: bool = False) -> SlicePart:
+    def run(
+        self,
+        number: int,
+        *operands: ArrayLike,
+        labels: bool = False,
+        keep: str | os.PathLike[str] | None = None,
+    ) -> SlicePart:
         """The result of one slice, which depends on nothing but the arguments.
 
         Args:
           number: of the slice, from 0 to `slices` - 1.
           *operands: concrete arrays with the shapes and the dtype of the plan, whole.
           labels: whether to find the contracted labels of a best assignment too.
+          keep: a folder for finished slices, which several workers may share. A slice that is there
+            is read instead of run, if it is of this plan and of the same entries: its file has
+            their digest in its name. A damaged file is written anew. If the disk is full, the part
+            is returned with a RuntimeWarning.
 
         Raises:
-          InvalidConfig: no such slice; or labels under a semiring that does not select.
+          InvalidConfig: no such slice; labels under a semiring that does not select; or a folder
+            that cannot be made.
           ShapeError, DTypeError: other operands than those of the plan.
           Unsupported: operands inside a transform, or a plan with symbolic sizes.
 
@@ -99,9 +98,22 @@ class TropicalPlan(SlicedPlan):
         mode = self._mode(labels)
         self._require_number(number, "run")
         arrays = self._arrays(operands)
+        path = None
+        if keep is not None:
+            start = self._sliced.start(jnp.int32(number))
+            read = self._sliced.parts(self.plan.terms, arrays, start)
+            path = path_of(keep, number, (self.to_bytes(), str(labels).encode()), read)
+            kept = read_part(path, number, self.dtype)
+            with contextlib.suppress(InvalidConfig):  # damaged
+                if kept is not None:
+                    self._require_part(kept, mode)
+                    return kept
         value, found = _piece(self._sliced, mode)(arrays, jnp.int32(number))
         at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
-        return SlicePart(int(number), np.asarray(value), at)
+        part = SlicePart(int(number), np.asarray(value), at)
+        if path is not None:
+            write_part(path, part)
+        return part
 
     def merge(self, parts: Iterable[SlicePart]) -> Assignment:
         """The result of all slices, which are taken in the order of their numbers, whatever the
@@ -181,9 +193,9 @@ class TropicalPlan(SlicedPlan):
         return json.dumps(held).encode()
 
     @functools.cached_property
-    def _sliced(self) -> SlicedPlan:
+    def _sliced(self) -> TropicalSlices:
         """Without methods, as the caches of programs know it."""
-        return SlicedPlan(self.plan, self.whole, self.memory, self.dtype, self.semiring)
+        return TropicalSlices(self.plan, self.whole, self.memory, self.dtype, self.semiring)
 
     def _mode(self, labels: bool) -> Mode:
         if labels and not isinstance(self.semiring, SelectiveSemiring):
@@ -253,12 +265,12 @@ class TropicalPlan(SlicedPlan):
 
 
 @functools.lru_cache(maxsize=64)
-def _piece(plan: SlicedPlan, mode: Mode) -> Any:
+def _piece(plan: TropicalSlices, mode: Mode) -> Any:
     return jax.jit(functools.partial(piece, plan, mode))
 
 
 @functools.lru_cache(maxsize=64)
-def _merging(plan: SlicedPlan, mode: Mode) -> Any:
+def _merging(plan: TropicalSlices, mode: Mode) -> Any:
     return jax.jit(functools.partial(merged, plan, mode), donate_argnums=2)
 
 
@@ -321,7 +333,7 @@ def _loaded(held: dict[str, Any]) -> TropicalPlan:
     return TropicalPlan(**vars_of(cut(plan, lengths, jnp.dtype(dtype), algebra)))
 
 
-def vars_of(plan: SlicedPlan) -> dict[str, Any]:
+def vars_of(plan: TropicalSlices) -> dict[str, Any]:
     """The fields of a plan."""
     return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
 
@@ -333,6 +345,7 @@ def plan_tropical_einsum(
     memory_limit: int | None = None,
     semiring: Semiring | str = max_plus,
     dtype: DTypeLike | None = None,
+    slices: int = 1,
 ) -> TropicalPlan:
     """Plan an einsum: the order of its contractions and its slices.
 
@@ -345,6 +358,8 @@ def plan_tropical_einsum(
         derivative needs them.
       dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first
         array, or float32.
+      slices: how many there are at least, such as the number of workers, if the labels have so many
+        entries.
 
     Returns:
       A TropicalPlan, to print and compare, and to run slice by slice.
@@ -373,5 +388,6 @@ def plan_tropical_einsum(
         memory_limit=memory_limit,
         semiring=semiring,
         dtype=dtype,
+        slices=slices,
     )
     return TropicalPlan(**vars_of(plan))

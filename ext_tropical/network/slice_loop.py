@@ -1,4 +1,5 @@
-"""Run the slices of a plan one after another, in one compiled loop; and its derivative."""
+"""Run the slices of a plan one after another, in one compiled loop or one on each device; and its
+derivative."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tenferro_jax.einsum.spread import Spread, sum_of_slices
+from tenferro_jax.errors import Unsupported
+
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import LogSumExp
@@ -18,39 +22,38 @@ from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
 from .network_op import solved
 from .steps import Mode, reshaped
-from .tropical_plan import SlicedPlan
+from .tropical_plan import TropicalSlices
 
 State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
 """A value, and the index of each contracted label."""
 
 
 def whole(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
+    spread: Spread | None,
     operands: Sequence[jax.Array],
-) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+) -> State:
     """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
-    loop.
+    loop, or one on each device.
 
     The derivative follows the coordinates: the value is times of the operands' entries there. Under
     log_sum_exp it is the sum of the slices' derivatives, each by its share of the value.
     """
 
     @jax.custom_jvp
-    def run(*operands: jax.Array) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-        return _loop(plan, mode, operands)
+    def run(*operands: jax.Array) -> State:
+        return _loop(plan, mode, spread, operands)
 
     @run.defjvp
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp):
             raise no_derivative(mode.semiring)
         if isinstance(mode.semiring, LogSumExp):
-            value, _ = _loop(plan, mode, primals)
-            return (value, {}), (
-                _shared_tangent(plan, mode, mode.semiring, value, primals, tangents),
-                {},
-            )
-        value, at = _loop(plan, mode.having_labels(), primals)
+            value, _ = _loop(plan, mode, spread, primals)
+            share = functools.partial(_shared_tangent, plan, mode, spread, mode.semiring)
+            return (value, {}), (share(value, primals, tangents), {})
+        value, at = _loop(plan, mode.having_labels(), spread, primals)
         _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
         if not mode.winners:
             at = {}
@@ -63,22 +66,34 @@ def whole(
 
 
 def _loop(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
+    spread: Spread | None,
     operands: Sequence[jax.Array],
-) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+) -> State:
     operands = reshaped(operands, plan.plan.terms, dict(plan.whole))
-    start = beginning(plan, mode, operands[0].dtype)
-    return lax.fori_loop(
-        0,
-        plan.slices,
-        lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
-        start,
-    )
+
+    def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> State:
+        return lax.fori_loop(
+            first,
+            last,
+            lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
+            beginning(plan, mode, operands[0].dtype),
+        )
+
+    if spread is None:
+        return of(0, plan.slices, operands)
+
+    def here(*operands: jax.Array) -> State:
+        found = of(*spread.own(plan.slices), operands)
+        lead = 1 if mode.semiring.components else 0
+        return spread.merged(functools.partial(_better, plan, mode), found, lead)
+
+    return spread.everywhere(here, *operands)
 
 
 def _product_at(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
     at: Mapping[str, jax.Array],
     *operands: jax.Array,
@@ -99,8 +114,9 @@ def _product_at(
 
 
 def _shared_tangent(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
+    spread: Spread | None,
     semiring: LogSumExp,
     value: jax.Array,
     operands: Sequence[jax.Array],
@@ -109,65 +125,22 @@ def _shared_tangent(
     terms, whole = plan.plan.terms, dict(plan.whole)
     operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
 
-    @jax.checkpoint  # one slice's intermediate results at a time, in reverse mode too
-    def moved(start: Mapping[str, jax.Array], tangents: Sequence[jax.Array]) -> jax.Array:
+    def block(start: Mapping[str, jax.Array], value: jax.Array, *arrays: jax.Array) -> jax.Array:
         def slice_value(*parts: jax.Array) -> jax.Array:
             return solved(plan.plan, parts, mode)[0]
 
-        block, change = jax.jvp(
-            slice_value, part(plan, terms, operands, start), part(plan, terms, tangents, start)
-        )
-        (total,) = part(plan, (plan.output,), (value,), start)
-        return semiring.share(block, total) * change
+        sides = arrays[: len(terms)], arrays[len(terms) :]
+        here, moved = (plan.parts(terms, side, start) for side in sides)
+        own, change = jax.jvp(slice_value, here, moved)
+        (total,) = plan.parts((plan.output,), (value,), start)
+        return semiring.share(own, total) * change
 
-    def step(total: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
-        start = start_of(plan, i)
-        (before,) = part(plan, (plan.output,), (total,), start)
-        return _updated(plan, total, before + moved(start, tangents), start), None
-
-    return lax.scan(step, jnp.zeros_like(value), jnp.arange(plan.slices, dtype=jnp.int32))[0]
-
-
-def start_of(plan: SlicedPlan, i: jax.Array) -> dict[str, jax.Array]:
-    """The start of slice i, for every label."""
-    start = dict.fromkeys(dict(plan.whole), jnp.int32(0))
-    for label, (count, length) in reversed(plan.sliced.items()):
-        start[label], i = (i % count) * length, i // count
-    return start
-
-
-def part(
-    plan: SlicedPlan,
-    terms: Sequence[str],
-    arrays: Sequence[jax.Array],
-    start: Mapping[str, jax.Array],
-) -> tuple[jax.Array, ...]:
-    """The slices of arrays with the labels of some terms."""
-    sizes = dict(plan.plan.sizes)
-    return tuple(
-        lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
-        if term
-        else x
-        for x, term in zip(arrays, terms, strict=True)
-    )
-
-
-def _updated(
-    plan: SlicedPlan,
-    x: jax.Array,
-    block: jax.Array,
-    start: Mapping[str, jax.Array],
-) -> jax.Array:
-    """An array of the result's shape with a slice replaced."""
-    return (
-        lax.dynamic_update_slice(x, block, [start[label] for label in plan.output])
-        if plan.output
-        else block
-    )
+    result = jax.ShapeDtypeStruct(value.shape, value.dtype)
+    return sum_of_slices(plan, spread, block, result, value, *operands, *tangents)
 
 
 def _is_earlier(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     these: Mapping[str, jax.Array],
     those: Mapping[str, jax.Array],
 ) -> jax.Array:
@@ -185,7 +158,7 @@ def _is_earlier(
 
 
 def beginning(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
     dtype: np.dtype,
 ) -> State:
@@ -199,7 +172,7 @@ def beginning(
 
 
 def joined(
-    plan: SlicedPlan,
+    plan: TropicalSlices,
     mode: Mode,
     operands: Sequence[jax.Array],
     i: jax.Array,
@@ -209,15 +182,15 @@ def joined(
     return merged(plan, mode, i, piece(plan, mode, operands, i), found)
 
 
-def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Array) -> State:
+def piece(plan: TropicalSlices, mode: Mode, operands: Sequence[jax.Array], i: jax.Array) -> State:
     """The value of slice i, and the indices of its labels among all if the mode asks for
     winners.
     """
-    start = start_of(plan, i)
+    start = plan.start(i)
     here: Any
     value, here = solved(
         plan.plan,
-        part(plan, plan.plan.terms, operands, start),
+        plan.parts(plan.plan.terms, operands, start),
         mode.having_labels() if mode.winners else mode,
     )
     return value, (
@@ -225,19 +198,54 @@ def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Ar
     )
 
 
-def merged(plan: SlicedPlan, mode: Mode, i: jax.Array, new: State, found: State) -> State:
+def merged(plan: TropicalSlices, mode: Mode, i: jax.Array, new: State, found: State) -> State:
     """The state with the result of slice i."""
-    start = start_of(plan, i)
-    (value, moved), (known, at) = new, found
-    before, *old = part(plan, (plan.output,) * (1 + len(at)), (known, *at.values()), start)
+    start, (known, at) = plan.start(i), found
+    before, *old = plan.parts((plan.output,) * (1 + len(at)), (known, *at.values()), start)
+    value, labels = _better(plan, mode, (before, dict(zip(at, old, strict=True))), new)
+    updated = {label: plan.replaced(x, labels[label], start) for label, x in at.items()}
+    return plan.replaced(known, value, start), updated
+
+
+def _better(plan: TropicalSlices, mode: Mode, old: State, new: State) -> State:
+    """plus of two values, and for each entry the labels of the one that wins."""
+    (before, kept), (value, moved) = old, new
     total = methods.plus(mode.semiring, before, value)
-    updated = {}
-    if at:
-        semiring: Any = mode.semiring  # with winners it is selective
-        wins = (semiring.better(value, before) | (value != value)) & (before == before)
-        wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
-            plan, moved, dict(zip(at, old, strict=True))
+    if not kept:
+        return total, {}
+    semiring: Any = mode.semiring  # with winners it is selective
+    wins = (semiring.better(value, before) | (value != value)) & (before == before)
+    wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
+        plan, moved, kept
+    )
+    return total, {label: jnp.where(wins, moved[label], index) for label, index in kept.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _slice_program(plan: TropicalSlices, mode: Mode) -> Any:
+    return jax.jit(functools.partial(joined, plan, mode), donate_argnums=2)
+
+
+def one_by_one(where: str, plan: TropicalSlices, mode: Mode, *operands: jax.Array) -> State:
+    """The slices from Python, with a progress bar."""
+    if any(isinstance(x, jax.core.Tracer) for x in operands):
+        raise Unsupported(
+            where=f"{where}, progress",
+            given="operands inside a transform",
+            needed="concrete arrays, because a compiled loop cannot show progress",
+            fix="Leave progress out.",
         )
-        for (label, index), kept in zip(at.items(), old, strict=True):
-            updated[label] = _updated(plan, index, jnp.where(wins, moved[label], kept), start)
-    return _updated(plan, known, total, start), updated
+    try:
+        from tqdm import trange  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported(
+            where=f"{where}, progress",
+            given="no package tqdm",
+            needed="tqdm installed",
+            fix="Run: pip install 'tenferro-jax[progress]'.",
+        ) from error
+    step = _slice_program(plan, mode)
+    found = beginning(plan, mode, operands[0].dtype)
+    for i in trange(plan.slices, desc=where, unit="slice"):
+        found = step(operands, jnp.int32(i), found)
+    return found

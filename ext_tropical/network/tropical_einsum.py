@@ -13,6 +13,8 @@ import numpy as np
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import parse_interleaved
+from tenferro_jax.einsum.slices import byte_count
+from tenferro_jax.einsum.spread import Spread, spread_over
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
@@ -27,7 +29,7 @@ from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .eager import compiled_if_one_step
 from .network_op import is_network, solved, solved_as_network
-from .slice_loop import beginning, joined, whole
+from .slice_loop import one_by_one, whole
 from .steps import (
     Assignment,
     Mode,
@@ -40,8 +42,7 @@ from .steps import (
 from .tropical_plan import (
     Operand,
     Optimize,
-    SlicedPlan,
-    byte_count,
+    TropicalSlices,
     cached_plan,
     hashable,
     no_semiring_among,
@@ -58,6 +59,7 @@ def tropical_einsum(
     accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
+    over: str | tuple[str, ...] | None = None,
     progress: bool = False,
 ) -> jax.Array:
     """Tensor contraction in a semiring: out[o] = plus, over all labels that the output lacks, of
@@ -90,6 +92,11 @@ def tropical_einsum(
       memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs
         in slices, one after another, with an exact result. Under vmap it is for each element. A
         derivative also allocates the arrays that it scatters into.
+      over: the name of a mesh axis, or a tuple of names, whose devices share the slices: at least
+        as many slices as devices, each device within memory_limit, with whole operands and the
+        whole result, and one merge at the end. The mesh is that of `jax.set_mesh`, or of the first
+        operand with a NamedSharding. Values and winners are those of one device; sums are in the
+        order of the devices.
       progress: whether to show a progress bar of the slices. The slices then run one by one, only
         on concrete arrays.
 
@@ -98,14 +105,15 @@ def tropical_einsum(
       NaN; the semiring's zero if a contraction is empty.
 
     Raises:
-      InvalidConfig: the equation cannot be read; or an unknown semiring or algorithm, a path that
-        does not fit, or a memory limit that no slices reach.
+      InvalidConfig: the equation cannot be read; or an unknown semiring, algorithm or mesh axis, a
+        path that does not fit, or a memory limit that no slices reach.
       InvalidConfig, ShapeError, DTypeError: the operands do not fit, or more than 2**31 - 1 entries
         are contracted in one step.
       ShapeError: a label has two symbolic sizes that may differ.
       ADRuleError: a derivative of your own semiring whose plus does not select.
       Unsupported: an optional package is not installed, a memory limit with symbolic sizes, a
-        progress bar inside a transform, ties="split" in slices.
+        progress bar inside a transform or over devices, ties="split" in slices, `over` inside a
+        shard_map.
 
     Gradient: follows the winner, the first of equal candidates (in each step the smallest row-major
     index over the contracted labels in their order of first appearance); any order, forward and
@@ -129,7 +137,7 @@ def tropical_einsum(
        [1. 0.]]
     """
     problem = _problem(equation, operands, as_semiring(semiring), ties, accumulate)
-    return _solve(problem, optimize, memory_limit, progress)[0]
+    return _solve(problem, optimize, memory_limit, over, progress)[0]
 
 
 @compiled_if_one_step
@@ -141,6 +149,7 @@ def tropical_einsum_with_argmax(
     accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
+    over: str | tuple[str, ...] | None = None,
     progress: bool = False,
 ) -> TropicalResult:
     """`tropical_einsum` with the winners of every step.
@@ -162,7 +171,7 @@ def tropical_einsum_with_argmax(
     """
     selective = as_selective(semiring, "tropical_einsum_with_argmax")
     problem = _problem(equation, operands, selective, ties, accumulate, Winners.STEPS)
-    value, steps, output = _solve(problem, optimize, memory_limit, progress)
+    value, steps, output = _solve(problem, optimize, memory_limit, over, progress)
     return TropicalResult(value, steps, output, selective)
 
 
@@ -175,6 +184,7 @@ def best_assignment(
     accumulate: str | None = None,
     optimize: Optimize = "auto",
     memory_limit: int | None = None,
+    over: str | tuple[str, ...] | None = None,
     progress: bool = False,
 ) -> Assignment:
     """The best value, and for every output entry one assignment of the contracted labels that
@@ -199,7 +209,7 @@ def best_assignment(
     """
     selective = as_selective(semiring, "best_assignment")
     problem = _problem(equation, operands, selective, ties, accumulate, Winners.LABELS)
-    value, coordinates, _ = _solve(problem, optimize, memory_limit, progress)
+    value, coordinates, _ = _solve(problem, optimize, memory_limit, over, progress)
     labels: list[tuple[Any, Any]] = [
         (problem.written.get(label, label), i) for label, i in coordinates.items()
     ]
@@ -293,18 +303,24 @@ def _is_accumulated(where: str, accumulate: str | None, dtype: np.dtype) -> bool
 
 
 def _solve(
-    problem: _Problem, optimize: Optimize, memory_limit: int | None, progress: bool
+    problem: _Problem,
+    optimize: Optimize,
+    memory_limit: int | None,
+    over: str | tuple[str, ...] | None,
+    progress: bool,
 ) -> tuple[jax.Array, Any, str]:
     """(value, the winners that the mode asks for, labels of the value)."""
     equation, operands, mode = problem.equation, problem.operands, problem.mode
-    memory_limit, optimize = byte_count(equation, memory_limit), hashable(optimize)
+    memory_limit, optimize = byte_count(problem.where, memory_limit), hashable(optimize)
     if not isinstance(progress, bool):
         raise InvalidConfig(
             where=f"{problem.where}, progress", given=repr(progress), needed="True or False"
         )
+    spread = spread_over(problem.where, over, operands)
     shapes = tuple(tuple(x.shape) for x in operands)
     if (
         memory_limit is None
+        and spread is None
         and optimize == "auto"
         and is_step(equation)
         and not _repeats(equation, shapes)
@@ -315,7 +331,10 @@ def _solve(
         value, steps = contract(operands, layout.inputs, layout.output, mode)
         return value, found_of(mode, value, steps, layout.output), layout.output
     dtype = operands[0].dtype if operands else jnp.dtype("float32")
-    plan = cached_plan(equation, shapes, dtype, optimize, memory_limit, mode.semiring)
+    devices = spread.devices if spread else 1
+    plan = cached_plan(
+        equation, shapes, dtype, optimize, memory_limit, mode.semiring, devices, devices
+    )
     if plan.slices == 1:
         # A network of concrete arrays runs at once, without a program to compile.
         if is_network(plan.plan, operands, mode):
@@ -324,11 +343,23 @@ def _solve(
     if mode.ties is Ties.SPLIT:
         raise Unsupported(
             where=problem.where,
-            given="ties='split' with a memory limit that needs slices",
+            given="ties='split' in slices",
             needed="all slices at once, because the winners are counted",
-            fix="Leave out memory_limit or ties.",
+            fix="Leave out memory_limit and over, or ties.",
         )
-    value, at = _one_by_one(problem, plan) if progress else _program(plan, mode)(*operands)
+    if spread and progress:
+        raise Unsupported(
+            where=f"{problem.where}, progress",
+            given="slices over devices",
+            needed="slices one by one, because a compiled loop cannot show progress",
+            fix="Leave out progress or over.",
+        )
+    run = (
+        functools.partial(one_by_one, problem.where, plan, mode)
+        if progress
+        else _program(plan, mode, spread)
+    )
+    value, at = run(*operands)
     if mode.winners is not Winners.STEPS:
         return value, at, plan.output
     sizes = dict(plan.whole)
@@ -352,45 +383,15 @@ def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(plan: SlicedPlan, mode: Mode) -> Any:
+def _program(plan: TropicalSlices, mode: Mode, spread: Spread | None = None) -> Any:
     """The einsum as a function of arrays, compiled once for each dtype."""
 
     def run(*operands: jax.Array) -> Any:
-        return (
-            solved(plan.plan, operands, mode) if plan.slices == 1 else whole(plan, mode, operands)
-        )
+        if plan.slices == 1:
+            return solved(plan.plan, operands, mode)
+        return whole(plan, mode, spread, operands)
 
     run.__name__ = run.__qualname__ = "tropical_einsum"
     return (
         jax.jit(run) if plan.memory is not None else run
     )  # symbolic sizes are traced in the caller's scope
-
-
-@functools.lru_cache(maxsize=64)
-def _slice_program(plan: SlicedPlan, mode: Mode) -> Any:
-    return jax.jit(functools.partial(joined, plan, mode), donate_argnums=2)
-
-
-def _one_by_one(problem: _Problem, plan: SlicedPlan) -> tuple[jax.Array, Mapping[str, jax.Array]]:
-    """The slices from Python, with a progress bar."""
-    if any(isinstance(x, jax.core.Tracer) for x in problem.operands):
-        raise Unsupported(
-            where=f"{problem.where}, progress",
-            given="operands inside a transform",
-            needed="concrete arrays, because a compiled loop cannot show progress",
-            fix="Leave progress out.",
-        )
-    try:
-        from tqdm import trange  # noqa: PLC0415
-    except ImportError as error:
-        raise Unsupported(
-            where=f"{problem.where}, progress",
-            given="no package tqdm",
-            needed="tqdm installed",
-            fix="Run: pip install 'tenferro-jax[progress]'.",
-        ) from error
-    step = _slice_program(plan, problem.mode)
-    found = beginning(plan, problem.mode, problem.operands[0].dtype)
-    for i in trange(plan.slices, desc=problem.where, unit="slice"):
-        found = step(problem.operands, jnp.int32(i), found)
-    return found

@@ -1,16 +1,10 @@
-"""Equation and sizes -> the order of contractions and its slices, without arrays.
-
-A slice covers a part of some labels: all steps run on the slices of the operands, and the results
-are concatenated (labels of the output) or merged by the semiring's plus (contracted labels). Slices
-have equal lengths, so that one program serves all of them.
-"""
+"""Equation and sizes -> the order of contractions and its slices, without arrays."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,19 +17,19 @@ from opt_einsum import get_symbol
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Plan, Step, parse_interleaved
+from tenferro_jax.einsum.slices import (
+    SlicedPlan,
+    byte_count,
+    cotengra_slices,
+    slice_lengths,
+    with_lengths,
+)
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import work_dtype
-from .slicing import (
-    MOST_SLICES,
-    Memory,
-    cotengra_slices,
-    entries,
-    require_possible,
-    shorten_slices,
-)
+from .slicing import TropicalMemory, require_possible
 
 Operand: TypeAlias = ArrayLike | Sequence[object]
 """An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
@@ -44,50 +38,11 @@ Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SlicedPlan:
+class TropicalSlices(SlicedPlan):
     """The attributes of a TropicalPlan."""
 
-    plan: Plan
-    whole: tuple[tuple[str, int], ...]
-    memory: Memory | None = dataclasses.field(hash=False)  # its plan is hashed once
     dtype: np.dtype
     semiring: Semiring
-
-    @functools.cached_property
-    def peak(self) -> int | None:
-        """The most bytes allocated at one time, with the result and without the operands; None with
-        symbolic sizes.
-        """
-        return None if self.memory is None else self.memory.peak(dict(self.plan.sizes))
-
-    @property
-    def output(self) -> str:
-        """The labels of the result."""
-        return self.plan.equation.output
-
-    @property
-    def sliced(self) -> dict[str, tuple[int, int]]:
-        """For each sliced label (number of slices, length of a slice); labels of the output come
-        first.
-        """
-        whole = dict(self.whole)
-        lengths = {
-            label: size
-            for label, size in self.plan.sizes
-            if size is not whole[label] and size != whole[label]
-        }
-        order = sorted(lengths, key=lambda label: (label not in self.output, label))
-        return {label: (whole[label] // lengths[label], lengths[label]) for label in order}
-
-    @property
-    def slices(self) -> int:
-        """How many slices run one after another."""
-        return math.prod(count for count, _ in self.sliced.values())
-
-    @property
-    def cost(self) -> int:
-        """Multiplications of all slices."""
-        return self.slices * self.plan.cost
 
     def __repr__(self) -> str:
         text = shortened(self.plan.equation.text)
@@ -95,18 +50,6 @@ class SlicedPlan:
             f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak "
             f"{self.peak})"
         )
-
-    def __str__(self) -> str:
-        lines = [str(self.plan)]
-        if self.slices > 1:
-            parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
-            lines.append(
-                f"{self.slices} slices one after another ({parts}), {self.cost} multiplications "
-                f"in all"
-            )
-        if self.peak is not None:
-            lines.append(f"at most {self.peak} bytes at once beside the operands")
-        return "\n".join(lines)
 
 
 def plan_of(
@@ -116,7 +59,8 @@ def plan_of(
     memory_limit: int | None = None,
     semiring: Semiring | str = max_plus,
     dtype: DTypeLike | None = None,
-) -> SlicedPlan:
+    slices: int = 1,
+) -> TropicalSlices:
     """What `plan_tropical_einsum` returns, without its methods."""
     no_semiring_among("plan_tropical_einsum", operands)
     if not isinstance(equation, str):
@@ -131,8 +75,17 @@ def plan_of(
         shapes,
         _dtype(dtype),
         hashable(optimize),
-        byte_count(equation, memory_limit),
+        byte_count(f"tropical_einsum {shortened(equation)!r}", memory_limit),
         algebra,
+        _count(slices),
+    )
+
+
+def _count(slices: object) -> int:
+    if isinstance(slices, int | np.integer) and not isinstance(slices, bool) and slices > 0:
+        return int(slices)
+    raise InvalidConfig(
+        where="plan_tropical_einsum, slices", given=repr(slices), needed="a positive integer"
     )
 
 
@@ -220,9 +173,12 @@ def cached_plan(
     optimize: Optimize,
     memory_limit: int | None,
     semiring: Semiring,
-) -> SlicedPlan:
+    slices: int = 1,
+    devices: int = 1,
+) -> TropicalSlices:
     """`plan_tropical_einsum`, cached."""
     cut_first: Sequence[str] = ()
+    where = f"tropical_einsum {shortened(equation)!r}"
     if optimize == "cotengra" and memory_limit is not None:
         optimize, cut_first = cotengra_slices(
             plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize
@@ -230,48 +186,32 @@ def cached_plan(
     plan = plan_einsum(equation, shapes, optimize)
     plan = dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
     if not all(isinstance(size, int) for _, size in plan.sizes):
-        if memory_limit is not None:
+        if memory_limit is not None or slices > 1:
             raise Unsupported(
-                where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
+                where=f"{where}, {'slices' if memory_limit is None else 'memory_limit'}",
                 given="symbolic sizes",
                 needed="concrete sizes",
-                fix="Leave memory_limit out, or trace with concrete sizes.",
+                fix="Leave it out, or trace with concrete sizes.",
             )
-        return SlicedPlan(plan, plan.sizes, None, dtype, semiring)
+        return TropicalSlices(plan, plan.sizes, None, dtype, semiring)
     require_possible(equation, plan, dtype.itemsize, memory_limit)
-    memory, lengths = _memory(plan, dtype, semiring), dict(plan.sizes)
-    if memory_limit is not None:
-        kept = plan.equation.output[:1] if semiring.components else ""
-        lengths |= {label: 1 for label in cut_first if label not in kept}
-        shorten_slices(equation, memory, lengths, memory_limit, kept)
-    found = cut(plan, lengths, dtype, semiring)
-    if found.slices > MOST_SLICES:
-        raise InvalidConfig(
-            where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
-            given=f"{memory_limit} bytes, which takes {found.slices} slices",
-            needed=f"at most {MOST_SLICES} slices",
-            fix="Raise the limit, or contract less at once.",
-        )
-    return found
+    memory = _memory(plan, dtype, semiring, devices)
+    kept = plan.equation.output[:1] if semiring.components else ""
+    lengths = slice_lengths(where, memory, memory_limit, slices, cut_first, kept)
+    return TropicalSlices(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
-def _memory(plan: Plan, dtype: np.dtype, semiring: Semiring) -> Memory:
+def _memory(plan: Plan, dtype: np.dtype, semiring: Semiring, devices: int = 1) -> TropicalMemory:
     is_selective = isinstance(semiring, SelectiveSemiring)
-    return Memory(plan, dtype.itemsize, work_dtype(dtype).itemsize, is_selective)
+    return TropicalMemory(plan, dtype.itemsize, work_dtype(dtype).itemsize, devices, is_selective)
 
 
-def cut(plan: Plan, lengths: Mapping[str, int], dtype: np.dtype, semiring: Semiring) -> SlicedPlan:
+def cut(
+    plan: Plan, lengths: Mapping[str, int], dtype: np.dtype, semiring: Semiring
+) -> TropicalSlices:
     """A plan whose labels have these lengths in a slice."""
-    steps = [
-        dataclasses.replace(
-            step,
-            cost=entries(lengths, set("".join(step.terms))),
-            size=entries(lengths, step.result),
-        )
-        for step in plan.steps
-    ]
-    sliced = dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
-    return SlicedPlan(sliced, plan.sizes, _memory(plan, dtype, semiring), dtype, semiring)
+    memory = _memory(plan, dtype, semiring)
+    return TropicalSlices(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
 def _in_order(step: Step) -> Step:
@@ -281,26 +221,6 @@ def _in_order(step: Step) -> Step:
     if list(step.operands) == sorted(step.operands):
         return step
     return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
-
-
-def byte_count(equation: str, memory_limit: int | None) -> int | None:
-    """A memory limit as an int.
-
-    Raises:
-      InvalidConfig: neither None nor a positive integer.
-    """
-    if memory_limit is None or (
-        isinstance(memory_limit, int | np.integer)
-        and not isinstance(memory_limit, bool)
-        and memory_limit > 0
-    ):
-        return None if memory_limit is None else int(memory_limit)
-    raise InvalidConfig(
-        where=f"tropical_einsum {shortened(equation)!r}, memory_limit",
-        given=repr(memory_limit),
-        needed="a positive number of bytes, an integer",
-        fix="Pass an int such as 2**30.",
-    )
 
 
 def no_semiring_among(where: str, operands: Sequence[object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -15,7 +16,16 @@ from jax.typing import ArrayLike, DTypeLike
 from ..dimensions import SymDim
 from ..einsum.einsum_plan import Optimize, Plan, Step, plan_einsum
 from ..einsum.notation import parse_interleaved
-from ..errors import DTypeError
+from ..einsum.slices import (
+    Memory,
+    SlicedPlan,
+    byte_count,
+    cotengra_slices,
+    slice_lengths,
+    with_lengths,
+)
+from ..einsum.spread import Spread, spread_over, sum_of_slices
+from ..errors import DTypeError, InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
@@ -35,6 +45,8 @@ def einsum(
     optimize: Optimize = "auto",
     precision: jax.lax.PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
+    memory_limit: int | None = None,
+    over: str | tuple[str, ...] | None = None,
 ) -> Any:
     """Sum of products over the labels that the output lacks.
 
@@ -56,6 +68,13 @@ def einsum(
         pair of them, or a `jax.lax.DotAlgorithmPreset` or its name.
       preferred_element_type: the dtype of the result, and of products and sums if it is wider
         than the operands' dtype; a narrower one rounds once, at the end.
+      memory_limit: the most bytes that may be allocated beside the operands; the einsum then runs
+        in slices, one after another. Their sums are added in the order of the slices. Under vmap it
+        is for each element; a derivative also allocates the gradients.
+      over: the name of a mesh axis, or a tuple of names, whose devices share the slices: at least
+        as many slices as devices, each device within memory_limit, with whole operands and the
+        whole result, and one sum at the end. The mesh is that of `jax.set_mesh`, or of the first
+        operand with a NamedSharding.
 
     Returns:
       An array, or a TracedTensor if an operand is one.
@@ -68,8 +87,11 @@ def einsum(
         not be equal.
       DTypeError: not arrays, an unknown dtype, a real dtype for complex operands, or
         integers or a dtype that need 64 bits while 64-bit types are off.
+      Unsupported: a memory limit or mesh axis with symbolic sizes, `over` with lazy tensors or
+        inside a shard_map.
 
-    Gradient: of any order, forward and reverse, through standard ops.
+    Gradient: of any order, forward and reverse, through standard ops; slice by slice with
+    memory_limit.
 
     Cost: that of the plan; planning runs once for each (equation, shapes, optimize).
 
@@ -84,6 +106,8 @@ def einsum(
     if not isinstance(equation, str):
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
+    memory_limit = byte_count("einsum", memory_limit)
+    spread = spread_over("einsum", over, operands)
     values: list[Any] = [
         x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")
         for i, x in enumerate(operands)
@@ -92,8 +116,26 @@ def einsum(
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
         values = [number(x, dtype, "einsum") if is_number(x) else x for x in values]
-    run = _function(plan(equation, [x.shape for x in values], optimize), names, result)
-    if any(isinstance(x, Handle) for x in values):
+    is_lazy = any(isinstance(x, Handle) for x in values)
+    if is_lazy and spread:
+        raise Unsupported(
+            where="einsum, over",
+            given="lazy tensors",
+            needed="arrays, because a graph names no mesh",
+            fix="Leave over out, or pass arrays.",
+        )
+    shapes = [x.shape for x in values]
+    if memory_limit is None and spread is None:
+        run = _function(plan(equation, shapes, optimize), names, result)
+    else:
+        with jax.numpy_dtype_promotion("standard"):
+            dtypes = [np.dtype(x.dtype) for x in values]
+            sums = jnp.result_type(*dtypes, *([] if result is None else [result]))
+        sliced = _sliced(
+            equation, tuple(map(tuple, shapes)), optimize, memory_limit, tuple(dtypes), sums, spread
+        )
+        run = _function(sliced, names, result, spread)
+    if is_lazy:
         return recorded(TracedTensor, run, tuple(values), {}, keep=True)
     return run(*values)
 
@@ -108,11 +150,58 @@ def plan(equation: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimize =
 _plan = functools.lru_cache(maxsize=1024)(plan_einsum)
 
 
+def _sliced(
+    equation: str,
+    shapes: tuple[tuple[SymDim, ...], ...],
+    optimize: Optimize,
+    memory_limit: int | None,
+    dtypes: Sequence[np.dtype],
+    sums: np.dtype,
+    spread: Spread | None,
+) -> SlicedPlan:
+    """The slices of an einsum."""
+    first: Sequence[str] = ()
+    where = f"einsum {shortened(equation)!r}"
+    if optimize == "cotengra" and memory_limit is not None:
+        optimize, first = cotengra_slices(
+            plan(equation, shapes, False), memory_limit // sums.itemsize
+        )
+    steps = plan(equation, shapes, optimize)
+    if any(is_symbolic_dim(size) for _, size in steps.sizes):
+        raise Unsupported(
+            where=f"{where}, {'over' if memory_limit is None else 'memory_limit'}",
+            given="symbolic sizes",
+            needed="concrete sizes",
+            fix="Leave it out, or trace with concrete sizes.",
+        )
+    work = max(sums.itemsize, 4)  # XLA on CPU widens 16 bits
+    memory = Memory(steps, sums.itemsize, work, spread.devices if spread else 1)
+    copies = sum(  # operands of another dtype are converted first
+        sums.itemsize * math.prod(shape)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+        if dtype != sums
+    )
+    if memory_limit is not None and memory_limit <= copies:
+        raise InvalidConfig(
+            where=f"{where}, memory_limit",
+            given=f"{memory_limit} bytes",
+            needed=f"more than {copies} bytes, which the operands take as {sums.name}",
+            fix="Convert the operands before, or raise the limit.",
+        )
+    left = None if memory_limit is None else memory_limit - copies
+    lengths = slice_lengths(where, memory, left, memory.devices, first)
+    return SlicedPlan(with_lengths(steps, lengths), steps.sizes, memory)
+
+
 @functools.lru_cache(maxsize=256)
 def _function(
-    plan: Plan, precision: Precision, result: np.dtype | None
+    plan: Plan | SlicedPlan,
+    precision: Precision,
+    result: np.dtype | None,
+    spread: Spread | None = None,
 ) -> Callable[..., jax.Array]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
+    steps = plan.plan if isinstance(plan, SlicedPlan) else plan
 
     def run(*arrays: jax.Array) -> jax.Array:
         with jax.numpy_dtype_promotion("standard"):
@@ -125,12 +214,35 @@ def _function(
                 needed="a complex dtype",
                 fix="Take the real part of the result.",
             )
-        x = _run_plan(plan, [jnp.asarray(x, dtype) for x in arrays], precision, sums)
+        arrays = tuple(jnp.asarray(x, dtype) for x in arrays)
+        if isinstance(plan, SlicedPlan) and plan.slices > 1:
+            x = _sum_of_slices(plan, spread, arrays, precision, sums)
+        else:
+            x = _run_plan(steps, arrays, precision, sums)
         return x if result is None else x.astype(result)
 
     # JAX's compilation cache uses it in a file name
-    run.__name__ = run.__qualname__ = f"einsum {plan.equation.text[:40]}"
-    return run if any(is_symbolic_dim(size) for _, size in plan.sizes) else jax.jit(run)
+    run.__name__ = run.__qualname__ = f"einsum {steps.equation.text[:40]}"
+    return run if any(is_symbolic_dim(size) for _, size in steps.sizes) else jax.jit(run)
+
+
+def _sum_of_slices(
+    plan: SlicedPlan,
+    spread: Spread | None,
+    operands: Sequence[jax.Array],
+    precision: Precision,
+    sums: np.dtype | None,
+) -> jax.Array:
+    whole = dict(plan.whole)
+    arrays = _without_repeated_axes(plan.plan.terms, whole, operands)
+
+    def block(start: Mapping[str, jax.Array], *arrays: jax.Array) -> jax.Array:
+        parts = plan.parts(plan.plan.terms, arrays, start)
+        return _converted(_run_plan(plan.plan, parts, precision, sums), sums)
+
+    shape = tuple(whole[label] for label in plan.output)
+    result = jax.ShapeDtypeStruct(shape, arrays[0].dtype if sums is None else sums)
+    return sum_of_slices(plan, spread, block, result, *arrays)
 
 
 def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
@@ -175,10 +287,7 @@ def _run_plan(
       The result. For booleans the sum is "or", the product "and".
     """
     sizes = dict(plan.sizes)
-    values = [
-        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
-        for x, term in zip(operands, plan.terms, strict=True)
-    ]
+    values = _without_repeated_axes(plan.terms, sizes, operands)
     labels = list(plan.terms)
     for step in plan.steps:
         inputs = [values[i] for i in step.operands]
@@ -188,6 +297,16 @@ def _run_plan(
             values.append(_contracted(inputs, step, sizes, precision, sums))
         labels.append(step.result)
     return _transposed(values[-1], labels[-1], plan.equation.output)
+
+
+def _without_repeated_axes(
+    terms: Sequence[str], sizes: Sizes, operands: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """The operands without axes of size 1 that are longer in another one."""
+    return [
+        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
+        for x, term in zip(operands, terms, strict=True)
+    ]
 
 
 def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:

@@ -16,7 +16,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.network.slicing import SCRATCH
+from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import ShapeError
 
 from ..oracles import ALGEBRAS, SIZES_OF_ONE, brute_force, log_einsum, object_einsum

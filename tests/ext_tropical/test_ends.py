@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ext_tropical import best_assignment, plan_tropical_einsum, tropical_einsum
-from ext_tropical.network.slicing import SCRATCH
 from tenferro_jax import export
+from tenferro_jax.einsum.slices import SCRATCH
 
 from ..oracles import object_einsum
 from ..sweep import times

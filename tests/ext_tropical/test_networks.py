@@ -28,8 +28,8 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from ext_tropical.network.slicing import SCRATCH
 from tenferro_jax import export, trace
+from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from ..sweep import in_turn, some, times
@@ -561,7 +561,7 @@ LARGE = np.ones((64, 64))
     ),
     (
         Unsupported,
-        "ties='split' with a memory limit",
+        "ties='split' in slices",
         lambda: tropical_einsum(
             "ij,jk->ik", LARGE, LARGE, ties="split", memory_limit=SCRATCH + 160_000
         ),

@@ -2,15 +2,13 @@
 are the einsum with a memory limit, bit for bit.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
 import json
-import multiprocessing
-import os
-import signal
+import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,7 +20,7 @@ from ext_tropical import (
     plan_tropical_einsum,
     tropical_einsum,
 )
-from ext_tropical.network.slicing import SCRATCH
+from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 
 from .judges import check_refusal, refuse
@@ -115,33 +113,74 @@ def test_an_axis_of_size_one_that_an_ellipsis_repeats():
     np.testing.assert_array_equal(found.value, tropical_einsum("...ij,...jk->...ik", x, y))
 
 
-def run_here(data, number, folder):
-    """A slice in another process. The first worker of a folder dies before its second slice."""
-    if number == 1 and not os.path.exists(f"{folder}/died"):
-        open(f"{folder}/died", "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return load_plan(data).run(number, *tables("max_plus"), labels=True)
+def test_finished_slices_are_kept_by_what_they_depend_on(tmp_path):
+    operands, folder = tables("max_plus"), tmp_path / "new" / "folder"
+    plan = planned(operands=operands)
+    first = plan.run(2, *operands, keep=folder)
+    (file,) = folder.iterdir()
+    np.savez(file, value=first.value + 1)  # another value shows that the file is read
+    np.testing.assert_array_equal(plan.run(2, *operands, keep=folder).value, first.value + 1)
+    loaded = load_plan(plan.to_bytes())
+    np.testing.assert_array_equal(loaded.run(2, *operands, keep=folder).value, first.value + 1)
+    others = [x.copy() for x in operands]
+    others[1] += 1  # every slice has other entries
+    np.testing.assert_array_equal(plan.run(2, *others, keep=folder).value, first.value + 1)
+    assert len(list(folder.iterdir())) == 2  # the file of the other entries was computed
+    with_labels = plan.run(2, *operands, keep=folder, labels=True)
+    assert sorted(with_labels.labels) == ["j", "k"]
+    again = plan.run(2, *operands, keep=folder, labels=True)
+    jax.tree.map(np.testing.assert_array_equal, again, with_labels)
 
 
-@pytest.mark.slow
-def test_processes_and_a_worker_that_is_killed(tmp_path):
-    """What was finished is kept, and the rest runs again: nothing is lost or counted twice."""
-    plan, kept = planned(), {}
-    spawn = multiprocessing.get_context("spawn")
-    for attempt in range(2):
-        todo = [i for i in range(plan.slices) if i not in kept]
-        with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
-            runs = {pool.submit(run_here, plan.to_bytes(), i, str(tmp_path)): i for i in todo}
-            for run in concurrent.futures.as_completed(runs):
-                if run.exception() is None:
-                    kept[runs[run]] = run.result()
-                else:
-                    assert attempt == 0
-    want = best_assignment(CHAIN, *tables("max_plus"))
-    found = plan.merge(kept.values())
-    np.testing.assert_array_equal(found.value, want.value)
-    for label, index in want.labels.items():
-        np.testing.assert_array_equal(found.labels[label], index)
+@pytest.mark.parametrize("damage", ["empty", "half", "another shape", "another file", "labels"])
+def test_a_damaged_file_is_written_anew(tmp_path, damage):
+    operands = tables("max_plus")
+    plan = planned(operands=operands)
+    want = plan.run(0, *operands, keep=tmp_path)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    if damage in ("empty", "half"):
+        file.write_bytes(whole[: len(whole) // 2] if damage == "half" else b"")
+    elif damage == "another file":
+        np.savez(file, other=np.ones(3))
+    else:
+        more = {"@j": np.zeros(want.value.shape, np.int32)} if damage == "labels" else {}
+        np.savez(file, value=want.value if more else want.value[:1], **more)
+    np.testing.assert_array_equal(plan.run(0, *operands, keep=tmp_path).value, want.value)
+    np.testing.assert_array_equal(np.load(file)["value"], want.value)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+def test_kept_slices_have_their_dtype(tmp_path, dtype):
+    operands = [jnp.asarray(x, dtype) for x in tables("max_plus")]
+    plan = plan_tropical_einsum(CHAIN, *operands, slices=4)
+    want = plan.run(1, *operands, keep=tmp_path)
+    again = plan.run(1, *operands, keep=tmp_path)
+    assert again.value.dtype == want.value.dtype == operands[0].dtype
+    np.testing.assert_array_equal(again.value, want.value)
+    assert plan.slices > 1
+
+
+def test_a_full_disk_loses_no_slice(tmp_path):
+    """The operating system refuses to write: here a limit on the size of files."""
+    resource = pytest.importorskip("resource")
+    operands = tables("max_plus")
+    plan = planned(operands=operands)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    plan.run(0, *operands)  # what is compiled may be written too
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            part = plan.run(0, *operands, keep=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [w.category for w in caught] == [RuntimeWarning]
+    assert "slice 0 is not kept, but returned" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert list(tmp_path.iterdir()) == []
+    np.testing.assert_array_equal(part.value, plan.run(0, *operands).value)
 
 
 PLAN = planned()
@@ -192,6 +231,7 @@ merge = PLAN.merge
         "labels=True under",
         lambda: planned(log_sum_exp()).run(0, *OPERANDS, labels=True),
     ),
+    (InvalidConfig, "keep.*File exists", lambda: run(*OPERANDS, keep=__file__)),
     (InvalidConfig, "load_plan", lambda: load_plan(b"\xff")),
     (InvalidConfig, "load_plan", lambda: load_plan(b"{}")),
     (InvalidConfig, "load_plan", lambda: load_plan(None)),

@@ -36,8 +36,8 @@ from ext_tropical import (
     viterbi,
 )
 from ext_tropical.network.network_op import TropicalNetwork
-from ext_tropical.network.slicing import SCRATCH
 from ext_tropical.step.sum_einsum import SumEinsum
+from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json

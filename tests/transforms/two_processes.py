@@ -19,6 +19,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from tenferro_jax import einsum
 
 from ..cases import CASES, Case
 
@@ -99,14 +100,50 @@ def steps(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     return found
 
 
+def slices(mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Slices that the devices of all processes share, of whole operands and of split ones."""
+    x, y = np.random.default_rng(1).integers(0, 9, (2, 16, 16)).astype(float)
+    how: dict[str, Any] = {"memory_limit": 80_000, "over": "d"}
+    soft = log_sum_exp(0.5)
+
+    def total(run: Any, **more: Any) -> Any:
+        return jax.value_and_grad(lambda x, y: (run("ab,bc->ac", x, y, **how, **more) * y).sum(), 1)
+
+    asked = {
+        "assignment": lambda x, y: tuple(best_assignment("ab,bc,ca->", x, y, x, **how)),
+        "gradient": total(tropical_einsum),
+        "soft": total(tropical_einsum, semiring=soft),
+        "sum": total(einsum),
+    }
+    found = {}
+    for name, spec in {"whole": P(), "rows": P("d")}.items():
+        sharding = jax.NamedSharding(mesh, spec)
+        given = [
+            jax.make_array_from_callback(a.shape, sharding, lambda i, a=a: a[i]) for a in (x, y)
+        ]
+        with jax.set_mesh(mesh):
+            for what, fn in asked.items():
+                made = jax.jit(fn, out_shardings=jax.NamedSharding(mesh, P()))(*given)
+                found |= {
+                    f"slices, {name}, {what}, {i}": np.asarray(leaf)
+                    for i, leaf in enumerate(jax.tree.leaves(made))
+                }
+    alone = best_assignment("ab,bc,ca->", *given, given[0], **how)
+    return found | {"slices, not jitted": np.asarray(alone.value)}
+
+
 def results(mesh: jax.sharding.Mesh) -> dict[str, np.ndarray]:
     """Every result of every case, by name."""
-    return steps(mesh) | {
-        f"{case.name}, {what}, {i}": x
-        for case in SHARED
-        for what, xs in program(case, mesh).items()
-        for i, x in enumerate(xs)
-    }
+    return (
+        steps(mesh)
+        | slices(mesh)
+        | {
+            f"{case.name}, {what}, {i}": x
+            for case in SHARED
+            for what, xs in program(case, mesh).items()
+            for i, x in enumerate(xs)
+        }
+    )
 
 
 def main() -> None:

@@ -1,0 +1,345 @@
+"""A plan in slices that keep its memory within a limit, without arrays.
+
+A slice covers a part of some labels: all steps run on the slices of the operands, and the results
+are concatenated (labels of the output) or merged (contracted labels). Slices have equal lengths, so
+that one program serves all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..errors import InvalidConfig
+from .einsum_plan import Plan, Step
+
+SCRATCH = 1 << 16
+"""Bytes for scalars, blocks and alignment."""
+
+MOST_SLICES = 2**31 - 1
+"""Slices are counted in int32."""
+
+
+def entries(lengths: Mapping[str, int], labels: Iterable[str]) -> int:
+    """Entries of a tensor with these labels, repeated ones included; for a diagonal pass
+    `set(labels)`.
+    """
+    return math.prod([lengths[label] for label in labels])
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes that the sums of products of a plan allocate beside the operands, for given lengths of
+    the labels.
+
+    Attributes:
+      plan: the steps.
+      itemsize: bytes of an entry of the operands.
+      work: bytes of an entry of the dtype that steps compute in.
+      devices: among which the slices are spread.
+    """
+
+    plan: Plan
+    itemsize: int
+    work: int
+    devices: int = 1
+
+    def peak(self, lengths: Mapping[str, int]) -> int:
+        """The most bytes at one time on a device: the result, slices of operands, intermediate
+        results, a step's scratch.
+        """
+        return max(held for held, _ in self._moments(lengths))
+
+    def worst(self, lengths: Mapping[str, int]) -> str:
+        """The labels of the step at the peak."""
+        return max(self._moments(lengths), key=lambda moment: moment[0])[1]
+
+    def _moments(self, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+        plan = self.plan
+        whole = dict(plan.sizes)
+        sliced = {label for label, size in whole.items() if lengths[label] != size}
+        result = entries(whole, plan.equation.output) * self.result_size()
+        held = SCRATCH + result + self.kept_to_the_end(lengths)
+        if sliced:
+            held += result  # a loop may keep the old and the new one
+            held += sum(
+                self.itemsize * entries(lengths, term) for term in plan.terms if sliced & set(term)
+            )
+            if self.work != self.itemsize:  # XLA widens whole operands, outside the loop
+                held += sum(self.work * entries(whole, term) for term in plan.terms)
+        if self.devices > 1:
+            held += result  # the parts of other devices
+        yield held, "".join(plan.terms)
+        values = dict.fromkeys(range(len(plan.terms)), 0)
+        for number, step in enumerate(plan.steps, len(plan.terms)):
+            labels = "".join(dict.fromkeys("".join(step.terms)))
+            out = entries(lengths, step.result)
+            values[number] = self.itemsize * out
+            contracts = any(label not in step.result for label in labels)
+            held += values[number] + self.kept(out, contracts)
+            yield held + self.work * self.scratch(lengths, step, out, contracts), labels
+            held -= sum(values[i] for i in step.operands)
+
+    def result_size(self) -> int:
+        """Bytes of an entry of the result."""
+        return self.itemsize
+
+    def kept_to_the_end(self, lengths: Mapping[str, int]) -> int:
+        """Bytes that the steps need once."""
+        return 0
+
+    def kept(self, out: int, contracts: bool) -> int:
+        """Bytes that a step keeps to the end beside its result."""
+        return 0
+
+    def scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
+        """Entries that a step needs beside operands and results, as measured with XLA on CPU; a
+        test checks this.
+        """
+        return out + sum(entries(lengths, set(term)) for term in step.terms)  # transposed
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SlicedPlan:
+    """The slices of a plan.
+
+    Attributes:
+      plan: the steps of one slice; its sizes are those of a slice.
+      whole: (label, size) of every label.
+      memory: what the steps allocate; None with symbolic sizes.
+    """
+
+    plan: Plan
+    whole: tuple[tuple[str, int], ...]
+    memory: Memory | None = dataclasses.field(hash=False)  # its plan is hashed once
+
+    @functools.cached_property
+    def peak(self) -> int | None:
+        """The most bytes allocated at one time, with the result and without the operands; None with
+        symbolic sizes.
+        """
+        return None if self.memory is None else self.memory.peak(dict(self.plan.sizes))
+
+    @property
+    def output(self) -> str:
+        """The labels of the result."""
+        return self.plan.equation.output
+
+    @property
+    def sliced(self) -> dict[str, tuple[int, int]]:
+        """For each sliced label (number of slices, length of a slice); labels of the output come
+        first.
+        """
+        whole = dict(self.whole)
+        lengths = {
+            label: size
+            for label, size in self.plan.sizes
+            if size is not whole[label] and size != whole[label]
+        }
+        order = sorted(lengths, key=lambda label: (label not in self.output, label))
+        return {label: (whole[label] // lengths[label], lengths[label]) for label in order}
+
+    @property
+    def slices(self) -> int:
+        """How many slices there are."""
+        return math.prod(count for count, _ in self.sliced.values())
+
+    @property
+    def cost(self) -> int:
+        """Multiplications of all slices."""
+        return self.slices * self.plan.cost
+
+    def __str__(self) -> str:
+        lines = [str(self.plan)]
+        if self.slices > 1:
+            parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
+            lines.append(
+                f"{self.slices} slices one after another ({parts}), {self.cost} multiplications "
+                f"in all"
+            )
+        if self.peak is not None:
+            lines.append(f"at most {self.peak} bytes at once beside the operands")
+        return "\n".join(lines)
+
+    def start(self, i: jax.Array) -> dict[str, jax.Array]:
+        """The start of slice i, for every label."""
+        start = dict.fromkeys(dict(self.whole), jnp.int32(0))
+        for label, (count, length) in reversed(self.sliced.items()):
+            start[label], i = (i % count) * length, i // count
+        return start
+
+    def parts(
+        self, terms: Sequence[str], arrays: Sequence[jax.Array], start: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, ...]:
+        """The slices of arrays with the labels of some terms."""
+        sizes = dict(self.plan.sizes)
+        return tuple(
+            lax.dynamic_slice(x, [start[label] for label in term], [sizes[label] for label in term])
+            if term
+            else x
+            for x, term in zip(arrays, terms, strict=True)
+        )
+
+    def replaced(self, x: jax.Array, block: jax.Array, start: Mapping[str, jax.Array]) -> jax.Array:
+        """An array of the result's shape with the block of a slice replaced."""
+        if not self.output:
+            return block
+        return lax.dynamic_update_slice(x, block, [start[label] for label in self.output])
+
+    def added(self, x: jax.Array, block: jax.Array, start: Mapping[str, jax.Array]) -> jax.Array:
+        """An array of the result's shape plus the block of a slice; "or" for booleans. Its
+        transpose passes x on and reads a block, which that of `replaced` does not.
+        """
+        if x.dtype == np.bool_:
+            (before,) = self.parts((self.output,), (x,), start)
+            return self.replaced(x, before | block, start)
+        if not self.output:
+            return x + block
+        axes = tuple(range(x.ndim))
+        return lax.scatter_add(
+            x,
+            jnp.stack([start[label] for label in self.output]),
+            block,
+            lax.ScatterDimensionNumbers(axes, (), axes),
+            indices_are_sorted=True,
+            unique_indices=True,
+            mode="promise_in_bounds",
+        )
+
+
+def byte_count(where: str, memory_limit: int | None) -> int | None:
+    """A memory limit as an int.
+
+    Raises:
+      InvalidConfig: neither None nor a positive integer.
+    """
+    if memory_limit is None or (
+        isinstance(memory_limit, int | np.integer)
+        and not isinstance(memory_limit, bool)
+        and memory_limit > 0
+    ):
+        return None if memory_limit is None else int(memory_limit)
+    raise InvalidConfig(
+        where=f"{where}, memory_limit",
+        given=repr(memory_limit),
+        needed="a positive number of bytes, an integer",
+        fix="Pass an int such as 2**30.",
+    )
+
+
+def with_lengths(plan: Plan, lengths: Mapping[str, int]) -> Plan:
+    """The plan of one slice."""
+    steps = [
+        dataclasses.replace(
+            step,
+            cost=entries(lengths, set("".join(step.terms))),
+            size=entries(lengths, step.result),
+        )
+        for step in plan.steps
+    ]
+    return dataclasses.replace(plan, sizes=tuple(lengths.items()), steps=tuple(steps))
+
+
+def slice_lengths(
+    where: str,
+    memory: Memory,
+    memory_limit: int | None,
+    least: int = 1,
+    first: Sequence[str] = (),
+    kept: str = "",
+) -> dict[str, int]:
+    """The length of every label in a slice.
+
+    Labels are shortened, each time the one that helps most, until the peak is within the limit, and
+    then, each time the one that costs least, until there are enough slices.
+
+    Args:
+      where: of an error.
+      memory: of the plan.
+      memory_limit: bytes, or None.
+      least: slices that are wanted, if there are so many entries.
+      first: labels to cut into single entries before.
+      kept: labels that stay whole.
+
+    Raises:
+      InvalidConfig: no slices are within the limit, or too many are needed.
+    """
+    plan = memory.plan
+    whole = dict(plan.sizes)
+    lengths = whole | {label: 1 for label in first if label not in kept}
+    if memory_limit is not None:
+        _shorten(where, memory, lengths, memory_limit, kept)
+
+    def slices(lengths: Mapping[str, int]) -> int:
+        return math.prod(n // lengths[label] for label, n in whole.items() if n)
+
+    def cost(lengths: Mapping[str, int]) -> tuple[int, int]:
+        return slices(lengths) * with_lengths(plan, lengths).cost, memory.peak(lengths)
+
+    while slices(lengths) < least:
+        tried = {c: lengths | {c: _shorter(n)} for c, n in lengths.items() if n > 1}
+        tried = {c: shorter for c, shorter in tried.items() if c not in kept}
+        if not tried:
+            break
+        best = min(tried, key=lambda c: (*cost(tried[c]), c))
+        lengths = tried[best]
+    if slices(lengths) > MOST_SLICES:
+        raise InvalidConfig(
+            where=f"{where}, memory_limit",
+            given=f"{memory_limit} bytes, which takes {slices(lengths)} slices",
+            needed=f"at most {MOST_SLICES} slices",
+            fix="Raise the limit, or contract less at once.",
+        )
+    return lengths
+
+
+def _shorten(
+    where: str, memory: Memory, lengths: dict[str, int], memory_limit: int, kept: str
+) -> None:
+    least = memory.peak(
+        {label: size if label in kept else min(size, 1) for label, size in lengths.items()}
+    )
+    while (peak := memory.peak(lengths)) > memory_limit:
+        long = [c for c in memory.worst(lengths) if lengths[c] > 1 and c not in kept] or [
+            c for c in lengths if lengths[c] > 1 and c not in kept
+        ]
+        shorter = {label: _shorter(lengths[label]) for label in long}
+        tried = {label: memory.peak(lengths | {label: length}) for label, length in shorter.items()}
+        tried = {label: bytes for label, bytes in tried.items() if bytes < peak} or tried
+        if not tried:
+            raise InvalidConfig(
+                where=f"{where}, memory_limit",
+                given=f"{memory_limit} bytes",
+                needed=f"at least {least} bytes: the result, {SCRATCH} of scratch, and one entry "
+                f"of everything else",
+                fix="Raise the limit, or contract less at once.",
+            )
+        best = min(tried, key=lambda label: (tried[label], label))
+        lengths[best] = shorter[best]
+
+
+def _shorter(length: int) -> int:
+    """The largest proper divisor."""
+    return next((length // d for d in range(2, math.isqrt(length) + 1) if length % d == 0), 1)
+
+
+def cotengra_slices(plan: Plan, entries: int) -> tuple[Any, Sequence[str]]:
+    """A path by cotengra, and the labels to slice so that no step's result has more entries."""
+    try:
+        import cotengra  # noqa: PLC0415
+    except ImportError:
+        return "cotengra", ()  # plan_einsum raises the error with the package to install
+    terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
+    tree = cotengra.array_contract_tree(
+        terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto"
+    )
+    tree = tree.slice_and_reconfigure(target_size=max(entries, 1))
+    return tuple(map(tuple, tree.get_path())), tuple(tree.sliced_inds)
