@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "questions": (),
     "chains": (),
     "mesh": (),
+    "slices": (),
     "growth": (
         "--json",
         str(FOLDER / "growth.json"),

@@ -25,6 +25,7 @@ from benchmarks import (
     networks,
     one_line,
     questions,
+    slices,
     training_step,
     tropical,
     tropical_gpu,
@@ -307,6 +308,28 @@ def test_mesh():
     for split, question, op, product in rows:
         if question == "value" and split != "contracted, left alone":
             assert op.collectives == product.collectives
+
+
+@pytest.mark.cpu
+def test_slices(capsys):
+    """The costs of slices, an engine, and a model that says of each device what it runs."""
+    assert all(seconds > 0 for _, seconds in slices.overheads(16).values())
+    assert {"processes"} <= slices.engines(32, 4).keys()
+    found = slices.model(32, 2)
+    assert sorted(found) == [1, 2]
+    assert min(min(pair) for pair in found.values()) > 0
+    assert "16 times the limit" in capsys.readouterr().out
+
+
+def test_the_model_of_many_devices_by_hand():
+    machine = slices.Machine(2e6, 0.5, 1e3, 0.25)
+    plan = slices.plan_tropical_einsum("ij,jk->ik", (10, 20), (20, 10), slices=5)
+    assert plan.slices == 5
+    found = slices.cost_of(plan, 4, machine)
+    assert (found.each, found.operands, found.merge) == (2, 1600, 2 * 3 * 25 * 4)
+    np.testing.assert_allclose(found.work, 2 * (0.5 + 400 / 2e6))
+    np.testing.assert_allclose(found.wait, (1600 + 600) / 1e3 + 6 * 0.25)
+    assert [cost.each for cost in slices.paper()] == [4096, 512, 64, 5, 1]
 
 
 @pytest.mark.slow

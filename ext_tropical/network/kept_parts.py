@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tenferro_jax.einsum.slices import SlicedPlan
 from tenferro_jax.errors import InvalidConfig
 
 
@@ -33,7 +34,7 @@ class SlicePart(NamedTuple):
 
 
 def path_of(
-    keep: str | os.PathLike[str], number: int, how: Sequence[bytes], read: Sequence[jax.Array]
+    keep: str | os.PathLike[str], number: int, how: Sequence[bytes], read: Sequence[np.ndarray]
 ) -> pathlib.Path:
     """The file of a slice in a folder, which is made; its name has the digest of all that the slice
     depends on.
@@ -52,6 +53,18 @@ def path_of(
     for part in (*how, *(np.ascontiguousarray(x).tobytes() for x in read)):
         digest.update(len(part).to_bytes(8) + part)
     return folder / f"{number}-{digest.hexdigest()[:32]}.npz"
+
+
+def read_by(plan: SlicedPlan, number: int, arrays: Sequence[jax.Array]) -> list[np.ndarray]:
+    """The entries of the operands that a slice reads."""
+    at = dict.fromkeys(dict(plan.whole), slice(None))
+    for label, (count, length) in reversed(plan.sliced.items()):
+        start, number = number % count * length, number // count
+        at[label] = slice(start, start + length)
+    return [
+        np.asarray(x)[tuple(at[label] for label in term)]
+        for x, term in zip(arrays, plan.plan.terms, strict=True)
+    ]
 
 
 def read_part(path: pathlib.Path, number: int, dtype: np.dtype) -> SlicePart | None:

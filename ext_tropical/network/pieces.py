@@ -21,7 +21,7 @@ from tenferro_jax.shapes import as_array
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import max_plus
-from .kept_parts import SlicePart, path_of, read_part, write_part
+from .kept_parts import SlicePart, path_of, read_by, read_part, write_part
 from .plan_text import planned, steps_of
 from .slice_loop import beginning, merged, piece
 from .steps import Assignment, Mode, Winners, reshaped
@@ -100,9 +100,8 @@ class TropicalPlan(TropicalSlices):
         arrays = self._arrays(operands)
         path = None
         if keep is not None:
-            start = self._sliced.start(jnp.int32(number))
-            read = self._sliced.parts(self.plan.terms, arrays, start)
-            path = path_of(keep, number, (self.to_bytes(), str(labels).encode()), read)
+            how = (self.to_bytes(), str(labels).encode())
+            path = path_of(keep, number, how, read_by(self, number, arrays))
             kept = read_part(path, number, self.dtype)
             with contextlib.suppress(InvalidConfig):  # damaged
                 if kept is not None:

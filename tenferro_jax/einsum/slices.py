@@ -259,13 +259,13 @@ def slice_lengths(
     """The length of every label in a slice.
 
     Labels are shortened, each time the one that helps most, until the peak is within the limit, and
-    then, each time the one that costs least, until there are enough slices.
+    then the one with which so many devices take the least time.
 
     Args:
       where: of an error.
       memory: of the plan.
       memory_limit: bytes, or None.
-      least: slices that are wanted, if there are so many entries.
+      least: slices that are wanted, one for each device, if there are so many entries.
       first: labels to cut into single entries before.
       kept: labels that stay whole.
 
@@ -281,16 +281,19 @@ def slice_lengths(
     def slices(lengths: Mapping[str, int]) -> int:
         return math.prod(n // lengths[label] for label, n in whole.items() if n)
 
-    def cost(lengths: Mapping[str, int]) -> tuple[int, int]:
-        return slices(lengths) * with_lengths(plan, lengths).cost, memory.peak(lengths)
+    def time(lengths: Mapping[str, int]) -> tuple[int, int, int]:
+        """On `least` devices; then the number of slices, and the peak."""
+        count = slices(lengths)
+        return -(-count // least) * with_lengths(plan, lengths).cost, count, memory.peak(lengths)
 
-    while slices(lengths) < least:
-        tried = {c: lengths | {c: _shorter(n)} for c, n in lengths.items() if n > 1}
-        tried = {c: shorter for c, shorter in tried.items() if c not in kept}
+    while (count := slices(lengths)) < least:
+        enough = -(-least // count)
+        free = {c: n for c, n in lengths.items() if n > 1 and c not in kept}
+        tried = [lengths | {c: _part(n, enough)} for c, n in free.items() if n >= enough]
+        tried = tried or [lengths | {c: 1} for c in free]
         if not tried:
             break
-        best = min(tried, key=lambda c: (*cost(tried[c]), c))
-        lengths = tried[best]
+        lengths = min(tried, key=time)
     if slices(lengths) > MOST_SLICES:
         raise InvalidConfig(
             where=f"{where}, memory_limit",
@@ -324,6 +327,11 @@ def _shorten(
             )
         best = min(tried, key=lambda label: (tried[label], label))
         lengths[best] = shorter[best]
+
+
+def _part(length: int, count: int) -> int:
+    """The largest length of which at least so many are one."""
+    return next(length // n for n in range(count, length + 1) if length % n == 0)
 
 
 def _shorter(length: int) -> int:

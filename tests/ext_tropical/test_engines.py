@@ -49,7 +49,9 @@ def by_dask(tasks):
     """Dask starts another worker, and runs its tasks again."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         return client.gather([client.submit(run_here, *task, pure=False) for task in tasks])
