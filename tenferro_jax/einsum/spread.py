@@ -72,6 +72,8 @@ class Spread:
           lead: how many first axes are not split.
         """
         count = self.devices
+        if any(x.size == 0 for x in jax.tree.leaves(state)):
+            return state
 
         def scattered(x: jax.Array) -> jax.Array:
             """(lead, devices, entries of this device)."""

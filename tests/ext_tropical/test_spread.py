@@ -17,6 +17,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from tenferro_jax import einsum
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import InvalidConfig, Unsupported
 
@@ -142,6 +143,15 @@ def test_slices_for_workers():
         assert count <= plan.slices <= 2 * count
         assert plan.cost <= 2 * plan_tropical_einsum(CHAIN, *shapes).cost
     assert plan_tropical_einsum("ij->i", (2, 3), slices=100).slices == 6
+
+
+def test_empty_results_and_a_single_entry():
+    with jax.set_mesh(mesh_of((4,))):
+        assert tropical_einsum("d,dc->cd", np.ones(0), np.ones((0, 4)), over="d").shape == (4, 0)
+        empty = tropical_einsum("ij,jk->", np.ones((0, 8)), np.ones((8, 4)), over="d")
+        diagonal = tropical_einsum("aab,b->", np.ones((3, 3, 5)), np.arange(5.0), over="d")
+        assert einsum("ij,jk->ik", np.ones((0, 8)), np.ones((8, 4)), over="d").shape == (0, 4)
+    assert (float(empty), float(diagonal)) == (-np.inf, 5)
 
 
 def test_refusals():
