@@ -72,8 +72,6 @@ class Spread:
           lead: how many first axes are not split.
         """
         count = self.devices
-        if any(x.size == 0 for x in jax.tree.leaves(state)):
-            return state
 
         def scattered(x: jax.Array) -> jax.Array:
             """(lead, devices, entries of this device)."""
@@ -102,7 +100,7 @@ class Spread:
 
 
 def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread | None:
-    """The devices of a mesh axis, or of some, by name; None for None.
+    """The devices of a mesh axis, or of some, by name; None for None, and if an operand is empty.
 
     The mesh is that of `jax.set_mesh`, or else that of the first operand with a NamedSharding.
 
@@ -141,7 +139,7 @@ def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread 
             needed="a call outside, because the slices are spread by a shard_map",
             fix="Leave over out; each device then runs all slices of its own operands.",
         )
-    return Spread(mesh, axes)
+    return None if any(0 in getattr(x, "shape", ()) for x in operands) else Spread(mesh, axes)
 
 
 def is_concrete(x: object) -> bool:

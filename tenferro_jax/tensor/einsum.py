@@ -107,7 +107,6 @@ def einsum(
         equation, operands = parse_interleaved((equation, *operands))
     names, result = precision_names(precision), _result_dtype(preferred_element_type)
     memory_limit = byte_count("einsum", memory_limit)
-    spread = spread_over("einsum", over, operands)
     values: list[Any] = [
         x if isinstance(x, Handle) or is_number(x) else as_array(x, f"einsum, operand {i}")
         for i, x in enumerate(operands)
@@ -116,6 +115,7 @@ def einsum(
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.result_type(*[x if is_number(x) else x.dtype for x in values])
         values = [number(x, dtype, "einsum") if is_number(x) else x for x in values]
+    spread = spread_over("einsum", over, values)
     is_lazy = any(isinstance(x, Handle) for x in values)
     if is_lazy and spread:
         raise Unsupported(
