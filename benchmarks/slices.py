@@ -28,6 +28,7 @@ import numpy as np
 
 import tenferro_jax as tj
 from ext_tropical import TropicalPlan, load_plan, plan_tropical_einsum, tropical_einsum
+from tenferro_jax.einsum.slices import Memory, slice_lengths
 
 from .measure import header
 
@@ -104,9 +105,12 @@ def overheads(slices: int) -> dict[str, tuple[int, float]]:
     """For each way to run slices without work: their number, and the seconds of one."""
     x = np.ones((slices, 8), np.float32)
     plan = plan_tropical_einsum("ni,ni,ni->i", x, x, x, slices=slices)
-    limit = {"memory_limit": plan.peak}
-    best = jax.jit(functools.partial(tropical_einsum, "ni,ni,ni->i", **limit))
-    total = jax.jit(functools.partial(tj.einsum, "ni,ni,ni->i", memory_limit=66_000))
+    best = jax.jit(functools.partial(tropical_einsum, "ni,ni,ni->i", memory_limit=plan.peak))
+    memory = Memory(tj.plan_einsum("ni,ni,ni->i", (x.shape,) * 3), 4, 4)
+    sums = slice_lengths("", memory, None, slices)
+    count = math.prod(n // sums[label] for label, n in memory.plan.sizes)
+    limit = memory.peak(sums)
+    total = jax.jit(functools.partial(tj.einsum, "ni,ni,ni->i", memory_limit=limit))
     few = min(slices, 1000)
     parts = [plan.run(i, x, x, x) for i in range(few)]
     every = [parts[0]._replace(number=i) for i in range(plan.slices)]
@@ -114,13 +118,13 @@ def overheads(slices: int) -> dict[str, tuple[int, float]]:
         kept = least(lambda: [plan.run(i, x, x, x, keep=folder) for i in range(few)], 1)
     found = {
         "tropical_einsum, memory_limit": (plan.slices, least(lambda: best(x, x, x)) / plan.slices),
-        "tj.einsum, memory_limit": (plan.slices, least(lambda: total(x, x, x)) / plan.slices),
+        "tj.einsum, memory_limit": (count, least(lambda: total(x, x, x)) / count),
         "plan.run": (few, least(lambda: [plan.run(i, x, x, x) for i in range(few)]) / few),
         "plan.run of kept slices": (few, kept / few),
         "plan.merge": (plan.slices, least(lambda: plan.merge(every).value, 1) / plan.slices),
     }
     for name, (count, seconds) in found.items():
-        print(f"{name:>32} | {count:6} slices | {seconds * 1e3:8.4f} ms a slice")
+        print(f"{name:>32} | {count:6} slices | {seconds * 1e6:7.2f} us a slice")
     return found
 
 
