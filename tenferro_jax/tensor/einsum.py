@@ -131,9 +131,10 @@ def einsum(
         with jax.numpy_dtype_promotion("standard"):
             dtypes = [np.dtype(x.dtype) for x in values]
             sums = jnp.result_type(*dtypes, *([] if result is None else [result]))
-        sliced = _sliced(
-            equation, tuple(map(tuple, shapes)), optimize, memory_limit, tuple(dtypes), sums, spread
-        )
+        cut = _cached_sliced if isinstance(optimize, str | bool) else _sliced
+        devices = spread.devices if spread else 1
+        how = tuple(map(tuple, shapes)), optimize, memory_limit, tuple(dtypes), sums, devices
+        sliced = cut(equation, *how)
         run = _function(sliced, names, result, spread)
     if is_lazy:
         return recorded(TracedTensor, run, tuple(values), {}, keep=True)
@@ -157,7 +158,7 @@ def _sliced(
     memory_limit: int | None,
     dtypes: Sequence[np.dtype],
     sums: np.dtype,
-    spread: Spread | None,
+    devices: int,
 ) -> SlicedPlan:
     """The slices of an einsum."""
     first: Sequence[str] = ()
@@ -175,7 +176,7 @@ def _sliced(
             fix="Leave it out, or trace with concrete sizes.",
         )
     work = max(sums.itemsize, 4)  # XLA on CPU widens 16 bits
-    memory = Memory(steps, sums.itemsize, work, spread.devices if spread else 1)
+    memory = Memory(steps, sums.itemsize, work, devices)
     copies = sum(  # operands of another dtype are converted first
         sums.itemsize * math.prod(shape)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -189,8 +190,11 @@ def _sliced(
             fix="Convert the operands before, or raise the limit.",
         )
     left = None if memory_limit is None else memory_limit - copies
-    lengths = slice_lengths(where, memory, left, memory.devices, first)
+    lengths = slice_lengths(where, memory, left, devices, first)
     return SlicedPlan(with_lengths(steps, lengths), steps.sizes, memory)
+
+
+_cached_sliced = functools.lru_cache(maxsize=256)(_sliced)
 
 
 @functools.lru_cache(maxsize=256)
