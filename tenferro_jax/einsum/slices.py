@@ -267,13 +267,15 @@ def slice_lengths(
       memory_limit: bytes, or None.
       least: slices that are wanted, one for each device, if there are so many entries.
       first: labels to cut into single entries before.
-      kept: labels that stay whole.
+      kept: labels that stay whole; all do if one has no entries.
 
     Raises:
       InvalidConfig: no slices are within the limit, or too many are needed.
     """
     plan = memory.plan
     whole = dict(plan.sizes)
+    if 0 in whole.values():
+        kept = "".join(whole)  # a step over nothing has its own result in no slice
     lengths = whole | {label: 1 for label in first if label not in kept}
     if memory_limit is not None:
         _shorten(where, memory, lengths, memory_limit, kept)

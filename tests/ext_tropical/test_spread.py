@@ -156,6 +156,22 @@ def test_empty_results_and_a_single_entry():
     assert (float(empty), float(diagonal), slope.shape) == (-np.inf, 5, (0, 8))
 
 
+def test_a_label_without_entries_is_not_sliced():
+    """A sliced gradient would differ from that of the steps."""
+    x, c = jnp.ones((0, 3)), jnp.ones(10_000)
+    free = plan_tropical_einsum("ab,c->c", x, c, slices=4)
+    assert free.slices == 1
+    run = functools.partial(tropical_einsum, "ab,c->c", memory_limit=free.peak)
+    equal(jax.grad(lambda *xs: run(*xs).sum(), (0, 1))(x, c), (x, jnp.ones(10_000)))
+    each_ends_in(
+        (
+            lambda: tropical_einsum("ab,c->c", x, c, memory_limit=free.peak - 1),
+            InvalidConfig,
+            f"at least {free.peak} bytes",
+        )
+    )
+
+
 def test_refusals():
     x = tables("max_plus")
     mesh = mesh_of((2,))
