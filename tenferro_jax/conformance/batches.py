@@ -204,9 +204,11 @@ def _fix(subject: Subject) -> tuple[str, str]:
     )
 
 
-def _mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
-    """Two devices, or one if there is no second: more devices add no new case."""
-    devices = jax.devices()[:2]
+def _mesh(
+    kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto, most: int = 2
+) -> jax.sharding.Mesh:
+    """So many devices, if there are: for a batch more than two add no new case."""
+    devices = jax.devices()[:most]
     return jax.make_mesh((len(devices),), ("d",), axis_types=(kind,), devices=devices)
 
 
@@ -277,18 +279,19 @@ def _in_all_threads() -> Iterator[None]:
 
 
 def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
-    """Splits each factor of the op's sharding rule over two devices: the outputs are those of one
-    device.
+    """Splits each factor of the op's sharding rule over up to eight devices: the outputs are those
+    of one device.
     """
     fix = "Correct sharding_rule, or name the factor in whole."
     with breaking("X13.9", "sharding_rule", fix):
         split = split_of(subject.carrier, [meta_of(x) for x in inputs])
     if split is None:
         raise NotApplicable("no sharding rule", "Override sharding_rule, if the op can be split.")
-    mesh, elements = _mesh(), subject.rows(inputs, 2)
+    mesh = _mesh(most=8)
     if mesh.size == 1:
-        several = "Start Python with XLA_FLAGS=--xla_force_host_platform_device_count=2."
+        several = "Start Python with XLA_FLAGS=--xla_force_host_platform_device_count=8."
         raise NotApplicable("there is one device", several)
+    elements = subject.rows(inputs, mesh.size)
     for factor in split.sizes:
         at = [term.index(factor) if factor in term else None for term in split.inputs]
         if factor in split.kept or at == [None] * len(at):
@@ -298,7 +301,7 @@ def sharding_rule(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
             for i, axis in enumerate(at)
         )
         if subject.metas(longer) is None:
-            yield f"not split over {factor!r}, because the op refuses twice its size"
+            yield f"not split over {factor!r}, because the op refuses {mesh.size} times its size"
             continue
         places = [jax.P(*(None,) * axis, "d") if axis is not None else jax.P() for axis in at]
         placed = tuple(
