@@ -249,7 +249,7 @@ def batch_place(axis: AxisData) -> Any:
 def on_automatic_axes(
     fn: Callable[..., list[Slot]],
     operands: tuple[object, ...],
-    places: Sequence[jax.sharding.Sharding | None],
+    places: Sequence[jax.NamedSharding | None],
 ) -> list[Slot]:
     """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op
     is defined.
@@ -257,7 +257,8 @@ def on_automatic_axes(
     Args:
       fn: returns a list; entries that are not arrays (None for a zero) stay unchanged.
       operands: a tuple of pytrees.
-      places: the sharding of each array of the list on the explicit axes.
+      places: the sharding of each array of the list on the explicit axes; without a mesh, where
+        an operand had none, the array is on all devices.
     """
     arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     mesh = next(
@@ -273,8 +274,11 @@ def on_automatic_axes(
             lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands
         )
         outs = fn(*moved)
+    everywhere = jax.NamedSharding(mesh, jax.P())
     return [
-        jax.sharding.reshard(x, place) if isinstance(x, jax.Array) else x
+        jax.sharding.reshard(x, place if place and not place.mesh.empty else everywhere)
+        if isinstance(x, jax.Array)
+        else x
         for x, place in zip(outs, places, strict=True)
     ]
 

@@ -173,7 +173,7 @@ CASES = (
     Case("declined lowering", "softplus", Softplus(), X, lambda x: (np.logaddexp(x, 0),)),
     Case("host only", "host tanh", HostTanh(), X, lambda x: (np.tanh(x),)),
     Case(
-        "host only, output sharding stated", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)
+        "host only, sharding rule", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)
     ),
     Case("host only, linear", "host cumulate", HostCumulate(), X, lambda x: (np.cumsum(x, -1),)),
     Case(

@@ -17,6 +17,7 @@ from tenferro_jax.extension import (
     ExtensionRuntimeSet,
     Kernel,
     LinearInput,
+    ShardingRule,
     apply,
     require_equal,
 )
@@ -217,8 +218,8 @@ PlacedTanh = made(
     "PlacedTanh",
     HostTanh,
     family_id="test-package.placed_tanh.v1",
-    infer_output_sharding=lambda self, inputs: [inputs[0].sharding],
-    __doc__="""tanh in NumPy only, with an output sharding on a mesh with explicit axes.""",
+    sharding_rule=lambda self, inputs: ShardingRule("... -> ..."),
+    __doc__="""tanh in NumPy only, with a sharding rule.""",
 )
 
 

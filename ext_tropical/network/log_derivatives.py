@@ -15,7 +15,7 @@ import numpy as np
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import LinearInput, apply, extension_op
+from tenferro_jax.extension import LinearInput, ShardingRule, apply, extension_op
 
 from ..algebra.shipped import LogSumExp
 from ..step.weighted_sum import work_of
@@ -26,10 +26,10 @@ from .plan_text import (
     PlanOp,
     are_numbers,
     integers,
-    placed,
     require_countable,
     same_shapes,
     shape_of,
+    split_along,
 )
 from .steps import Mode, evaluate
 
@@ -90,15 +90,12 @@ class LogDerivative(PlanOp):
         same_shapes(f"extension {self.family_id}", (*rest, *along), wanted + own * self.is_second)
         return [TensorMeta(dtype, shape) for shape in outs]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        own = tuple(self.steps.terms[i] for i in self.active)
-        ends = (self.steps.output,), own
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        own = [self.steps.terms[i] for i in self.active]
+        ends = [self.steps.output], own
         outs, given = ends[self.is_transposed], ends[not self.is_transposed]
-        terms = (*self.steps.terms, *given, *own * self.is_second)
-        return placed(f"extension {self.family_id}", terms, inputs, outs)
+        terms = [*self.steps.terms, *given, *own * self.is_second]
+        return split_along(self.steps.output, terms, outs)
 
     def _first(self, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
         """The first derivative, in standard ops."""

@@ -13,7 +13,7 @@ from jax import lax
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig
-from tenferro_jax.extension import apply, extension_op
+from tenferro_jax.extension import ShardingRule, apply, extension_op
 
 from ..algebra.shipped import max_plus
 from ..step.layout import unused_label
@@ -22,7 +22,7 @@ from .loops import Found, Lanes, State, at_places, buffer_of, sweep
 from .native_network import Question, kernels
 from .network_entries import NetworkEntries, filled
 from .plan_rows import SEGMENT, SEGMENTS, layout
-from .plan_text import PlanOp, are_numbers, integers, placed, require_countable
+from .plan_text import PlanOp, are_numbers, integers, require_countable, split_along
 from .walks import Place, walked
 
 
@@ -79,10 +79,8 @@ class NetworkBest(PlanOp):
             TensorMeta(np.dtype("int32"), labels),
         ]
 
-    def infer_output_sharding(
-        self, inputs: Sequence[jax.ShapeDtypeStruct]
-    ) -> Sequence[jax.NamedSharding]:
-        return placed(f"extension {self.family_id}", self.steps.terms, inputs, [" ", "  "])
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return split_along("", self.steps.terms, [["place"], ["labels", "place"]])
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         if not are_numbers(inputs):

@@ -15,7 +15,7 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig
-from tenferro_jax.extension import LinearInput, apply, extension_op
+from tenferro_jax.extension import LinearInput, Shard, ShardingRule, apply, extension_op
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import max_plus
@@ -25,8 +25,8 @@ from .plan_text import (
     Steps,
     are_numbers,
     integers,
-    placed,
     same_shapes,
+    split_along,
 )
 
 
@@ -141,15 +141,17 @@ class NetworkEntries(NativeOp):
         outs = tables if self.is_transposed else [self.rows]
         return [TensorMeta(given[0].dtype, shape) for shape in outs]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        rows = self.output if self.is_sum else " " + self.output
-        ends = (rows,), tuple(self.split)
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        rows = [*self.output] if self.is_sum else ["tables", *self.output]
+        ends = [rows], self.split
         outs, given = ends[self.is_transposed], ends[not self.is_transposed]
-        terms = (" " + self.output, *given)
-        return placed(f"extension {self.family_id}", terms, inputs, outs)
+        terms = [["labels", *self.output], *given]
+        return split_along(self.output, terms, outs, self._on_device)
+
+    def _on_device(self, shard: Shard, labels: jax.Array, *given: jax.Array) -> Sequence[jax.Array]:
+        own = dict(zip(self.output, labels.shape[1:], strict=True))
+        sizes = tuple((label, own.get(label, size)) for label, size in self.sizes)
+        return apply(dataclasses.replace(self, sizes=sizes), labels, *given)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         if not are_numbers(inputs):

@@ -21,7 +21,7 @@ from jax import lax
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan, Step
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import ExtensionOp, apply, extension_op
+from tenferro_jax.extension import ExtensionOp, ShardingRule, apply, extension_op
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp, max_plus, min_plus, one_form
@@ -35,9 +35,9 @@ from .plan_text import (
     PlanOp,
     are_numbers,
     integers,
-    placed,
     require_countable,
     shape_of,
+    split_along,
     steps_of,
 )
 from .rows import rows_of
@@ -106,12 +106,10 @@ class TropicalNetwork(PlanOp):
         labels = TensorMeta(np.dtype("int32"), (len(self.steps.contracted), *shape))
         return [TensorMeta(dtype, shape), labels][: self.output_count]
 
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.NamedSharding]:
-        outputs = [self.steps.output, " " + self.steps.output][: self.output_count]
-        return placed(f"extension {self.family_id}", self.steps.terms, inputs, outputs)
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        output = self.steps.output
+        outputs = [output, ["labels", *output]][: self.output_count]
+        return split_along(output, self.steps.terms, outputs)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         plan = self.planned(inputs)
@@ -200,8 +198,8 @@ TropicalNetwork.runtimes = kernels(TropicalNetwork.family_id)
 
 def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
     """Whether a plan runs as one op: three or more operands, a selective semiring or log_sum_exp,
-    sizes that are known and positive, the first winner of each tie, no winners of single steps, one
-    device, and steps that are worth it.
+    sizes that are known and positive, the first winner of each tie, no winners of single steps, and
+    steps that are worth it.
     """
     return (
         len(plan.terms) > 2
@@ -210,8 +208,7 @@ def is_network(plan: Plan, operands: Sequence[jax.Array], mode: Mode) -> bool:
         and bool(plan.steps)
         and mode.ties is Ties.FIRST
         and all(isinstance(size, int) and size > 0 for _, size in plan.sizes)
-        and _is_worth_it(plan, mode.semiring, operands[0].dtype)
-        and not any(map(_spreads, operands))
+        and _is_worth_it(plan, mode.semiring, operands[0].dtype, any(map(_spreads, operands)))
     )
 
 
@@ -222,16 +219,17 @@ SMALL = 1 << 10
 
 
 @functools.lru_cache(maxsize=256)
-def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype) -> bool:
-    """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
-    native library computes or which have at most SMALL candidates on average. Not if log_sum_exp is
-    to be exact.
+def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool) -> bool:
+    """Whether no step has more than SMALL candidates; or, on one device, there are more than MANY
+    steps, which the native library computes or which have at most SMALL candidates on average: each
+    step alone splits its contracted labels over devices, the op does not. Not if log_sum_exp is to
+    be exact.
     """
     if isinstance(semiring, LogSumExp) and semiring.accuracy == "exact":
         return False  # the library multiplies exponentials
     sizes: Any = dict(plan.sizes)
     counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
-    if len(counts) <= MANY:
+    if spreads or len(counts) <= MANY:
         return max(counts) <= SMALL
     is_widened = dtype.itemsize == 2 and not isinstance(semiring, SelectiveSemiring)
     work = np.dtype(np.float32) if is_widened else dtype

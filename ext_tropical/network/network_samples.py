@@ -14,7 +14,7 @@ from jax import lax
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan
 from tenferro_jax.errors import InvalidConfig
-from tenferro_jax.extension import extension_op
+from tenferro_jax.extension import ShardingRule, extension_op
 
 from ..algebra.shipped import LogSumExp
 from ..step.weighted_sum import work_of
@@ -22,7 +22,7 @@ from . import log_loops
 from .loops import at_places, buffer_of
 from .native_network import Question, kernels
 from .plan_rows import contracted
-from .plan_text import PlanOp, are_numbers, integers, placed, require_countable, same_shapes
+from .plan_text import PlanOp, are_numbers, integers, require_countable, same_shapes, split_along
 from .walks import Place, walked
 
 
@@ -75,11 +75,10 @@ class NetworkSamples(PlanOp):
         same_shapes(f"extension {self.family_id}", inputs[-1:], [rows])
         return [TensorMeta(np.dtype("int32"), (len(self.steps.contracted), numbers.shape[1]))]
 
-    def infer_output_sharding(
-        self, inputs: Sequence[jax.ShapeDtypeStruct]
-    ) -> Sequence[jax.NamedSharding]:
-        terms = (*self.steps.terms, "  ")
-        return placed(f"extension {self.family_id}", terms, inputs, ["  "])
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return split_along(
+            ["sample"], [*self.steps.terms, ["draws", "sample"]], [["labels", "sample"]]
+        )
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         if not are_numbers(inputs):

@@ -11,7 +11,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +20,10 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, Plan, Step
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported, shortened
-from tenferro_jax.extension import require_equal
+from tenferro_jax.extension import ShardingRule, require_equal
 
 from ..step.layout import unused_label
+from ..step.shards import factors_of
 from .native_network import NativeOp
 
 MOST_ENTRIES = 2**31 - 1
@@ -221,38 +222,32 @@ def same_shapes(where: str, metas: Sequence[TensorMeta], shapes: Sequence[Sequen
             require_equal(size, wanted)
 
 
-def placed(
-    where: str,
-    terms: Sequence[str],
-    structs: Sequence[jax.ShapeDtypeStruct],
-    outputs: Sequence[str],
-) -> list[jax.NamedSharding]:
-    """The shardings of outputs with these labels on a mesh with explicit axes; " " is an axis that
-    is no label, which is on each device.
+def split_along(
+    free: Sequence[str],
+    terms: Sequence[Sequence[str]],
+    outputs: Sequence[Sequence[str]],
+    on_device: Callable[..., Sequence[jax.Array]] | None = None,
+) -> ShardingRule:
+    """How an op splits over devices along some labels.
 
-    Raises:
-      Unsupported: a label that an output lacks is split over the mesh, or one mesh axis splits two
-        labels.
+    Args:
+      free: the labels; others, and those of which an array has a diagonal, stay whole.
+      terms: for each input the label of each axis, or a longer name if it has none.
+      outputs: for each output.
+      on_device: as in `ShardingRule`.
     """
-    axes: dict[str, Any] = {}
-    for term, struct in zip(terms, structs, strict=True):
-        for label, split in zip(term, struct.sharding.spec, strict=True):
-            axes[label] = axes.get(label) or split
-    split = {label: axis for label, axis in axes.items() if axis}
-    if any(not set(split) <= set(labels) for labels in outputs) or len(
-        set(map(str, split.values()))
-    ) < len(split):
-        raise Unsupported(
-            where=f"{where} on an explicit mesh",
-            given=f"labels split over the mesh: {split}",
-            needed="labels of every output, each split over a mesh axis of its own",
-            fix="Reshard the tables with jax.sharding.reshard, or call inside jax.shard_map.",
-        )
-    mesh = structs[0].sharding.mesh
-    return [
-        jax.NamedSharding(mesh, jax.P(*(split.get(label) for label in labels)))
-        for labels in outputs
-    ]
+    arrays = [*terms, *outputs]
+    whole = {c for term in arrays for c in term if c not in free or list(term).count(c) > 1}
+    named = [[_factor(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
+    pairs = zip(itertools.chain(*named), itertools.chain(*arrays), strict=True)
+    kept = sorted({name for name, label in pairs if label in whole})
+    factors = factors_of(named[: len(terms)], named[len(terms) :])
+    return ShardingRule(factors, whole=tuple(kept), on_device=on_device)
+
+
+def _factor(label: str, earlier: int) -> str:
+    """The name in a sharding rule of a label that its term has so often before."""
+    return (label if label.isascii() else f"u{ord(label)}") + "'" * earlier
 
 
 def shape_of(plan: Plan, labels: str) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from tenferro_jax.extension import (
     ExtensionOp,
     ExtensionRuntimeSet,
     Kernel,
+    ShardingRule,
     apply,
     extension_op,
     require_equal,
@@ -63,10 +64,8 @@ class Rows(ExtensionOp):
         require_equal(labels.shape[0], self.count)
         return [TensorMeta(labels.dtype, labels.shape[1:])] * self.count
 
-    def infer_output_sharding(
-        self, inputs: Sequence[jax.ShapeDtypeStruct]
-    ) -> Sequence[jax.P] | None:
-        return [jax.P(*inputs[0].sharding.spec[1:])] * self.count
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+        return ShardingRule(f"row ... -> {', '.join(['...'] * self.count)}", whole=("row",))
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         (labels,) = inputs

@@ -18,8 +18,8 @@ from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
 _EXTREMES = {max_plus: "max", max_mul: "max", or_and: "max", min_plus: "min", min_max: "min"}
 
 
-def factors_of(terms: Sequence[str], outputs: Sequence[str]) -> str:
-    """The factors of a sharding rule: the labels."""
+def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]]) -> str:
+    """The factors of a sharding rule: the labels, or names, of each axis."""
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 

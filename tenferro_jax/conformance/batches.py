@@ -317,15 +317,15 @@ def explicit_mesh(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """Runs on a mesh with explicit axes, which needs the output shardings: with a batch spread over
     it, and with replicated inputs.
     """
-    stated = subject.op.has_own("infer_output_sharding")
+    stated = subject.op.has_own("sharding_rule")
     lowered = RouteKind.LOWERING in subject.routes(inputs)
     if not lowered and not stated:
         raise NotApplicable(
-            "the op has no lowering", "Override lower_to_standard_ops or infer_output_sharding."
+            "the op has no lowering", "Override lower_to_standard_ops or sharding_rule."
         )
     mesh = _mesh(jax.sharding.AxisType.Explicit)
     elements = _elements(subject, inputs, mesh.size)
-    fix = "Correct infer_output_sharding, or leave it out to use the sharding of the lowering."
+    fix = "Correct sharding_rule, or leave it out to use the sharding of the lowering."
     cases: list[Any] = [
         ("replicated inputs", lambda fn: fn, jax.P(), inputs, subject.expected(inputs))
     ]

@@ -59,7 +59,7 @@ class Advice(NamedTuple):
     also: str = "Lower these inputs too"
     host: str = "override eager_execute"
     needed: str = "a lowering to standard ops, or eager_execute"
-    sharding: str = "infer_output_sharding"
+    sharding: str = "sharding_rule"
 
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
@@ -227,18 +227,6 @@ class ExtensionOp(Sealed):
     def batchable(self, fn: Computes) -> Computes:
         """A function of the inputs that computes this op, before it is mapped."""
         return fn
-
-    def infer_output_sharding(
-        self,
-        inputs: Sequence[jax.ShapeDtypeStruct],
-    ) -> Sequence[jax.P | jax.NamedSharding] | None:
-        """The shardings of the outputs on a mesh with explicit axes, from ShapeDtypeStructs with
-        shardings.
-
-        Returns:
-          For each output a jax.P or a NamedSharding; None to use the shardings of the lowering.
-        """
-        return None
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule | None:
         """How this op may be split over devices, for inputs of these dtypes and shapes; None to

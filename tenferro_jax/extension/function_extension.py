@@ -36,12 +36,11 @@ from .function_rules import (
     results_of,
     reverse_of,
 )
-from .function_sharding import placed, rule_of
 from .nesting import PyTree, forward_of, has_classes, nesting_text, treedef_of
 from .primitive import apply
 from .registry import require_extension_factory
 from .scope import LOWERING
-from .sharding import ShardingRule
+from .sharding import Shard, ShardingRule
 
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 
@@ -61,7 +60,7 @@ class FunctionExtension(ExtensionOp):
         "Return arrays for these inputs",
         "write @f.def_host",
         "arrays from the function, or def_host",
-        "@f.def_sharding",
+        "f.def_sharding",
     )
     in_tree: str = ""
     out_tree: str = ""
@@ -166,13 +165,18 @@ class FunctionExtension(ExtensionOp):
 
         return flat
 
-    def infer_output_sharding(self, inputs: Sequence[jax.ShapeDtypeStruct]) -> Sequence[Any] | None:
-        """Those of `def_sharding`; None for residuals, whose shardings are those of `fwd`."""
-        return placed(self, inputs)
-
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
-        """That of `def_sharding`."""
-        return rule_of(self)
+        """That of `def_sharding`, whose `on_device` takes and returns nests with the payload."""
+        rule: ShardingRule = self.function.sharding
+        if rule.on_device is None:
+            return rule
+        own = rule.on_device
+
+        def on_device(shard: Shard, *pieces: jax.Array) -> list[Any]:
+            made = own(shard, *self.arguments.unflatten(pieces), **self.payload)
+            return self.function.flat(self.results, made, "on_device, which returned")
+
+        return dataclasses.replace(rule, on_device=on_device)
 
     def __reduce__(self) -> Any:
         rebuild, (_, state) = super().__reduce__()
@@ -197,7 +201,6 @@ class FunctionExtension(ExtensionOp):
             "infer_output_meta": "def_infer" if self.function.infer else "the function",
             "eager_execute": "def_host",
             "differentiable_form": "fwd",
-            "infer_output_sharding": "def_sharding",
             "sharding_rule": "def_sharding",
         }
         what = names.get(method, method)
@@ -374,8 +377,7 @@ class FunctionExtension(ExtensionOp):
             "eager_execute": function.host is not None and not self.stage,
             "linearize": function.derive
             or any(rule is not None for rule in (function.jvp, function.fwd, function.transpose)),
-            "infer_output_sharding": callable(function.sharding) and not tangent,
-            "sharding_rule": isinstance(function.sharding, ShardingRule) and not self.stage,
+            "sharding_rule": function.sharding is not None and not self.stage,
             "batchable": function.vmap is not None and not self.stage,
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),
         }

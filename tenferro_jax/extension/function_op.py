@@ -165,29 +165,28 @@ class FunctionOp:
 
     def def_sharding(
         self,
-        rule: str | Callable[..., PyTree],
+        factors: str,
         *,
         merge: str = "",
         whole: tuple[str, ...] = (),
-        on_device: Callable[..., Any] | None = None,
-    ) -> Any:
+        on_device: Callable[..., PyTree] | None = None,
+    ) -> None:
         """Set how the function may be split over devices, as a
         `tenferro_jax.extension.ShardingRule`: `f.def_sharding("i k, k j -> i j", merge="sum")`,
-        with a term for each array of the arguments and of the results. Or decorate a function that
-        sets the shardings of the results on a mesh with explicit axes alone.
+        with a term for each array of the arguments and of the results.
 
         Args:
-          rule: the factors; or function(*structs, *, payload) -> a jax.P or a NamedSharding for
-            each array of the results, in their nesting, from jax.ShapeDtypeStructs with shardings.
+          factors: as in `ShardingRule`.
           merge: as in `ShardingRule`.
           whole: as in `ShardingRule`.
           on_device: function(shard, *pieces, *, payload) -> the results of a device's pieces. It
             may call the function on the pieces.
         """
-        if not isinstance(rule, str):
-            return self._set(sharding=rule)
-        self._set(sharding=ShardingRule(rule, merge, whole, on_device))
-        return None
+        if not isinstance(factors, str):
+            raise self.functions.error(
+                f"{factors!r:.100} as factors of def_sharding", 'text such as "i k, k j -> i j"'
+            )
+        self._set(sharding=ShardingRule(factors, merge, whole, on_device))
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
         """Set a rule of one kind; a second kind is refused."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,39 +9,9 @@ import jax
 from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..shapes import meta_of
 from .bodies import lowering_body
-from .carrier import Extension, Levels
-from .contract import ExtensionOp, has_lowering
-from .scope import authored
+from .carrier import Extension
+from .contract import has_lowering
 from .sharding import Split, specs_of, split_of
-
-
-def _own_shardings(
-    op: ExtensionOp,
-    inputs: list[jax.ShapeDtypeStruct],
-) -> list[Any] | None:
-    """The op's infer_output_sharding, checked; a PartitionSpec refers to the inputs' mesh. None is
-    the sharding of the lowering.
-    """
-    given = op.infer_output_sharding(inputs)
-    if given is None:
-        return None
-    mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
-    places = (
-        [jax.NamedSharding(mesh, p) if isinstance(p, jax.P) else p for p in given]
-        if isinstance(given, tuple | list)
-        else []
-    )
-    if len(places) != op.output_count or not all(
-        isinstance(place, jax.NamedSharding | None) for place in places
-    ):
-        raise InvalidConfig(
-            where=op.place_of("infer_output_sharding"),
-            given=repr(given),
-            needed=f"a list with a PartitionSpec or a NamedSharding for each of {op.output_count} "
-            f"outputs, or None",
-            fix="Return [jax.P(...)] with one entry for each output.",
-        )
-    return places
 
 
 def output_shardings(
@@ -53,15 +21,10 @@ def output_shardings(
     """The sharding of each output, from ShapeDtypeStructs of the inputs.
 
     Raises:
-      InvalidConfig: neither the op nor its lowering determines it.
+      InvalidConfig: neither the op's rule nor its lowering determines it.
     """
-    with authored(carrier.op, "infer_output_sharding"):
-        given = _shardings_over_levels(
-            carrier.batching, functools.partial(_own_shardings, carrier.op), inputs
-        )
-    if given is not None and None not in given:
-        return given
-    if given is None and (split := split_of(carrier, list(map(meta_of, inputs)))) is not None:
+    split = split_of(carrier, list(map(meta_of, inputs)))
+    if split is not None:
         return _split_shardings(carrier, split, inputs)
     problem, cause = "an op without lowering", None
     if has_lowering(carrier.op):
@@ -81,7 +44,7 @@ def output_shardings(
             problem, cause = f"a lowering that JAX cannot place: {error}", error
         else:
             if outs is not None:
-                return [p if own is None else own for p, own in zip(places, given or places)]
+                return places
             problem = "a lowering that declines"
     raise InvalidConfig(
         where=f"{carrier.op.place_of()} on an explicit mesh",
@@ -113,48 +76,3 @@ def _split_shardings(
             )
     axes = {f: entry for f, entry in axes.items() if f not in split.kept}
     return [jax.NamedSharding(mesh, spec) for spec in specs_of(split.outputs, axes)]
-
-
-def _shardings_over_levels(
-    levels: Levels,
-    fn: Callable[..., list[Any] | None],
-    structs: Sequence[jax.ShapeDtypeStruct],
-) -> list[Any] | None:
-    """The op's infer_output_sharding, with the batch axes first and sharded as those of the inputs;
-    or None.
-    """
-    if not levels:
-        given = fn(structs)
-        return None if given is None else list(given)
-    axes = levels[0].in_axes
-    element = [
-        struct
-        if axis is None
-        else jax.ShapeDtypeStruct(
-            (*struct.shape[:axis], *struct.shape[axis + 1 :]),
-            struct.dtype,
-            sharding=_without(struct.sharding, axis),
-            manual_axis_type=struct.manual_axis_type,
-        )
-        for struct, axis in zip(structs, axes, strict=True)
-    ]
-    inner = _shardings_over_levels(levels[1:], fn, element)
-    place = next(
-        (
-            p
-            for s, axis in zip(structs, axes, strict=True)
-            if axis is not None and (p := s.sharding.spec[axis])
-        ),
-        None,
-    )
-    return (
-        None
-        if inner is None
-        else [s and jax.NamedSharding(s.mesh, jax.P(place, *s.spec)) for s in inner]
-    )
-
-
-def _without(sharding: jax.NamedSharding, axis: int) -> jax.NamedSharding:
-    return jax.NamedSharding(
-        sharding.mesh, jax.P(*sharding.spec[:axis], *sharding.spec[axis + 1 :])
-    )

@@ -241,7 +241,7 @@ def _read(
         raise wrong(repr(rule), "a ShardingRule, or None")
     if rule.merge not in MERGES:
         raise wrong(f"merge={rule.merge!r}", f"one of {', '.join(map(repr, MERGES))}")
-    sides = rule.factors.split("->")
+    sides = rule.factors.split("->") if isinstance(rule.factors, str) else []
     if len(sides) != 2:
         raise wrong(repr(rule.factors), 'text such as "i k, k j -> i j"')
     read: list[list[tuple[str, ...]]] = []

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import AxisType
 
 from ext_tropical import (
+    best_assignment,
     closure,
     log_sum_exp,
     tropical_einsum,
@@ -21,6 +22,11 @@ from ext_tropical import (
 )
 from ext_tropical.algebra.semiring import SelectiveSemiring, register_semiring
 from ext_tropical.algebra.shipped import max_plus
+from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
+from ext_tropical.network.network_entries import NetworkEntries
+from ext_tropical.network.network_op import TropicalNetwork
+from ext_tropical.network.network_samples import NetworkSamples
+from ext_tropical.network.rows import Rows
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.einsum_op import Outputs, TropicalEinsum
 from ext_tropical.step.log_einsum import LogEinsum
@@ -219,6 +225,8 @@ def test_semirings_of_authors(split):
     equal(jax.jit(run)(*placed(split, *table)), table[0] @ table[1] % 7)
 
 
+PLAN = "ab,bc,c->a|1,2:b|0,3:a"
+SIZES = (("a", 2), ("b", 3))
 OPS = {
     "value": TropicalEinsum(max_plus, "bij,bjk->bik"),
     "winner": TropicalEinsum(max_plus, MATRICES, Outputs.VALUE_AND_WINNER),
@@ -229,6 +237,16 @@ OPS = {
     "weighted": WeightedSum(log_sum_exp(0.5), MATRICES, (Place.LHS, Place.OUT), Place.RHS),
     "best": WeightedSum(max_plus, MATRICES, (Place.OUT,), Place.LHS),
     "own sums": SumEinsum(Ways(), "cij,cjk->cik"),
+    "network": TropicalNetwork("min_plus", PLAN, True),
+    "network of exponentials": TropicalNetwork(log_sum_exp(0.5), PLAN),
+    "entries": NetworkEntries("ab,b", "a", SIZES),
+    "sum of entries": NetworkEntries("ab,bb", "a", SIZES, is_sum=True),
+    "added entries": NetworkEntries("ab,a", "a", SIZES, True, True),
+    "shares": NetworkShares(0.5, PLAN, (0,)),
+    "cotangents": NetworkShares(0.5, PLAN, (0,), True),
+    "curvature": NetworkCurvature(0.5, PLAN, (0,), True),
+    "samples": NetworkSamples(0.7, "ab,bc,c->|1,2:b|0,3:"),
+    "rows": Rows(3),
 }
 
 
@@ -249,6 +267,50 @@ def test_each_device_runs_the_kernel():
     assert route.kind is native
     if native is RouteKind.KERNEL:
         assert "tenferro" in jax.jit(value).lower(x, y).compile().as_text()
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("semiring", ["max_plus", "max_mul", "log_sum_exp"])
+def test_a_batch_of_small_networks_is_one_op_on_each_device(semiring, kind):
+    algebra = log_sum_exp() if semiring == "log_sum_exp" else semiring
+    tables = np.random.default_rng(8).uniform(1, 2, (3, 8, 3, 3)).astype(np.float32)
+    value = functools.partial(tropical_einsum, "ab,bc,cd->a", semiring=algebra)
+    gradient = jax.grad(lambda *xs: value(*xs).sum(), (0, 1, 2))
+    best = functools.partial(best_assignment, "ab,bc,cd->a", semiring=algebra)
+    asked = [value, gradient, *([] if semiring == "log_sum_exp" else [best])]
+    placed = [jax.device_put(x, jax.NamedSharding(mesh((8,), kind), P("d"))) for x in tables]
+    with jax.set_mesh(mesh((8,), kind)):
+        for fn in map(jax.vmap, asked):
+            for pair in zip(*(jax.tree.leaves(jax.jit(fn)(*xs)) for xs in (placed, tables))):
+                np.testing.assert_allclose(*pair, rtol=1e-6 if semiring == "log_sum_exp" else 0)
+            assert collectives(fn, *placed) == {}
+            assert all(
+                "network" in r.family_id or "rows" in r.family_id for r in routes(fn, *placed)
+            )
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("label", "xabz")
+def test_small_networks_are_those_of_one_device_whichever_label_is_split(label):
+    """Batch labels of all tables and of one, a contracted label, and one in a diagonal."""
+    terms = ["xab", "zbx", "aax", "xa"]
+    tables = [
+        np.random.default_rng(9 + i).normal(size=(8,) * len(term)).astype(np.float32)
+        for i, term in enumerate(terms)
+    ]
+    specs = [P(*("d" if c == label and c not in term[:i] else None for i, c in enumerate(term)))
+             for term in terms]  # fmt: skip
+    placed = [jax.device_put(t, jax.NamedSharding(mesh((8,)), s)) for t, s in zip(tables, specs)]
+    for algebra in ("max_plus", log_sum_exp()):
+        value = functools.partial(tropical_einsum, f"{','.join(terms)}->xz", semiring=algebra)
+        gradient = jax.grad(lambda *xs, value=value: (value(*xs) ** 2).sum(), (0, 1, 2, 3))
+        assert "network" in routes(value, *placed)[0].family_id
+        for fn in (value, gradient):
+            for got, want in zip(
+                jax.tree.leaves(jax.jit(fn)(*placed)), jax.tree.leaves(jax.jit(fn)(*tables))
+            ):
+                np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
 def test_uses_split_by_themselves():

@@ -137,37 +137,6 @@ def test_an_authors_exception_passes_with_a_note(method, run):
 
 @pytest.mark.cpu
 @pytest.mark.clause("X13.5")
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        (lambda s: [P("d")], None),
-        (lambda s: [s[0].sharding], None),
-        (lambda s: [], InvalidConfig),
-        (lambda s: [3], InvalidConfig),
-        (lambda s: s[0].sharding, InvalidConfig),
-    ],
-)
-def test_output_shardings_are_checked(given, error):
-    Placed = made(
-        "Placed",
-        ScaledSquare,
-        family_id="test-package.placed.v1",
-        infer_output_sharding=lambda self, inputs: given(inputs),
-    )
-
-    with jax.set_mesh(
-        jax.make_mesh(
-            (4,), ("d",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:4]
-        )
-    ):
-        x = jax.device_put(jnp.ones(4), P("d"))
-        run = jax.jit(lambda x: apply(Placed(2.0), x)[0])
-        if error is None:
-            assert jax.typeof(run(x)).sharding.spec == P("d")
-        else:
-            ends_in(lambda: run(x), error, r"placed\.v1")
-
-
 @pytest.mark.clause("X7.1")
 @pytest.mark.parametrize(
     "dtype",

@@ -796,7 +796,7 @@ PARTS = {
     "infer_output_meta": lambda self, inputs: inputs,
     "eager_execute": lambda self, x: (-x,),
     "batched": lambda self, in_axes: None,
-    "infer_output_sharding": lambda self, inputs: None,
+    "sharding_rule": lambda self, inputs: None,
     "output_count": 2,
     "factor": lambda self: -self.k,
     "__post_init__": lambda self: object.__setattr__(self, "k", -self.k),

@@ -29,7 +29,7 @@ UNKNOWN_OUTPUT_SHARDING: Final = Limitation(
     "host code and kernels on a mesh with explicit axes",
     "on an explicit mesh the type of a value includes its sharding, which only a lowering or the "
     "author can give",
-    "`InvalidConfig`; override `infer_output_sharding`, or call inside `jax.shard_map` or "
+    "`InvalidConfig`; override `sharding_rule`, or call inside `jax.shard_map` or "
     "`jax.sharding.auto_axes`",
 )
 DERIVATIVES_OF_INTEGERS: Final = Limitation(

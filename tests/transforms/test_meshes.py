@@ -141,7 +141,7 @@ def test_an_op_whose_outputs_nobody_can_place_is_refused_with_the_reason(op, pro
         caught = ends_in(
             lambda: jax.eval_shape(lambda x: apply(op, x)[0], x),
             InvalidConfig,
-            rf"{op.family_id} on an explicit mesh: given {problem}.*, and no infer_output_sharding",
+            rf"{op.family_id} on an explicit mesh: given {problem}.*, and no sharding_rule",
         )
         assert type(caught.value.__cause__).__name__ == cause
 
@@ -153,7 +153,7 @@ def test_vmap_over_several_mesh_axes_at_once():
     agree(jax.jit(jax.vmap(case, spmd_axis_name=("d", "e")))(*placed), case.stacked(*batch))
 
 
-def test_a_stated_sharding_is_mapped_over_every_level():
+def test_a_rule_is_mapped_over_every_level():
     mapped = jax.vmap(jax.vmap(lambda x: apply(PlacedTanh(), x), in_axes=1))
     x = np.arange(24.0).reshape(2, 3, 4)
     (got,), specs = on_mesh((Explicit, Explicit), (2, 4), mapped, [x], P("d", None, "e"))

@@ -130,6 +130,21 @@ def test_an_explicit_mesh_has_the_shardings_of_the_rule(split):
         ), 1e-4)  # fmt: skip
 
 
+@tj.op("test-package.doubled.v1")
+def doubled(x):
+    return 2 * x
+
+
+doubled.def_transpose(lambda g, x: (2 * g,))
+
+
+@pytest.mark.clause("X13.5")
+def test_the_gradient_by_an_array_on_no_mesh_while_an_explicit_one_is_set():
+    with jax.set_mesh(mesh(kind=AxisType.Explicit)):
+        got = jax.jit(jax.grad(lambda w: doubled(w).sum()))(Y)
+    close(got, np.full_like(Y, 2))
+
+
 @pytest.mark.clause("X13.10")
 def test_sizes_that_the_mesh_does_not_divide_stay_whole():
     x = jax.jit(lambda: jnp.arange(30.0).reshape(10, 3))()
@@ -263,6 +278,7 @@ def test_a_rule_that_does_not_fit_is_refused(text):
         (ShardingRule("... -> ...", merge="mean"), "merge='mean'; needed one of"),
         (ShardingRule("... -> ...", whole=("k",)), "not k"),
         ("... -> ...", "a ShardingRule, or None"),
+        (ShardingRule(("i", "i")), "text such as"),
     ],
 )
 def test_a_mistake_in_a_rule_is_named(rule, text):
