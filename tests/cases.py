@@ -172,9 +172,7 @@ CASES = (
     Case("kernel only", "kernel cosine", KernelCosine(), X, lambda x: (np.cos(x),)),
     Case("declined lowering", "softplus", Softplus(), X, lambda x: (np.logaddexp(x, 0),)),
     Case("host only", "host tanh", HostTanh(), X, lambda x: (np.tanh(x),)),
-    Case(
-        "host only, sharding rule", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)
-    ),
+    Case("host only, sharding rule", "placed tanh", PlacedTanh(), X, lambda x: (np.tanh(x),)),
     Case("host only, linear", "host cumulate", HostCumulate(), X, lambda x: (np.cumsum(x, -1),)),
     Case(
         "host only, two inputs",

@@ -146,7 +146,7 @@ REFUSALS = (
         (
             "kernel only",
             "declined lowering",
-            *(kind for kind in HOST if kind != "host only, output sharding stated"),
+            *(kind for kind in HOST if kind != "host only, sharding rule"),
         ),
     ),
     Refusal(
@@ -169,8 +169,8 @@ FURTHER = {
     "grad": ("linear", "one integer output"),
     "jvp": ("two outputs", "one integer output"),
     "linear": ("linear", "host only, linear"),
-    "mesh": ("host only, output sharding stated", "declined lowering"),
-    "Sharding": ("host only, output sharding stated", "declined lowering"),
+    "mesh": ("host only, sharding rule", "declined lowering"),
+    "Sharding": ("host only, sharding rule", "declined lowering"),
     "shard_map": ("kernel only", "integer outputs"),
     "export": ("own batched form", "two outputs"),
 }

@@ -164,8 +164,7 @@ def test_a_rule_is_mapped_over_every_level():
 TWICE = tuple(
     case
     for case in CASES
-    if case.kind
-    in ("two inputs", "batch level", "host only, output sharding stated", "tropical einsum")
+    if case.kind in ("two inputs", "batch level", "host only, sharding rule", "tropical einsum")
 )
 
 
