@@ -216,21 +216,25 @@ MANY = 16
 """The number of steps above which compiling each of them costs more than large steps gain."""
 SMALL = 1 << 10
 """The candidates of a step above which XLA's route of a network takes longer than its own ops."""
+LARGE = 1 << 22
+"""The candidates of a step, some milliseconds, above which it pays to split its contracted labels
+over devices, as each step does alone and the op does not.
+"""
 
 
 @functools.lru_cache(maxsize=256)
 def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool) -> bool:
-    """Whether no step has more than SMALL candidates; or, on one device, there are more than MANY
-    steps, which the native library computes or which have at most SMALL candidates on average: each
-    step alone splits its contracted labels over devices, the op does not. Not if log_sum_exp is to
-    be exact.
+    """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
+    native library computes or which have at most SMALL candidates on average. On several devices no
+    step may have more than LARGE. Not if log_sum_exp is to be exact.
     """
     if isinstance(semiring, LogSumExp) and semiring.accuracy == "exact":
         return False  # the library multiplies exponentials
     sizes: Any = dict(plan.sizes)
     counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
-    if spreads or len(counts) <= MANY:
-        return max(counts) <= SMALL
+    most = max(counts)
+    if len(counts) <= MANY or (spreads and most > LARGE):
+        return most <= SMALL
     is_widened = dtype.itemsize == 2 and not isinstance(semiring, SelectiveSemiring)
     work = np.dtype(np.float32) if is_widened else dtype
     return sum(counts) <= SMALL * len(counts) or not unknown(semiring, work)

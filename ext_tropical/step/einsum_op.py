@@ -30,7 +30,7 @@ from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_sele
 from .at_winner import entries_at
 from .kernels import blocked, direct
 from .layout import StepOp, matmul_layout
-from .shards import best_of_devices, factors_of
+from .shards import best_of_devices, factors_of, in_blocks
 from .weighted_sum import Place, WeightedSum
 
 SIXTEEN_BITS = ("bfloat16", "float16")
@@ -110,7 +110,15 @@ class TropicalEinsum(StepOp):
         return ShardingRule(factors, on_device=self._on_device)
 
     def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
-        return best_of_devices(self.algebra, shard, apply(self, *pieces), self.layout.contracted)
+        contracted, equation = self.layout.contracted, self.layout.equation
+
+        def best(*own: jax.Array) -> Sequence[jax.Array]:
+            return best_of_devices(self.algebra, shard, apply(self, *own), contracted)
+
+        if not set(contracted) & set(shard.axes):
+            return best(*pieces)
+        outs = self.infer_output_meta([TensorMeta(x.dtype, x.shape) for x in pieces])
+        return in_blocks(best, equation, outs, pieces)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
         with_winner, last = self.output_count == 2, self.layout.contracted_last

@@ -4,12 +4,15 @@ all devices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from tenferro_jax import TensorMeta
+from tenferro_jax.einsum import Equation
 from tenferro_jax.extension import Shard
 
 from ..algebra.semiring import SelectiveSemiring
@@ -21,6 +24,48 @@ _EXTREMES = {max_plus: "max", max_mul: "max", or_and: "max", min_plus: "min", mi
 def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]]) -> str:
     """The factors of a sharding rule: the labels, or names, of each axis."""
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
+
+
+BLOCK = 1 << 20
+"""Bytes of a result above which devices merge it block by block."""
+
+
+def in_blocks(
+    fn: Callable[..., Sequence[jax.Array]],
+    equation: Equation,
+    outs: Sequence[TensorMeta],
+    pieces: Sequence[jax.Array],
+) -> Sequence[jax.Array]:
+    """fn(*pieces), whose results devices merge, block by block along an output label: beside the
+    merged result a device then holds what a block needs, and not all of its own result too.
+
+    Args:
+      fn: a function of operands.
+      equation: of the pieces, and of each result.
+      outs: of the whole results.
+      pieces: of this device.
+    """
+    shape, size = outs[0].shape, sum(math.prod(m.shape) * m.dtype.itemsize for m in outs)
+    wanted = max(-(-size // BLOCK), 1)
+    counts = [next((d for d in range(wanted, n + 1) if n % d == 0), 0) for n in shape]
+    count, axis = min(((d, i) for i, d in enumerate(counts) if d), default=(1, 0))
+    if not 1 < count <= 2 * wanted:
+        return fn(*pieces)
+    label, length = equation.output[axis], shape[axis] // count
+
+    def joined(i: jax.Array, found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        own = [
+            lax.dynamic_slice_in_dim(x, i * length, length, term.index(label))
+            if label in term
+            else x
+            for x, term in zip(pieces, equation.inputs, strict=True)
+        ]
+        return tuple(
+            lax.dynamic_update_slice_in_dim(x, new, i * length, axis)
+            for x, new in zip(found, fn(*own), strict=True)
+        )
+
+    return lax.fori_loop(0, count, joined, tuple(jnp.zeros(m.shape, m.dtype) for m in outs))
 
 
 def best_of_devices(
