@@ -192,7 +192,7 @@ def networks(devices: int, tables: int) -> list[tuple[str, float, Measured]]:
       For each question its name, seconds to lower and compile, and what was measured.
     """
     some = network("grid", tables, 0)
-    place = jax.NamedSharding(_mesh((devices,)), jax.P("d"))
+    place = jax.NamedSharding(mesh_of((devices,)), jax.P("d"))
     batch = [jax.device_put(np.stack([x] * devices), place) for x in some.tables]
     rows = []
     for name, semiring in (("value", max_plus), ("log_sum_exp", log_sum_exp())):
@@ -211,7 +211,8 @@ def networks(devices: int, tables: int) -> list[tuple[str, float, Measured]]:
     return rows
 
 
-def _mesh(shape: tuple[int, ...]) -> jax.sharding.Mesh:
+def mesh_of(shape: tuple[int, ...]) -> jax.sharding.Mesh:
+    """Automatic axes d and e over the first devices."""
     kinds = (jax.sharding.AxisType.Auto,) * len(shape)
     used = jax.devices()[: int(np.prod(shape))]
     return jax.make_mesh(shape, ("d", "e")[: len(shape)], axis_types=kinds, devices=used)
@@ -238,7 +239,7 @@ def main(size: int = 1024, devices: int = 8, tables: int = 280) -> list[Row]:
         side = size // 4 if split.equation == BATCH else size
         shape = (devices, side, side) if split.equation == BATCH else (side, side)
         x, y, weights = rng.normal(size=(3, *shape)).astype(np.float32)
-        mesh = _mesh(split.mesh)
+        mesh = mesh_of(split.mesh)
         placed = [
             jax.device_put(side, jax.NamedSharding(mesh, spec))
             for side, spec in zip((x, y), split.specs, strict=True)

@@ -42,12 +42,14 @@ def path_of(
     Raises:
       InvalidConfig: there cannot be such a folder.
     """
-    folder = pathlib.Path(keep)
     try:
+        if keep == "":
+            raise ValueError("empty")
+        folder = pathlib.Path(keep)
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:
         raise InvalidConfig(
-            where="run of a plan, keep", given=f"{str(keep)!r}: {error}", needed="a folder"
+            where="run of a plan, keep", given=f"{keep!r}: {error}", needed="a folder"
         ) from error
     digest = hashlib.sha256()
     for part in (*how, *(np.ascontiguousarray(x).tobytes() for x in read)):

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -97,17 +97,18 @@ class TropicalPlan(TropicalSlices):
         """
         mode = self._mode(labels)
         self._require_number(number, "run")
-        arrays = self._arrays(operands)
-        path = None
-        if keep is not None:
-            how = (self.to_bytes(), str(labels).encode())
-            path = path_of(keep, number, how, read_by(self, number, arrays))
-            kept = read_part(path, number, self.dtype)
-            with contextlib.suppress(InvalidConfig):  # damaged
-                if kept is not None:
-                    self._require_part(kept, mode)
-                    return kept
-        value, found = _piece(self._sliced, mode)(arrays, jnp.int32(number))
+        with jax.ensure_compile_time_eval():  # also where JAX traces something else
+            arrays = self._arrays(operands)
+            path = None
+            if keep is not None:
+                how = (self.to_bytes(), str(labels).encode())
+                path = path_of(keep, number, how, read_by(self, number, arrays))
+                kept = read_part(path, number, self.dtype)
+                with contextlib.suppress(InvalidConfig):  # damaged
+                    if kept is not None:
+                        self._require_part(kept, mode)
+                        return kept
+            value, found = _piece(self._sliced, mode)(arrays, jnp.int32(number))
         at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
         part = SlicePart(int(number), np.asarray(value), at)
         if path is not None:
@@ -119,7 +120,7 @@ class TropicalPlan(TropicalSlices):
         order in which they come: equal parts give equal bits.
 
         Args:
-          parts: each slice once; those that come before their turn are held.
+          parts: each slice once, as an iterable; those that come before their turn are held.
 
         Returns:
           An Assignment: value, labels (none if the parts have none) and feasible.
@@ -128,10 +129,12 @@ class TropicalPlan(TropicalSlices):
           InvalidConfig: a slice is missing or there twice, or a part has another dtype or shape
             than the plan says, or is no part; the text gives its number.
         """
+        if not isinstance(parts, Iterable):
+            raise self._wrong("merge", f"{parts!r:.100}", "an iterable of SliceParts")
         waiting: dict[int, SlicePart] = {}
         mode, found, turn = self._mode(False), None, 0
         for part in parts:
-            if not isinstance(part, SlicePart):
+            if not isinstance(part, SlicePart) or not isinstance(part.labels, Mapping):
                 raise self._wrong("merge", f"{part!r:.100}", "a SlicePart, as run returns it")
             self._require_number(part.number, "merge")
             if part.number in waiting or part.number < turn:
@@ -175,16 +178,15 @@ class TropicalPlan(TropicalSlices):
                 given=missing,
                 needed="steps with concrete sizes of at least 1",
             )
-        labels, sizes = zip(*self.whole, strict=True)
-        lengths = dict(self.plan.sizes)
+        sizes, lengths = dict(self.whole), dict(self.plan.sizes)
         key = SemiringKey.of(self.semiring)
         held = {
             "version": VERSION,
             "equation": self.plan.equation.text,
             "steps": steps_of(self.plan).text,
-            "labels": "".join(labels),
-            "sizes": sizes,
-            "lengths": [lengths[label] for label in labels],
+            "labels": "".join(sizes),
+            "sizes": [*sizes.values()],
+            "lengths": [lengths[label] for label in sizes],
             "dtype": self.dtype.name,
             "semiring": key.id,
             "parameters": key.fields,

@@ -100,7 +100,7 @@ class TropicalResult:
           {label: int32 array of the value's shape}, the contracted labels in alphabetical order;
           all are -1 if a contracted size is 0.
 
-        Cost: one gather of the value's size for each step.
+        Cost: one gather of the value's size for each step but the last.
         """
         shape = self.value.shape
         if len(shape) > len(self.output):  # the result of a vmap
@@ -131,9 +131,11 @@ def walked_back(
     }
     found: list[TropicalStep] = []
     for step in reversed(steps):
-        winner = step.winner.at[tuple(known[label] for label in step.cells)].get(
-            mode="promise_in_bounds"
-        )
+        if sorted(step.cells) == sorted(output):  # no gather, which XLA splits with a collective
+            winner = _transposed(step.winner, step.cells, output)
+        else:
+            at = tuple(known[label] for label in step.cells)
+            winner = step.winner.at[at].get(mode="promise_in_bounds")
         found.insert(0, dataclasses.replace(step, cells=output, winner=winner))
         known |= found[0].coordinates()
     return tuple(found)
@@ -183,9 +185,7 @@ class Mode:
 
 
 def evaluate(
-    plan: Plan,
-    operands: Sequence[jax.Array],
-    mode: Mode,
+    plan: Plan, operands: Sequence[jax.Array], mode: Mode
 ) -> tuple[jax.Array, tuple[TropicalStep, ...]]:
     """Run a plan on arrays with the shapes of the plan.
 

@@ -10,18 +10,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .. import jax_seam
 from ..errors import InvalidConfig
 from ..jax_seam import is_symbolic_dim
-from ..shapes import TensorMeta
+from ..shapes import TensorMeta, meta_of
 from .carrier import Extension, over_levels
 from .contract import ExtensionOp, checked_sequence, require_arrays
 from .scope import authored, inherited
 
 MERGES = ("", "sum", "max", "min")
 """How the results of devices become one."""
+
+_VMAP = "vmap "
+"""How the factor of a level of vmap begins: no factor of the author's has a space."""
 
 Axes = Mapping[str, tuple[str, ...]]
 """For each factor that is split, the mesh axes over which it is."""
@@ -39,26 +43,55 @@ class Shard(NamedTuple):
     sizes: Mapping[str, int]
 
     def start(self, factor: str) -> jax.Array:
-        """The index, int32, of this device's first entry of a factor; 0 if it is not split."""
+        """The index, int32, of this device's first entry of a factor; 0 if it is not split.
+
+        Raises:
+          InvalidConfig: no factor of the rule.
+        """
+        self._require([factor], "start")
         if factor not in self.axes:
             return jnp.int32(0)
         return lax.axis_index(self.axes[factor]).astype(jnp.int32) * self.sizes[factor]
 
     def whole(self, factor: str) -> int:
-        """The size of a factor on all devices together."""
+        """The size of a factor on all devices together.
+
+        Raises:
+          InvalidConfig: no factor of the rule.
+        """
+        self._require([factor], "whole")
         devices = math.prod(lax.axis_size(name) for name in self.axes.get(factor, ()))
         return self.sizes[factor] * devices
 
     def merged(self, how: str, x: jax.Array, factors: Sequence[str]) -> jax.Array:
         """The "sum", "max" or "min" of an array of all devices that have different parts of some
-        factors; NaN if one is NaN.
+        factors, such as ("i", "k"); NaN if one is NaN. A sum of booleans is their number.
+
+        Raises:
+          InvalidConfig: no such merge, or no factor of the rule.
         """
+        if how not in MERGES[1:]:
+            raise _wrong("merged", repr(how), f"one of {', '.join(map(repr, MERGES[1:]))}")
+        self._require(factors, "merged")
         axes = tuple(name for factor in factors for name in self.axes.get(factor, ()))
-        if not axes or not how:
-            return x
+        if not axes:
+            return x.astype(jnp.int32) if how == "sum" and x.dtype == bool else x
         if how == "sum":
             return lax.psum(x, axes)
         return _extreme(x, axes, how == "max")
+
+    def _require(self, factors: Sequence[str], method: str) -> None:
+        if unknown := [factor for factor in factors if factor not in self.sizes]:
+            raise _wrong(
+                method,
+                f"{unknown[0]!r} of {factors!r}",
+                f"a sequence of names of the rule: "
+                f"{', '.join(name for name in self.sizes if not name.startswith(_VMAP))}",
+            )
+
+
+def _wrong(method: str, given: str, needed: str) -> InvalidConfig:
+    return InvalidConfig(where=f"Shard.{method}", given=given, needed=needed, clause="X13.9")
 
 
 def _extreme(x: jax.Array, axes: tuple[str, ...], is_max: bool) -> jax.Array:
@@ -170,6 +203,14 @@ class Split(NamedTuple):
         return f"{text}, {' '.join(gone)} merged by {how}" if gone else text
 
 
+def metas_of(
+    terms: Sequence[Sequence[str]], sizes: Mapping[str, int], dtypes: Sequence[np.dtype]
+) -> list[TensorMeta]:
+    """The metas of arrays of an op that is not mapped."""
+    shapes = [tuple(sizes[f] for f in term if not f.startswith(_VMAP)) for term in terms]
+    return list(map(TensorMeta, dtypes, shapes))
+
+
 def specs_of(terms: Sequence[Sequence[str]], axes: Axes) -> list[jax.P]:
     """The partition spec of each array."""
     return [jax.P(*(axes.get(factor) for factor in term)) for term in terms]
@@ -194,7 +235,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
     outs = Extension(op, (), carrier.runtimes).infer(*inner)
     inputs, outputs, sizes = _read(op, rule, inner, outs)
     for number, level in reversed(list(enumerate(carrier.batching))):
-        name = f"vmap {number}"  # no factor of the author's has a space
+        name = f"{_VMAP}{number}"
         sizes[name] = int(level.size([m.shape for m in _of(carrier, metas, number)]))
         inputs = [
             term if axis is None else (*term[:axis], name, *term[axis:])
@@ -264,7 +305,10 @@ def _read(
                     )
         read.append(terms)
     if unknown := [factor for factor in rule.whole if factor not in sizes]:
-        raise wrong(f"whole={rule.whole}", f"names of {rule.factors!r}, not {', '.join(unknown)}")
+        names = ", ".join(map(str, unknown))
+        raise wrong(f"whole={rule.whole}", f"names of {rule.factors!r}, not {names}")
+    if rule.merge == "sum" and any(meta.dtype == bool for meta in outs):
+        raise wrong("merge='sum' of a result of dtype bool", 'merge="max", which is "or"')
     return read[0], read[1], sizes
 
 
@@ -317,9 +361,21 @@ def on_device(
             what = "on_device of sharding_rule"
             with authored(op, what), inherited((None, carrier.runtimes)):
                 outs = rule.on_device(shard, *pieces)
-            return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
+            outs = require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
+            whole = metas_of(split.inputs, split.sizes, [x.dtype for x in pieces])
+            dtypes = [meta.dtype for meta in Extension(op, (), carrier.runtimes).infer(*whole)]
+            for i, want in enumerate(metas_of(split.outputs, sizes, dtypes)):
+                if (have := meta_of(outs[i])) != want:
+                    raise InvalidConfig(
+                        where=f"{op.place_of(what)}, output {i}",
+                        given=str(have),
+                        needed=f"{want}, the piece of a device",
+                        clause="X13.9",
+                    )
+            return outs
         outs = run(op, *pieces, runtimes=carrier.runtimes)
-        return tuple(shard.merged(rule.merge, x, split.reduced) for x in outs)
+        gone = split.reduced if rule.merge else ()
+        return tuple(shard.merged(rule.merge, x, gone) if gone else x for x in outs)
 
     def fn(*pieces: jax.Array) -> Sequence[jax.Array]:
         sizes = {

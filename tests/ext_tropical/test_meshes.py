@@ -4,7 +4,10 @@ winners of one device.
 
 import dataclasses
 import functools
+import os
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +136,7 @@ def test_collectives_are_those_of_a_product(split):
     soft = functools.partial(value, semiring=log_sum_exp(0.5))
     assert collectives(value, x, y) == product
     assert collectives(winners, x, y) == twice
+    assert collectives(functools.partial(best_assignment, MATRICES), x, y) == twice
     assert collectives(soft, x, y) == twice
     slope = collectives(gradient(jnp.matmul), x, y)
     extra = 0 if split in WHOLE else 2
@@ -332,6 +336,53 @@ def test_small_networks_are_those_of_one_device_whichever_label_is_split(label):
                 jax.tree.leaves(jax.jit(fn)(*placed)), jax.tree.leaves(jax.jit(fn)(*tables))
             ):
                 np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+SIXTY_FOUR = """
+import jax, numpy as np
+from benchmarks import mesh
+
+assert jax.device_count() == 64
+rng = np.random.default_rng(0)
+for name, split in mesh.splits(64).items():
+    shape = (64, 64, 64) if split.equation == mesh.BATCH else (64, 64)
+    x, y, weights = rng.integers(0, 9, (3, *shape)).astype(np.float32)
+    places = [jax.NamedSharding(mesh.mesh_of(split.mesh), spec) for spec in split.specs]
+    placed = jax.device_put((x, y), tuple(places))
+    for question, asked in mesh.questions(split.equation, weights).items():
+        op, product = (mesh.measured(fn, *placed) for fn in (asked.op, asked.product))
+        own = jax.tree.leaves(jax.jit(asked.op)(x, y))
+        tolerance = 0 if question in ("value", "winners") else 1e-4
+        for got, want in zip(op.results, own, strict=True):
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+        print(name, question, op.collectives, product.collectives, sep=";")
+"""
+
+
+@pytest.mark.slow
+def test_64_devices():
+    """The collectives of a product; twice where a winner or a sum follows the value, and in a
+    gradient those of the winners beside.
+    """
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=64"
+    run = subprocess.run(
+        [sys.executable, "-c", SIXTY_FOUR],
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    rows = [line.split(";") for line in run.stdout.splitlines()]
+    assert len(rows) == 8 * 5
+    for split, question, ours, product in rows:
+        found = [0 if text == "none" else int(text.split()[0]) for text in (ours, product)]
+        assert ours == "none" or re.fullmatch(r"\d+ all-reduce", ours), (split, question, ours)
+        if question in ("winners", "log_sum_exp"):
+            found[1] *= 2
+        elif question != "value" and "contracted" in split:
+            found[1] += 2
+        assert found[0] == found[1], (split, question, ours, product)
 
 
 def test_uses_split_by_themselves():

@@ -232,6 +232,10 @@ merge = PLAN.merge
         lambda: planned(log_sum_exp()).run(0, *OPERANDS, labels=True),
     ),
     (InvalidConfig, "keep.*File exists", lambda: run(*OPERANDS, keep=__file__)),
+    (InvalidConfig, "keep: given 3", lambda: run(*OPERANDS, keep=3)),
+    (InvalidConfig, "keep: given '': empty", lambda: run(*OPERANDS, keep="")),
+    (InvalidConfig, "given None; needed an iterable", lambda: merge(None)),
+    (InvalidConfig, "a SlicePart", lambda: merge(replaced(labels=[1]))),
     (InvalidConfig, "load_plan", lambda: load_plan(b"\xff")),
     (InvalidConfig, "load_plan", lambda: load_plan(b"{}")),
     (InvalidConfig, "load_plan", lambda: load_plan(None)),
@@ -264,6 +268,16 @@ def test_symbolic_sizes_and_plans_without_steps_have_no_bytes():
     ):
         with pytest.raises(Unsupported, match=given):
             plan.to_bytes()
+
+
+def test_a_plan_of_numbers_has_bytes():
+    plan = load_plan(plan_tropical_einsum(",->", (), ()).to_bytes())
+    assert plan.merge([plan.run(0, np.float32(1), np.float32(2))]).value == 3
+
+
+def test_arrays_are_run_while_something_else_is_traced():
+    want = PARTS[0].value.sum()
+    np.testing.assert_allclose(jax.jit(lambda x: x + run(*OPERANDS).value.sum())(1.0), 1 + want)
 
 
 def test_a_part_is_numpy_alone():

@@ -278,6 +278,7 @@ def test_a_rule_that_does_not_fit_is_refused(text):
         (ShardingRule("... -> ...", merge="mean"), "merge='mean'; needed one of"),
         (ShardingRule("... -> ...", whole=("k",)), "not k"),
         ("... -> ...", "a ShardingRule, or None"),
+        (ShardingRule("... -> ...", whole=(0,)), "not 0"),
         (ShardingRule(("i", "i")), "text such as"),
     ],
 )
@@ -290,6 +291,49 @@ def test_a_mistake_in_a_rule_is_named(rule, text):
     )
     (x,) = placed("rows", [X])
     ends_in(lambda: jax.jit(lambda x: apply(kind(), x)[0])(x), InvalidConfig, re.escape(text))
+
+
+@pytest.mark.clause("X13.9")
+def test_a_sum_of_booleans_is_refused_and_their_maximum_is_or():
+    (x,) = placed("summed", [X > 2])
+    some = tj.op("test-package.some.v1")(lambda x: x.any(1))
+    some.def_sharding("i j -> i", merge="sum")
+    ends_in(lambda: jax.jit(some)(x), InvalidConfig, 'needed merge="max", which is "or"')
+    some.def_sharding("i j -> i", merge="max")
+    np.testing.assert_array_equal(jax.jit(some)(x), (X > 2).any(1))
+
+
+MISTAKES = {
+    "a name of several letters": (lambda s, x: s.merged("sum", x.sum(1), "cols"), "'c' of 'cols'"),
+    "an unknown name": (lambda s, x: s.merged("sum", x.sum(1), ("z",)), "of the rule: rows, cols"),
+    "an unknown merge": (lambda s, x: s.merged("mean", x.sum(1), ("cols",)), "given 'mean'"),
+    "an unknown start": (lambda s, x: x.sum(1) + s.start("z"), "Shard.start: given 'z'"),
+    "an unknown size": (lambda s, x: x.sum(1) * s.whole("z"), "Shard.whole: given 'z'"),
+    "a result of another shape": (lambda s, x: x.sum(0), "on_device.*needed float32"),
+    "a result of another dtype": (lambda s, x: x.sum(1).astype(int), "on_device.*needed float32"),
+}
+
+
+@pytest.mark.clause("X13.9")
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_on_a_device_is_named(name):
+    """XLA asks for the program of a device: its exception is JAX's own, with this text."""
+    on_device, text = MISTAKES[name]
+    (x,) = placed("rows and summed", [X])
+    ends_in(lambda: jax.jit(total(on_device))(x), jax.errors.JaxRuntimeError, f"(?s){text}")
+
+
+def test_a_device_may_merge_by_itself():
+    (x,) = placed("rows and summed", [X])
+    op = total(lambda s, x: s.merged("sum", x.sum(1), ("cols",)))
+    close(jax.jit(op)(x), X.sum(1))
+    close(jax.jit(jax.vmap(op))(jnp.stack([x, x])), np.stack([X.sum(1)] * 2))
+
+
+def total(on_device):
+    op = tj.op("test-package.total.v1")(lambda x: x.sum(1))
+    op.def_sharding("rows cols -> rows", on_device=on_device)
+    return op
 
 
 @pytest.mark.clause("X13.10")
