@@ -26,8 +26,13 @@ def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]])
     return " -> ".join(", ".join(map(" ".join, side)) for side in (terms, outputs))
 
 
-BLOCK = 1 << 20
-"""Bytes of a result above which devices merge it block by block."""
+BLOCKS = 4
+"""The number of blocks, or a little more, in which devices merge a large result. Few, because each
+is a reduction of its own between devices.
+"""
+
+LARGE = 1 << 20
+"""The bytes of a large result of a device."""
 
 
 def in_blocks(
@@ -46,10 +51,9 @@ def in_blocks(
       pieces: of this device.
     """
     shape, size = outs[0].shape, sum(math.prod(m.shape) * m.dtype.itemsize for m in outs)
-    wanted = max(-(-size // BLOCK), 1)
-    counts = [next((d for d in range(wanted, n + 1) if n % d == 0), 0) for n in shape]
+    counts = [next((d for d in range(BLOCKS, 2 * BLOCKS) if n % d == 0), 0) for n in shape]
     count, axis = min(((d, i) for i, d in enumerate(counts) if d), default=(1, 0))
-    if not 1 < count <= 2 * wanted:
+    if size < LARGE or count == 1:
         return fn(*pieces)
     label, length = equation.output[axis], shape[axis] // count
 

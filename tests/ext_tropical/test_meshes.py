@@ -161,7 +161,7 @@ def test_a_large_result_is_merged_block_by_block(rows, columns, is_cut, fn):
     x, y = placed("contracted", x, y)
     program = jax.jit(fn).lower(x, y).compile()
     equal(program(x, y), jax.jit(fn)(np.asarray(x), np.asarray(y)))
-    own = 4 * rows * columns
+    own = 4 * rows * columns * (1 if fn is value else 2)
     held = program.memory_analysis().temp_size_in_bytes
     assert held < 0.8 * own if is_cut else held >= own
 
