@@ -103,6 +103,8 @@ def rows_of(labels: jax.Array) -> Sequence[jax.Array]:
     """The rows of an array; of a concrete one without a program for each."""
     if not isinstance(labels, jax.core.Tracer):
         place = labels.sharding if labels.committed else None
+        if isinstance(place, jax.NamedSharding):
+            place = jax.NamedSharding(place.mesh, jax.P(*place.spec[1:]))
         return jax.device_put(list(np.asarray(labels)), place)
     if len(labels) < MANY:
         return list(labels)

@@ -79,8 +79,15 @@ def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]
         for a in arrays
         if isinstance(a, jax.Array) and a.committed and a.sharding.is_fully_replicated
     )
-    placement = next(placed, None)
+    placement = _of_any_rank(next(placed, None))
     return [jax.device_put(out, placement) for out in outs]
+
+
+def _of_any_rank(place: jax.sharding.Sharding | None) -> jax.sharding.Sharding | None:
+    """Where arrays of any rank are whole on the devices of an array that is."""
+    if isinstance(place, jax.NamedSharding):
+        return jax.NamedSharding(place.mesh, jax.P(), memory_kind=place.memory_kind)
+    return place
 
 
 def run_at_once(
@@ -112,7 +119,7 @@ def run_at_once(
     if have != metas:
         raise _mismatch(carrier, what, have, metas)
     beside = place if any(getattr(x, "committed", False) for x in arrays) else None
-    return jax.device_put(list(outs), beside)
+    return jax.device_put(list(outs), _of_any_rank(beside))
 
 
 @functools.lru_cache(maxsize=1024)

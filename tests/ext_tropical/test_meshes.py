@@ -16,6 +16,7 @@ import pytest
 from jax.sharding import AxisType
 
 from ext_tropical import (
+    Network,
     best_assignment,
     closure,
     log_sum_exp,
@@ -337,6 +338,26 @@ def test_small_networks_are_those_of_one_device_whichever_label_is_split(label, 
                 found, want = (jax.tree.leaves(jax.jit(fn)(*xs)) for xs in (given, tables))
                 for pair in zip(found, want, strict=True):
                     np.testing.assert_allclose(*pair, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("specs", [(P(), P(None, None)), (P(None), P("d")), (P("d"), P("d"))])
+def test_questions_outside_jit(specs, kind):
+    """Whatever the specs of the tables: their labels are rows of one array."""
+    rng = np.random.default_rng(11)
+    first, *rest = rng.normal(size=(1, 8)), *rng.normal(size=(20, 8, 8))
+    tables = [x.astype(np.float32) for x in (*first, *rest)]
+    terms = ",".join(["a", *["ab", "bc", "cd", "da"] * 5])
+    with jax.set_mesh(mesh((8,), kind)):
+        given = [jax.device_put(x, specs[x.ndim - 1]) for x in tables]
+        for output in ("", "a"):
+            ask = functools.partial(best_assignment, f"{terms}->{output}")
+            equal(ask(*given), ask(*tables))
+        ours, alone = (Network(f"{terms}->", *xs) for xs in (given, tables))
+        for ask in (lambda n: n.best(), lambda n: n.best(k=3), lambda n: list(n.all_best())):
+            equal(ask(ours), ask(alone))
+        equal(ours.sample(jax.random.key(0), (5,)), alone.sample(jax.random.key(0), (5,)))
 
 
 SIXTY_FOUR = """

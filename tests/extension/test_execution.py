@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
+from ext_tropical import tropical_einsum
 from tenferro_jax import Engine, host_errors, routes, trace
 from tenferro_jax.errors import BackendFailure, ExtensionLoweringError, InvalidConfig, Unsupported
 from tenferro_jax.extension import (
@@ -57,6 +58,23 @@ def test_a_host_form_gives_back_where_its_first_placed_input_lies():
     ):
         (out,) = apply(op, x)
         assert (out.devices(), out.committed) == ({place}, is_committed)
+
+
+@pytest.mark.cpu
+def test_a_result_of_another_rank_lies_beside_an_argument_on_a_mesh():
+    """Its PartitionSpec has an entry for each axis of the argument."""
+    total = tj.op("test-package.column_sums.v1")(lambda x: None)
+    total.def_infer(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype))
+    total.def_host(lambda x: x.sum(0))
+    for count in (1, 8):
+        kinds, some = (jax.sharding.AxisType.Auto,), jax.devices()[:count]
+        mesh = jax.make_mesh((count,), ("d",), axis_types=kinds, devices=some)
+        x = jax.device_put(np.ones((2, 3)), jax.NamedSharding(mesh, jax.P(None, None)))
+        out = total(x)
+        np.testing.assert_array_equal(out, [2, 2, 2])
+        assert out.sharding.device_set == set(mesh.devices.flat)
+        value = tropical_einsum("ab,bc,cd->", *[x[:2, :2]] * 3)  # a kernel that compiles nothing
+        assert (float(value), value.sharding.device_set) == (3.0, out.sharding.device_set)
 
 
 @pytest.mark.clause("X4.3")

@@ -303,6 +303,14 @@ def test_a_sum_of_booleans_is_refused_and_their_maximum_is_or():
     np.testing.assert_array_equal(jax.jit(some)(x), (X > 2).any(1))
 
 
+@pytest.mark.clause("X13.9")
+@pytest.mark.parametrize(("merge", "on_device"), [("sum", lambda s, x: x), ("", 3)])
+def test_a_merge_beside_on_device_is_refused(merge, on_device):
+    op = tj.op("test-package.either.v1")(jnp.sin)
+    rule = {"merge": merge, "on_device": on_device}
+    ends_in(lambda: op.def_sharding("i -> i", **rule), InvalidConfig, "a function, which merges by")
+
+
 MISTAKES = {
     "a name of several letters": (lambda s, x: s.merged("sum", x.sum(1), "cols"), "'c' of 'cols'"),
     "an unknown name": (lambda s, x: s.merged("sum", x.sum(1), ("z",)), "of the rule: rows, cols"),
