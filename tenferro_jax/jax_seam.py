@@ -419,7 +419,8 @@ def split_call(
             nowhere = jax.sharding.AbstractMesh((), ())
             # One place in the source for all that a device computes: with many, XLA of JAX 0.12.0.1
             # chains the frames of some small loops in a circle, and its compiler does not end.
-            one_place = source_info_util.user_context(source_info_util.current().traceback)
+            here = source_info_util.current()
+            one_place = source_info_util.user_context(here.traceback)
             with (
                 jax.default_matmul_precision(precision),
                 jax.sharding.use_abstract_mesh(nowhere),
