@@ -417,8 +417,8 @@ def split_call(
 
         def on_device(*xs: jax.Array) -> tuple[jax.Array, ...]:
             nowhere = jax.sharding.AbstractMesh((), ())
-            # One place in the source for all that a device computes: with many, XLA of JAX 0.12.0.1
-            # chains the frames of some small loops in a circle, and its compiler does not end.
+            # One place in the source for all that a device computes: with many, a pass of XLA in
+            # JAX 0.12.0.1, propagate-call-metadata, does not end for some small loops.
             here = source_info_util.current()
             one_place = source_info_util.user_context(here.traceback)
             with (

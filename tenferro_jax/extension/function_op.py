@@ -186,11 +186,6 @@ class FunctionOp:
             raise self.functions.error(
                 f"{factors!r:.100} as factors of def_sharding", 'text such as "i k, k j -> i j"'
             )
-        if on_device is not None and (merge or not callable(on_device)):
-            raise self.functions.error(
-                f"on_device={on_device!r:.100} with merge={merge!r} in def_sharding",
-                "a function, which merges by itself, or a merge",
-            )
         self._set(sharding=ShardingRule(factors, merge, whole, on_device))
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:

@@ -282,6 +282,11 @@ def _read(
         raise wrong(repr(rule), "a ShardingRule, or None")
     if rule.merge not in MERGES:
         raise wrong(f"merge={rule.merge!r}", f"one of {', '.join(map(repr, MERGES))}")
+    if rule.on_device is not None and (rule.merge or not callable(rule.on_device)):
+        raise wrong(
+            f"on_device={rule.on_device!r:.100} with merge={rule.merge!r}",
+            "a function, which merges by itself, or a merge",
+        )
     sides = rule.factors.split("->") if isinstance(rule.factors, str) else []
     if len(sides) != 2:
         raise wrong(repr(rule.factors), 'text such as "i k, k j -> i j"')
