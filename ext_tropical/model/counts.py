@@ -21,7 +21,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 from ..network.plan_rows import contracted
 from ..network.tropical_plan import TropicalSlices
 from ..step.einsum_op import widened
-from .variables import Variable, require_known
+from .variables import Variable, holders, require_known
 
 if TYPE_CHECKING:
     from .network import Network
@@ -47,7 +47,7 @@ def counted(net: Network, within: float | None) -> int:
         return _best(net, tables) if within == 0 else _near(net, within)
     ones = [np.asarray(x > -np.inf) for x in tables]
     dtype = _integers(net, ones)
-    return _total(net.plan(), [np.array(x, dtype) for x in ones])
+    return _total(net.plan(), ones, dtype)
 
 
 def _concrete(question: str, tables: Sequence[ArrayLike]) -> list[np.ndarray]:
@@ -108,21 +108,24 @@ def _slices(plan: TropicalSlices, arrays: Sequence[np.ndarray]) -> Iterator[Sequ
     for chosen in itertools.product(*cuts):
         at = dict(chosen)
         yield [
-            x[tuple(at.get(label, slice(None)) for label in term)]
+            np.asarray(x[tuple(at.get(label, slice(None)) for label in term)], x.dtype)
             for x, term in zip(arrays, plan.plan.terms, strict=True)
         ]
 
 
-def _total(plan: TropicalSlices, arrays: Sequence[np.ndarray]) -> int:
-    """The sum over all labels of the products of entries, all integers."""
-    return sum(int(_run(plan.plan, part)) for part in _slices(plan, arrays))
+def _total(plan: TropicalSlices, arrays: Sequence[np.ndarray], dtype: type) -> int:
+    """The sum over all labels of the products of entries, all integers, computed in a dtype."""
+    given: list[np.ndarray] = [x.astype(dtype) for x in arrays]
+    return sum(int(_run(plan.plan, part, dtype)) for part in _slices(plan, given))
 
 
-def _run(plan: Plan, arrays: Sequence[np.ndarray]) -> Any:
+def _run(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> Any:
     values: list[Any] = list(arrays)
     for step in plan.steps:
         operands = [values[i] for i in step.operands]
-        values.append(np.einsum(_local(step), *operands))
+        # Of objects a result without labels is a Python int, and NumPy would compute what follows
+        # in int64.
+        values.append(np.asarray(np.einsum(_local(step), *operands), dtype))
         for i in step.operands:
             values[i] = None
     return values[-1]
@@ -140,7 +143,7 @@ def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
     """See `Network.count_by`. A sum of 2**(width * sum) has the numbers as digits of `width`
     bits.
     """
-    ones = [x > -np.inf for x in _concrete("count_by", net.tables)]
+    ones = [np.asarray(x > -np.inf) for x in _concrete("count_by", net.tables)]
     sizes, weights = net.variables, {}
     if not isinstance(by, Mapping):
         raise InvalidConfig(
@@ -164,14 +167,14 @@ def counted_by(net: Network, by: Mapping[Variable, Sequence[int]]) -> dict[int, 
             needed=f"at most {MOST_BITS} bits together",
             fix="Divide the integers by a common factor.",
         )
-    extra = [np.array([1 << (width * x) for x in row], object) for row in weights.values()]
-    scopes = (*net.scopes, *((name,) for name in weights))
-    zeros = [np.zeros(len(x), net.tables[0].dtype) for x in extra]
-    plan = net.like(scopes, (*net.tables, *zeros)).plan()
-    total = _total(plan, [*(np.array(x, object) for x in ones), *extra])
+    arrays, held = [np.array(x, object) for x in ones], holders(net.scopes, ones)
+    for name, row in weights.items():  # the table stays as it is, so the plan does too
+        digits = np.array([1 << (width * x) for x in row], object)
+        arrays[held[name]] = arrays[held[name]] * _spread(digits, (name,), net.scopes[held[name]])
+    total = _total(net.plan(), arrays, object)
     step, data = width // 8, total.to_bytes(width // 8 * (largest + 1), "little")
-    digits = (int.from_bytes(data[i * step : (i + 1) * step], "little") for i in range(largest + 1))
-    return {i: digit for i, digit in enumerate(digits) if digit}
+    found = (int.from_bytes(data[i * step : (i + 1) * step], "little") for i in range(largest + 1))
+    return {i: digit for i, digit in enumerate(found) if digit}
 
 
 def _near(net: Network, within: float) -> int:
@@ -220,7 +223,7 @@ def _counted_best(plan: Plan, arrays: Sequence[np.ndarray], dtype: type) -> tupl
     return value[()], count[()]
 
 
-def _spread(x: np.ndarray, term: str, order: str) -> np.ndarray:
+def _spread(x: np.ndarray, term: Sequence[Variable], order: Sequence[Variable]) -> np.ndarray:
     """An array with an axis for each label in an order, of size 1 for those it lacks."""
     axes = [term.index(label) for label in order if label in term]
     shape = [x.shape[term.index(label)] if label in term else 1 for label in order]

@@ -157,8 +157,8 @@ class Factors:
         return net
 
     def to_uai(self, path: str | os.PathLike[str]) -> None:
-        """Write the network in UAI format, MARKOV, variables numbered in their order here, entries
-        exp(score).
+        """Write the network in UAI format, MARKOV, entries exp(score). Variables named 0, 1, ... up
+        to their number keep their names, others are numbered in their order here.
 
         Raises:
           ArtifactError: an entry that is infinite, or 0 though its score is finite.
@@ -180,7 +180,10 @@ class Factors:
                 needed="concrete tables",
                 fix="Write outside jit, vmap and grad.",
             )
-        number = {name: i for i, name in enumerate(self.variables)}
+        names: list[Any] = list(self.variables)
+        if set(names) == set(range(len(names))):
+            names.sort()
+        number = {name: i for i, name in enumerate(names)}
         uai.write(path, [[number[name] for name in scope] for scope in self.scopes], self.tables)
 
     @property

@@ -28,9 +28,11 @@ from .variables import (
     equation,
     from_largest,
     groups,
+    holders,
     require_finite,
     require_known,
     require_size,
+    summed_to,
 )
 
 
@@ -169,11 +171,15 @@ class Network(Factors):
         value = value.astype(dtype)
         return Assignment(value, self._named(labels), value > -jnp.inf)
 
-    def all_best(self, limit: int = 10_000) -> Iterator[dict[Variable, int]]:
+    def all_best(
+        self, limit: int = 10_000, *, within: float = 0.0
+    ) -> Iterator[dict[Variable, int]]:
         """Every assignment with the best score, one after another, of concrete tables.
 
         Args:
           limit: the most that are listed.
+          within: as for `count`: also those whose score is at most so much below the best, which
+            come by falling score.
 
         Raises:
           InvalidConfig: there are more; the text has their exact number. Or as `count`.
@@ -185,7 +191,7 @@ class Network(Factors):
           {'a': 1, 'b': 0}
         """
         limit = require_size("Network.all_best, limit", limit)
-        number = self.count(within=0)
+        number = self.count(within=within)
         if number > limit:
             raise InvalidConfig(
                 where="Network.all_best",
@@ -202,7 +208,8 @@ class Network(Factors):
 
         Args:
           within: only those whose score is at most so much below the best; 0 for the best ones.
-            Scores are rounded as in `best`: those that differ by less may count as equal.
+            Scores are rounded as in `best`: some that differ count as equal, and some that are
+            equal do not, as 0.1 + 0.2 and 0.3. A gap such as 1e-9 counts these too.
 
         Raises:
           InvalidConfig: a gap below 0, NaN or inf among the scores, or more than a million
@@ -275,15 +282,18 @@ class Network(Factors):
           >>> print(Network("ab->", [[0.0, 0.0], [0.0, -float("inf")]]).marginals()["a"].round(4))
           [0.6667 0.3333]
         """
-        # The shares of the entries of a table of zeros for each variable.
-        sizes, dtype = self.variables, self._floating("marginals")
-        zeros = [np.zeros(size, dtype) for size in sizes.values()]
-        scopes = (*self.scopes, *((name,) for name in sizes))
-        net = self.like(scopes, (*map(from_largest, self.tables), *zeros))
-        found = {
-            name: x / jnp.sum(x)
-            for name, x in zip(sizes, shares(net, len(sizes), temperature), strict=True)
-        }
+        # Those of the entries of the smallest table that has the variable: by the plan of all
+        # questions, which a table of its own for each variable would change.
+        dtype = self._floating("marginals")
+        net = self.like(self.scopes, tuple(map(from_largest, self.tables)))
+        held = holders(self.scopes, self.tables)
+        active = sorted(set(held.values()))
+        of = dict(zip(active, shares(net, active, temperature), strict=True))
+        values = [
+            summed_to(name, self.scopes[held[name]], of[held[name]]).astype(dtype)
+            for name in self.variables
+        ]
+        found = dict(zip(self.variables, jax.device_put(values), strict=True))
         # Of parts that share no variable one may be possible, another one not: all are looked at.
         known = [x for x in found.values() if not isinstance(x, jax.core.Tracer)]
         if not all(np.isfinite(np.asarray(x)).all() for x in known):

@@ -61,6 +61,12 @@ def distinct(scopes: Sequence[Sequence[Variable]]) -> list[Variable]:
     return list(dict.fromkeys(name for scope in scopes for name in scope))
 
 
+def holders(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> dict[Variable, int]:
+    """For each variable the number of the smallest table that has it, the first of several."""
+    by_size = sorted(range(len(tables)), key=lambda i: (-tables[i].size, -i))
+    return {name: i for i in by_size for name in scopes[i]}
+
+
 def equation(scopes: Sequence[Sequence[Variable]], output: Sequence[Variable]) -> str:
     """The einsum of tables, a letter for each variable in the order of first appearance."""
     label = {name: get_symbol(i) for i, name in enumerate(distinct(scopes))}
@@ -144,6 +150,15 @@ def from_largest(table: np.ndarray | jax.Array) -> Any:
         return table - top if np.isfinite(top) else table
     top = jax.lax.stop_gradient(jnp.max(table))
     return table - jnp.where(jnp.isfinite(top), top, 0).astype(table.dtype)
+
+
+def summed_to(name: Variable, scope: Sequence[Variable], table: jax.Array) -> Any:
+    """The shares of a variable's values, which sum to 1, from those of a table's entries."""
+    rest = tuple(i for i, other in enumerate(scope) if other != name)
+    values: Any = np.asarray(table) if _is_on_host(table) else table  # two programs a table else
+    total = values.sum(rest)
+    with np.errstate(invalid="ignore"):  # 0 / 0 where all assignments are impossible
+        return total / total.sum()
 
 
 def _is_on_host(table: jax.Array) -> bool:

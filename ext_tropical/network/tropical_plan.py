@@ -183,8 +183,7 @@ def cached_plan(
         optimize, cut_first = cotengra_slices(
             plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize
         )
-    plan = plan_einsum(equation, shapes, optimize)
-    plan = dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
+    plan = _ordered(equation, shapes, optimize)
     if not all(isinstance(size, int) for _, size in plan.sizes):
         if memory_limit is not None or slices > 1:
             raise Unsupported(
@@ -201,6 +200,16 @@ def cached_plan(
     return TropicalSlices(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
+@functools.lru_cache(maxsize=256)
+def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optimize) -> Plan:
+    """One order of contractions for all semirings and dtypes, also where the search is random; the
+    operands of each step in the order of their numbers, because the first winner must not depend on
+    layout.
+    """
+    plan = plan_einsum(equation, shapes, optimize)
+    return dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
+
+
 def _memory(plan: Plan, dtype: np.dtype, semiring: Semiring, devices: int = 1) -> TropicalMemory:
     is_selective = isinstance(semiring, SelectiveSemiring)
     return TropicalMemory(plan, dtype.itemsize, work_dtype(dtype).itemsize, devices, is_selective)
@@ -215,9 +224,7 @@ def cut(
 
 
 def _in_order(step: Step) -> Step:
-    """The step with its operands in the order of their numbers, because the first winner must not
-    depend on layout.
-    """
+    """The step with its operands in the order of their numbers."""
     if list(step.operands) == sorted(step.operands):
         return step
     return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from opt_einsum.paths import get_path_fn
@@ -107,14 +108,17 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     """Order the contractions of an einsum.
 
     First each operand is reduced: repeated labels become diagonals, and labels that only it has are
-    summed. Then two terms at a time are contracted along the path.
+    summed. Among more than four terms, each whose labels are all in another one is then contracted
+    with the smallest such term: that costs as many multiplications as this term has entries, and
+    what follows is no larger. Then two terms at a time are contracted along the path.
 
     Args:
       text: the equation.
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
         an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
-        True means "auto"; False contracts from left to right.
+        True means "auto"; False contracts from left to right. A path, "optimal", "dp" and False
+        decide about every contraction themselves.
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
@@ -163,6 +167,8 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     for i, term in enumerate(terms):
         alone = any(uses[label] == 1 for label in term)
         live.append(emit([(i, term)]) if alone or len(set(term)) < len(term) else (i, term))
+    if len(live) > 4 and _is_helped(optimize):
+        live = _absorbed(live, nominal, emit)
     for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
         chosen = [live[i] for i in positions]
         for i in sorted(positions, reverse=True):
@@ -171,6 +177,56 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
             chosen = [emit(chosen[:2]), *chosen[2:]]
         live += chosen
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
+
+
+def _is_helped(optimize: Optimize) -> bool:
+    """Whether an algorithm that may miss the best order looks for it."""
+    return optimize is True or (isinstance(optimize, str) and optimize not in ("optimal", "dp"))
+
+
+def _absorbed(
+    live: Sequence[tuple[int, str]],
+    sizes: Mapping[str, int],
+    emit: Callable[[Sequence[tuple[int, str]]], tuple[int, str]],
+) -> list[tuple[int, str]]:
+    """The terms that are left when each whose labels are all in another one is contracted with the
+    smallest such term, which keeps its place.
+
+    First come contractions that sum a label or join equal labels, and what they make possible: so a
+    tree is contracted from its leaves, and a vector meets another vector, not a matrix. Terms
+    without labels wait for the end, where they cost one multiplication each.
+    """
+    left = dict(enumerate(live))
+    holders = collections.defaultdict(set)  # of a label: the places of the terms that have it
+    for place, (_, term) in left.items():
+        for label in term:
+            holders[label].add(place)
+    first = [(len(term), -place) for place, (_, term) in left.items()]
+    heapq.heapify(first)
+    later: collections.deque[int] = collections.deque()
+    while first or later:
+        is_last = not first
+        place = later.popleft() if is_last else -heapq.heappop(first)[1]
+        number, term = left.get(place, (0, ""))
+        if not term:  # none, or gone
+            continue
+        rarest = min((holders[label] for label in term), key=len)
+        others = [i for i in rarest if i != place and set(term) <= set(left[i][1])]
+        if not others:
+            continue
+        into = min(others, key=lambda i: (math.prod([sizes[c] for c in left[i][1]]), i))
+        before = left[into][1]
+        if not is_last and len(before) > len(term) and len(rarest) > 2:
+            later.append(place)
+            continue
+        left[into] = emit(sorted([(number, term), left[into]]))
+        del left[place]
+        for label in term:
+            holders[label].discard(place)
+        for label in set(before) - set(left[into][1]):
+            holders[label].discard(into)
+        heapq.heappush(first, (len(left[into][1]), -into))
+    return list(left.values())
 
 
 def _without_repeated(

@@ -7,11 +7,13 @@ import math
 import sys
 
 import jax.export
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opt_einsum import get_symbol
+from scipy.spatial import Delaunay
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import einsum_plan as plan_module
@@ -77,6 +79,58 @@ def test_each_step_reads_what_is_there_and_sizes_are_products():
         assert step.cost == math.prod(sizes[label] for label in set("".join(step.terms)))
         labels.append(step.result)
     assert labels[-1] == "e"
+
+
+def graph(kind, rng):
+    """The edges of a graph."""
+    if kind == "chain":
+        return [(i, i + 1) for i in range(60)]
+    if kind == "random":
+        return sorted(nx.random_regular_graph(3, 40, seed=int(rng.integers(99))).edges)
+    if kind == "triangulation":
+        corners = Delaunay(rng.random((60, 2))).simplices
+        return sorted({tuple(sorted(e)) for c in corners for e in itertools.combinations(c, 2)})
+    sites = list(itertools.product(range(8), repeat=2))
+    near = {1, 2} if kind == "8 neighbours" else {1}  # squares of distances
+    pairs = itertools.combinations(range(64), 2)
+    return [p for p in pairs if math.dist(*(sites[i] for i in p)) ** 2 // 1 in near]
+
+
+def equation_of(scopes):
+    return ",".join("".join(map(get_symbol, scope)) for scope in scopes) + "->"
+
+
+@pytest.mark.parametrize(
+    "kind", ["8 neighbours", "4 neighbours", "triangulation", "chain", "random"]
+)
+@pytest.mark.parametrize("place", ["before", "behind", "between"])
+def test_small_tables_do_not_spoil_a_plan(kind, place):
+    """Tables of one variable cost no more than half of what the larger tables cost without them.
+    Where there are also two of a variable, of a pair, and pairs inside triples, the products of
+    entries that join them count beside.
+    """
+    rng = np.random.default_rng(len(kind + place))
+    pairs = [tuple(map(int, e)) for e in graph(kind, rng)]
+    if kind == "triangulation":
+        pairs += [(*pairs[i], int(rng.integers(60))) for i in range(0, len(pairs), 40)]
+    larger = [s for s in pairs if not any(set(s) < set(other) for other in pairs)]
+    unary = [(i,) for i in sorted(set(itertools.chain(*pairs)))]
+    inner = [s for s in pairs if s not in larger]
+    more = [*unary[::3], *pairs[::5]]
+    for small, values, algorithm in (
+        ([*unary, *inner], 2, "auto"),
+        ([*unary, *inner, *more], 3, "greedy"),
+    ):
+        every = {"before": [*small, *larger], "behind": [*larger, *small]}.get(place)
+        if every is None:
+            every = [(*larger, *small)[i] for i in rng.permutation(len(larger) + len(small))]
+        shapes = [(values,) * len(s) for s in every]
+        found = plan_einsum(equation_of(every), shapes, algorithm)
+        kept = [s for s in dict.fromkeys(every) if s in larger]
+        alone = plan_einsum(equation_of(kept), [(values,) * len(s) for s in kept], algorithm)
+        joining = sum(values ** max(2, len(s)) for s in small) if small[-1] in more else 0
+        assert found.cost <= 1.5 * (alone.cost + joining)
+        assert found.largest_intermediate <= max(alone.largest_intermediate, values**3)
 
 
 def test_symbolic_sizes_count_as_the_nominal_one():

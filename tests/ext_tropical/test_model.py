@@ -316,17 +316,35 @@ def test_evidence_of_both_kinds_is_read(tmp_path, text):
     assert float(net.log_partition()) == float(want.log_partition())
 
 
+@pytest.mark.parametrize("names", ["uvwxyz", (3, 0, 5, 1, 4, 2), (9, 7, 5, 3, 2, 1)])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_network_is_written_and_read(tmp_path, seed):
-    net = Network.from_factors(factors(seed))
+def test_a_network_is_written_and_read(tmp_path, seed, names):
+    """Variables named 0 to 5 keep their names, others are numbered as they come."""
+    tables = {tuple(names["uvwxyz".index(x)] for x in s): t for s, t in factors(seed).items()}
+    net = Network.from_factors(tables)
     net.to_uai(tmp_path / "net.uai")
     again = Network.from_uai(tmp_path / "net.uai")
-    assert list(again.variables.values()) == [
-        size for _, size in sorted((i, n) for i, n in enumerate(net.variables.values()))
-    ] or sorted(again.variables.values()) == sorted(net.variables.values())
+    order = sorted(net.variables) if set(names) == set(range(6)) else list(net.variables)
+    assert again.variables == {order.index(x): size for x, size in net.variables.items()}
+    marginals = again.marginals()
+    for name, values in net.marginals().items():
+        np.testing.assert_allclose(marginals[order.index(name)], values, rtol=1e-11, atol=1e-14)
     for table, read in zip(net.tables, again.tables, strict=True):
         np.testing.assert_allclose(read, table, rtol=1e-14, atol=1e-15)
     assert float(again.entropy()) == pytest.approx(float(net.entropy()), rel=1e-12)
+
+
+def test_a_written_network_takes_the_evidence_of_the_file_it_came_from(tmp_path):
+    (tmp_path / "net.uai").write_text("MARKOV 2  2 3  2  1 1  2 0 1  3 1 2 3  6 1 2 3 4 5 6")
+    (tmp_path / "net.evid").write_text("1 1 2")
+    net = Network.from_uai(tmp_path / "net.uai")
+    assert list(net.variables) == [1, 0]
+    net.to_uai(tmp_path / "again.uai")
+    found = (
+        Network.from_uai(tmp_path / x, tmp_path / "net.evid") for x in ("net.uai", "again.uai")
+    )
+    for each in found:
+        np.testing.assert_allclose(each.marginals()[0], [3 / 9, 6 / 9], rtol=1e-12)
 
 
 def test_variables_without_a_factor_and_comments(tmp_path):

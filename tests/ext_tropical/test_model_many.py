@@ -2,6 +2,7 @@
 small models, published sequences and chi-squared tests.
 """
 
+import collections
 import itertools
 
 import jax
@@ -12,11 +13,12 @@ import pytest
 import scipy.stats
 
 from ext_tropical import Network
+from ext_tropical.network import tropical_plan
 from ext_tropical.network.network_best import NetworkBest
 from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.network.plan_text import steps_of
 from ext_tropical.step.native.library import NETWORK_TARGET
-from tenferro_jax import check
+from tenferro_jax import check, plan_einsum
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 
@@ -154,6 +156,100 @@ def test_counts_against_all_assignments(seed):
     sums = sum(np.array(values)[at[name]] for name, values in weights.items())
     numbers, counts = np.unique(sums[np.isfinite(scores)], return_counts=True)
     assert net.count_by(weights) == dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def polynomial(scores, at, weights):
+    """How many of the possible assignments have each sum."""
+    sums = sum((np.array(row)[at[name]] for name, row in weights.items()), np.zeros_like(scores))
+    numbers, counts = np.unique(sums[np.isfinite(scores)].astype(int), return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def times(left, right):
+    """The product of two polynomials."""
+    found = collections.Counter()
+    for (i, x), (j, y) in itertools.product(left.items(), right.items()):
+        found[i + j] += x * y
+    return dict(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_of_separate_parts_multiply(seed):
+    """Parts whose numbers multiply beyond 2**200, between them free variables and a scalar."""
+    rng = np.random.default_rng(seed)
+    tables, count, best, polynomials, every = {(): np.array(1.5)}, 1, 1, {0: 1}, {}
+    for part in range(3 + 16 * seed):
+        drawn = [{("u",): np.zeros(int(rng.integers(1, 6)))}] * (not part % 3)
+        drawn += map(whole_numbers, rng.integers(100, size=9))
+        own = next(x for x in drawn if np.isfinite(all_scores(x)[1]).any())
+        names, scores = all_scores(own)
+        at = dict(zip(names, np.indices(scores.shape), strict=True))
+        weights = {"u": rng.integers(0, 3, scores.shape[names.index("u")]).tolist()}
+        tables |= {
+            tuple(f"{x}{part}" for x in scope) or (f"one{part}",): np.atleast_1d(t)
+            for scope, t in own.items()
+        }
+        count *= int(np.isfinite(scores).sum())
+        best *= int((scores == scores.max()).sum())
+        polynomials = times(polynomials, polynomial(scores, at, weights))
+        every[f"u{part}"] = weights["u"]
+    net = Network.from_factors(tables)
+    assert (net.count(), net.count(within=0)) == (count, best)
+    assert net.count_by(every) == polynomials
+    assert sum(polynomials.values()) == count
+    assert seed < 4 or count > 2**200
+    ends_in(lambda: net.all_best(limit=best - 1), InvalidConfig, f"{best} best assignments")
+    if best <= 20_000:
+        assert len({tuple(x.values()) for x in net.all_best(limit=best)}) == best
+
+
+@pytest.mark.parametrize(("size", "count"), [(5, 30), (2, 64), (2, 62), (2, 300), (3, 1)])
+def test_free_variables_are_counted(size, count):
+    net = Network.from_factors({(i,): np.zeros(size) for i in range(count)})
+    assert net.count() == net.count(within=0) == size**count
+    assert net.count_by({0: range(size)}) == dict.fromkeys(range(size), size ** (count - 1))
+
+
+def test_a_gap_takes_scores_for_equal_that_rounding_makes_differ():
+    net = Network("a,b,a->", np.array([0.1, 0.3]), np.zeros(1), np.array([0.2, 0.0]))
+    assert (net.count(within=0), len(list(net.all_best()))) == (1, 1)
+    assert (net.count(within=1e-9), len(list(net.all_best(within=1e-9)))) == (2, 2)
+
+
+QUESTIONS = {
+    "value": Network.value,
+    "best": Network.best,
+    "best(k)": lambda net: net.best(k=3),
+    "all_best": lambda net: list(net.all_best()),
+    "count": Network.count,
+    "count_by": lambda net: net.count_by({0: (0, 1), 3: (1, 0)}),
+    "log_partition": Network.log_partition,
+    "marginals": Network.marginals,
+    "entropy": Network.entropy,
+    "sample": lambda net: net.sample(jax.random.key(0), (2,)),
+    "gradient": jax.grad(Network.log_partition),
+}
+
+
+@pytest.mark.parametrize("optimize", ["auto", "random-greedy"])
+def test_all_questions_take_the_plan_that_is_printed(monkeypatch, optimize):
+    plans = []
+
+    def recorded(*args):
+        plans.append(plan_einsum(*args))
+        return plans[-1]
+
+    monkeypatch.setattr(tropical_plan, "plan_einsum", recorded)
+    rng = np.random.default_rng(len(optimize))
+    square = grid(4, rng.normal(size=(2, 2)), rng.normal(size=2))
+    net = Network.from_factors(
+        dict(zip(square.scopes, square.tables, strict=True)), optimize=optimize
+    )
+    printed = str(net)
+    for ask in QUESTIONS.values():
+        ask(net)
+    assert len(plans) == 1
+    assert f"value, best, log_partition: {plans[0].cost} candidates" in printed
 
 
 def grid(size, edge, site=None):
