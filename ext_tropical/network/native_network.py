@@ -18,19 +18,17 @@ from tenferro_jax.errors import BackendFailure
 from tenferro_jax.extension import ExtensionOp, ExtensionRuntimeSet, Kernel
 
 from ..algebra.semiring import Semiring
-from ..algebra.shipped import LogSumExp, max_mul, max_plus, min_max, min_plus, or_and
+from ..algebra.shipped import LogSumExp
 from ..step.native.library import NETWORK_TARGET, native
+from ..step.tropical_runtimes import NATIVE_ALGEBRAS
 
 TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}
 """The dtypes of the library, with their numbers in problem.h."""
 
-ALGEBRAS: dict[Semiring, int] = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3, min_max: 4}
-"""The selective semirings of the library, with their numbers in problem.h."""
-
 
 def number_of(algebra: Semiring) -> int:
     """A semiring's number in problem.h."""
-    return 5 if isinstance(algebra, LogSumExp) else ALGEBRAS[algebra]
+    return 5 if isinstance(algebra, LogSumExp) else NATIVE_ALGEBRAS[algebra]
 
 
 class Question(NamedTuple):
@@ -89,8 +87,8 @@ def _declines(op: NativeOp, *metas: TensorMeta) -> str:
 
 def unknown(algebra: Semiring, dtype: np.dtype) -> str:
     """Why the library computes nothing under this semiring in this dtype, or ""."""
-    if not isinstance(algebra, LogSumExp) and algebra not in ALGEBRAS:
-        return f"it has {', '.join(map(repr, ALGEBRAS))} and log_sum_exp"
+    if not isinstance(algebra, LogSumExp) and algebra not in NATIVE_ALGEBRAS:
+        return f"it has {', '.join(map(repr, NATIVE_ALGEBRAS))} and log_sum_exp"
     if dtype.name not in TYPES:
         return f"it computes in {', '.join(TYPES)}"
     return native().problem

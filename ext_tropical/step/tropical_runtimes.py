@@ -17,8 +17,8 @@ from tenferro_jax.extension import (
     Kernel,
 )
 
-from ..algebra.semiring import SelectiveSemiring
-from ..algebra.shipped import max_mul, max_plus, min_plus, or_and
+from ..algebra.semiring import Semiring
+from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
 from .at_winner import MANY, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
@@ -32,7 +32,7 @@ from .pallas.search import EXTREMES, contract
 def _not_served(
     op: TropicalEinsum,
     metas: Sequence[TensorMeta],
-    semirings: Collection[SelectiveSemiring],
+    semirings: Collection[Semiring],
     dtypes: Collection[str],
     is_reduced: Callable[[int, int, int, int], bool],
 ) -> str:
@@ -61,8 +61,8 @@ def _not_served(
     return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
 
-NATIVE_ALGEBRAS = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3}
-"""The semirings, with their numbers in the library."""
+NATIVE_ALGEBRAS: dict[Semiring, int] = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3, min_max: 4}
+"""The selective semirings of the library, with their numbers in problem.h."""
 
 _NATIVE_DTYPES = ("float64", "float32", "int32", "bool")
 """The dtypes of the library; 16-bit floats are computed in float32."""

@@ -32,11 +32,12 @@ from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
 from ..sweep import in_turn, times
+from .test_semirings import MinLength
 
 pytestmark = pytest.mark.cpu
 ROOT = pathlib.Path(__file__).parents[2]
 BUILT = pytest.mark.skipif(bool(native().problem), reason=str(native()))
-SEMIRINGS = (max_plus, min_plus, max_mul)
+SEMIRINGS = (max_plus, min_plus, max_mul, min_max)
 EVERY = jax.jit(
     lambda op, *xs: [run_native(op, *xs, instructions=name) for name in native().instructions],
     static_argnums=0,
@@ -193,7 +194,10 @@ def test_what_is_served_and_why_not():
     ):
         assert served.kind is RouteKind.KERNEL
     for taken, reason in (
-        (route(x, x, semiring=min_max), "it has max_plus, min_plus, max_mul, or_and"),
+        (
+            route(x, x, semiring=MinLength()),
+            "it has max_plus, min_plus, max_mul, or_and, min_max",
+        ),
         (
             route(x.astype(np.int64), x.astype(np.int64)),
             "it computes in float64, float32, int32, bool",
@@ -303,7 +307,7 @@ def test_malformed_calls_are_refused_by_the_handler():
     call()
     for text, changed in {
         "strides that leave": {"lhs": np.array([0, 1, 5])},
-        "malformed attributes": {"algebra": np.int64(4)},
+        "malformed attributes": {"algebra": np.int64(5)},
         "einsum: malformed attributes": {"algebra": np.int64(3)},
         "malformed result": {"result": (1, 4, 3)},
         "tropical einsum: malformed result": {"dtype": jnp.int32},

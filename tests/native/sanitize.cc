@@ -32,6 +32,7 @@ struct Threads : Pool {
 template <class T>
 T times(Algebra algebra, T a, T b) {
   if (algebra == Algebra::kOrAnd) return static_cast<T>(a && b);
+  if (algebra == Algebra::kMinMax) return a != a || a > b ? a : b;
   if (algebra == Algebra::kMaxMul) {
     if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
     return a * b;
@@ -84,7 +85,7 @@ int check(const Kernels& kernels, Algebra algebra, Type type, std::mt19937& rand
         for (int64_t k = 0; k < contracted; ++k) {
           const T x = times(algebra, lhs[b * problem.lhs.batch + k * problem.lhs.contracted + i * problem.lhs.own],
                             rhs[b * problem.rhs.batch + k * problem.rhs.contracted + j * problem.rhs.own]);
-          const bool better = algebra == Algebra::kMinPlus ? x < best : x > best;
+          const bool better = algebra == Algebra::kMinPlus || algebra == Algebra::kMinMax ? x < best : x > best;
           if (first < 0 || (best == best && (x != x || better))) best = x, first = static_cast<int32_t>(k);
         }
         const int64_t at = (b * rows + i) * columns + j;
@@ -145,7 +146,6 @@ int check_network(const Kernels& kernels, Algebra algebra, Type type, std::mt199
   const std::vector<int64_t> whole = n.plan({}), all = n.plan({0, 1, 2}), alone = n.plan({0, 1, 2}, false);
   int wrong = 0;
   const auto at = [&](int64_t i, int64_t j, int64_t k, int64_t d) {
-    if (algebra == Algebra::kMinMax) return std::max(std::max(x[i * n.b + j], y[j * n.c + k]), z[(k * n.a + i) * n.d + d]);
     return times(algebra, times(algebra, x[i * n.b + j], y[j * n.c + k]), z[(k * n.a + i) * n.d + d]);
   };
   wrong += !ask(is_log ? Question::kValue : Question::kLabels, whole, tables, is_log ? std::vector<Buffer>{buffer(value)} : std::vector<Buffer>{buffer(value), buffer(labels)}).empty();
@@ -324,16 +324,17 @@ int main() {
       wrong += check_sums<double>(Type::kF64, random, size, form & 1, form & 2);
     }
   };
+  const Algebra numbers[] = {Algebra::kMaxPlus, Algebra::kMinPlus, Algebra::kMaxMul, Algebra::kMinMax};
   std::mt19937 random(1);
   for (const Kernels& k : kernels())
-    for (int algebra = 0; algebra < 3; ++algebra)
+    for (Algebra algebra : numbers)
       for (const auto& size : sizes)  // on a thread of its own, whose scratch is no larger than is needed: what is read outside is seen
-        std::thread([&] { check_forms(k, static_cast<Algebra>(algebra), size, random); }).join();
+        std::thread([&] { check_forms(k, algebra, size, random); }).join();
   std::vector<std::thread> callers;
   for (unsigned seed = 0; seed < 4; ++seed)
     callers.emplace_back([&, seed] {
       std::mt19937 own(seed);
-      for (int call = 0; call < 8; ++call) check_forms(kernels().back(), static_cast<Algebra>(own() % 3), sizes[own() % std::size(sizes)], own);
+      for (int call = 0; call < 8; ++call) check_forms(kernels().back(), numbers[own() % std::size(numbers)], sizes[own() % std::size(sizes)], own);
     });
   for (std::thread& caller : callers) caller.join();
   for (const Kernels& k : kernels()) wrong += check_networks(k, random), cases += 1;

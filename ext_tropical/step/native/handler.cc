@@ -20,7 +20,7 @@ bool reaches_inside(const Operand& x, int64_t batch, int64_t contracted, int64_t
 ffi::Error einsum(ffi::ThreadPool pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::RemainingRets results, int64_t algebra,
                   ffi::Span<const int64_t> sizes, ffi::Span<const int64_t> left, ffi::Span<const int64_t> right,
                   std::string_view instructions) {
-  if (sizes.size() != 4 || left.size() != 3 || right.size() != 3 || algebra < 0 || algebra > 3) return invalid("einsum: malformed attributes");
+  if (sizes.size() != 4 || left.size() != 3 || right.size() != 3 || algebra < 0 || algebra > 4) return invalid("einsum: malformed attributes");
   if (results.size() < 1 || results.size() > 2 || lhs.element_type() != rhs.element_type()) return invalid("einsum: malformed operands");
   Problem p;
   p.algebra = static_cast<Algebra>(algebra);

@@ -4,7 +4,7 @@
 
 namespace tropical {
 
-// The tiles know the first four, and as log-sum-exp the sums of products that it needs; the loops of networks know all of them.
+// The tiles know all of them, log-sum-exp as the sums of products that it needs.
 enum class Algebra : int64_t { kMaxPlus = 0, kMinPlus = 1, kMaxMul = 2, kOrAnd = 3, kMinMax = 4, kLogSumExp = 5 };
 enum class Type : int64_t { kF32 = 0, kF64 = 1, kI32 = 2, kBool = 3 };  // booleans have (or, and), the others have the rest
 
