@@ -356,11 +356,12 @@ def reshaped(
     terms: Sequence[str],
     sizes: Mapping[str, int],
 ) -> list[jax.Array]:
-    """The operands as JAX arrays, without the axes of size 1 that an ellipsis repeats."""
-    arrays = (x if isinstance(x, jax.Array) else jnp.asarray(x) for x in operands)
+    """The operands without the axes of size 1 that an ellipsis repeats. NumPy arrays stay what they
+    are: outside jit the native kernels read them, and JAX converts them where it computes.
+    """
     return [
         x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x
-        for x, term in zip(arrays, terms, strict=True)
+        for x, term in zip(operands, terms, strict=True)
     ]
 
 

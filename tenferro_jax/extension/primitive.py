@@ -119,9 +119,10 @@ def apply(
             as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
         ]
     )
-    if at_once or any(isinstance(a, jax.core.Tracer) for a in operands):
+    is_traced = not plain and any(isinstance(a, jax.core.Tracer) for a in operands)
+    if at_once or is_traced:
         # By JAX, so that a trace around a call of concrete arrays sees it.
-        operands = operands if plain else jax_seam.vary_together(operands)
+        operands = jax_seam.vary_together(operands) if is_traced else operands
         return tuple(_bind(carrier, NO_RULES if rules is None else rules, operands))
     return eager(carrier, len(TUNED))(*operands)
 

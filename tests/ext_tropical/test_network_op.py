@@ -13,6 +13,7 @@ import pytest
 from opt_einsum import get_symbol
 
 from ext_tropical import (
+    Network,
     best_assignment,
     log_sum_exp,
     max_mul,
@@ -284,6 +285,30 @@ def test_outside_jit_nothing_is_compiled(semiring):
     finally:
         jax.monitoring.clear_event_listeners()
     assert not [name for name in seen if "backend_compile" in name]
+
+
+@needs_library
+@pytest.mark.parametrize(
+    "ask", [Network.value, Network.best, Network.log_partition, Network.marginals]
+)
+def test_numpy_tables_reach_the_library_as_they_are(monkeypatch, ask):
+    """JAX takes 40 us to convert a table, and the library reads NumPy's memory."""
+    rng = np.random.default_rng(0)
+    net = Network.from_factors({(i, i + 1): rng.normal(size=(2, 2)) for i in range(40)})
+    converted = []
+
+    def asarray(*args, **how):
+        converted.append(args)
+        return found(*args, **how)
+
+    found = jnp.asarray
+    monkeypatch.setattr(jnp, "asarray", asarray)
+    answer = ask(net)
+    assert len(converted) < 5
+    of_jax = Network.from_factors(
+        dict(zip(net.scopes, jax.tree.map(found, net.tables), strict=True))
+    )
+    jax.tree.map(np.testing.assert_array_equal, answer, ask(of_jax))
 
 
 @pytest.mark.parametrize("equation", ["a,b,c->abc", "c,c,c->c"])
