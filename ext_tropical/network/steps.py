@@ -352,9 +352,7 @@ def _diagonal(x: jax.Array, term: str) -> tuple[jax.Array, str]:
 
 
 def reshaped(
-    operands: Sequence[jax.Array],
-    terms: Sequence[str],
-    sizes: Mapping[str, int],
+    operands: Sequence[jax.Array], terms: Sequence[str], sizes: Mapping[str, int]
 ) -> list[jax.Array]:
     """The operands without the axes of size 1 that an ellipsis repeats. NumPy arrays stay what they
     are: outside jit the native kernels read them, and JAX converts them where it computes.

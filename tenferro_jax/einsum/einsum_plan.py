@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from opt_einsum.paths import get_path_fn
@@ -15,6 +14,10 @@ from ..dimensions import SymDim
 from ..errors import InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
 from .notation import Equation, equation_for
+from .orders import absorbed, cheapest
+
+MANY = 14
+"""Up to this number of terms opt_einsum's "auto" tries many paths, above it one greedy path."""
 
 NOMINAL_SIZE = 64
 """The size that planning assumes for a symbolic dimension."""
@@ -117,8 +120,9 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
         an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
-        True means "auto"; False contracts from left to right. A path, "optimal", "dp" and False
-        decide about every contraction themselves.
+        "auto" above 14 operands takes the best of opt_einsum's greedy path and two that sum one
+        label after another. True means "auto"; False contracts from left to right. A path,
+        "optimal", "dp" and False decide about every contraction themselves.
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
@@ -168,7 +172,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
         alone = any(uses[label] == 1 for label in term)
         live.append(emit([(i, term)]) if alone or len(set(term)) < len(term) else (i, term))
     if len(live) > 4 and _is_helped(optimize):
-        live = _absorbed(live, nominal, emit)
+        live = absorbed(live, nominal, emit)
     for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
         chosen = [live[i] for i in positions]
         for i in sorted(positions, reverse=True):
@@ -182,51 +186,6 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
 def _is_helped(optimize: Optimize) -> bool:
     """Whether an algorithm that may miss the best order looks for it."""
     return optimize is True or (isinstance(optimize, str) and optimize not in ("optimal", "dp"))
-
-
-def _absorbed(
-    live: Sequence[tuple[int, str]],
-    sizes: Mapping[str, int],
-    emit: Callable[[Sequence[tuple[int, str]]], tuple[int, str]],
-) -> list[tuple[int, str]]:
-    """The terms that are left when each whose labels are all in another one is contracted with the
-    smallest such term, which keeps its place.
-
-    First come contractions that sum a label or join equal labels, and what they make possible: so a
-    tree is contracted from its leaves, and a vector meets another vector, not a matrix. Terms
-    without labels wait for the end, where they cost one multiplication each.
-    """
-    left = dict(enumerate(live))
-    holders = collections.defaultdict(set)  # of a label: the places of the terms that have it
-    for place, (_, term) in left.items():
-        for label in term:
-            holders[label].add(place)
-    first = [(len(term), -place) for place, (_, term) in left.items()]
-    heapq.heapify(first)
-    later: collections.deque[int] = collections.deque()
-    while first or later:
-        is_last = not first
-        place = later.popleft() if is_last else -heapq.heappop(first)[1]
-        number, term = left.get(place, (0, ""))
-        if not term:  # none, or gone
-            continue
-        rarest = min((holders[label] for label in term), key=len)
-        others = [i for i in rarest if i != place and set(term) <= set(left[i][1])]
-        if not others:
-            continue
-        into = min(others, key=lambda i: (math.prod([sizes[c] for c in left[i][1]]), i))
-        before = left[into][1]
-        if not is_last and len(before) > len(term) and len(rarest) > 2:
-            later.append(place)
-            continue
-        left[into] = emit(sorted([(number, term), left[into]]))
-        del left[place]
-        for label in term:
-            holders[label].discard(place)
-        for label in set(before) - set(left[into][1]):
-            holders[label].discard(into)
-        heapq.heappush(first, (len(left[into][1]), -into))
-    return list(left.values())
 
 
 def _without_repeated(
@@ -280,8 +239,14 @@ def _path(
     find = _cotengra if optimize == "cotengra" else _algorithm(optimize)
     if len(terms) <= 2:
         return [(0, 1)] if len(terms) == 2 else []
-    found = find([frozenset(term) for term in terms], frozenset(output), dict(sizes), None)
-    return [tuple(positions) for positions in found]
+
+    def search() -> list[tuple[int, ...]]:
+        found = find([frozenset(term) for term in terms], frozenset(output), dict(sizes), None)
+        return [tuple(positions) for positions in found]
+
+    if optimize == "auto" and len(terms) > MANY:
+        return [*cheapest(terms, output, sizes, search)]
+    return search()
 
 
 def _algorithm(name: str) -> Any:

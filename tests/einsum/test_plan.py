@@ -2,8 +2,11 @@
 refusals.
 """
 
+import collections
 import itertools
 import math
+import os
+import subprocess
 import sys
 
 import jax.export
@@ -131,6 +134,43 @@ def test_small_tables_do_not_spoil_a_plan(kind, place):
         joining = sum(values ** max(2, len(s)) for s in small) if small[-1] in more else 0
         assert found.cost <= 1.5 * (alone.cost + joining)
         assert found.largest_intermediate <= max(alone.largest_intermediate, values**3)
+
+
+@pytest.mark.parametrize("kind", ["8 neighbours", "4 neighbours", "triangulation", "random"])
+def test_auto_plans_of_graphs(kind):
+    """At most opt_einsum's greedy path; and in a grid what it costs by hand to sum site after site,
+    four products for each, with the sites of a column and one or two more.
+    """
+    scopes = graph(kind, np.random.default_rng(0))
+    equation, shapes = equation_of(scopes), [(3, 3)] * len(scopes)
+    plan = plan_einsum(equation, shapes)
+    assert plan.cost <= plan_einsum(equation, shapes, "greedy").cost
+    if "neighbours" in kind:
+        assert plan.cost <= 4 * 64 * 3 ** (10 if kind == "8 neighbours" else 9)
+    seen = collections.Counter(label for term in plan.terms for label in set(term))
+    for step in plan.steps:  # each label is summed when the last term that has it is read
+        for label in set("".join(step.terms)):
+            seen[label] += (label in step.result) - sum(label in term for term in step.terms)
+            assert bool(seen[label]) == (label in step.result)
+
+
+@pytest.mark.slow
+def test_plans_do_not_depend_on_the_hashes_of_a_process():
+    code = (
+        "from tests.einsum.test_plan import *;"
+        "s = graph('8 neighbours', None);"
+        "print(plan_einsum(equation_of(s), [(2, 2)] * len(s)).steps)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(found) == 1
 
 
 def test_symbolic_sizes_count_as_the_nominal_one():
