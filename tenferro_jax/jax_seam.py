@@ -33,7 +33,7 @@ from jax.extend.mlir import (
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import ad, batching, mlir
 
-from .errors import InvalidConfig
+from .errors import InvalidConfig, Unsupported
 
 ATTRIBUTE = "tenferro.ext"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -365,7 +365,16 @@ def lower_as_call(
     # which their carries vary.
     avals: Sequence[Any] = ctx.avals_in
     plain = ctx.replace(avals_in=[jax.core.ShapedArray(a.shape, a.dtype) for a in avals])
-    outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
+    try:
+        outs = mlir.lower_fun(lambda *arrays: called(*arrays), multiple_results=True)(plain, *args)
+    except KeyError as error:  # JAX has no token for it
+        if not type(error.args[0]).__name__.startswith("Ordered"):
+            raise
+        raise Unsupported(
+            where=f"extension {name}",
+            given="an effect with ordered=True",
+            needed="effects in any order, because JAX may run, merge, repeat or drop a call",
+        ) from error
     flat, _ = mlir.ir_tree_registry.flatten(outs)
     owner = getattr(flat[0], "owner", None) if flat else None
     if owner is not None and owner.name == "func.call":
@@ -767,6 +776,11 @@ def inner_jaxprs(eqn: Eqn) -> list[ClosedJaxpr]:
             if hasattr(item, "eqns") or hasattr(getattr(item, "jaxpr", None), "eqns"):
                 found.append(item)
     return found
+
+
+def calls_back(eqn: Eqn) -> bool:
+    """Whether an equation calls Python code on the host, or has another effect."""
+    return bool(getattr(eqn, "effects", ())) or "callback" in eqn.primitive.name
 
 
 def spreads(value: Any) -> bool:

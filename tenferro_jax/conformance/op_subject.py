@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.carrier import Extension
-from ..extension.contract import ExtensionOp, has_host_form, lowered
+from ..extension.contract import CANNOT, ExtensionOp, has_host_form, lowered
 from ..extension.function_rules import FORWARD_MODE
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
@@ -193,6 +193,8 @@ class OpSubject(Subject):
             return "the rule declares NOT_DIFFERENTIABLE"
         if isinstance(error, Unsupported) and error.needed == FORWARD_MODE:
             return f"{error.where.partition(',')[0]}: {error.given}"
+        if isinstance(error, ADRuleError) and error.given.startswith(f"no rule, {CANNOT}"):
+            return error.given
         return ""
 
     def require_reverse_alone(self, view: Smooth) -> None:

@@ -22,10 +22,7 @@ from .nesting import PyTree, missing, structure_of
 if TYPE_CHECKING:
     from .function_extension import FunctionExtension
 
-MISSING_RULE = (
-    "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose, or pass derive=True to "
-    "tenferro_jax.op, so that JAX differentiates the function."
-)
+MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
 
 
 class _Shown(NamedTuple):
@@ -233,7 +230,7 @@ class Functions:
     place: str
     arity: int
     payload: dict[str, tuple[Any, Any]]
-    derive: bool
+    derive: bool | None
     jvp: Callable[..., PyTree] | None = None
     symbolic_zeros: bool = False
     fwd: Any = None
@@ -282,6 +279,20 @@ class Functions:
             f"{what} {shown(tree)}",
             f"{nesting.unflatten([_Shown('an array')] * nesting.num_leaves)}",
         )
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the author gave a rule for derivatives."""
+        return any(rule is not None for rule in (self.jvp, self.fwd, self.transpose))
+
+    @property
+    def derives(self) -> bool:
+        """Whether JAX differentiates the body: unless the author gave a rule, says no, or gave what
+        a body that returns None needs.
+        """
+        if self.derive is None:
+            return not self.has_rule and self.host is None and self.infer is None
+        return self.derive
 
     @property
     def rules(self) -> tuple[Any, ...]:

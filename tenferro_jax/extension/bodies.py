@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import jax
 
+from ..jax_seam import Site
 from .carrier import Extension, over_levels
 from .contract import checked_sequence, lowered, require_arrays
-from .runtimes import Kernel
-from .scope import authored, inherited
+from .runtimes import Kernel, RouteKind
+from .scope import authored, inherited, lowering_at
 
 
 def what_runs(kernel: Kernel) -> str:
@@ -29,6 +30,17 @@ def kernel_body(
         return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
 
     return tuple(over_levels(carrier, one)(*arrays))
+
+
+def body_of(
+    carrier: Extension, kernel: Kernel | None, site: Site, *arrays: jax.Array
+) -> tuple[jax.Array, ...] | None:
+    """The outputs of a kernel, or of the lowering, which is None when it declines."""
+    if kernel is not None:
+        return kernel_body(carrier, kernel, arrays)
+    kernels = RouteKind.KERNEL in carrier.runtimes.routes
+    with lowering_at(None if site.exporting or site.partitioned or not kernels else site):
+        return lowering_body(carrier, arrays)
 
 
 def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:

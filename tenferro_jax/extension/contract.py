@@ -60,6 +60,11 @@ class Advice(NamedTuple):
     host: str = "override eager_execute"
     needed: str = "a lowering to standard ops, or eager_execute"
     sharding: str = "sharding_rule"
+    reverse: str = "let linearize call an op that has a transpose_rule"
+
+
+CANNOT: Final = "with code that JAX cannot"
+"""How errors begin that say what JAX cannot do with a rule, or with a function without one."""
 
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]

@@ -16,12 +16,12 @@ import numpy as np
 from ..errors import BackendFailure, InvalidConfig, TenferroError
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
-from .bodies import kernel_body, lowering_body, what_runs
+from .bodies import body_of, what_runs
 from .carrier import Extension, host_over_levels, over_levels
 from .contract import checked_sequence, require_arrays
-from .routes import choose_route, chosen, here
+from .routes import choose_route, chosen, here, is_on_host
 from .runtimes import Kernel, RouteKind
-from .scope import LOWERING, authored, lowering_at
+from .scope import LOWERING, authored
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -30,16 +30,13 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     """The traced body of an extension where JAX lowers it, checked against infer_output_meta."""
     metas = tuple(map(meta_of, arrays))
     route = choose_route(carrier, site, metas)
-    if route.kind is RouteKind.KERNEL:
+    if route.kind is not RouteKind.HOST:
         kernel = chosen(carrier, route)
-        return _checked(carrier, kernel_body(carrier, kernel, arrays), arrays, what_runs(kernel))
-    if route.kind is RouteKind.LOWERING:
-        kernels = RouteKind.KERNEL in carrier.runtimes.routes
-        inside = None if site.exporting or site.partitioned or not kernels else site
-        with lowering_at(inside):
-            body = lowering_body(carrier, arrays)
+        body = body_of(carrier, kernel, site, *arrays)
         if body is not None:
-            return _checked(carrier, body, arrays, LOWERING)
+            if site.partitioned and is_on_host(carrier, metas, site):
+                body = jax.lax.optimization_barrier(body)  # as in _callback
+            return _checked(carrier, body, arrays, what_runs(kernel) if kernel else LOWERING)
         choose_route(carrier, site, metas, lowering_declined=True)
     return _callback(carrier, arrays)
 
@@ -135,7 +132,7 @@ def _eager_kernel(
     metas = tuple(TensorMeta(dtype, shape) for dtype, shape in described)
     outs = carrier.infer(*metas)
     route = choose_route(carrier, site, metas)
-    kernel = chosen(carrier, route) if route.kind is RouteKind.KERNEL else None
+    kernel = chosen(carrier, route)
     return None if kernel is None or kernel.eager is None else (kernel, outs)
 
 

@@ -24,7 +24,6 @@ from .function_extension import FunctionExtension
 from .function_rules import batchable, results_of
 from .nesting import PyTree, nesting_text
 from .routes import choose_route, chosen
-from .runtimes import RouteKind
 from .scope import closed_over, lowering_at, require_not_traced
 
 if TYPE_CHECKING:
@@ -182,13 +181,13 @@ def inlined(f: FunctionOp, args: tuple[PyTree, ...], payload: dict[str, Any]) ->
             return body(*xs)
         op, arrays = bound(f, xs, payload)
         carrier = Extension.of(op)
-        route = choose_route(carrier, site, tuple(map(meta_of, arrays)))
-        if route.kind is not RouteKind.KERNEL:
+        kernel = chosen(carrier, choose_route(carrier, site, tuple(map(meta_of, arrays))))
+        if kernel is None:
             return body(*xs)
-        return op.results.unflatten(kernel_body(carrier, chosen(carrier, route), arrays))
+        return op.results.unflatten(kernel_body(carrier, kernel, arrays))
 
     def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
-        if function.derive or function.transpose is not None:
+        if function.derives or function.transpose is not None:
             return jax.jvp(body, primals, tangents)
         if function.jvp is None:
             raise f.op().missing_rule("jvp")
@@ -206,7 +205,7 @@ def inlined(f: FunctionOp, args: tuple[PyTree, ...], payload: dict[str, Any]) ->
         )
         return backward(*args)
     opaque = function.vmap is not None or len(f.op.runtimes) > 0
-    if (function.derive or function.transpose is not None) and not opaque:
+    if (function.derives or function.transpose is not None) and not opaque:
         return body(*args)
     forward: Any = jax.custom_jvp(value)
     forward.defjvp(moved)

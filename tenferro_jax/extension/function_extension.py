@@ -27,6 +27,7 @@ from .contract import Advice, Computes, ExtensionOp, LinearInput
 from .function_rules import (
     batchable,
     cast,
+    deriving,
     is_float0,
     jvp_by_transposing,
     jvp_of,
@@ -61,6 +62,7 @@ class FunctionExtension(ExtensionOp):
         "write @f.def_host",
         "arrays from the function, or def_host",
         "f.def_sharding",
+        "write f.defvjp(fwd, bwd)",
     )
     in_tree: str = ""
     out_tree: str = ""
@@ -195,8 +197,9 @@ class FunctionExtension(ExtensionOp):
 
     def place_of(self, method: str = "") -> str:
         """The rule that the author wrote for a method, with the name and line of the function."""
+        derived = "forward mode" if self.function.has_rule else "no rule"
         names = {
-            "linearize": "defjvp" if self.function.jvp else "forward mode",
+            "linearize": "defjvp" if self.function.jvp else derived,
             "transpose_rule": "bwd" if self.stage else "def_transpose",
             "infer_output_meta": "def_infer" if self.function.infer else "the function",
             "eager_execute": "def_host",
@@ -226,10 +229,11 @@ class FunctionExtension(ExtensionOp):
             return self.changed(stage=FORWARD_AGAIN)
         function, metas = self.function, tuple(inputs)
         if self.stage or (
-            function.fwd is None and not (function.derive and not moves_forward(self, metas))
+            function.fwd is None and not (function.derives and not moves_forward(self, metas))
         ):
             return self
-        return self.changed(stage=FORWARD, out_tree=results_of(self, FORWARD, metas))
+        with deriving(self):
+            return self.changed(stage=FORWARD, out_tree=results_of(self, FORWARD, metas))
 
     def linearize(
         self,
@@ -261,13 +265,14 @@ class FunctionExtension(ExtensionOp):
         if function.transpose is not None:
             return self._linear(primals, tangents)
         body = functools.partial(function.body, **self.payload)
-        return jvp_of(
-            lambda *xs: jax.tree.leaves(body(*self.arguments.unflatten(xs))), primals, tangents
-        )
+        with deriving(self):
+            return jvp_of(
+                lambda *xs: jax.tree.leaves(body(*self.arguments.unflatten(xs))), primals, tangents
+            )
 
     def _linear(
         self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
-    ) -> Sequence[jax.Array]:
+    ) -> Sequence[jax.Array | None]:
         """The op itself of the tangents of the arguments in which it is linear."""
         numbers = self.arguments.unflatten(range(len(primals)))
         linear = jax.tree.leaves([numbers[i] for i in self.function.linear_in(len(numbers))])
@@ -282,13 +287,11 @@ class FunctionExtension(ExtensionOp):
             )
         full = filled(primals, tangents)
         # integers are no part of the linear map
-        return apply(
-            self,
-            *(
-                t if i in linear and not is_float0(t) else x
-                for i, (x, t) in enumerate(zip(primals, full, strict=True))
-            ),
-        )
+        given = [
+            t if i in linear and not is_float0(t) else x
+            for i, (x, t) in enumerate(zip(primals, full, strict=True))
+        ]
+        return [x if is_inexact(x) else None for x in apply(self, *given)]
 
     def _forward_tangents(
         self,
@@ -375,8 +378,7 @@ class FunctionExtension(ExtensionOp):
         given = {
             "infer_output_meta": tangent or (function.infer is not None and not self.stage),
             "eager_execute": function.host is not None and not self.stage,
-            "linearize": function.derive
-            or any(rule is not None for rule in (function.jvp, function.fwd, function.transpose)),
+            "linearize": function.derives or function.has_rule,
             "sharding_rule": function.sharding is not None and not self.stage,
             "batchable": function.vmap is not None and not self.stage,
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),

@@ -16,6 +16,7 @@ from ..jax_seam import require_platforms
 from ..shapes import TensorMeta, struct
 from .adopted import Adopted, Functions, adopted, parameters
 from .family import parse_family_id
+from .forward_only import forward_only
 from .function_call import bound, inlined
 from .function_extension import FunctionExtension, op_class_of
 from .function_rules import moves_forward, results_of
@@ -41,7 +42,7 @@ class FunctionOp:
     __name__: str
     op: type[FunctionExtension]
 
-    def __init__(self, function: Adopted, family_id: str, derive: bool):
+    def __init__(self, function: Adopted, family_id: str, derive: bool | None):
         source, signature = function.source, function.signature
         functools.update_wrapper(self, source)
         code = source.__code__
@@ -209,7 +210,7 @@ class FunctionOp:
                 raise self.functions.error(f"{value!r:.100} as {name}", "a function")
         vars(self.functions).update(given)
         self.known.clear()
-        for known in (results_of, moves_forward, eager):
+        for known in (results_of, moves_forward, forward_only, eager):
             known.cache_clear()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
@@ -276,12 +277,15 @@ def _unpickled(module: str, family_id: str) -> FunctionOp:
     return op_class_of(module, family_id).function.owner
 
 
-def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTree]], FunctionOp]:
+def op(
+    family_id: str, *, derive: bool | None = None
+) -> Callable[[Callable[..., PyTree]], FunctionOp]:
     """Publish a function as an extension op, under the family_id `<package>.<op>.v<major>`.
 
     Parameters by position are arrays, or tuples, lists and dicts of arrays; keyword-only
     parameters with annotations are the payload. The function is plain JAX. It then has every
-    transform, identity in graphs and exported programs, and the checks of `check`.
+    transform, identity in graphs and exported programs, and the checks of `check`. JAX
+    differentiates it, unless it has a rule.
 
     A jax.custom_vjp or jax.custom_jvp, a jitted function and a functools.partial of one are taken
     as they are, with their rules: `soft = op("my-package.soft.v1")(soft)`. Their `nondiff_argnums`,
@@ -297,9 +301,10 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
       family_id: raise its version on any change of payload, rule or numerics. A second function
         under the same family_id is refused, except one of the same name in its module (a cell of
         a notebook that ran again).
-      derive: whether JAX differentiates the function, in place of a rule. Where it calls a
-        jax.custom_vjp or a hijax primitive that has a reverse rule alone, forward mode is the
-        transpose of that rule.
+      derive: whether JAX differentiates the function. None: it does if there is no rule and
+        no `def_host` or `def_infer`. True: it does, and a rule is refused. False: it does not, and
+        derivatives need a rule. Where the function calls a jax.custom_vjp or a hijax primitive that
+        has a reverse rule alone, forward mode is the transpose of that rule.
 
     Returns:
       A decorator. What it returns is called as the function, and has `defjvp`, `defvjp`,
@@ -312,7 +317,8 @@ def op(family_id: str, *, derive: bool = False) -> Callable[[Callable[..., PyTre
         default, or a call passes payload by position; the text names the function and its line.
       Duplicate: another function or class has the family_id.
       DuplicateRule: later, if a second kind of rule is set.
-      ADRuleError: later, if the function is differentiated and has no rule.
+      ADRuleError: later, if it is differentiated, has no rule and JAX cannot differentiate it, as
+        where a callback, `def_host` or a kernel alone computes it.
 
     Cost: a call on concrete arrays takes some 20 us more than a call of an equal jitted function;
       nothing at run time inside jit.

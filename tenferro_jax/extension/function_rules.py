@@ -5,17 +5,19 @@ transpose of `bwd`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from ..errors import TenferroError, Unsupported, first_line
+from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import lacks_derivative, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import Functions, filled, shown
+from .adopted import MISSING_RULE, Functions, filled, shown
+from .contract import CANNOT
 from .nesting import PyTree, forward_text, held, missing, nesting_text, released
 from .routes import equations
 from .scope import LOWERING, Method, authored, lowering_at, require_not_traced, run_as
@@ -47,6 +49,24 @@ def reverse_of(op: FunctionExtension) -> tuple[Callable[..., PyTree], Callable[.
     return fwd, bwd
 
 
+@contextlib.contextmanager
+def deriving(op: FunctionExtension) -> Iterator[None]:
+    """Name the function where JAX cannot differentiate it."""
+    try:
+        yield
+    except (TypeError, NotImplementedError, ValueError) as error:
+        if op.function.has_rule or isinstance(error, TenferroError) or not lacks_derivative(error):
+            raise
+        raise ADRuleError(
+            op.family_id,
+            "jvp",
+            place=op.function.place,
+            given=f"no rule, {CANNOT} differentiate: {first_line(error)}",
+            needed="a rule",
+            fix=MISSING_RULE,
+        ) from error
+
+
 @functools.lru_cache(maxsize=4096)
 def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
     """Whether JAX has forward mode of the function: a jax.custom_vjp or a hijax primitive in it may
@@ -64,6 +84,8 @@ def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
             traced = jax.make_jaxpr(moved)(*structs)
     except (TypeError, NotImplementedError):
         return False
+    except ValueError:  # a callback, which has no reverse mode either
+        return True
     return all(eqn.primitive.name != "custom_lin" for eqn in equations(traced))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from .. import jax_seam
 from ..errors import InvalidConfig
 from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
-from ..shapes import TensorMeta, as_operand, is_plain, meta_of
+from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
 from .carrier import BatchLevel, Extension, checked_form
 from .contract import (
     NOT_DIFFERENTIABLE,
@@ -27,6 +27,7 @@ from .contract import (
 )
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
+from .forward_only import forward_only
 from .placing import output_shardings
 from .routes import TUNED, here, route_of, splits
 from .rules import (
@@ -43,8 +44,6 @@ from .rules import (
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
 from .scope import LOWERING, authored, inherited, nested_extension, running
 from .sharding import split_call
-
-# --- the entry point ------------------------------------------------------------------------------
 
 
 def apply(
@@ -308,10 +307,14 @@ def _jvp(
     **_: object,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     rule = rules.rule_of(op.op)
+    primals = list(map(_jax_value, primals))
+    metas = [meta_of(x) for x in primals]
+    if not any(map(is_inexact, op.infer(*metas))):  # no tangents, so no rule is needed
+        outs = _bind(op, rules, primals)
+        return outs, list(map(jax_seam.zero_tangent, outs))
     if rule is None:
         raise op.op.missing_rule("jvp")
-    primals = list(map(_jax_value, primals))
-    form = _differentiable_form(rule, op, [meta_of(x) for x in primals])
+    form = _differentiable_form(rule, op, metas)
     # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot
     # transpose a name.
     outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
@@ -326,8 +329,13 @@ def _jvp(
         raise not_differentiable(op.family_id, "jvp", "output", results)
     require_metas(results, list(map(jax_seam.tangent_meta, outs)), op.op.place_of("linearize"))
     kept = list(zip(outs, results, strict=True))[: op.output_count]
+    moving = tuple(t is not None for t in given)
+    mark = None
+    if any(isinstance(t, jax.core.Tracer) for t in given):  # perhaps for reverse mode
+        mark = forward_only(rule, form.op, op.given, rules, tuple(op.of_one(metas)), moving)
     return [out for out, _ in kept], [
-        jax_seam.zero_tangent(out) if t is None else t for out, t in kept
+        jax_seam.zero_tangent(out) if t is None else _bind(mark, NO_RULES, [t])[0] if mark else t
+        for out, t in kept
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -16,6 +17,7 @@ from ..jax_seam import (
     ClosedJaxpr,
     Eqn,
     Site,
+    calls_back,
     inner_jaxprs,
     is_literal,
     manual_inside,
@@ -24,21 +26,17 @@ from ..jax_seam import (
     spreads,
 )
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
-from .bodies import kernel_body, lowering_body, what_runs
+from .bodies import body_of, kernel_body, lowering_body, what_runs
 from .carrier import Extension
-from .contract import (
-    has_host_form,
-    has_lowering,
-)
+from .contract import has_host_form, has_lowering
 from .runtimes import Kernel, RouteKind
 from .scope import authored
-from .sharding import Split, split_of
+from .sharding import Split, on_device, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]
 
-ANY_PLATFORM = (
-    "any"  # the platform of a function that is written out in standard ops and does not run
-)
+ANY_PLATFORM = "any"
+"""The platform of a function that is written out in standard ops and does not run."""
 
 
 class Route(NamedTuple):
@@ -169,20 +167,46 @@ def _declined(kernel: Kernel, carrier: Extension, metas: Sequence[TensorMeta]) -
     return why
 
 
-def chosen(carrier: Extension, route: Route) -> Kernel:
+def chosen(carrier: Extension, route: Route) -> Kernel | None:
     """The kernel of a route."""
+    if route.kind is not RouteKind.KERNEL:
+        return None
     offered = carrier.runtimes.kernels(carrier.family_id, route.platform)
     return next(kernel for kernel in offered if kernel.title == route.kernel)
 
 
 def splits(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> Split | None:
     """The rule by which XLA's partitioner splits a call; None if it splits the lowering, as it does
-    where the host would compute the pieces.
+    where the host would compute something of the pieces.
     """
     split = split_of(carrier, metas) if site.splits else None
-    if split is None or route_of(carrier, metas, on_one(site)).kind is RouteKind.HOST:
+    if split is None or is_on_host(carrier, metas, on_one(site)):
         return None
+    if split.rule.on_device is not None:
+        axes = {f: (f"factor {i}",) for i, f in enumerate(split.sizes) if f not in split.kept}
+        pieces = on_device(carrier, split, lambda *_, **__: (), axes)
+        traced = jax.make_jaxpr(pieces, axis_env=[(name, 1) for (name,) in axes.values()])
+        with contextlib.suppress(Exception):  # an error is for the partitioner's pieces to say
+            if _calls_host(traced(*map(struct, metas)), on_one(site)):
+                return None
     return split
+
+
+def is_on_host(carrier: Extension, metas: Sequence[TensorMeta], site: Site) -> bool:
+    """Whether the host computes a call or a part of it. JAX drops the callbacks of a program that
+    the partitioner asks for, and the process dies when it calls them.
+    """
+    route = route_of(carrier, metas, site)
+    if route.kind is RouteKind.HOST:
+        return True
+    body = jax.make_jaxpr(functools.partial(body_of, carrier, chosen(carrier, route), site))
+    return _calls_host(body(*map(struct, metas)), site)
+
+
+def _calls_host(closed: ClosedJaxpr, site: Site) -> bool:
+    return any(map(calls_back, equations(closed))) or any(
+        is_on_host(carrier, metas, site) for carrier, metas in extensions_in(closed)
+    )
 
 
 def on_one(site: Site) -> Site:

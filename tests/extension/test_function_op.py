@@ -62,7 +62,7 @@ by_vjp.defvjp(
 )
 
 
-@tj.op("test-functions.derived.v1", derive=True)
+@tj.op("test-functions.derived.v1")
 def derived(x, y, *, t: float = 2.0):
     return plain(x, y, t)
 
@@ -173,7 +173,7 @@ def test_the_checks_take_trees_and_kernels():
     with pytest.raises(InvalidConfig, match="nested in different ways"):
         tj.check(in_trees, tree, np.arange(3), examples=[({"x": X, "y": (Y,)}, np.arange(3))])
 
-    @tj.op("test-functions.wrong_kernel.v1", derive=True)
+    @tj.op("test-functions.wrong_kernel.v1")
     def doubled(x):
         return 2 * x
 
@@ -222,7 +222,7 @@ def test_a_linear_map_and_its_transpose():
 
 
 def test_a_kernel_runs_in_place_of_the_function_and_may_decline():
-    @tj.op("test-functions.with_kernel.v1", derive=True)
+    @tj.op("test-functions.with_kernel.v1")
     def with_kernel(x, *, t: float):
         return t * x
 
@@ -263,7 +263,7 @@ def test_a_routine_of_numpy_alone():
 
 
 def test_a_function_may_be_a_part_of_another():
-    @tj.op("test-functions.outer.v1", derive=True)
+    @tj.op("test-functions.outer.v1")
     def outer(x, y):
         return by_vjp(x, y) ** 2
 
@@ -323,7 +323,7 @@ KINDS = ["custom_vjp", "custom_jvp", "jit", "partial"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_checks_of_a_function_with_rules_pass(kind):
     function, name = with_rules(kind)
-    f = tj.op(f"test-functions.checked_{kind}.v1", derive=kind in ("jit", "partial"))(function)
+    f = tj.op(f"test-functions.checked_{kind}.v1")(function)
     report = tj.check(f.op(**{name: -1.0}), X, Y)
     assert report.ok, report.failures
 
@@ -331,7 +331,7 @@ def test_the_checks_of_a_function_with_rules_pass(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_functions_with_rules_are_taken_as_they_are(kind):
     function, name = with_rules(kind)
-    f = tj.op(f"test-functions.adopted_{kind}.v1", derive=kind in ("jit", "partial"))(function)
+    f = tj.op(f"test-functions.adopted_{kind}.v1")(function)
     call = lambda x, y: f(x, y, **{name: -1.0})
     want = lambda x, y: plain(x, y, -1.0)
     for transform in ("value", "grad", "jvp", "hessian", "vmap of grad", "graph"):
@@ -375,12 +375,12 @@ def f(x):
     np.testing.assert_allclose((first["f"](X), second["f"](X)), (2 * X, 3 * X))
 
     def made(factor):
-        return tj.op("test-functions.made.v1", derive=True)(lambda x: factor * x)
+        return tj.op("test-functions.made.v1")(lambda x: factor * x)
 
     number = 2.0
     made(number), made(number)
 
-    @tj.op("test-functions.bound_later.v1", derive=True)
+    @tj.op("test-functions.bound_later.v1")
     def bound_later(x):
         return later * x + 0 * len(repr(bound_later))
 
@@ -408,7 +408,7 @@ def test_a_rule_stays_with_its_op_inside_another_op():
     slope = jax.grad(cube)
     want = slope(1.7)
     assert want == 12.0
-    inside = tj.op("test-functions.inside.v1", derive=True)(lambda x: jax.grad(cube)(x))
+    inside = tj.op("test-functions.inside.v1")(lambda x: jax.grad(cube)(x))
     in_fwd, in_bwd = (
         tj.op(f"test-functions.in_{k}.v1")(f)
         for k, f in (("fwd", lambda x: straight(x) ** 3), ("bwd", lambda x: straight(x) ** 3))
@@ -425,7 +425,7 @@ def test_a_rule_stays_with_its_op_inside_another_op():
         lambda x: jax.grad(lambda x: reverse(x) ** 3)(x)
     )
     np.testing.assert_allclose(outer(1.7), want)
-    ruleless = tj.op("test-functions.ruleless.v1")(lambda x: jnp.round(x))
+    ruleless = tj.op("test-functions.ruleless.v1", derive=False)(lambda x: jnp.round(x))
     lost = tj.op("test-functions.lost.v1")(lambda x: jax.grad(lambda x: ruleless(x))(x))
     with pytest.raises((ADRuleError, InvalidConfig), match="no jvp rule"):
         lost(1.7)
@@ -476,7 +476,7 @@ NUMBERS = itertools.count()
 
 
 def test_python_numbers_take_the_dtype_that_they_have_in_jax_numpy():
-    times = tj.op("test-functions.times.v1", derive=True)(lambda x, y: x * y)
+    times = tj.op("test-functions.times.v1")(lambda x, y: x * y)
     for dtype, number in (("bfloat16", 2.0), ("float32", 2), ("int8", 3), ("complex64", 2.0)):
         x = jnp.ones(2, dtype)
         with jax.numpy_dtype_promotion("standard"):
@@ -579,7 +579,7 @@ def test_refusals_name_the_function_and_its_line():
         with pytest.raises((InvalidConfig, TypeError), match=given):
             call()
 
-    @tj.op("test-functions.needs.v1")
+    @tj.op("test-functions.needs.v1", derive=False)
     def needs(x, *, t: float):
         return x
 
@@ -637,7 +637,7 @@ def test_where_bwd_has_no_transpose_the_checks_judge_reverse_mode(factor):
 def test_a_function_that_closes_over_a_traced_value_is_refused():
     def loss(w):
         family_id = f"test-functions.closes_{next(NUMBERS)}.v1"
-        return tj.op(family_id, derive=True)(lambda x: w * x)(X).sum()
+        return tj.op(family_id)(lambda x: w * x)(X).sum()
 
     for run in (jax.grad(loss), jax.jit(jax.grad(loss))):
         with pytest.raises(InvalidConfig, match="closes over a traced value"):
@@ -664,7 +664,7 @@ def test_numbers_and_texts_among_residuals_stay_python_values():
 
 @pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_weak_types_promote_as_in_jax_numpy(run):
-    @tj.op(f"test-functions.weak_{next(NUMBERS)}.v1", derive=True)
+    @tj.op(f"test-functions.weak_{next(NUMBERS)}.v1")
     def product(x, y):
         return x * y
 
@@ -680,12 +680,12 @@ def test_weak_types_promote_as_in_jax_numpy(run):
 
 
 def test_arrays_as_defaults_of_the_payload():
-    @tj.op("test-functions.array_default.v1", derive=True)
+    @tj.op("test-functions.array_default.v1")
     def weighed(x, *, w: np.ndarray = np.array([1.0, 2.0, 3.0])):  # noqa: B008
         return x * w
 
     partial = functools.partial(lambda x, w: x * w, w=np.array([1.0, 2.0, 3.0]))
-    for f in (weighed, tj.op("test-functions.array_partial.v1", derive=True)(partial)):
+    for f in (weighed, tj.op("test-functions.array_partial.v1")(partial)):
         np.testing.assert_array_equal(f(X), X * [1, 2, 3])
         np.testing.assert_array_equal(f(X, w=np.ones(3)), X)
         assert f.op() == f.op()

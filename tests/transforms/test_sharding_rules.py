@@ -41,7 +41,7 @@ X, Y = rng.normal(size=(2, 16, 16)).astype(np.float32)
 X = X[:, :16]
 
 
-@tj.op("test-package.product.v1", derive=True)
+@tj.op("test-package.product.v1")
 def product(x, y):
     return jnp.matmul(x, y)
 
