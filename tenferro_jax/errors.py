@@ -38,6 +38,12 @@ class TenferroError(Exception):
         )
         super().__init__(f"{where}: given {given}; needed {needed}. {fix}".rstrip(" "))
 
+    def put_at(self, where: str) -> None:
+        """Change the place: the caller knows what its user wrote."""
+        parts = vars(self) | {"where": where}
+        names = ("where", "given", "needed", "fix", "clause")
+        TenferroError.__init__(self, **{name: parts[name] for name in names})
+
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), dict(self.__dict__))
 

@@ -21,6 +21,7 @@ from tenferro_jax.shapes import as_array
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import max_plus
+from .eager import names_itself
 from .kept_parts import SlicePart, path_of, read_by, read_part, write_part
 from .plan_text import planned, steps_of
 from .slice_loop import beginning, merged, piece
@@ -339,6 +340,7 @@ def vars_of(plan: TropicalSlices) -> dict[str, Any]:
     return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
 
 
+@names_itself
 def plan_tropical_einsum(
     equation: str | Operand,
     *operands: Operand,

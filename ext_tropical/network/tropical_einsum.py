@@ -27,7 +27,7 @@ from ..algebra.semiring import (
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
-from .eager import compiled_if_one_step
+from .eager import compiled_if_one_step, names_itself
 from .network_op import is_network, solved, solved_as_network
 from .slice_loop import one_by_one, whole
 from .steps import (
@@ -50,6 +50,7 @@ from .tropical_plan import (
 )
 
 
+@names_itself
 @compiled_if_one_step
 def tropical_einsum(
     equation: str | Operand,
@@ -140,6 +141,7 @@ def tropical_einsum(
     return _solve(problem, optimize, memory_limit, over, progress)[0]
 
 
+@names_itself
 @compiled_if_one_step
 def tropical_einsum_with_argmax(
     equation: str | Operand,
@@ -175,6 +177,7 @@ def tropical_einsum_with_argmax(
     return TropicalResult(value, steps, output, selective)
 
 
+@names_itself
 @compiled_if_one_step
 def best_assignment(
     equation: str | Operand,

@@ -25,6 +25,7 @@ from tenferro_jax.shapes import as_array
 
 from ..algebra.semiring import Semiring, as_semiring
 from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
+from ..network.eager import names_itself
 from ..network.slicing import MOST_ENTRIES
 from ..network.tropical_plan import Operand, no_semiring_among
 from ..step.einsum_op import one_dtype, widened
@@ -39,6 +40,7 @@ _REDUCE = {
 }
 
 
+@names_itself
 def tropical_einsum(
     equation: str | Operand,
     *operands: Operand,

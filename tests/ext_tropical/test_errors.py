@@ -97,8 +97,7 @@ def test_what_is_no_step(equation, column, text):
     ),
     (
         ShapeError,
-        r"tenferro-ext-tropical\.einsum\.v1 'ij,jk->ik', operand 1, axis 0: given label 'j' of "
-        r"size 2, and of size 3",
+        "^tropical_einsum 'ij,jk->ik', operand 1, axis 0: given label 'j' of size 2, and of size 3",
         lambda: tropical_einsum("ij,jk->ik", A, A),
     ),
     (
@@ -156,7 +155,7 @@ def test_what_is_no_step(equation, column, text):
     *(
         (
             InvalidConfig,
-            f"{ask.__name__}: given log_sum_exp.*needed a selective semiring",
+            f"^{ask.__name__} 'ij,jk->ik': given log_sum_exp.*needed a selective semiring",
             functools.partial(ask, "ij,jk->ik", A, B, semiring="log_sum_exp"),
         )
         for ask in (tropical_einsum_with_argmax, best_assignment)
@@ -297,7 +296,7 @@ def test_payload():
 )
 @pytest.mark.parametrize("call", [tropical_einsum, tropical_einsum_with_argmax])
 def test_what_is_no_array(call, operand):
-    with pytest.raises(DTypeError, match=r"tropical_einsum 'i,i->', operand 0"):
+    with pytest.raises(DTypeError, match=f"^{call.__name__} 'i,i->', operand 0"):
         call("i,i->", operand, np.ones(1))
 
 
