@@ -55,7 +55,7 @@ DOORS = {
     "tenferro_jax.shapes",
 }
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
-LONGEST = 400
+LONGEST = 600
 LONGER = {"tenferro_jax/graph/rows.py", "tenferro_jax/jax_seam.py"}
 """Files that may be longer: a table, and all contact with JAX internals."""
 OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "tqdm", "pytest"}

@@ -38,6 +38,11 @@ class Check(NamedTuple):
     advice: str = ""
 
     @property
+    def is_of_ops_alone(self) -> bool:
+        """Whether no plain function has this check, though one could be called in the same way."""
+        return self.name in OF_OPS_ALONE
+
+    @property
     def name(self) -> str:
         """Name of the check."""
         return self.run.__name__
@@ -101,6 +106,21 @@ CHECKS = (
     Check("L5", agreement.exported_sizes, ("X13.7",), (*RUNS, "symbolic_sizes")),
     Check("L6", payloads.payload_text, ("X5.9",)),
     Check("L6", payloads.wrong_inputs, ("X7.6", "X7.1"), RUNS),
+)
+
+OF_OPS_ALONE = (
+    "derivative_metas",
+    "nested_vmap",
+    "repeated",
+    "control_flow",
+    "derivatives_inside",
+    "checked_tracing",
+    "checked_derivative",
+    "single_precision",
+    "shard_map",
+    "shard_map_derivative",
+    "named_sharding",
+    "explicit_mesh",
 )
 
 PURPOSE = " Leave this check out by only=, if the derivative differs on purpose."

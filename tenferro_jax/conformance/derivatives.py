@@ -15,7 +15,7 @@ from ..extension.carrier import Extension
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
-from .examples import FLOATS, Array, Inputs, cast, first_wrong, inner, largest, listed
+from .examples import Array, Inputs, first_wrong, in_each_precision, inner, largest, listed
 from .finite_differences import Derivative, directional
 from .op_subject import OpSubject
 from .smooth import (
@@ -301,10 +301,7 @@ def differentiable_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
         raise NotApplicable("the rule differentiates the op itself")
     if form.family_id != subject.op.family_id:
         raise Broken("X10.12", f"differentiable_form gives an op of family {form.family_id}", FORM)
-    casts = {
-        tuple(map(meta_of, made)): made
-        for made in (inputs, *(cast(inputs, dtype) for dtype in FLOATS))
-    }
+    casts = {tuple(map(meta_of, made)): made for made in (inputs, *in_each_precision(inputs))}
     taken = [made for made in casts.values() if subject.metas(made) is not None]
 
     def both(*xs: jax.Array) -> PyTree:

@@ -22,7 +22,17 @@ from .examples import Inputs, of_function, smaller
 from .function_subject import FunctionSubject
 from .op_subject import OpSubject
 from .report import ConformanceReport, Finding, Verdict
-from .subject import Broken, NotApplicable, Oracle, Subject, as_broken
+from .subject import (
+    Broken,
+    NotApplicable,
+    Oracle,
+    Subject,
+    as_broken,
+    causes,
+    failure,
+    one_line,
+    unsupported,
+)
 
 SECONDS_TO_SHRINK = 2.0
 
@@ -80,7 +90,7 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
             except NotApplicable as error:
                 reasons.append(error)
             except Exception as error:
-                if text := subject.limit(error):
+                if text := subject.limit(error) or _fails_plainly(check, subject, inputs, error):
                     reasons.append(NotApplicable(text))
                     continue
                 with subject.precision():
@@ -99,6 +109,21 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
         return check.finding(problem=reason.reason, fix=reason.instead)
     left_out = "; ".join([*notes, *(r.reason for r in reasons)])
     return check.finding(verdict=Verdict.PASSED, cases=cases, problem=left_out)
+
+
+def _fails_plainly(check: Check, subject: Subject, inputs: Inputs, error: Exception) -> str:
+    """How the author's function fails without the op, in a check of ops alone or for want of what
+    JAX lacks; "" if it does not.
+    """
+    counts = not (check.is_of_ops_alone or any(map(unsupported, causes(error))))
+    plain = None if counts else subject.plain_subject()
+    if plain is None or failure(plain.call, *inputs):
+        return ""
+    with plain.precision():
+        failed = failure(lambda: [*check.run(plain, inputs)])
+    return (
+        "" if failed is None else f"the function fails here without the op too: {one_line(failed)}"
+    )
 
 
 def _broken(check: Check, error: Exception) -> Broken:

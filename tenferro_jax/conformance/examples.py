@@ -15,7 +15,7 @@ from ..extension.contract import ExtensionOp
 from ..extension.function_call import bound
 from ..extension.function_op import FunctionOp
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from ..shapes import Shaped, as_operand, is_inexact, meta_of
+from ..shapes import Shaped, as_operand, is_inexact, meta_of, x64_enabled
 
 Array: TypeAlias = np.ndarray | jax.Array
 Inputs = tuple[np.ndarray, ...]
@@ -161,6 +161,17 @@ def cast(inputs: Inputs, dtype: str) -> Inputs:
     return tuple(made)
 
 
+def in_32_bits(arrays: Sequence[np.ndarray]) -> Inputs:
+    """The arrays as JAX takes them while 64-bit types are off."""
+    with jax.enable_x64(False):
+        return tuple(np.asarray(jnp.asarray(x)) for x in arrays)
+
+
+def in_each_precision(inputs: Inputs) -> list[Inputs]:
+    """The inputs in each precision that the setting of 64-bit types has."""
+    return [cast(inputs, dtype) for dtype in FLOATS[0 if x64_enabled() else 1 :]]
+
+
 def sizes_of(inputs: Inputs) -> list[int]:
     """The different sizes of all axes, largest first."""
     return sorted({size for x in inputs for size in x.shape}, reverse=True)
@@ -204,8 +215,7 @@ def differ(inputs: Inputs, others: Inputs) -> bool:
 
 def in_other_dtypes(inputs: Inputs) -> Iterator[Inputs]:
     """The inputs in each other precision."""
-    made = (cast(inputs, dtype) for dtype in FLOATS)
-    return (each for each in made if differ(each, inputs))
+    return (each for each in in_each_precision(inputs) if differ(each, inputs))
 
 
 def variants(inputs: Inputs) -> Iterator[Inputs]:

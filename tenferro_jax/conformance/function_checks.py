@@ -22,7 +22,7 @@ from .subject import Broken, NotApplicable, Subject, breaking, one_line
 LARGE, LITTLE = 1024.0, 1 / 1024
 
 
-def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
+def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
     """Calls the function, compiled too, at two inputs and again: the values are those of the first
     call, and the function keeps nothing from one call to the next, nor from the first of all calls.
     """
@@ -30,9 +30,9 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
         raise error
     if subject.first is not None:
         with breaking("", "called again", ""):
-            again = subject.plain()
+            again = subject.plain(anew=True)
         subject.require_equal("called again", again, subject.first, "", "")
-        yield
+        yield subject.tied
     examples = subject.rows(inputs, 2)
     first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):
@@ -40,7 +40,7 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[None]:
             with breaking("", what, ""):
                 got = call(*xs)
             subject.require_equal(what, got, want, "", "")
-            yield
+            yield None
 
 
 def vjp(subject: Subject, inputs: Inputs) -> Iterator[str | None]:

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr, says_unsupported
+from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct
 from .examples import Array, cast
 from .smooth import MOST_SUBSETS
-from .subject import Axes, Broken, NotApplicable, Subject, failure, one_line
+from .subject import Axes, NotApplicable, Subject, failure, one_line, unsupported
 
 JITTED: Any = type(jax.jit(len))
 NOT_TRACED = (
@@ -39,7 +39,6 @@ class FunctionSubject(Subject):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.values_in_each_precision, self.roundings = True, math.inf
-        self._x64_of_the_user = bool(jax.config.read("jax_enable_x64"))
         fn = self.fn
         while isinstance(fn, functools.partial):
             fn = fn.func
@@ -54,9 +53,14 @@ class FunctionSubject(Subject):
         self.compiled = jax.jit(lambda *arrays: self.call(*arrays))
         arrays = [i for i, leaf in enumerate(self.leaves) if _is_array(leaf)]
         floats = [i for i in arrays if is_inexact(self.leaves[i])]
-        self._settle(True, "float64", arrays)
+        choices = [(True, "float64", arrays), (True, "float64", floats), (False, "float32", arrays)]
+        users = [choice for choice in choices if choice[0] == self.users_x64]
+        self._settle(*users[0])
+        if self.tied_to_the_setting(self.examples[0]):
+            choices = users
+        self._settle(*choices[0])
         self.untraced = self._error()
-        for choice in ((True, "float64", floats), (False, "float32", arrays)):
+        for choice in choices[1:]:
             if self._error() is not None:
                 self._settle(*choice)
         if self._error() is None:
@@ -78,15 +82,15 @@ class FunctionSubject(Subject):
         fn, args = jax.tree.unflatten(self.tree, leaves)
         return tuple(_arrays(fn(*args)))
 
-    def plain(self) -> list[np.ndarray]:
-        """The values of a call with the arguments as they were given, with the user's settings; a
-        jitted function is traced anew.
+    def plain(self, *, anew: bool = False) -> list[np.ndarray]:
+        """The values of a call with the arguments as they were given, with the user's settings;
+        `anew`: without the programs that a jitted function has compiled.
         """
         fn: Any = self.fn
-        if isinstance(fn, JITTED):
-            fn.clear_cache()
-        with jax.enable_x64(self._x64_of_the_user):
-            return [np.asarray(y) for y in _arrays(self.fn(*self.args))]
+        if anew and isinstance(fn, JITTED):
+            fn = fn.__wrapped__
+        with jax.enable_x64(self.users_x64):
+            return [np.asarray(y) for y in _arrays(fn(*self.args))]
 
     def require_derivatives(self, *, linearized: bool) -> None:
         """Raise NotApplicable if the function cannot be traced."""
@@ -125,8 +129,7 @@ class FunctionSubject(Subject):
         """What JAX or a library does not do with the function; "" if the error is a fault."""
         if isinstance(error, NOT_TRACED):
             return f"JAX cannot trace it: {one_line(error)}"
-        unsupported = says_unsupported(error) and not isinstance(error, Broken)
-        return one_line(error) if unsupported else ""
+        return one_line(error) if unsupported(error) else ""
 
     def names(self, mask: Sequence[int]) -> str:
         """The inputs of a mask in words: "argument 0 and argument 1['w']"."""

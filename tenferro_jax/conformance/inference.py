@@ -23,6 +23,7 @@ from ..extension.contract import (
     require_arrays,
 )
 from ..extension.execution import read_only
+from ..extension.function_extension import FunctionExtension
 from ..extension.routes import current_platform, extensions_in
 from ..extension.runtimes import Kernel, RouteKind
 from ..graph.builder import GraphBuilder
@@ -30,7 +31,7 @@ from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
 from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
 from .op_subject import OpSubject
-from .subject import Broken, NotApplicable, as_broken, breaking
+from .subject import Broken, NotApplicable, as_broken, breaking, causes, one_line
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta and the implementation agree."
@@ -211,37 +212,39 @@ def _one_axis_changed(inputs: Inputs) -> Iterator[Inputs]:
 
 def symbolic_graph(subject: OpSubject, inputs: Inputs) -> Graph:
     """The op in a graph with a symbol for every axis; if only JAX compares sizes, equal sizes share
-    a symbol.
+    a symbol. A function that is its own inference need not take symbols.
     """
     derived = not subject.op.has_own("infer_output_meta")
     try:
-        return _graph_of(subject, _symbolic_metas(inputs, shared=False))
+        return graph_of(subject, _symbolic_metas(inputs, shared=False))
     except Exception as error:
-        if derived and _has_equal_sizes(inputs):
-            fix = (
-                "Write infer_output_meta: inference from the lowering works only for sizes that "
-                "its JAX functions accept."
-            )
-            with breaking("X7.2", "symbolic sizes", fix):
-                return _graph_of(subject, _symbolic_metas(inputs, shared=True))
-        raise _symbolic_failure(error, derived) from error
+        failed = error
+    if derived and _has_equal_sizes(inputs):
+        try:
+            return graph_of(subject, _symbolic_metas(inputs, shared=True))
+        except Exception as error:
+            failed = error
+    if derived and isinstance(subject.op, FunctionExtension):
+        reason = f"the function needs sizes that are numbers: {one_line([*causes(failed)][-1])}"
+        raise NotApplicable(reason) from failed
+    if derived and _has_equal_sizes(inputs):
+        fix = (
+            "Write infer_output_meta: inference from the lowering works only for sizes that its "
+            "JAX functions accept."
+        )
+        raise as_broken(failed, "X7.2", "symbolic sizes", fix) from failed
+    raise _symbolic_failure(failed, derived) from failed
 
 
 def _symbolic_failure(error: Exception, derived: bool) -> Broken:
     if derived or any(
         isinstance(e, jax.errors.InconclusiveDimensionOperation | TypeError)
         and not isinstance(e, TenferroError)
-        for e in _causes(error)
+        for e in causes(error)
     ):
         fix = "Use arithmetic of dimensions and require_equal, not int(), < or range() of a size."
         return as_broken(error, "X7.2", "different symbols that may be equal", fix)
     return as_broken(error, "X7.3", "different symbols that may be equal are refused", COMPARE)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
@@ -265,7 +268,8 @@ def _symbolic_metas(inputs: Inputs, *, shared: bool) -> list[TensorMeta]:
     ]
 
 
-def _graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
+def graph_of(subject: OpSubject, metas: Sequence[TensorMeta]) -> Graph:
+    """The op in a graph."""
     builder = GraphBuilder()
     outs = builder.add(subject.carrier, *[builder.input(m) for m in metas], rules=subject.rules)
     return builder.build(list(outs))

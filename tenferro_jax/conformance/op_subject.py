@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import warnings
@@ -14,26 +15,33 @@ import numpy as np
 from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.carrier import Extension
 from ..extension.contract import CANNOT, ExtensionOp, has_host_form, lowered
+from ..extension.function_extension import FunctionExtension
 from ..extension.function_rules import FORWARD_MODE
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import Shaped, TensorMeta, meta_of
-from .examples import Array, Inputs, is_half, read_examples
+from .examples import Array, Inputs, in_32_bits, is_half, read_examples
 from .smooth import DECLARED, Smooth
-from .subject import Broken, NotApplicable, Oracle, Subject, one_line
+from .subject import Broken, NotApplicable, Oracle, Subject, one_line, unsupported
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class OpSubject(Subject):
-    """An op at its examples."""
+    """An op at its examples.
+
+    Attributes:
+      is_plain: whether it stands for the function of an op, called without the op.
+    """
 
     op: ExtensionOp
     given: Sequence[Any]
     rules: ExtensionRuleSet = NO_RULES
     runtimes: ExtensionRuntimeSet = NO_RUNTIMES
     others: Sequence[ExtensionOp] = ()
+
+    is_plain: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +58,10 @@ class OpSubject(Subject):
         )
         with jax.enable_x64(True):
             self.examples = read_examples(self.op, self.given)
+        self.one_setting = any(map(self.tied_to_the_setting, self.examples[:1]))
+        if self.tied:
+            self.x64, self.wide = False, "float32"
+            self.examples = tuple(map(in_32_bits, self.examples))
         self.name, self.text = self.op.family_id, repr(self.op)
         self.own_batching = type(self.op).batched is not ExtensionOp.batched
         self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
@@ -72,6 +84,19 @@ class OpSubject(Subject):
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op on arrays, with its rules and runtimes."""
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
+
+    def plain_subject(self) -> Subject | None:
+        """The author's function without the op, where JAX differentiates it: it has no rule."""
+        op = self.op
+        if self.is_plain or not isinstance(op, FunctionExtension) or not op.has_own("linearize"):
+            return None
+        if any((op.function.jvp, op.function.fwd, op.function.transpose)):
+            return None
+        plain = copy.copy(self)
+        plain._results, plain._missing, plain.programs = {}, {}, {}
+        plain.is_plain = True
+        plain.call = functools.partial(_called, op)  # type: ignore[method-assign]
+        return plain
 
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """The result of inference; None if it refuses the inputs with a typed error."""
@@ -195,9 +220,19 @@ class OpSubject(Subject):
             return f"{error.where.partition(',')[0]}: {error.given}"
         if isinstance(error, ADRuleError) and error.given.startswith(f"no rule, {CANNOT}"):
             return error.given
-        return ""
+        return one_line(error) if self.is_plain and unsupported(error) else ""
+
+    def also_missing(self, view: Smooth, reverse: bool) -> str:
+        """Why the author's function has no derivative without the op either; or ""."""
+        plain = self.plain_subject()
+        return "" if plain is None else plain.missing(view._replace(subject=plain), reverse)
 
     def require_reverse_alone(self, view: Smooth) -> None:
         """Raise NotApplicable if the op has forward mode."""
         if not self.missing(view, False):
             raise NotApplicable("jvp and adjoint check both modes")
+
+
+def _called(op: FunctionExtension, *arrays: Array) -> tuple[jax.Array, ...]:
+    results = op.function.body(*op.arguments.unflatten(arrays), **op.payload)
+    return tuple(map(jax.numpy.asarray, jax.tree.leaves(results)))

@@ -15,11 +15,19 @@ import numpy as np
 
 from ..errors import ADRuleError, BackendFailure, InvalidConfig, TenferroError
 from ..extension.execution import host_errors
-from ..shapes import PyTree, Shaped, TensorMeta, meta_of
+from ..jax_seam import says_unsupported
+from ..shapes import PyTree, Shaped, TensorMeta, meta_of, x64_enabled
 from .examples import Array, Inputs, first_wrong, rows
+from .held import holds_numpy
 
 if TYPE_CHECKING:
     from .smooth import Smooth
+
+
+HELD = (
+    "in float32 alone, because it closes over NumPy arrays and 64-bit types are off; "
+    'jax.config.update("jax_enable_x64", True) at the start of the program checks it in float64'
+)
 
 
 class Broken(Exception):
@@ -69,6 +77,8 @@ class Subject(abc.ABC):
       values_in_each_precision: whether values are compared too; routes of an op are compared.
       own_batching: whether it has a rule of its own for vmap.
       keyed: whether a random key is among the arguments.
+      users_x64: whether 64-bit types were on when the check began.
+      tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
     oracle: Oracle | None = None
@@ -87,6 +97,8 @@ class Subject(abc.ABC):
     values_in_each_precision: bool = dataclasses.field(default=False, init=False)
     own_batching: bool = dataclasses.field(default=False, init=False)
     keyed: bool = dataclasses.field(default=False, init=False)
+    users_x64: bool = dataclasses.field(default_factory=x64_enabled, init=False)
+    tied: str = dataclasses.field(default="", init=False)
 
     def __post_init__(self) -> None:
         self._results: dict[Any, tuple[np.ndarray, ...]] = {}
@@ -119,6 +131,20 @@ class Subject(abc.ABC):
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op or function on arrays, which may be traced."""
 
+    def plain_subject(self) -> Subject | None:
+        """The function of an op, called without the op; None if there is none."""
+        return None
+
+    def tied_to_the_setting(self, inputs: Inputs) -> bool:
+        """Whether programs hold NumPy arrays: then all checks run in the user's setting of 64-bit
+        types, because JAX would confuse programs of both settings, here and after the check.
+        """
+        with jax.enable_x64(self.users_x64):
+            held = holds_numpy(self.call, inputs)
+        if held and not self.users_x64:
+            self.tied = HELD
+        return held
+
     @abc.abstractmethod
     def metas(self, inputs: Sequence[Shaped]) -> tuple[TensorMeta, ...] | None:
         """Dtypes and shapes of the outputs; None if these inputs are refused."""
@@ -135,8 +161,14 @@ class Subject(abc.ABC):
         if key not in self._missing:
             directions = view.cotangents(self.rng) if reverse else view.at(view.active)
             _, program = view.program(reverse=reverse)
-            self._missing[key] = self.limit(failure(program.lower, view.inputs, directions))
+            error = failure(program.lower, view.inputs, directions)
+            also = error and self.also_missing(view, reverse)
+            self._missing[key] = self.limit(error) or also or ""
         return self._missing[key]
+
+    def also_missing(self, view: Smooth, reverse: bool) -> str:
+        """Why the function of an op has no derivative without the op either; or ""."""
+        return ""
 
     def require_derivatives(self, *, linearized: bool) -> None:  # noqa: B027
         """Raise NotApplicable if there is no rule."""
@@ -150,7 +182,7 @@ class Subject(abc.ABC):
 
     def limit(self, error: BaseException | None) -> str:
         """The excuse in an error or in a cause of it."""
-        return "" if error is None else self.excuse(error) or self.limit(error.__cause__)
+        return next(filter(None, map(self.excuse, causes(error))), "")
 
     def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
         """Those of several derivatives that JAX may lack; NotApplicable if there is none."""
@@ -348,6 +380,18 @@ def failure(lower: Callable[..., object], *args: Any) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def unsupported(error: BaseException) -> bool:
+    """Whether JAX or a library says that it lacks something."""
+    return says_unsupported(error) and not isinstance(error, Broken)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def one_line(error: BaseException, length: int = 200) -> str:

@@ -22,7 +22,7 @@ from ..jax_seam import graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
-from .contract import ExtensionOp, checked_sequence, require_own_class
+from .contract import Computes, ExtensionOp, checked_sequence, require_own_class
 from .family import family_of
 from .runtimes import ExtensionRuntimeSet, require_runtimes
 from .scope import LOWERING, Assume, Method, closed_over, require_not_traced, running
@@ -81,9 +81,12 @@ def over_levels(
     fn: Callable[..., Sequence[jax.Array]],
 ) -> Callable[..., Sequence[jax.Array]]:
     """A JAX function of the inputs of an op mapped over all levels."""
-    if carrier.batching:
-        fn = carrier.op.batchable(fn)
-    for level in reversed(carrier.batching):
+    return over(carrier.batching, carrier.op.batchable(fn) if carrier.batching else fn)
+
+
+def over(levels: Levels, fn: Computes) -> Computes:
+    """A JAX function of arrays mapped over these levels."""
+    for level in reversed(levels):
         fn = level.vmap(lambda *arrays, fn=fn: tuple(fn(*arrays)))
     return fn
 

@@ -68,6 +68,7 @@ CANNOT: Final = "with code that JAX cannot"
 
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
+MapsOver: TypeAlias = Callable[[Computes], Computes]
 
 
 class ExtensionOp(Sealed):
@@ -227,6 +228,12 @@ class ExtensionOp(Sealed):
         By default vmap wraps the op in a batch level and maps its lowering. Override this method
         for a better form.
         """
+        return None
+
+    def mapped_tangents(
+        self, map_: MapsOver, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
+    ) -> Sequence[Any] | None:
+        """The tangents of the op mapped by `map_`; None where those of an element are mapped."""
         return None
 
     def batchable(self, fn: Computes) -> Computes:

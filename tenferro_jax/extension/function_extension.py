@@ -23,7 +23,7 @@ from ..errors import ADRuleError, Unsupported
 from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
 from .adopted import MISSING_RULE, Functions, filled, shown
-from .contract import Advice, Computes, ExtensionOp, LinearInput
+from .contract import Advice, Computes, ExtensionOp, LinearInput, MapsOver
 from .function_rules import (
     batchable,
     cast,
@@ -264,11 +264,16 @@ class FunctionExtension(ExtensionOp):
             return [None if is_float0(t) else t for t in made]
         if function.transpose is not None:
             return self._linear(primals, tangents)
-        body = functools.partial(function.body, **self.payload)
+        return self.mapped_tangents(lambda fn: fn, primals, tangents) or ()
+
+    def mapped_tangents(self, map_: MapsOver, *values: Any) -> list[jax.Array | None] | None:
+        """Where JAX differentiates the function; a mapped derivative of a cond has no transpose."""
+        if self.stage or self.function.jvp or self.function.transpose:
+            return None
+        body = functools.partial(self.function.body, **self.payload)
+        of_arrays = self.arguments.unflatten
         with deriving(self):
-            return jvp_of(
-                lambda *xs: jax.tree.leaves(body(*self.arguments.unflatten(xs))), primals, tangents
-            )
+            return jvp_of(map_(lambda *xs: jax.tree.leaves(body(*of_arrays(xs)))), *values)
 
     def _linear(
         self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]

@@ -6,6 +6,7 @@ The results of a rule are checked. The rule of a mapped op is the mapped rule.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
@@ -18,7 +19,7 @@ from ..errors import ADRuleError, DuplicateRule, InvalidConfig, require_kind
 from ..identity import Sealed
 from ..jax_seam import graph_assumptions
 from ..shapes import TensorMeta, meta_of
-from .carrier import Levels
+from .carrier import Levels, over
 from .contract import (
     NOT_DIFFERENTIABLE,
     ExtensionOp,
@@ -329,6 +330,11 @@ def linearize(
         with _rule(op, "linearize"):
             results = rule.linearize(op, tuple(primals), tuple(outs), tuple(tangents))
         return list(checked_sequence(results, op, "linearize", op.output_count))
+    if rule is _OWN_RULE:
+        with _rule(op, "linearize"):
+            own = op.mapped_tangents(functools.partial(over, levels), primals, tangents)
+        if own is not None:
+            return list(own)
     level, rest = levels[0], levels[1:]
     pattern: list[Any] = []
 

@@ -1,0 +1,98 @@
+"""The NumPy arrays that a function closes over.
+
+While a program lives, JAX keeps each of them in the dtype that the setting of 64-bit types gave
+it, and hands that to programs of the other setting too, which are then wrong or do not compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..extension.bodies import kernel_body, lowering_body
+from ..extension.routes import current_platform, equations, extensions_in
+from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
+from ..shapes import PyTree, is_inexact, struct, x64_enabled
+from .examples import Array, Inputs, replaced
+
+Outputs = Sequence[jax.Array]
+
+
+def holds_numpy(call: Callable[..., Outputs], inputs: Inputs) -> bool:
+    """Whether programs of the function, or of its derivatives and vmap, hold NumPy arrays that may
+    have another dtype under the other setting of 64-bit types.
+
+    Two traces share what the author made; what JAX makes for a trace is new in each, if the second
+    has another setting, for which JAX has no trace in its caches.
+    """
+    first = [*_traces(call, inputs)]
+    config: Any = jax.config
+    other = "high" if config.jax_default_matmul_precision == "highest" else "highest"
+    with jax.default_matmul_precision(other):
+        again = [*_traces(call, inputs)]
+    known = set(map(id, _arrays(first)))
+    return any(id(x) in known for x in _arrays(again))
+
+
+def _traces(call: Callable[..., Outputs], inputs: Inputs) -> Iterator[ClosedJaxpr]:
+    """The programs that can be traced."""
+    moving = [i for i, x in enumerate(inputs) if is_inexact(x)]
+
+    def smooth(*full: Array) -> Callable[..., Outputs]:
+        return lambda *xs: [y for y in call(*replaced(full, moving, xs)) if is_inexact(y)]
+
+    def pulled(*full: Array) -> Callable[..., PyTree]:
+        return lambda *xs: _cotangents(smooth(*full), *xs)
+
+    def at(full: Sequence[Array]) -> list[Array]:
+        return [full[i] for i in moving]
+
+    for fn in (
+        call,
+        lambda *full: jax.vmap(call)(*(jnp.asarray(x)[None] for x in full)),
+        lambda *full: jax.jvp(smooth(*full), at(full), at(full)),
+        lambda *full: pulled(*full)(*at(full)),
+        lambda *full: _cotangents(pulled(*full), *at(full)),
+    ):
+        yield from _traced(fn, inputs)
+
+
+def _cotangents(fn: Callable[..., PyTree], *xs: Array) -> PyTree:
+    outs, pull = jax.vjp(fn, *xs)
+    return pull(outs)
+
+
+def _traced(fn: Callable[..., PyTree], args: Sequence[Any]) -> Iterator[ClosedJaxpr]:
+    """The program, and those of the ops in it; none if it cannot be traced."""
+    try:
+        traced = jax.make_jaxpr(lambda *xs: fn(*xs) or ())(*args)
+    except Exception:  # of the author's code, or what JAX lacks: the checks tell
+        return
+    yield traced
+    for carrier, metas in extensions_in(traced):
+        structs = [struct(meta) for meta in metas]
+        yield from _traced(lambda *xs, c=carrier: lowering_body(c, xs), structs)
+        for kernel in carrier.runtimes.kernels(carrier.op.family_id, current_platform()):
+            yield from _traced(lambda *xs, c=carrier, k=kernel: kernel_body(c, k, xs), structs)
+
+
+def _arrays(traces: Sequence[ClosedJaxpr]) -> Iterator[np.ndarray]:
+    """The NumPy arrays of a dtype that depends on the setting, also those written as numbers."""
+    sizes = (8, 16) if x64_enabled() else (4, 8)
+    for traced in traces:
+        for x in _constants(traced):
+            bits = x.dtype.itemsize if isinstance(x, np.ndarray) else 0
+            if bits == sizes[jnp.issubdtype(x.dtype, jnp.complexfloating) if bits else 0]:
+                yield x
+
+
+def _constants(traced: ClosedJaxpr) -> Iterator[Any]:
+    yield from open_jaxpr(traced)[1]
+    for eqn in equations(traced):
+        yield from (atom.val for atom in eqn.invars if is_literal(atom))
+        for inner in inner_jaxprs(eqn):
+            yield from open_jaxpr(inner)[1]
