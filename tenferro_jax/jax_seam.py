@@ -250,7 +250,7 @@ def batch_place(axis: AxisData) -> Any:
 def on_automatic_axes(
     fn: Callable[..., list[Slot]],
     operands: tuple[object, ...],
-    places: Sequence[jax.NamedSharding | None],
+    places: Callable[[list[Slot]], Sequence[jax.NamedSharding | jax.P | None]],
 ) -> list[Slot]:
     """fn(*operands) with the explicit axes of the operands' mesh made automatic, so that every op
     is defined.
@@ -258,8 +258,8 @@ def on_automatic_axes(
     Args:
       fn: returns a list; entries that are not arrays (None for a zero) stay unchanged.
       operands: a tuple of pytrees.
-      places: the sharding of each array of the list on the explicit axes; without a mesh, where
-        an operand had none, the array is on all devices.
+      places: of the list, the sharding of each array on the explicit axes, or its spec; without a
+        mesh, where an operand had none, the array is on all devices.
     """
     arrays = [x for x in jax.tree.leaves(operands) if isinstance(x, jax.Array)]
     mesh = next(
@@ -275,13 +275,15 @@ def on_automatic_axes(
             lambda x: jax.sharding.reshard(x, jax.P()) if isinstance(x, jax.Array) else x, operands
         )
         outs = fn(*moved)
-    everywhere = jax.NamedSharding(mesh, jax.P())
-    return [
-        jax.sharding.reshard(x, place if place and not place.mesh.empty else everywhere)
-        if isinstance(x, jax.Array)
-        else x
-        for x, place in zip(outs, places, strict=True)
-    ]
+
+    def placed(x: Slot, place: jax.NamedSharding | jax.P | None) -> Slot:
+        if not isinstance(x, jax.Array):
+            return x
+        if not isinstance(place, jax.NamedSharding) or place.mesh.empty:
+            place = jax.NamedSharding(mesh, place if isinstance(place, jax.P) else jax.P())
+        return jax.sharding.reshard(x, place)
+
+    return [placed(x, place) for x, place in zip(outs, places(outs), strict=True)]
 
 
 # --- lowering -------------------------------------------------------------------------------------
@@ -499,9 +501,7 @@ def read_module(portable: bytes) -> Module:
         module = deserialize_portable_artifact(
             portable, context
         )  # keeps the module alive while its parts are read
-        pending = [module.operation]
-        while pending:
-            op = pending.pop()
+        for op in _operations(module.operation):
             ops[op.name] += 1
             if ATTRIBUTE in op.attributes:
                 tags = ir.DictAttr(op.attributes[ATTRIBUTE])
@@ -513,11 +513,30 @@ def read_module(portable: bytes) -> Module:
                 if "error_message" in op.attributes:
                     said = _CONSTRAINT.search(ir.StringAttr(op.attributes["error_message"]).value)
                     constraints.update({said[1]: None} if said else {})
-            children = [
-                child.operation for region in op.regions for block in region for child in block
-            ]
-            pending.extend(reversed(children))
     return Module(tuple(extensions), tuple(sorted(targets)), dict(ops), tuple(constraints))
+
+
+def text_of(portable: bytes) -> str:
+    """A portable artifact as text, which parsers of plain StableHLO read if the program is for one
+    device: JAX writes into calls of LAPACK how they may be split, in the dialect of Shardy.
+    """
+    with mlir.make_ir_context() as context:
+        module = deserialize_portable_artifact(portable, context)
+        ops = list(_operations(module.operation))
+        if not any(op.name == "sdy.mesh" for op in ops):
+            for op in ops:
+                for name in [name for name in op.attributes if name.startswith("sdy.")]:
+                    del op.attributes[name]
+        return str(module.operation.get_asm(enable_debug_info=True))
+
+
+def _operations(op: ir.Operation) -> Iterator[ir.Operation]:
+    """An operation and those inside it, in their order."""
+    yield op
+    for region in op.regions:
+        for block in region:
+            for child in block:
+                yield from _operations(child.operation)
 
 
 class ModuleOp(NamedTuple):

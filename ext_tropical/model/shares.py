@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
 from ..algebra.shipped import LogSumExp
@@ -31,10 +32,13 @@ def shares(net: Network, active: Sequence[int], temperature: float) -> Sequence[
         op = NetworkShares(temperature, steps_of(plan.plan).text, tuple(active), True)
         return apply(op, *tables, jnp.ones((), tables[0].dtype))
 
-    def total(own: Sequence[jax.Array]) -> jax.Array:
-        every = list(tables)
-        for i, x in zip(active, own, strict=True):
-            every[i] = x
-        return temperature * net.like(net.scopes, every).log_partition(temperature=temperature)
+    def slopes(*tables: jax.Array) -> Sequence[jax.Array]:
+        def total(own: Sequence[jax.Array]) -> jax.Array:
+            every = list(tables)
+            for i, x in zip(active, own, strict=True):
+                every[i] = x
+            return temperature * net.like(net.scopes, every).log_partition(temperature=temperature)
 
-    return jax.grad(total)([tables[i] for i in active])
+        return jax.grad(total)([tables[i] for i in active])
+
+    return on_automatic_axes(slopes)(*tables)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from opt_einsum import get_symbol
 
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
 from tenferro_jax.shapes import as_array
 
@@ -137,9 +138,16 @@ def taken(table: np.ndarray | jax.Array, index: Index, axis: int) -> Any:
     """The part of a table at an index of an axis; NaN, or the least integer, outside of it."""
     if isinstance(table, np.ndarray) and isinstance(index, int):
         return table.take(index, axis)
-    index = jnp.asarray(index, jnp.int32)
-    index = jnp.where(index < 0, table.shape[axis], index)  # `take` counts them from the end
-    return jnp.take(table, index, axis, mode="fill")
+
+    def part(table: jax.Array, index: Index) -> jax.Array:
+        index = jnp.asarray(index, jnp.int32)
+        index = jnp.where(index < 0, table.shape[axis], index)  # `take` counts them from the end
+        return jnp.take(table, index, axis, mode="fill")
+
+    def spec(table: jax.Array, _: Index) -> jax.P:
+        return jax.P(*np.delete(np.array(jax.typeof(table).sharding.spec, object), axis))
+
+    return on_automatic_axes(part, spec)(jnp.asarray(table), index)
 
 
 def from_largest(table: np.ndarray | jax.Array) -> Any:

@@ -24,6 +24,7 @@ from .native_network import NativeOp, Question, kernels
 from .plan_text import (
     Steps,
     are_numbers,
+    factor_of,
     integers,
     same_shapes,
     split_along,
@@ -151,7 +152,12 @@ class NetworkEntries(NativeOp):
     def _on_device(self, shard: Shard, labels: jax.Array, *given: jax.Array) -> Sequence[jax.Array]:
         own = dict(zip(self.output, labels.shape[1:], strict=True))
         sizes = tuple((label, own.get(label, size)) for label, size in self.sizes)
-        return apply(dataclasses.replace(self, sizes=sizes), labels, *given)
+        outs = apply(dataclasses.replace(self, sizes=sizes), labels, *given)
+        if not self.is_transposed:
+            return outs
+        # Labels of the value that no table has: a device adds its part of the rows.
+        gone = [factor_of(label) for label in self.output if label not in self.terms]
+        return [shard.merged("sum", x, gone) for x in outs]
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         if not are_numbers(inputs):

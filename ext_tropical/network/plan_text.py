@@ -238,14 +238,14 @@ def split_along(
     """
     arrays = [*terms, *outputs]
     whole = {c for term in arrays for c in term if c not in free or list(term).count(c) > 1}
-    named = [[_factor(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
+    named = [[factor_of(c, list(term[:i]).count(c)) for i, c in enumerate(term)] for term in arrays]
     pairs = zip(itertools.chain(*named), itertools.chain(*arrays), strict=True)
     kept = sorted({name for name, label in pairs if label in whole})
     factors = factors_of(named[: len(terms)], named[len(terms) :])
     return ShardingRule(factors, whole=tuple(kept), on_device=on_device)
 
 
-def _factor(label: str, earlier: int) -> str:
+def factor_of(label: str, earlier: int = 0) -> str:
     """The name in a sharding rule of a label that its term has so often before."""
     return (label if label.isascii() else f"u{ord(label)}") + "'" * earlier
 

@@ -16,6 +16,7 @@ from jax import lax
 from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import Plan
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
 from ..algebra import methods
@@ -80,10 +81,8 @@ class TropicalResult:
             return jnp.zeros(self.value.shape, jnp.int32)
         last = self.steps[-1]
         mapped = self.value.ndim - len(self.output)
-        return jnp.transpose(
-            last.winner,
-            [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)],
-        )
+        axes = [*range(mapped), *(mapped + last.cells.index(label) for label in self.output)]
+        return jnp.transpose(last.winner, axes)
 
     @property
     def feasible(self) -> jax.Array:
@@ -92,6 +91,7 @@ class TropicalResult:
         """
         return self.value != jnp.asarray(self.semiring.zero(self.value.dtype))
 
+    @on_automatic_axes
     def coordinates(self) -> Mapping[str, jax.Array]:
         """One optimal index of each contracted label for every output entry, read backwards from
         the winners.

@@ -14,7 +14,7 @@ from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import parse_interleaved
 from tenferro_jax.einsum.slices import byte_count
-from tenferro_jax.einsum.spread import Spread, spread_over
+from tenferro_jax.einsum.spread import Spread, on_automatic_axes, spec_of, spread_over
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
@@ -395,6 +395,8 @@ def _program(plan: TropicalSlices, mode: Mode, spread: Spread | None = None) -> 
         return whole(plan, mode, spread, operands)
 
     run.__name__ = run.__qualname__ = "tropical_einsum"
+    if spread is None:
+        run = on_automatic_axes(run, functools.partial(spec_of, plan.plan))
     return (
         jax.jit(run) if plan.memory is not None else run
     )  # symbolic sizes are traced in the caller's scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
@@ -161,7 +163,8 @@ def align(
         isinstance(algebra, SelectiveSemiring),
         bool(known),
     )
-    score, *path = apply(op, table, each, first, *known)
+    run = on_automatic_axes(functools.partial(apply, op))
+    score, *path = run(table, each, first, *known)
     return AlignResult(score, path[0] if path else None)
 
 

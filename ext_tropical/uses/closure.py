@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
@@ -151,7 +152,8 @@ class ClosureResult:
           >>> result.on_cycle.tolist(), result.value[0].tolist()
           ([False, True, True], [0.0, -inf, -inf])
         """
-        return ~jnp.diagonal(self.converged, axis1=-2, axis2=-1)
+        diagonal = functools.partial(jnp.diagonal, axis1=-2, axis2=-1)
+        return ~on_automatic_axes(diagonal)(self.converged)
 
     def walk(self, source: ArrayLike, target: ArrayLike) -> jax.Array | np.ndarray:
         """The nodes of a best walk.
@@ -179,7 +181,7 @@ class ClosureResult:
         ends = self._node(source, "source"), self._node(target, "target")
         if self.value.shape[-1] == 0:
             return jnp.full(2 ** len(self.winners) + 1, -1, jnp.int32)
-        nodes = _walked(self.winners, self.feasible, *ends)
+        nodes = on_automatic_axes(_walked)(self.winners, self.feasible, *ends)
         if isinstance(nodes, jax.core.Tracer):
             return nodes
         known = np.asarray(nodes)
@@ -212,7 +214,7 @@ class ClosureResult:
                 "is a best walk",
                 fix="Take walk(source, target).",
             )
-        return _before_last(self.winners, self.feasible)
+        return on_automatic_axes(_before_last)(self.winners, self.feasible)
 
     def _node(self, node: ArrayLike, name: str) -> jax.Array:
         count = self.value.shape[-1]
@@ -287,7 +289,8 @@ def closure(a: ArrayLike, *, semiring: SelectiveSemiring | str = min_plus) -> Cl
             needed="a known number of nodes, which determines the number of squarings",
             fix="Export with a concrete shape.",
         )
-    value, converged, winners = _closed(a, algebra)
+    run = on_automatic_axes(_closed, lambda a, _: jax.typeof(a).sharding.spec)
+    value, converged, winners = run(a, algebra)
     return ClosureResult(value, converged, winners, algebra)
 
 

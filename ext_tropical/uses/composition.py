@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import parse_interleaved
+from tenferro_jax.einsum.spread import on_automatic_axes, spec_of
 from tenferro_jax.errors import ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
@@ -97,13 +98,17 @@ def tropical_einsum(
     shape = [sizes[label] for label in output]
     if 0 in (sizes[label] for label in contracted):
         return jnp.full(shape, semiring.zero(dtype))
-    spread = [
-        _spread(widened(x), term, [*output, *contracted], sizes)
-        for x, term in zip(arrays, plan.terms, strict=True)
-    ]
-    products = functools.reduce(semiring.times, spread)
-    axes = tuple(range(len(output), products.ndim))
-    return (_REDUCE[semiring](products, axis=axes) if axes else products).astype(dtype)
+
+    def composed(*arrays: jax.Array) -> jax.Array:
+        spread = [
+            _spread(widened(x), term, [*output, *contracted], sizes)
+            for x, term in zip(arrays, plan.terms, strict=True)
+        ]
+        products = functools.reduce(semiring.times, spread)
+        axes = tuple(range(len(output), products.ndim))
+        return (_REDUCE[semiring](products, axis=axes) if axes else products).astype(dtype)
+
+    return on_automatic_axes(composed, functools.partial(spec_of, plan))(*arrays)
 
 
 def _spread(x: jax.Array, term: str, labels: Sequence[str], sizes: Mapping[str, int]) -> jax.Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
@@ -110,7 +111,7 @@ def viterbi(
         "viterbi", algebra, [x.dtype for x in (initial, transition, emission)], [*named.values()]
     )
     if k is None:
-        return ViterbiResult(*_decode(initial, transition, emission, algebra))
+        return ViterbiResult(*on_automatic_axes(_decode)(initial, transition, emission, algebra))
     most = jnp.iinfo(jnp.int32).max
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or not 1 <= k <= most:
         raise InvalidConfig(
@@ -122,7 +123,8 @@ def viterbi(
             given=f"emission of the symbolic shape {emission.shape}",
             needed="sizes that are numbers, or k=None",
         )
-    return ViterbiResult(*_lists(int(k), algebra, initial, transition, emission))
+    run = on_automatic_axes(functools.partial(_lists, int(k), algebra))
+    return ViterbiResult(*run(initial, transition, emission))
 
 
 @functools.partial(jax.jit, static_argnums=3)

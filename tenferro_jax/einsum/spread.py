@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
+from .. import jax_seam
 from ..errors import InvalidConfig, Unsupported
+from .einsum_plan import Plan
 from .slices import SlicedPlan
 
+P = ParamSpec("P")
+T = TypeVar("T")
 State: TypeAlias = Any
 """A pytree of arrays."""
 
@@ -140,6 +145,53 @@ def spread_over(where: str, over: object, operands: Sequence[object]) -> Spread 
             fix="Leave over out; each device then runs all slices of its own operands.",
         )
     return None if any(0 in getattr(x, "shape", ()) for x in operands) else Spread(mesh, axes)
+
+
+def on_automatic_axes(
+    fn: Callable[P, T], spec: Callable[..., jax.P] | None = None
+) -> Callable[P, T]:
+    """fn, on meshes with explicit axes too: inside it they are automatic, so that every op is
+    defined. Without such a mesh it is called as it is.
+
+    Args:
+      fn: a function of pytrees, which returns a pytree; keyword arguments stay as they are.
+      spec: of the operands, the spec of the first result on the explicit axes, and of others of its
+        shape; all else is on all devices.
+    """
+
+    @functools.wraps(fn)
+    def call(*operands: P.args, **how: P.kwargs) -> T:
+        tree: Any = None
+
+        def flat(*moved: Any) -> list[Any]:
+            nonlocal tree
+            leaves, tree = jax.tree.flatten(fn(*moved, **how))
+            return leaves
+
+        def places(outs: list[Any]) -> list[jax.P | None]:
+            place, shape = spec(*operands) if spec else None, jnp.shape(outs[0])
+            return [place if jnp.shape(out) == shape else None for out in outs]
+
+        leaves = jax_seam.on_automatic_axes(flat, operands, places)
+        return jax.tree.unflatten(tree, leaves)
+
+    return call
+
+
+def spec_of(plan: Plan, *operands: jax.Array) -> jax.P:
+    """Of the result of a plan on explicit axes: a label is split as in the first operand that
+    splits it, each mesh axis once.
+    """
+    axes: dict[str, Any] = {}
+    used: set[str] = set()
+    for term, x in zip(plan.terms, operands, strict=True):
+        entries = jax.typeof(x).sharding.spec if len(term) == x.ndim else ()
+        for label, entry in zip(term, entries, strict=False):
+            names = set(jax.tree.leaves(entry))
+            if label in plan.equation.output and label not in axes and names and not names & used:
+                axes[label] = entry
+                used |= names
+    return jax.P(*map(axes.get, plan.equation.output))
 
 
 def is_concrete(x: object) -> bool:

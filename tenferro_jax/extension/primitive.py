@@ -323,7 +323,7 @@ def _jvp(
         results = jax_seam.on_automatic_axes(
             lambda *values: linearize(rule, form.op, form.batching, *values),
             (primals, outs, given),
-            [jax.typeof(out).sharding for out in outs],
+            lambda _: [jax.typeof(out).sharding for out in outs],
         )
     if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
         raise not_differentiable(op.family_id, "jvp", "output", results)
@@ -364,7 +364,7 @@ def _transpose(
             results = jax_seam.on_automatic_axes(
                 lambda *values: transposed(rule, op.op, op.batching, *values),
                 (given, inputs),
-                [a.aval.sharding if m else None for a, m in zip(args, mask, strict=True)],
+                lambda _: [a.aval.sharding if m else None for a, m in zip(args, mask)],
             )
     if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
         raise not_differentiable(op.family_id, "transpose", "input", results)
