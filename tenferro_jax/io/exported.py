@@ -105,7 +105,7 @@ class ExportedProgram:
 
     def stablehlo(self) -> str:
         """The StableHLO module as text."""
-        return self.exported.mlir_module()
+        return jax_seam.text_of(self.exported.mlir_module_serialized)
 
     def call(self, *args: PyTree) -> Any:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.

@@ -2,6 +2,8 @@
 and back.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,9 @@ import pytest
 import scipy.linalg
 import scipy.signal
 import scipy.special
+from jax.extend.mlir.dialects import stablehlo
 
-from tenferro_jax import Graph, GraphBuilder, TensorMeta, trace
+from tenferro_jax import Graph, GraphBuilder, TensorMeta, export, trace
 from tenferro_jax.errors import BackendFailure, InvalidConfig, Unsupported
 from tenferro_jax.ops import (
     analytic,
@@ -533,6 +536,26 @@ def test_round_trip_through_a_graph_is_exact(op, inputs, oracle):
         else:
             np.testing.assert_array_equal(back, want)
     assert type(op) in SEVERAL or op in {node.op for node in graph.nodes}
+
+
+EXPORTED = [*((op, xs) for op, xs, _ in CASES), (linalg.Svd(), [Z]), (linalg.Eigh(), [Z @ Z.T])]
+
+
+ON_CPU = {"platforms": ("cpu",), "custom_calls": ("lapack_dgeqp3_ffi",)}
+
+
+def test_exported_text_is_plain_stablehlo():
+    """Each op's, calls of LAPACK too, read by StableHLO's own parser, which knows no other dialect."""
+    version, calls = stablehlo.get_current_version(), 0
+    for op, inputs in EXPORTED:
+        fn = functools.partial(call, op)
+        program = export(lambda *xs, fn=fn: tuple(fn(xs)), *inputs, **ON_CPU)
+        text = program.stablehlo()
+        assert stablehlo.serialize_portable_artifact_str(text, version), op
+        calls += "@lapack_" in text
+    assert calls == 12
+    split = jax.export.export(jax.jit(jnp.linalg.cholesky))(np.eye(2)).mlir_module()
+    assert "sdy.sharding_rule" in split, "JAX writes plain StableHLO now: drop jax_seam.text_of"
 
 
 def test_factorisations_multiply_back():
