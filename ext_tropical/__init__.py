@@ -2,7 +2,10 @@
 Re-exports only.
 """
 
+from typing import TYPE_CHECKING
+
 from tenferro_jax import __version__ as __version__
+from tenferro_jax.errors import answers
 
 from .algebra.laws import broken_laws
 from .algebra.scalar import MaxMul, MaxPlus, MinPlus
@@ -79,3 +82,13 @@ __all__ = [
     "tropical_reduce_sum",
     "viterbi",
 ]
+
+if not TYPE_CHECKING:  # a checker of types would take every name
+    __getattr__ = answers(
+        __name__,
+        {
+            "ext_tropical.TropicalEinsum": "TROPICAL_RULES TropicalEinsumRule",
+            "ext_tropical.TropicalEinsum.runtimes": "TROPICAL_RUNTIMES",
+            "ext_tropical.register": "LogEinsumFactory TropicalEinsumFactory WeightedSumFactory",
+        },
+    )

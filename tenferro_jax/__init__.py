@@ -11,12 +11,14 @@ extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_j
 from .version import __version__ as __version__
 
 # isort: split
+from typing import TYPE_CHECKING
+
 from .ad import AdContext, grad, jvp, linearize, vjp
 from .conformance.examination import check
 from .einsum.einsum_plan import plan_einsum
 from .engine.engine import Engine, compile_std_to_exec
 from .engine.exec_program import ExecProgram
-from .errors import TenferroError
+from .errors import TenferroError, answers
 from .extension.execution import host_errors
 from .extension.function_op import op
 from .extension.routes import routes
@@ -64,3 +66,33 @@ __all__ = [
     "verify",
     "vjp",
 ]
+
+if not TYPE_CHECKING:  # a checker of types would take every name
+    __getattr__ = answers(
+        __name__,
+        {
+            "tenferro_jax.errors.": "ADRuleError ArtifactError BackendFailure ConformanceError "
+            "DTypeError Duplicate DuplicateRule ExtensionLoweringError ExtensionRegistryError "
+            "InvalidConfig MalformedFamilyId RegistrationError ShapeError Unsupported",
+            "tenferro_jax.errors.ADRuleError": "NotDifferentiableError",
+            "tenferro_jax.errors.ArtifactError": "LimitExceeded",
+            "tenferro_jax.errors.DTypeError": "PlaceholderDtypeMismatch X64Error",
+            "tenferro_jax.errors.ExtensionRegistryError": "DuplicateKernel",
+            "tenferro_jax.errors.InvalidConfig": "ArityError BindingError DuplicateBinding "
+            "EquationError MalformedGraph MetaMismatchError NonScalarGrad PayloadError "
+            "UnboundPlaceholder UnexpectedBinding",
+            "tenferro_jax.errors.ShapeError": "PlaceholderRankMismatch PlaceholderShapeMismatch "
+            "ShapeConstraintViolation UndecidedDimensionError",
+            "tenferro_jax.errors.Unsupported": "Limitation",
+            "tenferro_jax.conformance.": "ConformanceReport",
+            "tenferro_jax.einsum.": "Equation Plan Step parse_equation parse_interleaved",
+            "tenferro_jax.engine.": "CacheStats Cost Memory Progress",
+            "tenferro_jax.extension.routes.": "Route RouteKind",
+            "tenferro_jax.graph.": "Guard Node Value",
+            "tenferro_jax.io.": "Limits register_pytree_name",
+            "tenferro_jax.io.Limits": "ExportedLimits",
+            "tenferro_jax.ExecProgram": "Program",
+            "tenferro_jax.check": "check_extension",
+            "tenferro_jax.load_exported": "load",
+        },
+    )

@@ -7,7 +7,9 @@ class derives from the builtin exception that a caller who does not know this pr
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 
 class TenferroError(Exception):
@@ -246,3 +248,30 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
             needed="'<package>.<op>.v<major>', ASCII without spaces, for example "
             "'my-package.soft_sort.v1'",
         )
+
+
+# --- names that were public once ------------------------------------------------------------------
+
+
+def answers(door: str, places: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module that names the new place of an old name.
+
+    Args:
+      door: the name of the module.
+      places: for each place the old names, between spaces. A place that ends in a dot has the names
+        themselves; another one replaces them.
+    """
+    known = {name: place for place, names in places.items() for name in names.split()}
+
+    def answer(name: str) -> NoReturn:
+        text = f"module {door!r} has no attribute {name!r}"
+        if name in known:
+            place = known[name]
+            text += f"; use {place}{name if place.endswith('.') else ''}"
+        # `from door import name` replaces the text of an AttributeError by its own.
+        asked_by = sys._getframe(1).f_code.co_name
+        if name in known and asked_by == "_handle_fromlist":
+            raise ImportError(text, name=door)
+        raise AttributeError(text, name=name, obj=sys.modules[door])
+
+    return answer

@@ -16,7 +16,7 @@ import pytest
 from tenferro_jax import errors
 from tenferro_jax.ops.vocabulary import VOCABULARY
 
-from . import check_page, op_page
+from . import check_page, op_page, run_docs
 
 FREE_OF_CONSTRAINTS = {
     "Neg",
@@ -90,6 +90,31 @@ def test_the_tour_says_where_a_name_is():
     assert len(rows) == 6
     for package, names in rows:
         assert re.findall(r"`(\w+)`", names) == importlib.import_module(package).__all__
+
+
+WRITTEN = re.compile(
+    r"\b(from (?:tenferro_jax|ext_tropical)[\w.]* import (?:\([^)]*\)|\w[^\S\n\w,]*(?:[\w, ]*\w)?)"
+    r"|import (?:tenferro_jax|ext_tropical)\.[\w.]+)"
+)
+PATH = re.compile(r"(?<![\w/.-])(?:tenferro_jax|ext_tropical|tj)(?:\.[A-Za-z_]\w*)+(?!\w*[/*-])")
+
+
+def imports_of_pages():
+    """Every import of this library and every name of it with its path, in a block or in a line."""
+    for path in run_docs.pages():
+        text = path.read_text()
+        for line in dict.fromkeys(WRITTEN.findall(text)):
+            yield pytest.param(line, id=f"{path.stem}: {line}")
+        for name in dict.fromkeys(PATH.findall(text)):
+            if not name.endswith((".py", ".cc", ".md", ".extensions")):  # files, a group
+                full = re.sub("^tj\\b", "tenferro_jax", name)
+                line = f"import pkgutil; pkgutil.resolve_name({full!r})"
+                yield pytest.param(line, id=f"{path.stem}: {name}")
+
+
+@pytest.mark.parametrize("line", list(imports_of_pages()))
+def test_what_a_page_imports_is_there(line):
+    exec(line, {})
 
 
 def test_every_dependency_has_a_reason():

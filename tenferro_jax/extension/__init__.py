@@ -1,5 +1,8 @@
 """The names that the author of an extension op imports."""
 
+from typing import TYPE_CHECKING
+
+from ..errors import answers
 from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput
 from .primitive import apply
 from .registry import extension_op, lookup_extension_factory, register_extension
@@ -24,3 +27,24 @@ __all__ = [
     "register_extension",
     "require_equal",
 ]
+
+if not TYPE_CHECKING:  # a checker of types would take every name
+    __getattr__ = answers(
+        __name__,
+        {
+            "tenferro_jax.": "TensorMeta host_errors",
+            "tenferro_jax.dimensions.": "SymDim",
+            "tenferro_jax.extension.ExtensionRuleSet": "NO_RULES",
+            "tenferro_jax.extension.ExtensionRuntimeSet": "NO_RUNTIMES",
+            "tenferro_jax.extension.LinearInput": "LinearMode",
+            "tenferro_jax.extension.apply": "RuleContext",
+            "tenferro_jax.extension.carrier.": "Extension",
+            "tenferro_jax.extension.family.": "FamilyId parse_family_id",
+            "tenferro_jax.extension.primitive.": "save_families",
+            "tenferro_jax.extension.registry.": "ExtensionFactory",
+            "tenferro_jax.extension.require_equal": "ShapeContext",
+            "tenferro_jax.extension.routes.": "Route RouteKind",
+            "tenferro_jax.shapes.": "as_array as_operand",
+            "jax.numpy": "Builder",
+        },
+    )

@@ -11,18 +11,34 @@ from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import InvalidConfig
-from ..shapes import TensorMeta, is_inexact, struct
+from ..shapes import TensorMeta, struct
 from .nesting import PyTree, missing, structure_of
 
 if TYPE_CHECKING:
     from .function_extension import FunctionExtension
 
 MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
+
+
+ARRAYS = "arrays"
+"""Stands for the parameters by position of the function."""
+
+GIVEN = {
+    "jvp": ("defjvp", "primals, outputs, tangents"),
+    "fwd": ("fwd of defvjp", ARRAYS),
+    "bwd": ("bwd of defvjp", "residuals, cotangents"),
+    "transpose": ("def_transpose", f"cotangents, {ARRAYS}"),
+    "vmap": ("def_vmap", f"axis_size, in_batched, {ARRAYS}"),
+    "host": ("def_host", ARRAYS),
+    "infer": ("def_infer", ARRAYS),
+    "kernel": ("a kernel", ARRAYS),
+    "declines": ("declines", ARRAYS),
+    "on_device": ("on_device", f"shard, {ARRAYS}"),
+}
+"""What errors call a function that an author gives beside the body, and its parameters."""
 
 
 class _Shown(NamedTuple):
@@ -197,15 +213,24 @@ def parameters(
             payload[name] = (p.annotation, p.default)
         elif p.kind is p.VAR_POSITIONAL:
             arity = -1
-        elif p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or p.default is not p.empty:
+        elif p.kind is p.KEYWORD_ONLY:
+            known = isinstance(p.default, bool | int | float | str)
+            hint = type(p.default).__name__ if known else "float"
+            raise InvalidConfig(
+                where=place,
+                given=f"the keyword-only parameter {p} without an annotation",
+                needed="the type of each keyword, because its value is a part of the op",
+                fix=f"Write {name}: {hint}, or another type that it has. Arrays go by position.",
+            )
+        elif p.kind is p.VAR_KEYWORD or p.default is not p.empty:
             raise InvalidConfig(
                 where=place,
                 given=f"the parameter {p}",
                 needed=needed,
-                fix="Leave its default out, or write it after a *; of a jax.custom_vjp, name it in "
-                "nondiff_argnums."
-                if p.default is not p.empty
-                else "",
+                fix="Name each keyword, with an annotation."
+                if p.kind is p.VAR_KEYWORD
+                else "Leave its default out, or write it after a * with an annotation; of a "
+                "jax.custom_vjp, name it in nondiff_argnums.",
             )
         else:
             arity += 1
@@ -250,6 +275,29 @@ class Functions:
     def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
         """A refusal that names the function and the line where it was made."""
         return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
+
+    def require(self, name: str, function: object) -> None:
+        """Refuse what is no function, or cannot be called as an entry of GIVEN says."""
+        what, text = GIVEN[name]
+        taken = self.owner.__signature__.parameters.values()
+        arrays = [str(p.replace(annotation=p.empty)) for p in taken if p.name not in self.payload]
+        words = [w for word in text.split(", ") for w in (arrays if word == ARRAYS else [word])]
+        fixed = [word for word in words if not word.startswith("*")]
+        star = ["*"] if self.payload and fixed == words else []
+        needed = f"function({', '.join([*words, *star, *self.payload])})"
+        if not callable(function):
+            raise self.error(f"{function!r:.100} as {what}", needed)
+        try:
+            signature = inspect.signature(function)
+        except (ValueError, TypeError):  # C code has none
+            return
+        for count in [0] if fixed == words else range(9):
+            try:
+                signature.bind(*fixed, *[0] * count, **self.payload)
+                return
+            except TypeError as error:
+                problem = error
+        raise self.error(f"{what} with the parameters {signature}: {problem}", needed)
 
     def split(
         self, args: tuple[PyTree, ...], payload: dict[str, Any]
@@ -342,14 +390,3 @@ class Functions:
             if not hasattr(x, "dtype") and not isinstance(x, int | float | complex):
                 raise self.error(f"{what}, which returned {x!r:.100}", "arrays")
         return made
-
-
-def filled(
-    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
-) -> list[Any]:
-    """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
-
-    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
-        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
-
-    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]

@@ -17,11 +17,10 @@ from jax.tree_util import PyTreeDef
 from ..errors import DTypeError, InvalidConfig, counted
 from ..identity import payload_of
 from ..shapes import as_array, is_plain, meta_of
-from .adopted import filled
 from .bodies import kernel_body
 from .carrier import Extension
 from .function_extension import FunctionExtension
-from .function_rules import batchable, results_of
+from .function_rules import batchable, filled, results_of
 from .nesting import PyTree, nesting_text
 from .routes import choose_route, chosen
 from .scope import closed_over, lowering_at, require_not_traced

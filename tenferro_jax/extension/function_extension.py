@@ -22,12 +22,13 @@ from jax.tree_util import PyTreeDef
 from ..errors import ADRuleError, Unsupported
 from ..jax_seam import only_needed
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import MISSING_RULE, Functions, filled, shown
+from .adopted import MISSING_RULE, Functions, shown
 from .contract import Advice, Computes, ExtensionOp, LinearInput, MapsOver
 from .function_rules import (
     batchable,
     cast,
     deriving,
+    filled,
     is_float0,
     jvp_by_transposing,
     jvp_of,

@@ -206,8 +206,10 @@ class FunctionOp:
 
     def _set(self, **given: Any) -> Callable[..., PyTree]:
         for name, value in given.items():
-            if not callable(value) and not isinstance(value, ShardingRule):
-                raise self.functions.error(f"{value!r:.100} as {name}", "a function")
+            if not isinstance(value, ShardingRule):
+                self.functions.require(name, value)
+            elif value.on_device is not None:
+                self.functions.require("on_device", value.on_device)
         vars(self.functions).update(given)
         self.known.clear()
         for known in (results_of, moves_forward, forward_only, eager):
@@ -218,8 +220,9 @@ class FunctionOp:
     def def_kernel(
         self, platform: str, *, declines: Callable[..., str] | None = None, name: str = ""
     ) -> Callable[[Callable[..., PyTree]], Callable[..., PyTree]]:
-        """Add a kernel for a platform, which computes the value in place of the function. Several
-        are tried in the order in which they were added. It returns a decorator.
+        """Add a kernel for a platform, function(*arrays, *, payload) -> the result, which computes
+        the value in place of the function. Several are tried in the order in which they were added.
+        It returns a decorator.
 
         Args:
           platform: "cpu", "cuda", "rocm" or "tpu".
@@ -229,10 +232,11 @@ class FunctionOp:
         """
 
         require_platforms((platform,), f"def_kernel of {self.functions.place}")
+        if declines is not None:
+            self.functions.require("declines", declines)
 
         def add(kernel: Callable[..., PyTree]) -> Callable[..., PyTree]:
-            if not callable(kernel):
-                raise self.functions.error(f"{kernel!r:.100} as a kernel", "a function")
+            self.functions.require("kernel", kernel)
 
             def run(op: FunctionExtension, *arrays: jax.Array) -> list[Any]:
                 results = kernel(*op.arguments.unflatten(arrays), **op.payload)
@@ -254,14 +258,16 @@ class FunctionOp:
         return add
 
     def def_host(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Set a function of NumPy arrays, which runs where no kernel and no lowering does: let the
-        decorated function return None then, and set `def_infer`. It decorates the function.
+        """Set function(*arrays, *, payload) -> the result, of NumPy arrays, which runs where no
+        kernel and no lowering does: let the decorated function return None then, and set
+        `def_infer`. It decorates the function.
         """
         return self._set(host=function)
 
     def def_infer(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Set the function of jax.ShapeDtypeStructs that returns those of the results. It is needed
-        only where the decorated function returns None. It decorates the function.
+        """Set function(*structs, *, payload) -> the jax.ShapeDtypeStructs of the results, from
+        those of the arguments. It is needed only where the decorated function returns None. It
+        decorates the function.
         """
         return self._set(infer=function)
 
@@ -314,7 +320,8 @@ def op(
     Raises:
       MalformedFamilyId: not a family_id.
       InvalidConfig: a keyword-only parameter has no annotation, a parameter by position has a
-        default, or a call passes payload by position; the text names the function and its line.
+        default, a call passes payload by position, or a rule has other parameters than it is called
+        with; the text names the function and its line.
       Duplicate: another function or class has the family_id.
       DuplicateRule: later, if a second kind of rule is set.
       ADRuleError: later, if it is differentiated, has no rule and JAX cannot differentiate it, as

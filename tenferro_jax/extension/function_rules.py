@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..errors import ADRuleError, TenferroError, Unsupported, first_line
 from ..jax_seam import lacks_derivative, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import MISSING_RULE, Functions, filled, shown
+from .adopted import MISSING_RULE, Functions, shown
 from .contract import CANNOT
 from .nesting import PyTree, forward_text, held, missing, nesting_text, released
 from .routes import equations
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 def is_float0(x: object) -> bool:
     """Whether this is the tangent of an integer."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def filled(
+    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
+) -> list[Any]:
+    """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
+
+    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
+        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
+
+    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
 
 
 def reverse_of(op: FunctionExtension) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:

@@ -543,6 +543,9 @@ def test_refusals_name_the_function_and_its_line():
     def bare(x, *, t):
         return x
 
+    def with_default(x, *, mode="fast"):
+        return x
+
     def variadic(x, **t):
         return x
 
@@ -554,8 +557,9 @@ def test_refusals_name_the_function_and_its_line():
 
     for function, given in (
         (positional, "the parameter t=2.0"),
-        (bare, "the parameter t"),
-        (variadic, "the parameter \\*\\*t"),
+        (bare, "keyword-only parameter t without an annotation.*Write t: float"),
+        (with_default, "parameter mode='fast' without an annotation.*Write mode: str"),
+        (variadic, "the parameter \\*\\*t.*Name each keyword"),
         (taken, "payload stage"),
         (counted, "payload input_count"),
     ):
