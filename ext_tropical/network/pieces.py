@@ -159,7 +159,8 @@ class TropicalPlan(TropicalSlices):
                 "all slices",
             )
         value, labels = found
-        at: Any = dict(labels)
+        names = self.plan.equation.integers
+        at: Any = {names.get(label, label): index for label, index in labels.items()}
         zero = methods.filled(self.semiring.zero(self.dtype), value.shape)
         counts = value != zero
         return Assignment(value, at, counts.any(0) if self.semiring.components else counts)

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from opt_einsum import get_symbol
 
 from tenferro_jax.einsum import parse_interleaved
 from tenferro_jax.einsum.slices import byte_count
@@ -43,6 +42,7 @@ from .tropical_plan import (
     Operand,
     Optimize,
     TropicalSlices,
+    as_written,
     cached_plan,
     hashable,
     no_semiring_among,
@@ -246,20 +246,11 @@ def _problem(
     accumulate: str | None,
     winners: Winners | None = None,
 ) -> _Problem:
-    written: dict[str, int] = {}
     no_semiring_among("tropical_einsum", operands)
+    given = (equation, *operands)
     if not isinstance(equation, str):
-        given: tuple[Any, ...] = (equation, *operands)
         equation, operands = parse_interleaved(given)
-        integers = sorted(
-            {
-                label
-                for labels in given[1 : 2 * len(operands) : 2]
-                for label in labels
-                if label is not ...
-            }
-        )
-        written = {get_symbol(i): int(label) for i, label in enumerate(integers)}
+    written = as_written(equation, given).integers
     ties = ties.value if isinstance(ties, Ties) else ties
     if ties not in ("first", "split"):
         raise InvalidConfig(

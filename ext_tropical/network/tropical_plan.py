@@ -16,7 +16,7 @@ from jax.typing import ArrayLike, DTypeLike
 from opt_einsum import get_symbol
 
 from tenferro_jax import plan_einsum
-from tenferro_jax.einsum import Plan, Step, parse_interleaved
+from tenferro_jax.einsum import Equation, Plan, Step, parse_interleaved
 from tenferro_jax.einsum.slices import (
     SlicedPlan,
     byte_count,
@@ -63,14 +63,16 @@ def plan_of(
 ) -> TropicalSlices:
     """What `plan_tropical_einsum` returns, without its methods."""
     no_semiring_among("plan_tropical_einsum", operands)
+    given = (equation, *operands)
     if not isinstance(equation, str):
-        equation, operands = parse_interleaved((equation, *operands))
+        equation, operands = parse_interleaved(given)
+    written = as_written(equation, given)
     shapes = tuple(_shape(x, f"plan_tropical_einsum, operand {i}") for i, x in enumerate(operands))
     if dtype is None:
         dtype = next((x.dtype for x in operands if hasattr(x, "dtype")), "float32")
     algebra = as_semiring(semiring)
     equation = with_components("plan_tropical_einsum", equation, shapes, algebra)
-    return cached_plan(
+    plan = cached_plan(
         equation,
         shapes,
         _dtype(dtype),
@@ -79,6 +81,20 @@ def plan_of(
         algebra,
         _count(slices),
     )
+    if not written.integers:
+        return plan
+    own = dataclasses.replace(plan.plan.equation, text=written.text)
+    return dataclasses.replace(plan, plan=dataclasses.replace(plan.plan, equation=own))
+
+
+def as_written(equation: str, given: Sequence[Any]) -> Equation:
+    """An equation of the interleaved form, whose arguments are given, with their integers."""
+    if isinstance(given[0], str):
+        return Equation(equation, (), "")
+    pairs = given[1 : len(given) - len(given) % 2 : 2]
+    labels = {label for term in pairs for label in term if label is not ...}
+    names = Equation(" ".join(map(str, sorted(labels))), (), "")
+    return Equation(names.shown(equation), (), "")
 
 
 def _count(slices: object) -> int:

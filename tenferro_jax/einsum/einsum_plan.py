@@ -90,7 +90,13 @@ class Plan:
         first = len(self.terms)
         head = ("step", "operands", "equation", "multiplications", "entries")
         rows = [
-            (str(first + i), ", ".join(map(str, s.operands)), s.equation, str(s.cost), str(s.size))
+            (
+                str(first + i),
+                ", ".join(map(str, s.operands)),
+                self.equation.shown(s.equation),
+                str(s.cost),
+                str(s.size),
+            )
             for i, s in enumerate(self.steps)
         ]
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -99,7 +105,7 @@ class Plan:
             "  ".join(put(cell, w) for put, cell, w in zip(align, row, wide, strict=True))
             for row in (head, *rows)
         ]
-        order = shortened(self.equation.explicit)
+        order = shortened(self.equation.shown(self.equation.explicit))
         end = (
             f"{self.cost} multiplications, at most {self.largest_intermediate} entries at once, "
             f"order {order}"

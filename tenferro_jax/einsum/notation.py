@@ -21,7 +21,7 @@ class Equation:
     """A parsed einsum equation.
 
     Attributes:
-      text: as it was written.
+      text: as it was written; the interleaved form as "0 1,1 2->0 2".
       inputs: the labels of each operand.
       output: the labels of the output; without "->" those that appear once, in the order of their
         code points, as in NumPy.
@@ -35,6 +35,25 @@ class Equation:
     def explicit(self) -> str:
         """The equation with its output and without spaces."""
         return f"{','.join(self.inputs)}->{self.output}"
+
+    @property
+    def integers(self) -> dict[str, int]:
+        """The integer of each label, if it was written in the interleaved form."""
+        if any(map(str.isalpha, self.text)):
+            return {}
+        numbers = sorted(set(map(int, re.findall(r"\d+", self.text))))
+        return {get_symbol(i): number for i, number in enumerate(numbers)}
+
+    def shown(self, text: str) -> str:
+        """An equation of some of its labels, with integers if it was written with integers."""
+        names = self.integers
+        if not names:
+            return text
+        terms = [
+            " ".join(str(names.get(label, label)) for label in re.findall(r"\.\.\.|.", term))
+            for term in re.split(",|->", text)
+        ]
+        return f"{','.join(terms[:-1])}->{terms[-1]}"
 
     def sizes(
         self,

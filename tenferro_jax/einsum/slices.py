@@ -160,7 +160,10 @@ class SlicedPlan:
     def __str__(self) -> str:
         lines = [str(self.plan)]
         if self.slices > 1:
-            parts = " x ".join(f"{count} of {label}" for label, (count, _) in self.sliced.items())
+            names = self.plan.equation.integers
+            parts = " x ".join(
+                f"{count} of {names.get(label, label)}" for label, (count, _) in self.sliced.items()
+            )
             lines.append(
                 f"{self.slices} slices one after another ({parts}), {self.cost} multiplications "
                 f"in all"

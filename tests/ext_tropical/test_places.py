@@ -11,11 +11,12 @@ import pytest
 from ext_tropical import (
     best_assignment,
     composition,
+    load_plan,
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
-from tenferro_jax.errors import TenferroError
+from tenferro_jax.errors import InvalidConfig, TenferroError
 
 from ..helpers import ends_in
 
@@ -113,3 +114,42 @@ def test_interleaved_calls_have_the_name_alone(name, arguments):
     with pytest.raises(TenferroError) as error:
         call(*arguments)
     assert re.match(rf"{call.__name__}(, (labels|operand) .*)?$", error.value.where)
+
+
+def test_plans_speak_the_labels_that_were_written():
+    rng = np.random.default_rng(0)
+    a, b, c = (
+        rng.integers(0, 9, shape).astype(np.float32) for shape in ((8, 64), (64, 64), (64, 9))
+    )
+    written = (a, [3, 7], b, [7, 20], c, [20, 4], [3, 4])
+    plan = plan_tropical_einsum(*written, slices=4)
+    assert plan.slices > 1
+    for text in (str(plan), str(load_plan(plan.to_bytes()))):
+        assert "order 3 7,7 20,20 4->3 4" in text
+        assert re.search(r" of (7|20)\b", text)
+        assert not re.search(r"\b[abcd]{1,2}(,|->)|of [abcd]\b", text)
+    assert "'3 7,7 20,20 4->3 4'" in repr(plan)
+    with pytest.raises(InvalidConfig, match=r"^run of a plan of '3 7,7 20,20 4->3 4'"):
+        plan.run(0, a)
+    parts = [plan.run(i, a, b, c, labels=True) for i in range(plan.slices)]
+    found = load_plan(plan.to_bytes()).merge(parts)
+    best = (a[:, :, None, None] + b[None, :, :, None] + c[None, None, :, :]).max((1, 2))
+    np.testing.assert_array_equal(found.value, best)
+    wanted = best_assignment(*written).labels
+    assert found.labels.keys() == wanted.keys() == {7, 20}
+    for label, index in wanted.items():
+        np.testing.assert_array_equal(found.labels[label], index)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        (("ij,jk->ik", A, B), "ij,jk->ik"),
+        ((A, [0, 1], B, [1, 2]), "0 1,1 2->0 2"),
+        ((A, [11, 1], B, [1, 10], [10, 11]), "11 1,1 10->10 11"),
+        ((A, [0, 1], []), "0 1->"),
+        ((A, [0, 1], B, [1, 2], B, [1, 2], []), "0 1,1 2,1 2->"),
+    ],
+)
+def test_the_order_of_a_plan(arguments, order):
+    assert str(plan_tropical_einsum(*arguments)).splitlines()[-2].endswith(f"order {order}")
