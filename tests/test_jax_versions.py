@@ -9,13 +9,16 @@ import re
 import tomllib
 
 import jax
+import jax.experimental
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import tenferro_jax as tj
 from tenferro_jax import jax_seam, version
 from tenferro_jax.errors import Unsupported
+from tenferro_jax.extension.routes import equations
 
 from .helpers import ends_in
 
@@ -183,3 +186,33 @@ def test_what_failed_inside_compiled_code():
             error = ends_in(lambda: jax.block_until_ready(run(VECTOR * 9)), Exception).value
             assert jax_seam.failed_inside(error), repr(error)
     assert not jax_seam.failed_inside(ValueError("x"))
+
+
+CALLBACKS = {
+    "debug.print": lambda x: jax.debug.print("{}", x),
+    "debug.callback": lambda x: jax.debug.callback(lambda x: None, x),
+    "inspect_array_sharding": lambda x: jax.debug.inspect_array_sharding(x, callback=print),
+    "pure_callback": lambda x: jax.pure_callback(np.sin, x, x),
+    "io_callback": lambda x: jax.experimental.io_callback(np.sin, x, x),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_primitive_that_calls_python_is_known(name):
+    traced = jax.make_jaxpr(jax.jit(CALLBACKS[name]))(VECTOR)
+    assert any(map(jax_seam.calls_back, equations(traced)))
+    plain = jax.make_jaxpr(jax.jit(lambda x: jax.lax.scan(lambda c, y: (c + y, y), 0.0, x)))(VECTOR)
+    assert not any(map(jax_seam.calls_back, equations(plain)))
+
+
+ORDERED = {
+    "print": lambda x: jax.debug.print("{}", x, ordered=True) or x,
+    "io": lambda x: jax.experimental.io_callback(np.sin, x, x, ordered=True),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_an_effect_with_an_order_is_refused(name):
+    f = tj.op(f"test-versions.ordered_{name}.v1")(ORDERED[name])
+    for run in (f, jax.jit(f)):
+        ends_in(lambda run=run: run(VECTOR), Unsupported, "test-versions.ordered.*ordered=True")
