@@ -5,20 +5,24 @@ explain, check, new, doctor.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
 import jax
 
 from .command import check, doctor, explain, inspect, new, run
-from .command.files import USAGE, show
+from .command.files import INTERRUPTED, USAGE, show
 from .errors import TenferroError
 from .version import __version__
+
+PYTHON = re.compile(r"load_graph\(\.\.\., trusted=True\)|trusted=True")
+"""What errors tell a program to write where a command has the option --trusted."""
 
 
 def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     """Run one subcommand; returns the exit code: 0 success, 1 a check failed, 2 the command cannot
-    be carried out.
+    be carried out, 130 interrupted by Ctrl-C.
 
     Args:
       arguments: the command line without the program's name.
@@ -45,6 +49,9 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     try:
         with jax.enable_x64(True):  # for the caller's inputs; the process keeps its own setting
             return chosen.run(chosen)
+    except KeyboardInterrupt:
+        show("interrupted", sys.stderr)
+        return INTERRUPTED
     except TenferroError as error:
         problem = str(error)
     except (
@@ -52,7 +59,8 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
         SystemExit,
     ) as error:  # of the target, because exit code 1 is for a failed check
         problem = f"{type(error).__name__}: {error}"
-    show(f"error: {' '.join(problem.split())}", sys.stderr)
+    problem = PYTHON.sub("--trusted", " ".join(problem.split()))
+    show(f"error: {problem}", sys.stderr)
     return USAGE
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shutil
 from collections.abc import Sequence
 
 import numpy as np
 
 from .. import conformance
+from ..conformance.report import WIDTH
 from ..extension.contract import ExtensionOp
 from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES
@@ -40,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--oracle",
         metavar="package.module:name",
-        help="a NumPy function of the inputs that returns a tuple of outputs",
+        help="a NumPy function of the inputs that returns the output, or a tuple of outputs",
     )
     parser.set_defaults(run=check)
 
@@ -73,5 +75,5 @@ def check(chosen: argparse.Namespace) -> int:
         runtimes=None if chosen.runtimes is None else imported(chosen.runtimes),
         oracle=None if chosen.oracle is None else imported(chosen.oracle),
     )
-    show(str(report))
+    show(format(report, str(shutil.get_terminal_size((WIDTH, 24)).columns)))
     return OK if report.ok else FAILED

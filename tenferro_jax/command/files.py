@@ -130,7 +130,7 @@ def random_array(text: str, rng: np.random.Generator) -> Any:
         ) from error
 
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 def show(text: str, stream: TextIO | None = None) -> None:

@@ -188,6 +188,8 @@ def run(chosen: argparse.Namespace) -> int:
         _require_output(chosen, list(outputs(found).values()))
     declared = inputs(found)
     given = _bound(chosen.input, declared)
+    for name, meta in declared.items():
+        _require_dtype(name, given[name], meta)
     args = arguments(found, [as_operand(given[name], f"--input {name}") for name in declared])
     with timed("compile"):
         if isinstance(found, Graph):
@@ -237,6 +239,18 @@ def _bound(texts: list[str], declared: Mapping[str, object]) -> dict[str, np.nda
             needed=", ".join(f"{name} {meta}" for name, meta in declared.items()) or "none",
         )
     return given
+
+
+def _require_dtype(name: str, array: np.ndarray, meta: Any) -> None:
+    """Refuse numbers of another precision, as NumPy writes float64 by default."""
+    if is_key(meta.dtype) or array.dtype == meta.dtype:
+        return
+    raise InvalidConfig(
+        where=f"--input {name}",
+        given=f"{meta_of(array)}",
+        needed=f"{meta}",
+        fix=f"Write the file with numpy.save(path, x.astype('{dtype_name(meta.dtype)}')).",
+    )
 
 
 def _require_output(chosen: argparse.Namespace, results: Sequence[Shaped]) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.export
@@ -22,26 +20,25 @@ from ..extension.runtimes import RouteKind
 from ..graph.graph import Graph
 from ..io.export import export
 from ..io.exported import load_exported
-from ..shapes import PyTree, is_inexact, meta_of, struct
+from ..shapes import PyTree, meta_of, struct
 from .batches import columns
+from .breaches import Broken, NotApplicable, breaking
+from .each_route import SAME
 from .examples import (
     Array,
     Inputs,
     cast,
-    grown,
     in_32_bits,
-    in_other_dtypes,
-    is_half,
     listed,
     of_other_sizes,
 )
+from .held import read_globals
 from .inference import graph_of, run_host_form, symbolic_graph
 from .op_subject import OpSubject
 from .smooth import smooth
-from .subject import Broken, Claim, NotApplicable, breaking
+from .subject import Claim
 
 PURE = "Compute from inputs and payload alone; seed what is random by the payload."
-SAME = "Let every route compute the same; state a tolerance where rounding may differ."
 
 Outputs = tuple[jax.Array, ...]
 Call = Callable[..., Outputs]
@@ -50,80 +47,17 @@ IN_PROGRAMS = "Keep to traceable code in lowerings and kernels, and to NumPy in 
 
 
 def value(subject: OpSubject, inputs: Inputs) -> Iterator[str]:
-    """Makes a plain call and compares it with the oracle, if there is one."""
+    """Makes a plain call: its values are those of a function that is traced anew, which shows what
+    a compiled program keeps of Python state.
+    """
     with breaking("X8.1", "a plain call", "See the error."):
         got = subject.call(*inputs)
-    what = "a plain call" + (" against the oracle" if subject.oracle else "")
-    subject.require_equal(what, got, subject.expected(inputs), "X8.10", SAME)
-    yield subject.tied
-
-
-def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
-    """Runs each route alone, in every precision and at other sizes; compares it with the oracle, or
-    else with the first route.
-    """
-    elsewhere = [
-        k.platform
-        for k in subject.runtimes
-        if k.family_id == subject.op.family_id and k.platform != current_platform()
-    ]
-    unchecked = (
-        f"the kernel for {' and '.join(sorted(elsewhere))} was not run: this is "
-        f"{current_platform()}"
-        if elsewhere
-        else ""
-    )
-    ways = list(subject.ways(inputs))
-    if len(ways) < 2 and not subject.oracle:
-        reason = f"one route, {ways[0]}, and no oracle" if ways else "no route"
-        raise NotApplicable(
-            "; ".join(filter(None, (reason, unchecked))),
-            "Pass oracle=, a NumPy function of the inputs.",
-        )
-    made = [
-        inputs,
-        *subject.accepted(itertools.chain(in_other_dtypes(inputs), of_other_sizes(inputs, (1,)))),
-    ]
-    made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
-    answers = [_answer(subject, xs) for xs in made]
-    claims = [
-        Claim(
-            f"route {way} for {listed(xs)}",
-            functools.partial(apply, subject.op, runtimes=alone),
-            xs,
-            i,
-        )
-        for i, xs in enumerate(made)
-        for way, alone in subject.ways(xs).items()
-    ]
-    results = subject.results(claims, "X8.3", "See the error.")
-    for (what, _, xs, i), got in zip(claims, results, strict=True):
-        want = answers[i]
-        if want is None:
-            want = answers[i] = got
-        elif any(is_half(x.dtype) for x in xs) and len(got) == len(want):
-            # An integer output that depends on rounded values, such as the index of the largest,
-            # may differ by the rounding.
-            judged = [is_inexact(y) for y in got]
-            got, want = (list(itertools.compress(outs, judged)) for outs in (got, want))
-        subject.require_equal(what, got, want, "X8.10", SAME)
-        yield unchecked or None
-
-
-def _answer(subject: OpSubject, inputs: Inputs) -> Any:
-    """The oracle's outputs; None without an oracle, or if it does not take inputs made from the
-    example.
-    """
-    if not subject.oracle:
-        return None
-    try:
-        return subject.expected(inputs)
-    except Broken:
-        raise
-    except Exception as error:
-        note = f"no oracle there: it raises {type(error).__name__} for {listed(inputs)}"
-        subject.notes.update({note: None})
-        return None
+    want = subject.expected(inputs)
+    if [*subject.ways(inputs)] == [RouteKind.LOWERING.value]:
+        with breaking("X8.1", "the lowering", "See the error."):
+            want = jax.jit(lambda *xs: lowered(subject.op, xs))(*inputs)
+    subject.require_equal("a plain call, against the lowering now", got, want, "X4.3", PURE)
+    yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
 
 
 def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

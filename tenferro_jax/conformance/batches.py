@@ -16,10 +16,11 @@ from ..extension.runtimes import RouteKind
 from ..extension.sharding import split_of
 from ..jax_seam import x64_elsewhere, x64_here
 from ..shapes import PyTree, meta_of
+from .breaches import Broken, NotApplicable, breaking
 from .examples import Array, Inputs, replaced
 from .op_subject import OpSubject
 from .smooth import Smooth, smooth
-from .subject import Axes, Broken, Claim, NotApplicable, Subject, breaking
+from .subject import Axes, Claim, Subject
 
 ONE_DEVICE = "Keep lowerings free of what only works on one device; rules too."
 

@@ -15,6 +15,7 @@ from ..extension.carrier import Extension
 from ..extension.primitive import apply
 from ..extension.rules import is_stated
 from ..shapes import PyTree, is_inexact, meta_of
+from .breaches import Broken, NotApplicable, as_broken, breaking
 from .examples import Array, Inputs, first_wrong, in_each_precision, inner, largest, listed
 from .finite_differences import Derivative, directional
 from .op_subject import OpSubject
@@ -29,7 +30,7 @@ from .smooth import (
     smooth,
     values_of,
 )
-from .subject import Broken, Claim, NotApplicable, Subject, as_broken, breaking
+from .subject import Claim, Subject
 
 LINEARIZE = "Correct linearize."
 

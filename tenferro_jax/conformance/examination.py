@@ -17,22 +17,13 @@ from ..extension.function_op import FunctionOp
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import PyTree
+from .breaches import Broken, NotApplicable, as_broken, causes, failure, one_line, unsupported
 from .checks import CHECKS, FIRST, FUNCTION_CHECKS, Check
 from .examples import Inputs, of_function, smaller
 from .function_subject import FunctionSubject
 from .op_subject import OpSubject
 from .report import ConformanceReport, Finding, Verdict
-from .subject import (
-    Broken,
-    NotApplicable,
-    Oracle,
-    Subject,
-    as_broken,
-    causes,
-    failure,
-    one_line,
-    unsupported,
-)
+from .subject import Oracle, Subject
 
 SECONDS_TO_SHRINK = 2.0
 
@@ -98,15 +89,16 @@ def _found(check: Check, subjects: Sequence[Subject]) -> Finding:
                 return check.finding(
                     verdict=Verdict.FAILED,
                     cases=cases,
-                    problem=broken.problem,
+                    problem=subject.in_words(broken.problem),
                     clause=(broken.clause or check.clauses[0]) if check.clauses else "",
                     example=example,
                     inputs=tuple(subject.names((i,)) for i in range(len(example))),
-                    fix=_advice(check, broken),
+                    fix=subject.in_words(_advice(check, broken)),
                 )
     if not cases:
         reason = reasons[0] if reasons else NotApplicable("no case", "Give other example inputs.")
-        return check.finding(problem=reason.reason, fix=reason.instead)
+        words = subjects[0].in_words
+        return check.finding(problem=words(reason.reason), fix=words(reason.instead))
     left_out = "; ".join([*notes, *(r.reason for r in reasons)])
     return check.finding(verdict=Verdict.PASSED, cases=cases, problem=left_out)
 

@@ -13,11 +13,13 @@ import jax.export
 import numpy as np
 
 from ..shapes import is_inexact
+from .breaches import Broken, NotApplicable, breaking, one_line
 from .examples import Array, Inputs, inner, replaced
 from .finite_differences import Derivative
 from .function_subject import FunctionSubject
+from .held import read_globals
 from .smooth import Smooth, smooth
-from .subject import Broken, NotApplicable, Subject, breaking, one_line
+from .subject import Subject
 
 LARGE, LITTLE = 1024.0, 1 / 1024
 
@@ -32,7 +34,7 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
         with breaking("", "called again", ""):
             again = subject.plain(anew=True)
         subject.require_equal("called again", again, subject.first, "", "")
-        yield subject.tied
+        yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
     examples = subject.rows(inputs, 2)
     first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
     for what, call in (("called again", subject.call), ("jit", subject.compiled)):

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_seam import ClosedJaxpr, inner_jaxprs, open_jaxpr
 from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, is_key, meta_of, struct
+from .breaches import NotApplicable, failure, one_line, unsupported
 from .examples import Array, cast
+from .held import all_wide, coarsest
 from .smooth import MOST_SUBSETS
-from .subject import Axes, NotApplicable, Subject, failure, one_line, unsupported
+from .subject import Axes, Subject
 
 JITTED: Any = type(jax.jit(len))
 NOT_TRACED = (
@@ -56,6 +57,7 @@ class FunctionSubject(Subject):
         choices = [(True, "float64", arrays), (True, "float64", floats), (False, "float32", arrays)]
         users = [choice for choice in choices if choice[0] == self.users_x64]
         self._settle(*users[0])
+        self.given_wide = self.users_x64 and all_wide(self.leaves[i] for i in arrays)
         if self.tied_to_the_setting(self.examples[0]):
             choices = users
         self._settle(*choices[0])
@@ -73,6 +75,11 @@ class FunctionSubject(Subject):
     def _error(self) -> Exception | None:
         with self.precision():
             return failure(self.compiled.lower, *self.examples[0])
+
+    @property
+    def source(self) -> object:
+        """The function that was given, or the one that a partial holds."""
+        return self.fn.func if isinstance(self.fn, functools.partial) else self.fn
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The function, not compiled: its arrays of numbers."""
@@ -114,9 +121,7 @@ class FunctionSubject(Subject):
         """The eps of the coarsest floating arithmetic, float32 at most, for wide inputs."""
         with self.precision():
             traced = self.compiled.trace(*self.examples[0]).jaxpr
-        dtypes = [jnp.dtype("float64"), jnp.dtype(self.wide), *_floats(traced)]
-        widths = {min(max(jnp.finfo(dtype).bits, 32), 64) for dtype in dtypes}
-        return float(jnp.finfo(f"float{min(widths)}").eps)
+        return coarsest(traced, self.wide)
 
     def taken(self, modes: Sequence[Any], *args: PyTree) -> list[Any]:
         """Those of several derivatives that JAX has of the function."""
@@ -168,14 +173,3 @@ def _arrays(outputs: PyTree) -> Iterator[jax.Array]:
             yield jax.random.key_data(y)
         elif isinstance(y, bool | int | float | complex | np.ndarray | np.generic | jax.Array):
             yield jnp.asarray(y)
-
-
-def _floats(traced: ClosedJaxpr) -> Iterator[Any]:
-    """The floating dtypes of all values in a program."""
-    for eqn in open_jaxpr(traced)[0].eqns:
-        for inner in inner_jaxprs(eqn):
-            yield from _floats(inner)
-        for v in eqn.outvars:
-            dtype = getattr(v.aval, "dtype", None)
-            if dtype is not None and jnp.issubdtype(dtype, jnp.inexact):
-                yield dtype

@@ -1,12 +1,14 @@
-"""The NumPy arrays that a function closes over.
+"""What programs of a function hold and read: NumPy arrays, globals, dtypes.
 
-While a program lives, JAX keeps each of them in the dtype that the setting of 64-bit types gave
-it, and hands that to programs of the other setting too, which are then wrong or do not compile.
+While a program lives, JAX keeps each NumPy array that the function closes over in the dtype that
+the setting of 64-bit types gave it, and hands that to programs of the other setting too, which are
+then wrong or do not compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +18,15 @@ import numpy as np
 from ..extension.bodies import kernel_body, lowering_body
 from ..extension.routes import current_platform, equations, extensions_in
 from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
-from ..shapes import PyTree, is_inexact, struct, x64_enabled
+from ..shapes import PyTree, Shaped, is_inexact, struct, x64_enabled
 from .examples import Array, Inputs, replaced
 
 Outputs = Sequence[jax.Array]
+
+HELD = (
+    "in float32 alone, because it closes over NumPy arrays and 64-bit types are off; "
+    'jax.config.update("jax_enable_x64", True) at the start of the program checks it in float64'
+)
 
 
 def holds_numpy(call: Callable[..., Outputs], inputs: Inputs) -> bool:
@@ -96,3 +103,30 @@ def _constants(traced: ClosedJaxpr) -> Iterator[Any]:
         yield from (atom.val for atom in eqn.invars if is_literal(atom))
         for inner in inner_jaxprs(eqn):
             yield from open_jaxpr(inner)[1]
+
+
+def read_globals(function: object) -> str:
+    """The numbers and arrays in global names that a function reads, in words; constants, written in
+    capitals, apart.
+    """
+    try:
+        names = inspect.getclosurevars(inspect.unwrap(function)).globals  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # no Python function
+        return ""
+    kinds = (int, float, complex, np.ndarray, jax.Array)
+    found = [n for n, x in names.items() if isinstance(x, kinds) and not n.isupper()]
+    listed = ", ".join(sorted(found))
+    return (found and f"programs keep the value that they found in the global {listed}") or ""
+
+
+def all_wide(arrays: Iterable[Shaped]) -> bool:
+    """Whether all floating arrays have 64 bits, complex ones 128."""
+    return all(jnp.finfo(x.dtype).bits >= 64 for x in arrays if is_inexact(x))
+
+
+def coarsest(traced: ClosedJaxpr, wide: str) -> float:
+    """The eps of the coarsest floating arithmetic in a program, float32 at most."""
+    dtypes = [jnp.dtype("float64"), jnp.dtype(wide)]
+    dtypes += [v.aval.dtype for e in equations(traced) for v in e.outvars if is_inexact(v.aval)]
+    widths = {min(max(jnp.finfo(dtype).bits, 32), 64) for dtype in dtypes}
+    return float(jnp.finfo(f"float{min(widths)}").eps)

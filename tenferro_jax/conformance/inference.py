@@ -29,9 +29,9 @@ from ..extension.runtimes import Kernel, RouteKind
 from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import TensorMeta, meta_of, struct
+from .breaches import Broken, NotApplicable, as_broken, breaking, causes, one_line
 from .examples import Inputs, listed, of_other_sizes, sizes_of, variants
 from .op_subject import OpSubject
-from .subject import Broken, NotApplicable, as_broken, breaking, causes, one_line
 
 COMPARE = "Compare sizes with require_equal: == is False for symbols that may be equal."
 AGREE = "Make infer_output_meta and the implementation agree."

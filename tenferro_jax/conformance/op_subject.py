@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, TenferroError, Unsupported
+from ..extension.adopted import MISSING_RULE
 from ..extension.carrier import Extension
 from ..extension.contract import CANNOT, ExtensionOp, has_host_form, lowered
 from ..extension.function_extension import FunctionExtension
@@ -22,9 +24,12 @@ from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
 from ..shapes import Shaped, TensorMeta, meta_of
-from .examples import Array, Inputs, in_32_bits, is_half, read_examples
+from .breaches import Broken, NotApplicable, one_line, unsupported
+from .examples import Array, Inputs, cast, in_32_bits, is_half, read_examples
+from .held import all_wide, coarsest
 from .smooth import DECLARED, Smooth
-from .subject import Broken, NotApplicable, Oracle, Subject, one_line, unsupported
+from .subject import Oracle, Subject
+from .words import in_words_of
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -62,6 +67,13 @@ class OpSubject(Subject):
         if self.tied:
             self.x64, self.wide = False, "float32"
             self.examples = tuple(map(in_32_bits, self.examples))
+        if isinstance(self.op, FunctionExtension) and self.examples:
+            wide = self.op.function.infer is None and all_wide(self.examples[0])
+            self.given_wide = self.users_x64 and wide
+            at = cast(self.examples[0], self.wide)
+            with self.precision(), contextlib.suppress(Exception):  # the checks tell
+                traced = jax.make_jaxpr(lambda *xs: lowered(self.op, xs) or ())(*at)
+                self.grain = coarsest(traced, self.wide)
         self.name, self.text = self.op.family_id, repr(self.op)
         self.own_batching = type(self.op).batched is not ExtensionOp.batched
         self._ways: dict[tuple[TensorMeta, ...], dict[str, ExtensionRuntimeSet]] = {}
@@ -75,15 +87,19 @@ class OpSubject(Subject):
         """The AD rule of the op's family; NotApplicable if there is none."""
         rule = self.rules.rule_of(self.op)
         if rule is None:
-            raise NotApplicable(
-                "no AD rule for the family",
-                "Override linearize, or pass rules=ExtensionRuleSet(...).",
-            )
+            own = "Override linearize, or pass rules=ExtensionRuleSet(...)."
+            missing = MISSING_RULE if isinstance(self.op, FunctionExtension) else own
+            raise NotApplicable("no AD rule for the family", missing)
         return rule
 
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op on arrays, with its rules and runtimes."""
         return apply(self.op, *arrays, rules=self.rules, runtimes=self.runtimes)
+
+    @property
+    def source(self) -> object:
+        """The function of an op that has one."""
+        return self.op.function.owner if isinstance(self.op, FunctionExtension) else None
 
     def plain_subject(self) -> Subject | None:
         """The author's function without the op, where JAX differentiates it: it has no rule."""
@@ -119,25 +135,25 @@ class OpSubject(Subject):
             return one_line(error)
         return ""
 
-    def _of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
+    def of_oracle(self, oracle: Oracle, inputs: Sequence[Array]) -> Sequence[Any]:
         """The oracle's answer in the dtypes of the op, because NumPy may use another precision; it
-        computes 16-bit floats in float32.
+        computes 16-bit floats in float32. It may be one array, or nested as the function's.
         """
-        outs = [
-            np.asarray(y)
-            for y in oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
-        ]
+        made: Any = oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
+        if not isinstance(made, tuple | list) or len(made) != self.op.output_count:
+            made = jax.tree.leaves(made)
+        outs = [np.asarray(y) for y in made]
         metas = self.metas(inputs)
         if metas is None or len(metas) != len(outs):
             return outs
         with np.errstate(all="ignore"):
-            made = [
+            fitted = [
                 y if np.iscomplexobj(y) else y.astype(m.dtype)
                 for y, m in zip(outs, metas, strict=True)
             ]
-        for i, (y, new, m) in enumerate(zip(outs, made, metas, strict=True)):
+        for i, (y, new, m) in enumerate(zip(outs, fitted, metas, strict=True)):
             if np.iscomplexobj(y) and jax.numpy.issubdtype(m.dtype, jax.numpy.complexfloating):
-                made[i] = y.astype(m.dtype)
+                fitted[i] = y.astype(m.dtype)
             elif np.iscomplexobj(y) or (
                 not jax.numpy.issubdtype(m.dtype, jax.numpy.inexact) and (new != y).any()
             ):
@@ -150,7 +166,7 @@ class OpSubject(Subject):
                     problem,
                     "Let the oracle and infer_output_meta agree on the kind of number.",
                 )
-        return made
+        return fitted
 
     def routes(self, inputs: Sequence[Shaped]) -> tuple[RouteKind, ...]:
         """The routes that can run these inputs here."""
@@ -199,8 +215,19 @@ class OpSubject(Subject):
             ) from error
 
     def values(self, *arrays: Array) -> Sequence[Array]:
-        """The outputs of the oracle, or else of a plain call."""
-        return self.call(*arrays) if self.oracle is None else self._of_oracle(self.oracle, arrays)
+        """The outputs of a plain call."""
+        return self.call(*arrays)
+
+    def judged(self, *arrays: Array) -> Sequence[Array]:
+        """The outputs of the lowering: a kernel that is wrong is no mistake of the rule."""
+        if self.is_plain or RouteKind.LOWERING not in self.routes(arrays):
+            return self.call(*arrays)
+        alone = self.runtimes.only(RouteKind.LOWERING)
+        return apply(self.op, *arrays, rules=self.rules, runtimes=alone)
+
+    def in_words(self, text: str) -> str:
+        """The text in the words of the op's author."""
+        return in_words_of(self.op, text)
 
     def require_derivatives(self, *, linearized: bool) -> None:
         """Raise NotApplicable if there is no rule, or none that linearizes."""

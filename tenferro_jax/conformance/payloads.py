@@ -21,9 +21,9 @@ from ..extension.registry import ExtensionFactory, lookup_extension_factory
 from ..extension.runtimes import RouteKind
 from ..payload_text import payload_json
 from ..shapes import meta_of
+from .breaches import Broken, NotApplicable, as_broken, breaking
 from .examples import Inputs, listed
 from .op_subject import OpSubject
-from .subject import Broken, NotApplicable, as_broken, breaking
 
 
 def family_id(subject: OpSubject, inputs: Inputs) -> Iterator[None]:

@@ -14,9 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..shapes import is_inexact
-from .examples import Array, Inputs, cast, first_wrong, largest
+from .breaches import Broken, NotApplicable, breaking
+from .examples import Array, Inputs, cast, first_wrong, largest, listed
+from .held import all_wide
 from .smooth import Smooth, in_each_dtype, smooth
-from .subject import Broken, NotApplicable, Subject, breaking
+from .subject import Subject
+
+EPS = float(np.finfo(np.float64).eps)
 
 NEARBY = 8
 """Number of points near the example at which derivatives are computed, to see how much rounding may
@@ -38,6 +42,12 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
             smooth(subject, inputs, reverse=reverse)
             modes.append(reverse)
     (_, wide), *narrower = in_each_dtype(subject, inputs, reverse=True in modes)
+    lost = [y for y in subject.metas(wide.inputs) or () if not all_wide([y])]
+    if lost and subject.given_wide:
+        fix = "Return the dtype of the arguments, without astype and dtype=."
+        raise Broken("X10.6", f"the result for float64 arguments: {listed(lost)}", fix)
+    if subject.wide == "float64" and subject.grain > EPS:
+        yield "float32 arithmetic inside, for float64 arguments"
     if not narrower:
         raise NotApplicable("it takes one precision")
     single = None

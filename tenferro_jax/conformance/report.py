@@ -13,7 +13,10 @@ import numpy as np
 from ..errors import ConformanceError
 from ..shapes import TensorMeta
 
-WIDTH = 100
+WIDTH, NARROW = 100, 70
+"""Columns of a report, and those below which each check is a line of text, not a row of a table.
+"""
+
 SLOW = 3.0
 """Seconds from which the report names the slowest check."""
 
@@ -84,8 +87,9 @@ class ConformanceReport:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """The checks that failed."""
-        return self._with(Verdict.FAILED)
+        """The checks that failed, values before derivatives."""
+        failed = self._with(Verdict.FAILED)
+        return tuple(sorted(failed, key=lambda f: f.law == "L3"))
 
     @property
     def not_applicable(self) -> tuple[Finding, ...]:
@@ -102,9 +106,13 @@ class ConformanceReport:
             raise ConformanceError(self.family_id, str(self), first.fix)
 
     def __str__(self) -> str:
-        title = textwrap.shorten(f"{self.family_id} {self.op}", WIDTH, placeholder=" ...")
-        rows = [_row(f) for f in self.findings if not f.waits_for]
-        rule = "-" * WIDTH
+        return format(self, str(WIDTH))
+
+    def __format__(self, columns: str) -> str:
+        width = min(int(columns or WIDTH), WIDTH)
+        title = textwrap.shorten(f"{self.family_id} {self.op}", width, placeholder=" ...")
+        rows = [_row(f, width) for f in self.findings if not f.waits_for]
+        rule = "-" * width
         counts = ", ".join(f"{len(found)} {v.value}" for v in Verdict if (found := self._with(v)))
         cases, seconds = sum(f.cases for f in self.findings), sum(f.seconds for f in self.findings)
         total = f"{len(self.findings)} checks: {counts}; {cases} cases in {seconds:.1f} s"
@@ -121,24 +129,24 @@ class ConformanceReport:
                     else []
                 ),
                 "",
-                head,
+                *([head] if width >= NARROW else []),
                 rule,
                 *rows,
                 rule,
-                total,
-                *_waiting(self.findings),
-                *_failures(self.failures),
+                *textwrap.wrap(total, width),
+                *_waiting(self.findings, width),
+                *_failures(self.failures, width),
             ]
         )
 
 
-def _waiting(findings: Sequence[Finding]) -> list[str]:
+def _waiting(findings: Sequence[Finding], width: int) -> list[str]:
     """A line for each failed check that others wait for."""
     lines = []
     for name in dict.fromkeys(f.waits_for for f in findings if f.waits_for):
         waiting = ", ".join(f.check for f in findings if f.waits_for == name)
         lines += textwrap.wrap(
-            f"Not run, since {name} failed: {waiting}", WIDTH, subsequent_indent="  "
+            f"Not run, since {name} failed: {waiting}", width, subsequent_indent="  "
         )
     return lines
 
@@ -148,7 +156,7 @@ def _line(law: str, check: str, clauses: str, cases: str, verdict: str) -> str:
     return f"{name} {cases:>5}  {verdict}"
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: Finding, width: int) -> str:
     verdict = (
         finding.verdict.value.upper()
         if finding.verdict is Verdict.FAILED
@@ -158,12 +166,13 @@ def _row(finding: Finding) -> str:
         verdict += f": {finding.problem}"
     cases = str(finding.cases) if finding.cases else "-"
     line = _line(finding.law, finding.check, " ".join(finding.clauses), cases, "")
-    return "\n".join(
-        textwrap.wrap(verdict, WIDTH, initial_indent=line, subsequent_indent=" " * (len(line) + 2))
-    )
+    indent = " " * (len(line) + 2)
+    if width < NARROW:
+        line, indent = f"{finding.law} {finding.check}: ", "  "
+    return "\n".join(textwrap.wrap(verdict, width, initial_indent=line, subsequent_indent=indent))
 
 
-def _failures(failures: Sequence[Finding]) -> list[str]:
+def _failures(failures: Sequence[Finding], width: int) -> list[str]:
     lines = []
     seen: dict[tuple[str, str], str] = {}
     for finding in failures:
@@ -181,7 +190,7 @@ def _failures(failures: Sequence[Finding]) -> list[str]:
         for name, text in (("given", given), ("found", finding.problem), ("do", finding.fix)):
             if text:
                 lines += textwrap.wrap(
-                    text, WIDTH, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
+                    text, width, initial_indent=f"  {name:<6}", subsequent_indent=" " * 8
                 )
     return lines
 

@@ -13,10 +13,10 @@ from ..extension.rules import absent, linearize, present
 from ..extension.scope import inherited
 from ..jax_seam import Atom, ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import meta_of, struct
+from .breaches import Broken, NotApplicable
 from .examples import Array, Inputs
 from .op_subject import OpSubject
 from .smooth import Mask, Smooth, smooth
-from .subject import Broken, NotApplicable
 
 MULTIPLIES = ("mul", "dot_general", "div")
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
@@ -35,6 +35,8 @@ def inactive_slots(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """An output that no given tangent reaches gets None, and the rule computes no term from zeros
     that it made for an inactive input.
     """
+    if subject.plain_subject() is not None:
+        raise NotApplicable("JAX differentiates the function")
     if getattr(subject.op, "takes_zeros", False):
         raise NotApplicable(
             "the rule takes zeros for missing tangents, as that of jax.custom_jvp",

@@ -16,6 +16,7 @@ from ..errors import BackendFailure
 from ..extension.execution import host_errors
 from ..jax_seam import failed_inside
 from ..shapes import PyTree, is_inexact
+from .breaches import NotApplicable
 from .examples import (
     FLOATS,
     Array,
@@ -29,7 +30,7 @@ from .examples import (
     sizes_of,
 )
 from .finite_differences import Derivative, directional
-from .subject import NotApplicable, Subject
+from .subject import Subject
 
 WITHIN = 1e-6
 """The relative error that a derivative may have, in addition to 8 times the error of the finite
@@ -280,7 +281,7 @@ def values_of(
 
     def run(*moving: Array) -> list[np.ndarray]:
         with near_the_example():
-            outs = view.subject.values(
+            outs = view.subject.judged(
                 *replaced(view.inputs if others is None else others, mask, moving)
             )
         return [np.asarray(outs[i]) for i in view.outputs]

@@ -13,37 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from ..errors import ADRuleError, BackendFailure, InvalidConfig, TenferroError
-from ..extension.execution import host_errors
-from ..jax_seam import says_unsupported
+from ..errors import InvalidConfig
 from ..shapes import PyTree, Shaped, TensorMeta, meta_of, x64_enabled
+from .breaches import Broken, breaking, causes, failure
 from .examples import Array, Inputs, first_wrong, rows
-from .held import holds_numpy
+from .held import HELD, holds_numpy
 
 if TYPE_CHECKING:
     from .smooth import Smooth
-
-
-HELD = (
-    "in float32 alone, because it closes over NumPy arrays and 64-bit types are off; "
-    'jax.config.update("jax_enable_x64", True) at the start of the program checks it in float64'
-)
-
-
-class Broken(Exception):
-    """Raised by a check: a clause does not hold."""
-
-    def __init__(self, clause: str, problem: str, fix: str):
-        self.clause, self.problem, self.fix = clause, problem, fix
-        super().__init__(f"{clause}: {problem}")
-
-
-class NotApplicable(Exception):
-    """Raised by a check that does not apply to this op."""
-
-    def __init__(self, reason: str, instead: str = "Nothing is to be done."):
-        self.reason, self.instead = reason, instead
-        super().__init__(reason)
 
 
 class Claim(NamedTuple):
@@ -78,6 +55,7 @@ class Subject(abc.ABC):
       own_batching: whether it has a rule of its own for vmap.
       keyed: whether a random key is among the arguments.
       users_x64: whether 64-bit types were on when the check began.
+      given_wide: whether 64-bit types were on, and all floating inputs were given in float64.
       tied: what is left out because programs hold NumPy arrays, see `tied_to_the_setting`; or "".
     """
 
@@ -98,6 +76,7 @@ class Subject(abc.ABC):
     own_batching: bool = dataclasses.field(default=False, init=False)
     keyed: bool = dataclasses.field(default=False, init=False)
     users_x64: bool = dataclasses.field(default_factory=x64_enabled, init=False)
+    given_wide: bool = dataclasses.field(default=False, init=False)
     tied: str = dataclasses.field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +106,11 @@ class Subject(abc.ABC):
                     fix="See the docstring of check.",
                 )
 
+    @property
+    @abc.abstractmethod
+    def source(self) -> object:
+        """The author's function, for its Python code."""
+
     @abc.abstractmethod
     def call(self, *arrays: Array) -> tuple[jax.Array, ...]:
         """The op or function on arrays, which may be traced."""
@@ -151,7 +135,15 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def values(self, *arrays: Array) -> Sequence[Array]:
-        """The expected outputs: those of the oracle, or else of a call."""
+        """The expected outputs."""
+
+    def judged(self, *arrays: Array) -> Sequence[Array]:
+        """The outputs of which a derivative is the derivative."""
+        return self.values(*arrays)
+
+    def in_words(self, text: str) -> str:
+        """The text of a finding in the words of the author."""
+        return text
 
     def missing(self, view: Smooth, reverse: bool) -> str:
         """Why there is no derivative by the active inputs in this mode; "" if there is one, or if
@@ -254,7 +246,7 @@ class Subject(abc.ABC):
         return [own[k % len(own)] for k in range(count)]
 
     def expected(self, inputs: Inputs) -> tuple[np.ndarray, ...]:
-        """The expected outputs: those of the oracle, or else of a plain call."""
+        """The expected outputs."""
         key = tuple((x.dtype, x.shape, x.tobytes()) for x in inputs)
         if key not in self._results:
             self._results[key] = tuple(map(np.asarray, self.values(*inputs)))
@@ -346,54 +338,3 @@ class Subject(abc.ABC):
         difference = self.difference(got, want, terms)
         if difference:
             raise Broken(clause, f"{what}: {difference}", fix)
-
-
-@contextlib.contextmanager
-def breaking(clause: str, what: str, fix: str) -> Iterator[None]:
-    """An exception inside is a breach of this clause, or of the clause to which the exception
-    belongs.
-    """
-    try:
-        with host_errors():
-            yield
-    except (Broken, NotApplicable):
-        raise
-    except Exception as error:
-        raise as_broken(error, clause, what, fix) from error
-
-
-def as_broken(error: Exception, clause: str, what: str, fix: str) -> Broken:
-    """An exception as a broken clause: the clause and the fix are those of the error if it has
-    some. The checks themselves judge a missing derivative.
-    """
-    if isinstance(error, BackendFailure):
-        clause, fix = "X8.8", error.fix
-    elif isinstance(error, TenferroError) and not isinstance(error, ADRuleError) and error.clause:
-        clause, fix = error.clause, error.fix
-    return Broken(clause, f"{what}: {one_line(error, 600)}", fix)
-
-
-def failure(lower: Callable[..., object], *args: Any) -> Exception | None:
-    """The exception of tracing and lowering; JAX refuses some derivatives only then."""
-    try:
-        lower(*args)
-    except Exception as error:
-        return error
-    return None
-
-
-def unsupported(error: BaseException) -> bool:
-    """Whether JAX or a library says that it lacks something."""
-    return says_unsupported(error) and not isinstance(error, Broken)
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
-def one_line(error: BaseException, length: int = 200) -> str:
-    """An exception as text."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:length]}"

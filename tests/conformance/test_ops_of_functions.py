@@ -1,0 +1,202 @@
+"""check of functions that are ops: no false alarm, the author's words, and what it must find."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tenferro_jax as tj
+from tenferro_jax.conformance import Verdict
+
+from .public_functions import FIXED, PUBLISHED
+
+X = np.array([0.3, 1.0, 2.0])
+NUMBERS = itertools.count()
+METHODS = ("linearize", "transpose_rule", "infer_output_meta", "batched(", "eager_execute")
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def published(f, **keywords):
+    return tj.op(f"ops-of-functions.f{next(NUMBERS)}.v1", **keywords)(f)
+
+
+def verdicts(report):
+    return {finding.check: finding.verdict for finding in report.findings}
+
+
+@pytest.mark.few(3)
+@pytest.mark.filterwarnings("ignore")  # of casts of integers, in wrong_inputs
+@pytest.mark.parametrize("name", [*FIXED, *PUBLISHED])
+def test_functions_that_are_taken_as_they_are(name):
+    f, args = (FIXED | PUBLISHED)[name]
+    report = tj.check(published(f, derive=True), *args)
+    assert report.ok, str(report)
+    assert verdicts(report)["jvp"] is Verdict.PASSED, str(report)
+
+
+def test_there_are_thirty():
+    assert len(FIXED | PUBLISHED) >= 30
+
+
+def test_a_fixed_axis_is_no_failure():
+    def grey(x):
+        r, g, b = x
+        return r + 2 * g + 3 * b
+
+    report = tj.check(
+        published(grey, derive=True), X, only=("symbolic_sizes", "engine", "exported_sizes", "vmap")
+    )
+    assert verdicts(report) == {
+        "symbolic_sizes": Verdict.NOT_APPLICABLE,
+        "engine": Verdict.PASSED,
+        "exported_sizes": Verdict.NOT_APPLICABLE,
+        "vmap": Verdict.PASSED,
+    }
+    assert "sizes that are numbers" in str(report)
+
+
+def of_sign(x):
+    return jax.lax.cond(x[0] > 1, lambda x: (x**2).sum(), lambda x: jnp.abs(x).sum(), x)
+
+
+def test_the_gradient_of_a_mapped_op_of_a_cond():
+    f = published(of_sign, derive=True)
+    xs = jnp.array([[0.5, 2.0], [3.0, -1.0]])
+    got = jax.grad(lambda xs: jax.vmap(f)(xs).sum())(xs)
+    assert got.tolist() == [[1.0, 1.0], [6.0, -2.0]]
+    twice = jax.vmap(jax.vmap(f, 1), 1)
+    cube = jnp.stack([xs, xs + 4])
+    want = jax.grad(lambda c: jax.vmap(jax.vmap(of_sign, 1), 1)(c).sum())(cube)
+    assert (jax.grad(lambda c: twice(c).sum())(cube) == want).all()
+
+
+def sine(rule=None):
+    f = published(lambda x: jnp.sin(x))
+    f.defjvp(rule or (lambda x, y, t: jnp.cos(x[0]) * t[0]))
+    return f
+
+
+@pytest.mark.parametrize("oracle", [np.sin, lambda x: (np.sin(x),), lambda x: [np.sin(x)]])
+def test_an_oracle_may_return_an_array(oracle):
+    report = tj.check(sine(), X, oracle=oracle, only=("value", "routes", "jvp"))
+    assert set(verdicts(report).values()) == {Verdict.PASSED}, str(report)
+
+
+def test_an_oracle_that_returns_the_nest_of_the_function():
+    f = published(lambda x: {"s": jnp.sin(x), "two": (x, 2 * x)}, derive=True)
+    report = tj.check(f, X, oracle=lambda x: {"s": np.sin(x), "two": (x, 2 * x)}, only=("routes",))
+    assert report.ok, str(report)
+
+
+def test_a_wrong_oracle_and_a_wrong_rule_are_both_reported():
+    wrong = sine(lambda x, y, t: 2 * jnp.cos(x[0]) * t[0])
+    report = tj.check(wrong, X, oracle=lambda x: np.sin(x) + 1, only=("value", "routes", "jvp"))
+    assert [finding.check for finding in report.failures] == ["routes", "jvp"]
+    (alone,) = tj.check(wrong, X, oracle=np.sin, only=("routes", "jvp")).failures
+    assert alone.check == "jvp"
+
+
+def test_a_kernel_is_named_before_anything_else_and_its_rule_is_not_blamed():
+    f = sine()
+    f.def_kernel("cpu", name="fast")(lambda x: jnp.sin(x) * (1 + 1e-4))
+    f.def_kernel("cuda", name="fast")(lambda x: jnp.sin(x) * (1 + 1e-4))
+    report = tj.check(f, X, only=("value", "routes", "jvp", "adjoint"))
+    assert [finding.check for finding in report.failures] == ["routes"]
+    assert "route kernel fast" in report.failures[0].problem
+
+
+def squares(x):
+    return x**2
+
+
+def broken_rules():
+    yield "defjvp", published(squares), lambda f: f.defjvp(lambda x, y, t: 3 * x[0] * t[0])
+    yield (
+        "bwd",
+        published(squares),
+        lambda f: f.defvjp(lambda x: (x**2, x), lambda x, g: (3 * x * g,)),
+    )
+    yield (
+        "def_transpose",
+        published(lambda x: 2 * x),
+        lambda f: f.def_transpose(lambda g, x: (3 * g,)),
+    )
+    yield (
+        "def_vmap",
+        published(squares, derive=True),
+        lambda f: f.def_vmap(lambda n, batched, x: (x**3, batched[0])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "f", "add"), list(broken_rules()), ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_report_has_the_words_of_the_author(word, f, add):
+    add(f)
+    report = tj.check(
+        f, X, only=("jvp", "adjoint", "vjp", "linear_transpose", "precisions", "vmap")
+    )
+    assert report.failures, str(report)
+    assert any(word in finding.fix for finding in report.failures), str(report)
+    assert not [method for method in METHODS if method in str(report)], str(report)
+
+
+def test_words_of_def_infer():
+    f = published(lambda x: None)
+    f.def_host(np.sin)
+    f.def_infer(lambda x: jax.ShapeDtypeStruct(x.shape, np.dtype(np.float32)))
+    report = tj.check(f, X, only=("meta",))
+    (failed,) = report.failures
+    assert "def_infer says" in failed.problem
+    assert "def_infer" in failed.fix
+    assert not [method for method in METHODS if method in str(report)]
+
+
+def narrow(x):
+    return jnp.sin(x).astype(jnp.float32)
+
+
+def narrow_inside(x):
+    return jnp.sin(x.astype(jnp.float32)).astype(x.dtype)
+
+
+@pytest.mark.parametrize(
+    "take", [lambda f: f, lambda f: published(f, derive=True)], ids=["function", "op"]
+)
+def test_functions_and_ops_are_judged_alike(take):
+    (lost,) = tj.check(take(narrow), X, only=("precisions",)).failures
+    assert "the result for float64 arguments: float32" in lost.problem
+    inside = tj.check(take(narrow_inside), X)
+    assert inside.ok, str(inside)
+    assert "float32 arithmetic inside" in str(inside)
+
+
+scale = 2.0
+
+
+def scaled(x):
+    return scale * x
+
+
+@pytest.mark.parametrize("take", [jax.jit, lambda f: published(f, derive=True)], ids=["jit", "op"])
+def test_a_global_that_changed_after_tracing(monkeypatch, take):
+    f = take(scaled)
+    f(X)
+    assert tj.check(f, X, only=("value",)).ok
+    monkeypatch.setitem(globals(), "scale", 3.0)
+    (stale,) = tj.check(f, X, only=("value",)).failures
+    assert "0.6" in stale.problem
+    assert "0.9" in stale.problem or "0.8999" in stale.problem
+
+
+def test_a_global_that_a_program_keeps_is_named():
+    for f in (scaled, published(scaled, derive=True)):
+        (value,) = tj.check(f, X, only=("value",)).findings
+        assert value.problem.endswith("the global scale")
