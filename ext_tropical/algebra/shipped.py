@@ -215,8 +215,8 @@ class LogSumExp(Semiring):
       temperature: T, positive and finite. As it falls, plus tends to the maximum.
       accuracy: "certified": a contraction multiplies matrices of exponentials, and computes from
         all candidates the cells where that could lose more than rounding. "exact": all cells from
-        all candidates, up to 20 times slower; the error of a gradient is up to half as large. A
-        network then goes step by step.
+        all candidates, up to 20 times slower. Errors of values do not change, those of gradients
+        become smaller, at best by half. A network then goes step by step.
 
     Raises:
       InvalidConfig: another temperature or accuracy.

@@ -1,5 +1,5 @@
-"""The linear ops of the derivatives of a network under log_sum_exp: the first derivative in some
-tables, and the second, which Hessians and the gradients of marginals are made of.
+"""The linear ops of the derivatives of a network under log_sum_exp: one for the first derivative
+by some tables, and one for the second. Hessians and the gradients of marginals need the second.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def tropical_einsum(
       over: the name of a mesh axis, or a tuple of names, whose devices share the slices: at least
         as many slices as devices, each device within memory_limit, with whole operands and the
         whole result, and one merge at the end. The mesh is that of `jax.set_mesh`, or of the first
-        operand with a NamedSharding. Values and winners are those of slices on one device; sums are
-        in the order of the devices.
+        operand with a NamedSharding. Values and winners are equal to those on one device. Sums are
+        added device by device, so that their last bits may differ.
       progress: whether to show a progress bar of the slices. The slices then run one by one, only
         on concrete arrays.
 

@@ -320,17 +320,11 @@ def _closed(a: jax.Array, semiring: SelectiveSemiring) -> tuple[jax.Array, jax.A
         are rounded another way would look like better walks.
         """
 
-        def on(best: jax.Array, edges: jax.Array) -> tuple[jax.Array, ...]:
-            value, winner = squared(best)
-            both = edges[row, winner] + edges[winner, column]
-            edges = jnp.where(value == zero, 0, both)
-            same = jnp.all(value == best) | (jnp.all(value == value) & jnp.all(edges <= most))
-            return value, edges, same & jnp.all(jnp.diagonal(value) == one), winner
-
-        *state, winner = lax.cond(
-            state[2], lambda x, n: (x, n, jnp.asarray(True), row), on, *state[:2]
-        )
-        return tuple(state), winner
+        best, edges, done = state
+        value, winner = lax.cond(done, lambda x: (x, row), squared, best)
+        edges = jnp.where(value == zero, 0, edges[row, winner] + edges[winner, column])
+        same = jnp.all(value == best) | (jnp.all(value == value) & jnp.all(edges <= most))
+        return (value, edges, done | (same & jnp.all(jnp.diagonal(value) == one))), winner
 
     state = start, ((start != zero) & (row != column)).astype(jnp.int32), jnp.asarray(False)
     (value, *_), winners = lax.scan(step, state, 2 ** jnp.arange(length, dtype=jnp.int32))

@@ -52,7 +52,7 @@ Slot: TypeAlias = jax.Array | _NotDifferentiable | None
 
 
 class Advice(NamedTuple):
-    """What authors write in an op class, for errors."""
+    """What errors tell authors to write: the words for an op class."""
 
     body: str = f"its {LOWERING}"
     write: str = f"Override {LOWERING}"

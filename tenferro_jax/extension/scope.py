@@ -1,5 +1,5 @@
-"""The method of an author that runs now: its name for errors, its compared sizes for guards, what
-its calls inherit, and what it may not close over.
+"""What is known while a method of an author runs. Errors need its name, guards need the sizes that
+it compared, calls inside it inherit its rules and kernels, and it may not close over arrays.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ FUNCTIONS = {
         for kind, tables, how in (
             ("small network", SMALL, {}),
             ("large network", LARGE[:3], {}),
-            ("network in slices", LARGE[:3], {"memory_limit": SLICED}),
+            ("network in slices", LARGE[:3], {"memory_limit": SLICED + 20_000}),
         )
         for name, question in QUESTIONS.items()
     },

@@ -558,6 +558,33 @@ def test_exported_text_is_plain_stablehlo():
     assert "sdy.sharding_rule" in split, "JAX writes plain StableHLO now: drop jax_seam.text_of"
 
 
+@pytest.fixture
+def optimised():
+    """Programs are compiled as users have them."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.cpu
+@pytest.mark.usefixtures("optimised")
+def test_a_scatter_over_its_own_indices_is_wrong_under_jit():
+    """A bug of XLA CPU, in docs/limits.md. Where the first assertion fails, JAX has mended it."""
+    indices = jnp.array([[1], [2], [3], [0]], jnp.int32)
+    want = np.array([[2], [3], [4], [1]])
+    ones = np.ones((4, 1), np.int32)
+    numbers = jax.lax.ScatterDimensionNumbers((1,), (0,), (0,))
+
+    def added(i, dtype="int32"):
+        return jax.lax.scatter_add(i, i.astype(dtype), ones, numbers)
+
+    assert not np.array_equal(jax.jit(added)(indices), want), "mended: take it out of limits.md"
+    own = trace(lambda i: added(i, "uint32"), indices)
+    for fn in (lambda i: added(i, "uint32"), own.to_jax()):
+        np.testing.assert_array_equal(jax.jit(fn)(indices), want)
+
+
 def test_factorisations_multiply_back():
     u, s, vh = linalg.Svd().apply(Z)
     np.testing.assert_allclose(np.asarray(u) * np.asarray(s) @ np.asarray(vh), Z, atol=1e-13)

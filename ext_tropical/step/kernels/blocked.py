@@ -22,8 +22,8 @@ than two loops.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -226,10 +226,21 @@ def _candidates(
     ]
 
 
+def _looped(count: int, step: Callable[..., Any], operands: _Operands, start: Any) -> Any:
+    """A loop whose operands are in its state: jax2onnx takes no loop that closes over arrays of the
+    branch around it.
+    """
+
+    def on(i: jax.Array, state: Any) -> Any:
+        return state[0], step(i, *state)
+
+    return lax.fori_loop(0, count, on, (operands, start))[1]
+
+
 def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
     blocks, width = _steps(operands)
 
-    def step(i: jax.Array, value: jax.Array) -> jax.Array:
+    def step(i: jax.Array, operands: _Operands, value: jax.Array) -> jax.Array:
         _, best = _candidates(semiring, operands, jnp.asarray(i, jnp.int32) * width, width)
         while len(best) > 1:  # a tree, so that the operations of a level run in parallel
             odd = best[len(best) & ~1 :]
@@ -239,9 +250,8 @@ def _values(semiring: SelectiveSemiring, operands: _Operands) -> jax.Array:
             ] + odd
         return jnp.where(semiring.better(best[0], value), best[0], value)
 
-    return lax.fori_loop(
-        0, blocks, step, jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
-    )
+    least = jnp.full(operands.cells, semiring.identity(operands.rows.dtype))
+    return _looped(blocks, step, operands, least)
 
 
 def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Array) -> jax.Array:
@@ -250,7 +260,8 @@ def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Ar
     """
     blocks, width = _steps(operands)
 
-    def step(i: jax.Array, winner: jax.Array) -> jax.Array:
+    def step(i: jax.Array, operands: _Operands, state: tuple[jax.Array, ...]) -> Any:
+        value, winner = state
         start, candidates = _candidates(
             semiring,
             operands,
@@ -260,9 +271,9 @@ def _first_equal(semiring: SelectiveSemiring, operands: _Operands, value: jax.Ar
         found = jnp.full(value.shape, width, jnp.int32)
         for t, candidate in reversed(list(enumerate(candidates))):
             found = jnp.where(candidate == value, jnp.int32(t), found)
-        return jnp.where(found < width, start + found, winner)
+        return value, jnp.where(found < width, start + found, winner)
 
-    return lax.fori_loop(0, blocks, step, jnp.zeros(value.shape, jnp.int32))
+    return _looped(blocks, step, operands, (value, jnp.zeros(value.shape, jnp.int32)))[1]
 
 
 def _with_operand_nans(operands: _Operands, result: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -285,7 +296,7 @@ def _careful(
 ) -> tuple[jax.Array, ...]:
     """Value and winner, with a test for NaN in every candidate."""
 
-    def step(k: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def step(k: jax.Array, operands: _Operands, state: tuple[jax.Array, ...]) -> Any:
         value, winner = state
         k, (candidate,) = _candidates(semiring, operands, jnp.asarray(k, jnp.int32), 1)
         wins = (semiring.better(candidate, value) | jnp.isnan(candidate)) & ~jnp.isnan(value)
@@ -295,7 +306,7 @@ def _careful(
         jnp.full(operands.cells, semiring.identity(operands.rows.dtype)),
         jnp.zeros(operands.cells, jnp.int32),
     )
-    return lax.fori_loop(0, operands.columns.shape[2], step, start)[: 1 + with_winner]
+    return _looped(operands.columns.shape[2], step, operands, start)[: 1 + with_winner]
 
 
 SMALL = 1 << 13
