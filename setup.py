@@ -2,7 +2,6 @@
 package index. The kernels are compiled if there is a C++ compiler, otherwise left out.
 """
 
-import importlib.util
 import os
 import pathlib
 import re
@@ -19,25 +18,23 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)]+)\)")
 
 
 def library() -> list[setuptools.Extension]:
-    """A shared library without Python, built with the headers of the oldest supported JAX, which
-    newer versions can load.
+    """A shared library without Python, built with the headers of the oldest supported JAX in
+    FOLDER/xla, which newer versions can load.
     """
-    jaxlib = importlib.util.find_spec("jaxlib")
-    if jaxlib is None or not jaxlib.submodule_search_locations or os.name == "nt":
+    if os.name == "nt":
         return []
     sources = sorted(map(str, FOLDER.glob("*.cc")))
-    headers = str(pathlib.Path(jaxlib.submodule_search_locations[0], "include"))
     flags = ["-std=c++17", "-O3", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
     # Python's own flags ask for debug information: 4.2 MB instead of 0.5.
     # libstdc++ is not linked in: that makes it 1 MB, and needs a newer glibc than the kernels do.
     flags.append("-g0")
     name = ".".join((*FOLDER.parts, "kernels"))
-    depends = [str(path) for pattern in ("*.h", "*.inc") for path in FOLDER.glob(pattern)]
+    depends = [str(path) for pattern in ("*.h", "*.inc") for path in FOLDER.rglob(pattern)]
     return [
         setuptools.Extension(
             name,
             sources,
-            include_dirs=[headers],
+            include_dirs=[str(FOLDER)],
             extra_compile_args=flags,
             extra_link_args=["-pthread", *(["-Wl,-s"] if sys.platform == "linux" else [])],
             depends=depends,
