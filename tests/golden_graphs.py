@@ -23,7 +23,7 @@ from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.network.rows import Rows
 from ext_tropical.step.at_winner import AtWinner
-from ext_tropical.step.log_einsum import ExactLogEinsum
+from ext_tropical.step.log_einsum import ExactLogEinsum, LogEinsumAlone
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
@@ -93,7 +93,7 @@ def families():
             several(case.oracle(*case.inputs)),
         )
     x = np.arange(4.0).reshape(2, 2)
-    for kind in (ExactLogEinsum, ext_tropical.LogEinsum):
+    for kind in (ExactLogEinsum, LogEinsumAlone, ext_tropical.LogEinsum):
         log = kind(1.0, "ij,jk->ik")
         yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     sums, n = SumEinsum(Modulo(5), "ij,jk->ik"), np.arange(4, dtype=np.int32).reshape(2, 2)

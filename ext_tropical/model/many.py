@@ -19,6 +19,7 @@ from ..network.network_op import TropicalNetwork
 from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
 from ..network.rows import rows_of
+from ..network.slice_loop import Sums, joined_sums
 from ..network.tropical_plan import TropicalSlices
 from ..step.einsum_op import widened
 
@@ -42,23 +43,27 @@ def samples(
         (labels,) = apply(op, *tables, jax.random.uniform(key, size, tables[0].dtype))
         return labels
 
-    def joined(state: tuple[jax.Array, jax.Array], i: jax.Array) -> tuple[Any, None]:
+    def joined(state: tuple[Sums, jax.Array], i: jax.Array) -> tuple[Any, None]:
         """A slice takes the place of those before with the probability of its share."""
-        total, labels = state
+        sums, labels = state
         start = plan.start(i)
         own = plan.parts(plan.plan.terms, tables, start)
         (value,) = apply(TropicalNetwork(SemiringKey.of(semiring), text), *own)
         first, second = jax.random.split(jax.random.fold_in(key, i))
-        both = semiring.plus(total, value)
-        share = jnp.exp((value - both) / temperature)
+        largest, total = joined_sums(semiring, sums, (value, jnp.ones_like(value)))
+        share = semiring.share(value, largest) / total
         takes = jax.random.uniform(second, size[1:], value.dtype) < share
-        return (both, jnp.where(takes, moved(op, drawn(first, own), start), labels)), None
+        return (
+            (largest, total),
+            jnp.where(takes, moved(op, drawn(first, own), start), labels),
+        ), None
 
     if plan.slices == 1:
         labels = drawn(key, tables)
     else:
         nothing = jnp.full((len(op.steps.contracted), size[1]), -1, jnp.int32)
-        before = jnp.asarray(-jnp.inf, tables[0].dtype), nothing
+        zero = jnp.zeros((), tables[0].dtype)
+        before = (zero - jnp.inf, zero), nothing
         (_, labels), _ = lax.scan(joined, before, jnp.arange(plan.slices, dtype=jnp.int32))
     rows = rows_of(labels.reshape(-1, *shape))
     return dict(zip(op.steps.contracted, rows, strict=True))

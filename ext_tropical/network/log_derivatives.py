@@ -100,7 +100,7 @@ class LogDerivative(PlanOp):
     def _first(self, tables: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
         """The first derivative, in standard ops."""
         plan = self.planned(tables)
-        _, results = log_loops.log_search(plan, self.temperature, tables)
+        _, results = log_loops.log_search(plan, self.temperature, tables, with_sums=True)
         given = (plan, self.temperature, tables, results)
         if self.is_transposed:
             return tuple(log_loops.log_cotangent(*given, rest[0], self.active))

@@ -86,7 +86,7 @@ class NetworkSamples(PlanOp):
         *tables, numbers = inputs
         plan = self.planned(tables)
         require_countable(plan, tables)
-        _, results = log_loops.log_search(plan, self.temperature, tables)
+        _, (results,) = log_loops.log_search(plan, self.temperature, tables)
         return (drawn(plan, self.temperature, buffer_of(tables, results), numbers),)
 
     def question(self, metas: Sequence[TensorMeta]) -> Question:

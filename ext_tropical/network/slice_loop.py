@@ -17,7 +17,7 @@ from tenferro_jax.errors import Unsupported
 
 from ..algebra import methods
 from ..algebra.semiring import SelectiveSemiring
-from ..algebra.shipped import LogSumExp
+from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
 from .network_op import solved
@@ -26,6 +26,9 @@ from .tropical_plan import TropicalSlices
 
 State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
 """A value, and the index of each contracted label."""
+
+Sums: TypeAlias = tuple[jax.Array, jax.Array]
+"""The largest value m of some slices under log_sum_exp, and the sum of exp((value - m) / T)."""
 
 
 def whole(
@@ -37,9 +40,10 @@ def whole(
     """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
     loop, or one on each device.
 
-    The derivative follows the coordinates: the value is times of the operands' entries there. Under
-    log_sum_exp it is the sum of the slices' derivatives, each by its share of the value.
+    The derivative follows the coordinates: the value is times of the operands' entries there.
     """
+    if isinstance(mode.semiring, LogSumExp):
+        return _log_value(plan, mode, spread, mode.semiring, operands), {}
 
     @jax.custom_jvp
     def run(*operands: jax.Array) -> State:
@@ -47,12 +51,8 @@ def whole(
 
     @run.defjvp
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
-        if not isinstance(mode.semiring, SelectiveSemiring | LogSumExp):
+        if not isinstance(mode.semiring, SelectiveSemiring):
             raise no_derivative(mode.semiring)
-        if isinstance(mode.semiring, LogSumExp):
-            value, _ = _loop(plan, mode, spread, primals)
-            share = functools.partial(_shared_tangent, plan, mode, spread, mode.semiring)
-            return (value, {}), (share(value, primals, tangents), {})
         value, at = _loop(plan, mode.having_labels(), spread, primals)
         _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
         if not mode.winners:
@@ -113,30 +113,98 @@ def _product_at(
     return functools.reduce(mode.semiring.times, entries).astype(arrays[0].dtype)
 
 
+def joined_sums(semiring: LogSumExp, x: Sums, y: Sums) -> Sums:
+    """The sums of the slices of both."""
+    largest = max_plus.plus(x[0], y[0])
+    totals = (total * semiring.share(own, largest) for own, total in (x, y))
+    return largest, functools.reduce(jnp.add, totals)
+
+
+def _log_value(
+    plan: TropicalSlices,
+    mode: Mode,
+    spread: Spread | None,
+    semiring: LogSumExp,
+    operands: Sequence[jax.Array],
+) -> jax.Array:
+    """The value under log_sum_exp. Its derivative is the sum of the slices' derivatives, each by
+    its share, which the rounded value does not tell.
+    """
+
+    @jax.custom_jvp
+    def sums(*operands: jax.Array) -> Sums:
+        return _log_loop(plan, mode, spread, semiring, operands)
+
+    @sums.defjvp
+    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        largest, total = sums(*primals)
+        slope = _shared_tangent(plan, mode, spread, semiring, largest, primals, tangents)
+        return (largest, total), (jnp.zeros_like(largest), slope / semiring.temperature)
+
+    largest, total = sums(*operands)
+    known = jnp.isfinite(largest)
+    value = largest + semiring.temperature * jnp.log(jnp.where(known, total, 1))
+    return jnp.where(known, value, largest).astype(operands[0].dtype)
+
+
+def _log_loop(
+    plan: TropicalSlices,
+    mode: Mode,
+    spread: Spread | None,
+    semiring: LogSumExp,
+    operands: Sequence[jax.Array],
+) -> Sums:
+    """The sums of all slices."""
+    sizes, output = dict(plan.whole), (plan.output,) * 2
+    operands = reshaped(operands, plan.plan.terms, sizes)
+    zeros = widened(jnp.zeros([sizes[label] for label in plan.output], operands[0].dtype))
+
+    def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> Sums:
+        def turn(i: jax.Array, found: Sums) -> Sums:
+            i = jnp.asarray(i, jnp.int32)
+            start, own = plan.start(i), widened(piece(plan, mode, operands, i)[0])
+            before, total = plan.parts(output, found, start)
+            new = joined_sums(semiring, (before, total), (own, jnp.ones_like(own)))
+            largest, total = (plan.replaced(x, y, start) for x, y in zip(found, new, strict=True))
+            return largest, total
+
+        return lax.fori_loop(first, last, turn, (zeros - jnp.inf, zeros))
+
+    if spread is None:
+        return of(0, plan.slices, operands)
+
+    def here(*operands: jax.Array) -> Sums:
+        join = functools.partial(joined_sums, semiring)
+        return spread.merged(join, of(*spread.own(plan.slices), operands))
+
+    return spread.everywhere(here, *operands)
+
+
 def _shared_tangent(
     plan: TropicalSlices,
     mode: Mode,
     spread: Spread | None,
     semiring: LogSumExp,
-    value: jax.Array,
+    largest: jax.Array,
     operands: Sequence[jax.Array],
     tangents: Sequence[jax.Array],
 ) -> jax.Array:
+    """The sum of the slices' tangents, each times exp((its value - the largest) / T)."""
     terms, whole = plan.plan.terms, dict(plan.whole)
     operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
 
-    def block(start: Mapping[str, jax.Array], value: jax.Array, *arrays: jax.Array) -> jax.Array:
+    def block(start: Mapping[str, jax.Array], largest: jax.Array, *arrays: jax.Array) -> jax.Array:
         def slice_value(*parts: jax.Array) -> jax.Array:
-            return solved(plan.plan, parts, mode)[0]
+            return widened(solved(plan.plan, parts, mode)[0])
 
         sides = arrays[: len(terms)], arrays[len(terms) :]
         here, moved = (plan.parts(terms, side, start) for side in sides)
         own, change = jax.jvp(slice_value, here, moved)
-        (total,) = plan.parts((plan.output,), (value,), start)
+        (total,) = plan.parts((plan.output,), (largest,), start)
         return semiring.share(own, total) * change
 
-    result = jax.ShapeDtypeStruct(value.shape, value.dtype)
-    return sum_of_slices(plan, spread, block, result, value, *operands, *tangents)
+    result = jax.ShapeDtypeStruct(largest.shape, largest.dtype)
+    return sum_of_slices(plan, spread, block, result, largest, *operands, *tangents)
 
 
 def _is_earlier(

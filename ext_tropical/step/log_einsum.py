@@ -30,7 +30,7 @@ from .shards import factors_of
 from .weighted_sum import Place, WeightedSum, work_of
 
 
-@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=2)
+@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=3)
 class LogEinsum(StepOp):
     """out[batch, rows, columns] = T log sum over contracted of exp((lhs[...] + rhs[...]) / T), or
     of the entries of a single operand.
@@ -42,10 +42,15 @@ class LogEinsum(StepOp):
       temperature: T, positive and finite.
       equation: one or two operands, no label twice in one; with two operands every label is in at
         least two of lhs, rhs, output.
+      with_sums: whether two more outputs follow, of which the derivative takes the shares: for each
+        cell a reference r, the value itself or the largest candidate, and the sum of exp((candidate
+        - r) / T), 1 where r is not finite. The value alone does not tell the shares: it is rounded,
+        by more the larger it is.
     """
 
     temperature: float
     equation: str
+    with_sums: bool = False
     accuracy: ClassVar[str] = "certified"
 
     def __post_init__(self) -> None:
@@ -59,7 +64,7 @@ class LogEinsum(StepOp):
 
     @property
     def share(self) -> WeightedSum:
-        """The sum of the weights of the candidates: exp((candidate - value) / T)."""
+        """The sum of the weights of the candidates: exp((candidate - reference) / T)."""
         return WeightedSum(self.algebra, self.equation)  # type: ignore[arg-type]
 
     @property
@@ -70,73 +75,115 @@ class LogEinsum(StepOp):
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         dtype = work_of(f"{self.family_id} {self.equation!r}", self.algebra, inputs)
         sizes = self.layout.equation.sizes([m.shape for m in inputs], self.family_id, require_equal)
-        return [TensorMeta(dtype, tuple(sizes[label] for label in self.layout.equation.output))]
+        shape = tuple(sizes[label] for label in self.layout.equation.output)
+        return [TensorMeta(dtype, shape)] * self.output_count
+
+    @property
+    def output_count(self) -> int:
+        """1, or 3 with the sums."""
+        return 3 if self.with_sums else 1
 
     def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
         equation = self.layout.equation
-        factors = factors_of(equation.inputs, [equation.output])
+        factors = factors_of(equation.inputs, [equation.output] * self.output_count)
         return ShardingRule(factors, on_device=self._on_device)
 
     def _on_device(self, shard: Shard, *pieces: jax.Array) -> Sequence[jax.Array]:
-        (value,) = apply(self, *pieces)
+        value, *sums = apply(self, *pieces)
+        reference, total = sums or (value, jnp.ones_like(value))
         contracted = self.layout.contracted
-        largest = shard.merged("max", value, contracted)
-        shares = self.algebra.share(value, largest)
-        return (self._value(jnp, largest, shard.merged("sum", shares, contracted)),)
+        largest = shard.merged("max", reference, contracted)
+        total = shard.merged("sum", self.algebra.share(reference, largest) * total, contracted)
+        return self._outputs(jnp, largest, total)
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
-        return (products.lowered(self, products.value, inputs, products.PLACES),)
+        total = functools.partial(products.value, self.with_sums)
+        return products.lowered(self, total, inputs, products.PLACES)
 
-    def from_candidates(self, *inputs: jax.Array) -> jax.Array:
-        """The value in two passes over all candidates."""
+    def from_candidates(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        """The outputs in two passes over all candidates."""
         (largest,) = self.largest.lower_to_standard_ops(*inputs)
         (total,) = self.share.lower_to_standard_ops(*inputs, largest)
-        return self._value(jnp, largest, total)
+        return self._outputs(jnp, largest, total)
+
+    def differentiable_form(self) -> ExtensionOp:
+        """This op with the sums."""
+        return dataclasses.replace(self, with_sums=True)
+
+    def _sums(
+        self, primals: Sequence[jax.Array], outputs: Sequence[jax.Array]
+    ) -> Sequence[jax.Array]:
+        """A reference and the sum for each cell."""
+        return outputs[1:]
 
     def linearize(
         self,
         primals: Sequence[jax.Array],
         outputs: Sequence[jax.Array],
         tangents: Sequence[jax.Array | None],
-    ) -> Sequence[jax.Array]:
-        """The mean of the candidates' tangents under their softmax."""
+    ) -> Sequence[jax.Array | None]:
+        """The mean of the candidates' tangents under their softmax. The reference is a constant, on
+        which no share depends.
+        """
+        reference, total = self._sums(primals, outputs)
         moved = [
-            apply(dataclasses.replace(self.share, places=(place,)), *primals, outputs[0], tangent)[
-                0
-            ]
+            apply(dataclasses.replace(self.share, places=(place,)), *primals, reference, tangent)[0]
             for place, tangent in zip(Place, tangents, strict=False)
             if tangent is not None
         ]
-        return (functools.reduce(jnp.add, moved),)
+        mean = functools.reduce(jnp.add, moved) / total
+        return (mean, None, mean * (total / self.temperature))[: self.output_count]
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         (largest,) = self.largest.eager_execute(*arrays)
         (total,) = self.share.eager_execute(*arrays, largest)
         with np.errstate(all="ignore"):
-            return (np.asarray(self._value(np, largest, total)),)
+            return [np.asarray(x) for x in self._outputs(np, largest, total)]
 
-    def _value(
+    def _outputs(
         self,
         xp: ModuleType,
         largest: jax.typing.ArrayLike,
         total: jax.typing.ArrayLike,
-    ) -> Any:
-        return xp.where(xp.isfinite(largest), largest + self.temperature * xp.log(total), largest)
+    ) -> Sequence[Any]:
+        known = xp.isfinite(largest)
+        value = xp.where(known, largest + self.temperature * xp.log(total), largest)
+        return (value, largest, xp.where(known, total, 1))[: self.output_count]
 
     def batched(
         self, in_axes: tuple[int | None, ...]
     ) -> tuple[ExtensionOp, tuple[int, ...]] | None:
         batched: Any = self.largest.batched(in_axes)
         form, out_axes = batched
-        return dataclasses.replace(self, equation=form.equation), out_axes
+        return dataclasses.replace(self, equation=form.equation), out_axes * self.output_count
 
     def example_inputs(self) -> Sequence[Sequence[jax.typing.ArrayLike]]:
         """Operands of 2, 3, 4, ... for the labels in their order."""
         return self.largest.example_inputs()
 
 
+@extension_op(package="tenferro-ext-tropical", name="log_einsum", version=2)
+class LogEinsumAlone(LogEinsum):
+    """LogEinsum whose payload has no `with_sums`: its derivative sums over all candidates once
+    more.
+    """
+
+    with_sums: ClassVar[bool] = False  # type: ignore[misc]
+
+    def differentiable_form(self) -> ExtensionOp:
+        """This op."""
+        return self
+
+    def _sums(
+        self, primals: Sequence[jax.Array], outputs: Sequence[jax.Array]
+    ) -> Sequence[jax.Array]:
+        reference = jax.lax.stop_gradient(outputs[0])
+        (total,) = apply(self.share, *primals, reference)
+        return reference, jnp.where(jnp.isfinite(reference), total, 1)
+
+
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
-class ExactLogEinsum(LogEinsum):
+class ExactLogEinsum(LogEinsumAlone):
     """LogEinsum in two passes over all candidates, whatever they are."""
 
     accuracy = "exact"
@@ -162,10 +209,10 @@ def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) ->
       InvalidConfig: the equation is not a step; or the temperature is out of the dtype's range.
       ShapeError, DTypeError: the operands do not fit.
 
-    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. Any
-    order, forward and reverse. 0 for
-      candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for finite candidates
-      of a value inf.
+    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. The
+    shares of a cell sum to 1 within rounding, however large the scores are. Any order, forward and
+    reverse. 0 for candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for
+    finite candidates of a value inf.
 
     Cost: a product of matrices of exponentials, one more for each operand's derivative; for extreme
     rows or columns, and under accuracy="exact", two passes over b m n k candidates and one more for

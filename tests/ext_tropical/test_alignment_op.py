@@ -179,3 +179,23 @@ TABLE, GAP = np.zeros((2, 3)), np.float64(-1)
 )
 def test_refusals(error, text, call):
     check_refusal(error, text, call)
+
+
+@needs_library
+@pytest.mark.few(2)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("affine", [False, True])
+def test_counts_are_those_of_whole_alignments_whatever_is_added_to_all_scores(affine, local, dtype):
+    """Under log_sum_exp. A global alignment has every element once, in a pair or a gap; a local one
+    of one element has one pair, where none has a score far below.
+    """
+    shape = (1, 50) if local else (30, 40)
+    op = AlignmentCounts(0.5, False, affine, local)
+    for shift in (1e2, 1e3, 1e4):
+        scores, gap, gap_open = entries("numbers", shape, dtype)
+        shifted = scores + 2 * shift * (1 if local else -1), gap - shift, gap_open - shift
+        counts = apply(op, *(np.asarray(x, dtype) for x in shifted))
+        pairs, gaps, opens = (float(np.asarray(x, float).sum()) for x in counts)
+        found, want = (pairs, 1) if local else (2 * pairs + gaps + opens, sum(shape))
+        assert found == pytest.approx(want, rel=4 * sum(shape) * float(np.finfo(dtype).eps))

@@ -13,9 +13,15 @@ from scipy.special import logsumexp, softmax
 
 import tenferro_jax as tj
 from ext_tropical import log_sum_exp, max_plus, tropical_einsum
-from ext_tropical.step.log_einsum import ExactLogEinsum, LogEinsum, log_einsum_step
+from ext_tropical.step.log_einsum import (
+    ExactLogEinsum,
+    LogEinsum,
+    LogEinsumAlone,
+    log_einsum_step,
+)
 from tenferro_jax import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig
+from tenferro_jax.extension import apply
 
 from ..sweep import in_turn, some
 from .judges import check_derivatives, check_memory_of_second_derivatives, check_refusal, refuse
@@ -273,7 +279,72 @@ def test_plus_of_the_semiring(x, y):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("equation", some(["ij->j", "ij,jk->ik"], 1))
-@pytest.mark.parametrize("kind", [LogEinsum, ExactLogEinsum])
+@pytest.mark.parametrize("kind", [LogEinsum, LogEinsumAlone, ExactLogEinsum])
 def test_the_family_conforms(kind, equation):
     report = tj.check(kind(0.7, equation))
     assert report.ok, report
+
+
+SHIFTS = (0.0, 1e2, 1e4, 1e5, 1e6)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("accuracy", ["certified", "exact"])
+@pytest.mark.parametrize(("temperature", "equation"), in_turn([1.0, 0.3, 7.0], EQUATIONS, 1))
+def test_shares_of_a_cell_sum_to_1_whatever_is_added_to_all_scores(
+    equation, temperature, accuracy, dtype
+):
+    """Forward and reverse; a value rounded by eps times a shift tells no shares. The last sizes are
+    those of a product of matrices.
+    """
+    eps = float(np.finfo(dtype).eps)
+    op = functools.partial(tropical_einsum, equation, semiring=log_sum_exp(temperature, accuracy))
+    large = [normal()((30, 20)), normal(1)((20, 30))]
+    cases = [operands(equation, normal()), *([large] if equation == "ij,jk->ik" else [])]
+    rank = len(equation.split("->")[1])
+
+    @jax.jit
+    def shares(x, *rest):
+        moved = jax.jvp(lambda x: op(x, *rest), (x,), (jnp.ones_like(x),))[1]
+        return jax.jacrev(op)(x, *rest), moved
+
+    for arrays in cases:
+        for shift in SHIFTS:
+            xs = [jnp.asarray(x + shift / len(arrays), dtype) for x in arrays]
+            jacobian, moved = shares(*xs)
+            rows = np.asarray(jacobian, float).sum(tuple(range(rank, jacobian.ndim)))
+            np.testing.assert_allclose(rows, 1, rtol=0, atol=4 * eps)
+            np.testing.assert_allclose(moved, 1, rtol=0, atol=4 * eps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_second_derivatives_whatever_is_added_to_all_scores(dtype):
+    """Entries are those of jax.nn.logsumexp, and rows sum to 0."""
+    eps = float(np.finfo(dtype).eps)
+    ours = jax.jit(jax.hessian(lambda x: tropical_einsum("i->", x, semiring=log_sum_exp())))
+    peer = jax.jit(jax.hessian(jax.nn.logsumexp))
+    matrix = jnp.asarray(normal(1)((20, 50)), dtype)
+
+    @jax.jit
+    def bent(x):
+        """Of the shares of matrices, along a shift of all scores."""
+        value = lambda x: tropical_einsum("ij,jk->ik", x, matrix.T, semiring=log_sum_exp())
+        return jax.jvp(jax.grad(lambda x: value(x).sum()), (x,), (jnp.ones_like(x),))[1]
+
+    for shift in SHIFTS:
+        x = jnp.asarray(normal()(50) + shift, dtype)
+        hessian = ours(x)
+        np.testing.assert_allclose(hessian, peer(x), rtol=16 * eps, atol=4 * eps)
+        np.testing.assert_allclose(np.asarray(hessian, float).sum(1), 0, atol=4 * eps)
+        np.testing.assert_allclose(bent(matrix + shift), 0, atol=4 * 20 * eps)
+
+
+def test_files_from_before_the_sums_have_the_same_shares():
+    x = jnp.asarray(normal()((30, 20)) + 1e5, jnp.float32)
+    for kind in (LogEinsumAlone, ExactLogEinsum):
+        for equation, *xs in (("ij->i", x), ("ij,jk->ik", x, x.T)):
+            op = kind(1.0, equation)
+            value = lambda x, op=op, rest=xs[1:]: apply(op, x, *rest)[0]
+            rows = jax.jvp(value, (x,), (jnp.ones_like(x),))[1]
+            np.testing.assert_allclose(rows, 1, rtol=0, atol=4 * float(np.finfo("float32").eps))

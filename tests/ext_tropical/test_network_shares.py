@@ -1,16 +1,20 @@
 """Laws of networks of tables under log_sum_exp, on seeded networks judged by NumPy."""
 
 import functools
+import itertools
+import math
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import opt_einsum
 import pytest
 
-from ext_tropical import Network, log_sum_exp, tropical_einsum
-from ext_tropical.network.log_derivatives import NetworkCurvature
+from ext_tropical import Network, log_sum_exp, plan_tropical_einsum, tropical_einsum
+from ext_tropical.network.log_derivatives import NetworkCurvature, NetworkShares
 from ext_tropical.network.network_op import TropicalNetwork
+from ext_tropical.network.plan_text import steps_of
 from tenferro_jax.conformance import check
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, routes
@@ -271,3 +275,109 @@ def test_soft_rows_of_large_steps_that_are_no_numbers():
     np.testing.assert_array_equal(value[others], np.asarray(want[0])[others])
     np.testing.assert_allclose(of_rows[:, others], np.asarray(want[1])[:, others], rtol=1e-5)
     assert (of_rows[:, 1] == 0).all()
+
+
+CHAINS = {  # equation, shapes
+    "chain": ("a,ab,b,bc,c,cd->", [(5,), (5, 6), (6,), (6, 7), (7,), (7, 4)]),
+    "diagonal": ("aab,bc,c->", [(3, 3, 4), (4, 5), (5,)]),
+    "matrices": ("ab,bc,cd->", [(30, 20), (20, 25), (25, 30)]),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("route", [RouteKind.KERNEL, RouteKind.LOWERING])
+@pytest.mark.parametrize("name", CHAINS)
+def test_shares_sum_to_1_and_bends_to_0_whatever_is_added_to_all_scores(name, route, dtype):
+    """Within 4 eps a step: reverse, forward, and how the shares move along such a shift."""
+    equation, shapes = CHAINS[name]
+    text = steps_of(plan_tropical_einsum(equation, *shapes, semiring=log_sum_exp()).plan).text
+    error, every = 4 * np.finfo(dtype).eps * text.count("|"), tuple(range(len(shapes)))
+    run = functools.partial(apply, runtimes=NetworkShares.runtimes.only(route))
+    bend = functools.partial(apply, runtimes=NetworkCurvature.runtimes.only(route))
+    one, close = jnp.ones((), dtype), functools.partial(np.testing.assert_allclose, rtol=0)
+    for shift in (0, 1e2, 1e4, 1e5, 1e6):
+        tables = [jnp.asarray(x + shift / len(shapes), dtype) for x in reals(shapes, 3)]
+        ones = list(map(jnp.ones_like, tables))
+        found = run(NetworkShares(TEMPERATURE, text, every, True), *tables, one)
+        for x in found:
+            close(math.fsum(np.asarray(x, float).flat), 1, atol=error)
+        (moved,) = run(NetworkShares(TEMPERATURE, text, every[:1]), *tables, ones[0])
+        close(moved, 1, atol=error)
+        bends = bend(NetworkCurvature(TEMPERATURE, text, every, True), *tables, one, *ones)
+        for x, share in zip(bends, found, strict=True):
+            close(x, 0, atol=error * len(shapes) / TEMPERATURE * float(share.max()))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_shares_of_slices_and_of_a_batch_whatever_is_added_to_all_scores(dtype):
+    equation, shapes = "ij,jk,kl->", [(60, 80), (80, 70), (70, 60)]
+    sliced = functools.partial(
+        tropical_einsum, equation, semiring=log_sum_exp(TEMPERATURE), memory_limit=150_000
+    )
+    small = functools.partial(tropical_einsum, "ij,jk,k->i", semiring=log_sum_exp(TEMPERATURE))
+    shares, batch = jax.jit(jax.grad(sliced)), jax.jit(jax.vmap(jax.jacrev(small)))
+    error = 4 * np.finfo(dtype).eps
+    for shift in (0, 1e2, 1e5, 1e6):
+        tables = [jnp.asarray(x + shift, dtype) for x in reals(shapes, 4)]
+        total = math.fsum(np.asarray(shares(*tables), float).flat)
+        np.testing.assert_allclose(total, 1, rtol=0, atol=2 * error)
+        many = [jnp.asarray(x + shift, dtype) for x in reals([(3, 2, 4), (3, 4, 5), (3, 5)], 5)]
+        rows = np.asarray(batch(*many), float).sum((2, 3))
+        np.testing.assert_allclose(rows, 1, rtol=0, atol=2 * error)
+
+
+def hidden_markov(length, states):
+    """Scores of the start, of steps and of observations, float32; and the posteriors of the states
+    in float64, by a forward and a backward pass over probabilities.
+    """
+    rng = np.random.default_rng(0)
+    start, steps = (
+        np.log(rng.dirichlet(np.ones(states), n)).astype(np.float32) for n in (1, states)
+    )
+    seen = (rng.normal(size=(length, states)) * 2 - 3).astype(np.float32)
+    move = np.exp(steps.astype(float))
+    weigh = np.exp(seen.astype(float) - seen.max(1, keepdims=True))
+    ahead, after = np.empty((length, states)), np.ones((length, states))
+    for t in range(length):
+        ahead[t] = (np.exp(start[0].astype(float)) if t == 0 else ahead[t - 1] @ move) * weigh[t]
+        ahead[t] /= ahead[t].sum()
+    for t in range(length - 2, -1, -1):
+        after[t] = move @ (weigh[t + 1] * after[t + 1])
+        after[t] /= after[t].sum()
+    both = ahead * after
+    return start[0], steps, seen, both / both.sum(1, keepdims=True)
+
+
+@pytest.mark.slow
+def test_posteriors_of_a_long_chain_are_as_good_as_those_of_a_plain_scan():
+    start, steps, seen, want = hidden_markov(5000, 50)
+
+    def posteriors(step, last):
+        def total(seen):
+            turn = lambda before, own: (step(before) + own, None)
+            return last(jax.lax.scan(turn, start + seen[0], seen[1:])[0])
+
+        return jax.jit(jax.grad(total))(seen)
+
+    def missed(found):
+        found = np.asarray(found, float)
+        return abs(found.sum(1) - 1).max(), abs(found - want).max()
+
+    plain = missed(posteriors(lambda x: jax.nn.logsumexp(x[:, None] + steps, 0), jax.nn.logsumexp))
+    names = list(map(opt_einsum.get_symbol, range(len(seen))))
+    terms = [names[0], *names, *map("".join, itertools.pairwise(names))]
+    net = Network(f"{','.join(terms)}->", start, *seen, *[steps] * (len(seen) - 1))
+    marginals = net.marginals()
+    found = [np.stack([marginals[name] for name in names])]
+    for accuracy in ("certified", "exact"):
+        value = functools.partial(tropical_einsum, semiring=log_sum_exp(1.0, accuracy))
+        found.append(
+            posteriors(
+                lambda x, value=value: value("i,ij->j", x, steps), functools.partial(value, "i->")
+            )
+        )
+    for each in map(missed, found):
+        assert each[0] <= 2 * plain[0]
+        assert each[1] <= 2 * plain[1]

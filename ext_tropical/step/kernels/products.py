@@ -57,8 +57,8 @@ class Form(NamedTuple):
     temperature: float
     places: Sequence[str]
     output: str
-    exact: Callable[..., jax.Array]
-    exact_tiles: Callable[..., jax.Array]
+    exact: Callable[..., Any]
+    exact_tiles: Callable[..., Any]
 
     def sizes(self, inputs: Sequence[jax.Array]) -> Mapping[str, int]:
         """Of the labels."""
@@ -132,12 +132,12 @@ class Form(NamedTuple):
     def repaired(
         self,
         inputs: Sequence[jax.Array],
-        start: jax.Array,
+        start: Any,
         bad: jax.Array,
-        added: Callable[..., jax.Array],
-    ) -> jax.Array:
-        """The result: start, to which added(bad cells, *inputs) is added for each tile with a bad
-        cell; or, if many tiles have one, the sum from all candidates.
+        added: Callable[..., Any],
+    ) -> Any:
+        """The result, an array or several: start, to which added(bad cells, *inputs) is added for
+        each tile with a bad cell; or, if many tiles have one, the sum from all candidates.
         """
         sizes, layout = self.sizes(inputs), self.layout
         extents = dict(zip("bkmn", layout.extents(sizes), strict=True))
@@ -180,7 +180,7 @@ class Form(NamedTuple):
             rounded = -(-number // TURN) * TURN
             (order,) = jnp.nonzero(flags, size=rounded, fill_value=number)
 
-            def turn(i: jax.Array, sum: jax.Array) -> jax.Array:
+            def turn(i: jax.Array, sums: Any) -> Any:
                 at_tile = lax.dynamic_slice_in_dim(order, i * TURN, TURN)
                 row, column = jnp.divmod(at_tile, grid["n"])
                 at = {"bkm": row, "bkn": row // grid["m"] * grid["n"] + column, "bmn": at_tile}
@@ -188,12 +188,16 @@ class Form(NamedTuple):
                     jnp.take(x, at[place], 0, mode="clip")
                     for x, place in zip(cut, ("bmn", *self.places), strict=True)
                 ]
-                return sum.at[at[self.output]].add(added(*given), mode="drop")
+                return jax.tree.map(
+                    lambda sum, new: sum.at[at[self.output]].add(new, mode="drop"),
+                    sums,
+                    added(*given),
+                )
 
             whole = functools.partial(blocks, place=self.output)
-            zero = jnp.zeros_like(jax.eval_shape(whole, start))
-            sum = lax.fori_loop(0, -(-count // TURN), turn, zero)
-            return start + jax.linear_transpose(whole, start)(sum)[0]
+            zeros = jax.tree.map(lambda x: jnp.zeros_like(jax.eval_shape(whole, x)), start)
+            sums = lax.fori_loop(0, -(-count // TURN), turn, zeros)
+            return jax.tree.map(lambda x, y: x + jax.linear_transpose(whole, x)(y)[0], start, sums)
 
         return lax.cond(4 * count > number, lambda: self.exact(*inputs), by_tiles)
 
@@ -210,10 +214,10 @@ def _pays(*extents: int) -> bool:
 
 def lowered(
     op: Any,
-    total: Callable[..., jax.Array],
+    total: Callable[..., Any],
     inputs: Sequence[jax.Array],
     places: Sequence[str],
-) -> jax.Array:
+) -> Any:
     """A sum of an op in its cheapest form.
 
     Args:
@@ -236,32 +240,41 @@ def lowered(
     return total(form, *inputs)
 
 
-def value(form: Form, *inputs: jax.Array) -> jax.Array:
-    """T log of the sum of exp((lhs + rhs) / T)."""
+def value(with_sums: bool, form: Form, *inputs: jax.Array) -> tuple[jax.Array, ...]:
+    """T log of the sum of exp((lhs + rhs) / T); with_sums also a reference, which is this value or,
+    in a bad cell, the largest candidate, and the sum of exp((lhs + rhs - reference) / T).
+    """
     weights, top, lost = form.shifted(inputs)
     total = form.product(dict(zip(PLACES, weights, strict=False)))
     found = top + (form.temperature * jnp.log(total) + lost)
+    outs: tuple[jax.Array, ...] = (found,)
+    if with_sums:  # as `weighted` has the gap, so that its error is in shares and sum alike
+        outs = found, found, total * jnp.exp(((top - found) + lost) / form.temperature)
 
     def bad() -> jax.Array:
         return ~(jnp.isfinite(found) & (total >= form.floor(inputs)))
 
-    def repaired() -> jax.Array:
+    def repaired() -> tuple[jax.Array, ...]:
         counted = [(x != -jnp.inf).astype(x.dtype) for x in inputs]
         are_none = (total == 0) & (form.product(dict(zip(PLACES, counted, strict=False))) == 0)
+        of_none = (-jnp.inf, -jnp.inf, 1)
         return form.repaired(
             inputs,
-            jnp.where(bad(), jnp.where(are_none, -jnp.inf, 0), found),
+            tuple(
+                jnp.where(bad(), jnp.where(are_none, none, 0), x)
+                for none, x in zip(of_none, outs, strict=False)
+            ),
             bad() & ~are_none,
-            lambda bad, *tiles: jnp.where(bad, form.exact_tiles(*tiles), 0),
+            lambda bad, *tiles: tuple(jnp.where(bad, x, 0) for x in form.exact_tiles(*tiles)),
         )
 
-    return lax.cond(_any(bad()), repaired, lambda: found)
+    return lax.cond(_any(bad()), repaired, lambda: outs)
 
 
 def weighted(form: Form, *inputs: jax.Array) -> jax.Array:
     """The sum of exp((lhs + rhs - value) / T) times the factors, which are the inputs after value.
 
-    A value of -inf says that all candidates of its cell are.
+    The value may be another number near it. If it is -inf, all candidates of its cell are.
     """
     lhs, rhs, value, *factors = inputs
     most = -jnp.log(form.floor(inputs))

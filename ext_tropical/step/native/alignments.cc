@@ -2,6 +2,7 @@
 #include "alignments.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <new>
 
@@ -86,6 +87,8 @@ void align_one(const Alignments& asked, int64_t number, const Kernels& kernels) 
   T score = a.local ? one : zero;
   int32_t* const path = wants_path ? static_cast<int32_t*>(asked.results[1]) + 2 * number * (rows + columns) : nullptr;
   StripBack back{};
+  double ended = 0;
+  back.ended = &ended;
   if (counts) {
     back.counts = static_cast<T*>(asked.results[0]) + number * entries;
     back.gap = static_cast<T*>(asked.results[1]) + number, back.gap_open = static_cast<T*>(asked.results[2]) + number;
@@ -144,6 +147,12 @@ void align_one(const Alignments& asked, int64_t number, const Kernels& kernels) 
   if (counts) {
     for (void* below : back.below) std::fill_n(static_cast<T*>(below), columns + 1, T(0));
     for (size_t i = strips.size(); i-- > 0;) kernels.strip_back(a, strips[i], rooms[i], back);
+    ended += std::exp((static_cast<double>(one) - static_cast<double>(score)) / a.temperature);  // the alignment without columns
+    if (a.local && std::isfinite(ended)) {
+      const T inverse = static_cast<T>(1 / ended);
+      for (int64_t i = 0; i < entries; ++i) static_cast<T*>(back.counts)[i] *= inverse;
+      *static_cast<T*>(back.gap) *= inverse, *static_cast<T*>(back.gap_open) *= inverse;
+    }
   }
 }
 

@@ -320,16 +320,48 @@ void over_runs(const Context& context, const Runs& runs, int64_t candidates, con
   parallel(context.pool, parts, [&](int64_t i) { work(runs.runs() * i / parts, runs.runs() * (i + 1) / parts); });
 }
 
+// A sum whose error does not grow with the number of terms (Kahan).
 template <class T>
-void log_sums(const Context& context, const Runs& cells, const Runs& choices, const void* lhs, const void* rhs, T* value, bool by_cell) {
+inline void add(T& sum, T& lost, T x) {
+  const T term = x - lost, next = sum + term;
+  lost = (next - sum) - term, sum = next;
+}
+
+template <class T>
+T sum_of(const T* x, int64_t count) {
+  constexpr int64_t lanes = 16;
+  T lane[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    for (int64_t l = 0; l < lanes; ++l) lane[l] += x[i + l];
+  for (int64_t l = 0; i < count; ++i, ++l) lane[l] += x[i];
+  for (int64_t half = lanes / 2; half > 0; half /= 2)
+    for (int64_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+  return lane[0];
+}
+
+// What the shares of a step's cells are taken from: exp((candidate - reference) / T) times the inverse of the sum of those. The value will
+// not do as a reference without it: it was rounded, by more the larger it is.
+template <class T>
+struct Sums {
+  Bytes data;
+  int64_t count = 0;
+  void make(int64_t cells) { data = room(times(count = cells, 2), sizeof(T)); }
+  T* references() const { return reinterpret_cast<T*>(data.get()); }
+  T* inverses() const { return references() + count; }
+};
+
+// From the largest candidates the values; and the sums, if they are not nullptr.
+template <class T>
+void log_sums(const Context& context, const Runs& cells, const Runs& choices, const void* lhs, const void* rhs, T* value, bool by_cell, const Sums<T>* kept) {
   const T temperature = static_cast<T>(context.ask.temperature);
   over_runs(context, cells, cells.count() * choices.count(), [&](int64_t from, int64_t to) {
     const Runs& along = by_cell ? choices : cells;
     Gather<T> left(lhs, along.left()), right(rhs, along.right());
-    T weights[kRun], sums[kRun];
+    T weights[kRun], sums[kRun], lost[kRun];
     for (int64_t r = from; r < to; ++r) {
       const Runs::Run cell = cells.run(r);
-      std::fill(sums, sums + cell.count, T(0));
+      std::fill(sums, sums + cell.count, T(0)), std::fill(lost, lost + cell.count, T(0));
       for (int64_t c = 0; c < choices.runs(); ++c) {
         const Runs::Run choice = choices.run(c);
         for (int64_t i = 0; i < (by_cell ? cell.count : choice.count); ++i) {
@@ -338,15 +370,17 @@ void log_sums(const Context& context, const Runs& cells, const Runs& choices, co
           const int64_t count = by_cell ? choice.count : cell.count;
           context.folds.weights(left.run(l, count), right.run(r2, count), count, value + cell.first + (by_cell ? i : 0), by_cell ? 0 : 1, context.ask.temperature, weights);
           if (by_cell)
-            for (int64_t j = 0; j < count; ++j) sums[i] += weights[j];
+            add(sums[i], lost[i], sum_of(weights, count));
           else
-            for (int64_t j = 0; j < count; ++j) sums[j] += weights[j];
+            for (int64_t j = 0; j < count; ++j) add(sums[j], lost[j], weights[j]);
         }
       }
       context.folds.logs(sums, cell.count, weights);
       for (int64_t i = 0; i < cell.count; ++i) {
         T& v = value[cell.first + i];
-        if (std::isfinite(v)) v += temperature * weights[i];
+        const bool is_finite = std::isfinite(v);
+        if (kept) kept->references()[cell.first + i] = v, kept->inverses()[cell.first + i] = is_finite ? T(1) / sums[i] : T(1);
+        if (is_finite) v += temperature * weights[i];
       }
     }
   });
@@ -618,7 +652,7 @@ class Products {
         sum = weight * (sum + others[row * columns_ + j]);
         if (counts && std::isfinite(sum)) return;
         sum = T(0);
-        exact.weights(row, j, values[row * columns_ + j], [&](int64_t l, int64_t r, T w) { sum += w * ((left ? left[l] : T(0)) + (right ? right[r] : T(0))); });
+        exact.shares(row, j, [&](int64_t l, int64_t r, T w) { sum += w * ((left ? left[l] : T(0)) + (right ? right[r] : T(0))); });
       });
     });
     const Bytes turned = room(step_.count, sizeof(T));
@@ -678,7 +712,7 @@ class Products {
       for (int64_t j = 0; is_bad[static_cast<size_t>(row)] && j < columns_; ++j) {
         const int64_t at = row * columns_ + j;
         if (share[at] == share[at]) continue;
-        exact.weights(row, j, values[at], [&](int64_t l, int64_t r, T weight) {
+        exact.shares(row, j, [&](int64_t l, int64_t r, T weight) {
           if (left) left[l] += weight * cotangents[at];
           if (right) right[r] += weight * cotangents[at];
         });
@@ -693,25 +727,40 @@ class Products {
     explicit Exact(const Products& of) : of_(of), choices_(of.choices_), left_(of.lhs_, choices_.left()), right_(of.rhs_, choices_.right()) {}
 
     T value(int64_t row, int64_t column) {
-      T best = -std::numeric_limits<T>::infinity(), sum = T(0);
-      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t, int64_t) { of_.context_.folds.candidates(a, b, run.count, &best, nullptr, 0); });
-      if (!std::isfinite(best)) return best;
-      weights(row, column, best, [&](int64_t, int64_t, T weight) { sum += weight; });
-      return best + of_.temperature_ * std::log(sum);
+      const auto [best, sum] = sums(row, column);
+      return std::isfinite(best) ? best + of_.temperature_ * std::log(sum) : best;
     }
 
-    // each(left, right, weight) for the candidates of a cell.
+    // each(left, right, share) for the candidates of a cell.
     template <class Each>
-    void weights(int64_t row, int64_t column, T value, const Each& each) {
-      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t l, int64_t r) {
-        T weights[kRun];
-        of_.context_.folds.weights(a, b, run.count, &value, 0, of_.context_.ask.temperature, weights);
+    void shares(int64_t row, int64_t column, const Each& each) {
+      const auto [best, sum] = sums(row, column);
+      const T inverse = std::isfinite(best) ? T(1) / sum : T(1);
+      weights(row, column, best, [&](const T* weight, const Runs::Run& run, int64_t l, int64_t r) {
         for (int64_t i = 0; i < run.count; ++i)
-          if (weights[i] != T(0)) each(l + choices_.left()[static_cast<size_t>(i)], r + choices_.right()[static_cast<size_t>(i)], weights[i]);
+          if (weight[i] != T(0)) each(l + choices_.left()[static_cast<size_t>(i)], r + choices_.right()[static_cast<size_t>(i)], weight[i] * inverse);
       });
     }
 
    private:
+    // The largest candidate, and the sum of exp((candidate - largest) / T).
+    std::pair<T, T> sums(int64_t row, int64_t column) {
+      T best = -std::numeric_limits<T>::infinity(), sum = T(0), lost = T(0);
+      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t, int64_t) { of_.context_.folds.candidates(a, b, run.count, &best, nullptr, 0); });
+      weights(row, column, best, [&](const T* weight, const Runs::Run& run, int64_t, int64_t) { add(sum, lost, sum_of(weight, run.count)); });
+      return {best, sum};
+    }
+
+    // each(weights, run, left, right), where weights are exp((candidate - reference) / T).
+    template <class Each>
+    void weights(int64_t row, int64_t column, T reference, const Each& each) {
+      over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t l, int64_t r) {
+        T weights[kRun];
+        of_.context_.folds.weights(a, b, run.count, &reference, 0, of_.context_.ask.temperature, weights);
+        each(weights, run, l, r);
+      });
+    }
+
     template <class Each>
     void over(int64_t row, int64_t column, const Each& each) {
       const Roles& roles = of_.roles_;
@@ -868,22 +917,23 @@ void walk_back(const Context& context, const Plan& plan, const std::vector<Winne
 }
 
 template <class T>
-void solve_step(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners) {
+void solve_step(const Context& context, const Step& step, const void* lhs, const void* rhs, T* value, Winners* winners, Sums<T>* sums) {
   if constexpr (std::is_floating_point<T>::value)
     if (is_for_products(context, step)) return Products<T>(context, step, lhs, rhs).value(value);
   (is_for_tiles(context, step) ? search_by_tiles<T> : search<T>)(context, step, lhs, rhs, value, winners);
   if constexpr (std::is_floating_point<T>::value)
     if (context.ask.algebra == Algebra::kLogSumExp && !step.contracted.empty()) {
       const Runs cells(step.cells), choices(step.candidates);
-      log_sums<T>(context, cells, choices, lhs, rhs, value, goes_by_cell(cells, choices));
+      if (sums) sums->make(step.count);
+      log_sums<T>(context, cells, choices, lhs, rhs, value, goes_by_cell(cells, choices), sums);
     }
 }
 
-// All values of a plan, by their numbers. Those that steps have read are freed, unless they are kept.
+// All values of a plan, by their numbers. Those that steps have read are freed, unless they are kept, with the sums of log-sum-exp.
 template <class T>
 class Values {
  public:
-  Values(const Context& context, const Plan& plan, std::vector<Winners>* winners, bool keeps) : made_(plan.steps.size()) {
+  Values(const Context& context, const Plan& plan, std::vector<Winners>* winners, bool keeps) : made_(plan.steps.size()), sums_(plan.steps.size()) {
     const Ask& ask = context.ask;
     for (int64_t i = 0; i < plan.tables; ++i) at_.push_back(ask.inputs[static_cast<size_t>(i)].data);
     for (size_t s = 0; s < plan.steps.size(); ++s) {
@@ -892,7 +942,7 @@ class Values {
       T* const value = reinterpret_cast<T*>(made_[s].get());
       const void* const lhs = at(step.left);
       const void* const rhs = at(step.right);
-      solve_step(context, step, lhs, rhs, value, winners ? &(*winners)[s] : nullptr);
+      solve_step(context, step, lhs, rhs, value, winners ? &(*winners)[s] : nullptr, keeps ? &sums_[s] : nullptr);
       for (int64_t operand : {step.left, step.right})
         if (operand >= plan.tables && !keeps) made_[static_cast<size_t>(operand - plan.tables)].reset();
       at_.push_back(value);
@@ -900,10 +950,12 @@ class Values {
   }
   const void* at(int64_t i) const { return i < 0 ? nullptr : at_[static_cast<size_t>(i)]; }
   const T* last() const { return static_cast<const T*>(at_.back()); }
+  const Sums<T>& sums(size_t step) const { return sums_[step]; }
 
  private:
   std::vector<const void*> at_;
   std::vector<Bytes> made_;
+  std::vector<Sums<T>> sums_;
 };
 
 template <class T>
@@ -952,21 +1004,42 @@ void at_labels(const Context& context, const Plan& plan) {
   }
 }
 
-// Calls each(cell, left, right, weight) for every candidate of a step, a run after another.
+// The sums of a step that was computed by products.
+template <class T>
+Sums<T> sums_of(const Context& context, const Step& step, const void* lhs, const void* rhs) {
+  const Runs cells(step.cells), choices(step.candidates);
+  Sums<T> sums;
+  sums.make(step.count);
+  const Bytes values = room(step.count, sizeof(T));
+  search<T>(context, step, lhs, rhs, reinterpret_cast<T*>(values.get()), nullptr);
+  log_sums<T>(context, cells, choices, lhs, rhs, reinterpret_cast<T*>(values.get()), goes_by_cell(cells, choices), &sums);
+  return sums;
+}
+
+// Calls each(cell, left, right, share) for every candidate of a step, a run after another.
 template <class T, class Each>
-void weigh_step(const Context& context, const Step& step, const void* lhs, const void* rhs, const T* value, const Each& each) {
+void weigh_step(const Context& context, const Plan& plan, const Values<T>& values, int64_t number, const Each& each) {
+  const auto s = static_cast<size_t>(number - plan.tables);
+  const Step& step = plan.steps[s];
+  const void *const lhs = values.at(step.left), *const rhs = values.at(step.right);
   const Runs cells(step.cells), choices(step.candidates);
   Gather<T> left(lhs, cells.left()), right(rhs, cells.right());
   T weights[kRun];
   const bool contracts = !step.contracted.empty();
   if (!contracts) std::fill(weights, weights + kRun, T(1));
+  Sums<T> own;
+  if (contracts && !values.sums(s).data) own = sums_of<T>(context, step, lhs, rhs);
+  const Sums<T>& sums = own.data ? own : values.sums(s);
   for (int64_t r = 0; r < cells.runs(); ++r) {
     const Runs::Run cell = cells.run(r);
     for (int64_t c = 0; c < choices.runs(); ++c) {
       const Runs::Run choice = choices.run(c);
       for (int64_t i = 0; i < choice.count; ++i) {
         const int64_t l = cell.left + choice.left + choices.left()[static_cast<size_t>(i)], r2 = cell.right + choice.right + choices.right()[static_cast<size_t>(i)];
-        if (contracts) context.folds.weights(left.run(l, cell.count), right.run(r2, cell.count), cell.count, value + cell.first, 1, context.ask.temperature, weights);
+        if (contracts) {
+          context.folds.weights(left.run(l, cell.count), right.run(r2, cell.count), cell.count, sums.references() + cell.first, 1, context.ask.temperature, weights);
+          for (int64_t j = 0; j < cell.count; ++j) weights[j] *= sums.inverses()[cell.first + j];
+        }
         for (int64_t j = 0; j < cell.count; ++j)
           if (weights[j] != T(0)) each(cell.first + j, l + cells.left()[static_cast<size_t>(j)], r2 + cells.right()[static_cast<size_t>(j)], weights[j]);
       }
@@ -1035,7 +1108,7 @@ void step_tangent(const Context& context, const Plan& plan, const Values<T>& val
   moved.zeros(number);
   T *const own = moved[number], *const left = moved[step.left], *const right = moved[step.right];
   if (is_for_products(context, step)) return Products<T>(context, step, values.at(step.left), values.at(step.right)).tangent(value, left, right, own);
-  weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value,
+  weigh_step<T>(context, plan, values, number,
                 [&](int64_t cell, int64_t l, int64_t r, T weight) { own[cell] += weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0))); });
 }
 
@@ -1069,7 +1142,7 @@ void log_derivative(const Context& context, const Plan& plan) {
     T *const own = moved[i], *const left = moved[step.left], *const right = moved[step.right];
     const auto* const value = static_cast<const T*>(values.at(i));
     if (!is_for_products(context, step) || !Products<T>(context, step, values.at(step.left), values.at(step.right)).cotangent(value, own, left, right))
-      weigh_step<T>(context, step, values.at(step.left), values.at(step.right), value, [&](int64_t cell, int64_t l, int64_t r, T weight) {
+      weigh_step<T>(context, plan, values, i, [&](int64_t cell, int64_t l, int64_t r, T weight) {
         if (left) left[l] += weight * own[cell];
         if (right) right[r] += weight * own[cell];
       });
@@ -1092,7 +1165,7 @@ void log_curvature(const Context& context, const Plan& plan) {
   const auto weigh = [&](int64_t i, const auto& each) {
     const Step& step = plan.steps[static_cast<size_t>(i - plan.tables)];
     const T *const own = along[i], *const left = along[step.left], *const right = along[step.right];
-    weigh_step<T>(context, step, values.at(step.left), values.at(step.right), static_cast<const T*>(values.at(i)), [&](int64_t cell, int64_t l, int64_t r, T weight) {
+    weigh_step<T>(context, plan, values, i, [&](int64_t cell, int64_t l, int64_t r, T weight) {
       each(cell, l, r, weight, weight * ((left ? left[l] : T(0)) + (right ? right[r] : T(0)) - own[cell]) * rate);
     });
   };

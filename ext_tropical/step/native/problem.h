@@ -80,6 +80,7 @@ struct StripBack {
   void* below[2];  // what comes from the row below; then from the strip's first row
   void* turn;      // kTurn rows of lanes
   void *counts, *gap, *gap_open;
+  double* ended;  // the sum of the shares of the ends of local alignments
 };
 
 // The functions of one instruction set.
