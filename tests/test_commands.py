@@ -609,6 +609,43 @@ def test_a_class_stands_for_the_default_op_of_its_family(run):
     assert "needed 2, one for each input" in error  # one input of two: the op was found
 
 
+def test_a_report_fits_the_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    out, _ = run("check", "jax.numpy:square", "--input", "float32[3]")
+    assert max(map(len, out.splitlines())) <= 40
+    assert "values value: passed" in out
+
+
+def test_an_interrupted_command_says_so_in_a_line(run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tenferro_jax.conformance.check", interrupted)
+    assert run("check", "jax.numpy:square", "--input", "float32[3]", code=130) == (
+        "",
+        "interrupted\n",
+    )
+
+
+def test_an_error_at_a_shell_names_the_option(run):
+    error = run("inspect", "damaged.bin", code=2).err
+    assert "pass --trusted for plain bytes" in error
+    assert "trusted=" not in error
+
+
+@pytest.mark.parametrize("file", ["layer.graph", "layer.bin"])
+def test_the_precision_that_numpy_writes_by_default_is_refused_with_a_remedy(
+    file, folder, tmp_path, run
+):
+    path = str(tmp_path / "wide.npz")
+    with np.load(folder / "both.npz") as both:
+        np.savez(path, **{name: array.astype(np.float64) for name, array in both.items()})
+    error = run("run", file, "--input", path, code=2).err
+    assert "given float64" in error
+    assert "needed float32" in error
+    assert "numpy.save(path, x.astype('float32'))" in error
+
+
 def test_a_wrong_command_line(run):
     assert "usage: python -m tenferro_jax" in run("chekc", code=2).err
 

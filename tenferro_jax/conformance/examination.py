@@ -245,7 +245,9 @@ def check(
     with the reason.
 
     The checks run with 64-bit types on, in float64, if the function takes it; while they run this
-    holds for the whole process, because JAX runs some callbacks in other threads. Small examples
+    holds for the whole process, because JAX runs some callbacks in other threads. A function that
+    closes over NumPy arrays is checked in the setting of the caller, because JAX would confuse
+    programs of both settings: in float32 while 64-bit types are off. Small examples
     are best: a few elements, sizes that differ from each other, floating values away from ties
     and kinks.
 
@@ -259,8 +261,9 @@ def check(
       rules: AD rules of an op; without one for the family the checks of derivatives do not apply.
       runtimes: kernels instead of those of the op's class; each is compared with the other
         routes.
-      oracle: a NumPy function of the inputs of an op that returns the outputs as a tuple, as an
-        independent answer. By default the routes are only compared with each other.
+      oracle: a NumPy function of the inputs of an op that returns an array, a tuple of outputs or
+        what the op's function returns, as an independent answer. By default the routes are only
+        compared with each other.
       tolerance: relative difference between entries that counts as equal, finite; 0 for equality to
         the last bit. By default eps ** 0.75 of the dtype: 2e-12 for float64, 6e-6 for float32. An
         entry may also differ by 64 eps of the largest entry, or by that tolerance of it if this is
