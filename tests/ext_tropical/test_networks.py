@@ -514,7 +514,7 @@ LARGE = np.ones((64, 64))
     *(
         (
             ShapeError,
-            "plan_tropical_einsum, operand 0",
+            "plan_tropical_einsum 'ij->', operand 0",
             functools.partial(plan_tropical_einsum, "ij->", operand),
         )
         for operand in (3, None, "ab", (2, -1), (2, 2.7), (True, 2), [[1, 2], [3, 4]])
