@@ -573,7 +573,7 @@ def test_refusals(error, text, call):
 
 def test_what_plans_take():
     plan = plan_tropical_einsum(np.zeros((2, 3)), [0, 1], np.zeros(3), [1], [0])
-    assert repr(plan) == f"TropicalPlan('ab,b->a', 1 steps, 1 slices, peak {plan.peak})"
+    assert repr(plan) == f"TropicalPlan('0 1,1->0', 1 steps, 1 slices, peak {plan.peak})"
     assert tropical_einsum("ij,jk->ik", *MATRICES, optimize=np.array([[0, 1]])).tolist() == [
         [2, 2],
         [2, 2],
