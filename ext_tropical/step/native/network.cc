@@ -15,6 +15,7 @@ namespace tropical {
 namespace {
 
 constexpr int64_t kRun = 512;                         // the most entries of a run
+constexpr int64_t kPart = 16;                         // terms that are added one after another
 constexpr int64_t kWorthThreads = int64_t{1} << 20;   // candidates of a step from which threads share it
 constexpr int64_t kWorthCall = int64_t{1} << 9;       // candidates from which tiles are faster that read operands where they lie
 constexpr int64_t kWorthTiles = int64_t{1} << 17;     // candidates from which packed tiles are faster
@@ -320,13 +321,7 @@ void over_runs(const Context& context, const Runs& runs, int64_t candidates, con
   parallel(context.pool, parts, [&](int64_t i) { work(runs.runs() * i / parts, runs.runs() * (i + 1) / parts); });
 }
 
-// A sum whose error does not grow with the number of terms (Kahan).
-template <class T>
-inline void add(T& sum, T& lost, T x) {
-  const T term = x - lost, next = sum + term;
-  lost = (next - sum) - term, sum = next;
-}
-
+// In lanes, for little rounding.
 template <class T>
 T sum_of(const T* x, int64_t count) {
   constexpr int64_t lanes = 16;
@@ -358,10 +353,10 @@ void log_sums(const Context& context, const Runs& cells, const Runs& choices, co
   over_runs(context, cells, cells.count() * choices.count(), [&](int64_t from, int64_t to) {
     const Runs& along = by_cell ? choices : cells;
     Gather<T> left(lhs, along.left()), right(rhs, along.right());
-    T weights[kRun], sums[kRun], lost[kRun];
+    T weights[kRun], sums[kRun], part[kRun];  // of kPart candidates, for little rounding
     for (int64_t r = from; r < to; ++r) {
       const Runs::Run cell = cells.run(r);
-      std::fill(sums, sums + cell.count, T(0)), std::fill(lost, lost + cell.count, T(0));
+      std::fill(sums, sums + cell.count, T(0)), std::fill(part, part + cell.count, T(0));
       for (int64_t c = 0; c < choices.runs(); ++c) {
         const Runs::Run choice = choices.run(c);
         for (int64_t i = 0; i < (by_cell ? cell.count : choice.count); ++i) {
@@ -369,10 +364,13 @@ void log_sums(const Context& context, const Runs& cells, const Runs& choices, co
           const int64_t l = cell.left + choice.left + table.left()[static_cast<size_t>(i)], r2 = cell.right + choice.right + table.right()[static_cast<size_t>(i)];
           const int64_t count = by_cell ? choice.count : cell.count;
           context.folds.weights(left.run(l, count), right.run(r2, count), count, value + cell.first + (by_cell ? i : 0), by_cell ? 0 : 1, context.ask.temperature, weights);
-          if (by_cell)
-            add(sums[i], lost[i], sum_of(weights, count));
-          else
-            for (int64_t j = 0; j < count; ++j) add(sums[j], lost[j], weights[j]);
+          if (by_cell) {
+            sums[i] += sum_of(weights, count);
+            continue;
+          }
+          for (int64_t j = 0; j < count; ++j) part[j] += weights[j];
+          if (i % kPart != kPart - 1 && i + 1 < choice.count) continue;
+          for (int64_t j = 0; j < count; ++j) sums[j] += part[j], part[j] = T(0);
         }
       }
       context.folds.logs(sums, cell.count, weights);
@@ -745,9 +743,9 @@ class Products {
    private:
     // The largest candidate, and the sum of exp((candidate - largest) / T).
     std::pair<T, T> sums(int64_t row, int64_t column) {
-      T best = -std::numeric_limits<T>::infinity(), sum = T(0), lost = T(0);
+      T best = -std::numeric_limits<T>::infinity(), sum = T(0);
       over(row, column, [&](const T* a, const T* b, const Runs::Run& run, int64_t, int64_t) { of_.context_.folds.candidates(a, b, run.count, &best, nullptr, 0); });
-      weights(row, column, best, [&](const T* weight, const Runs::Run& run, int64_t, int64_t) { add(sum, lost, sum_of(weight, run.count)); });
+      weights(row, column, best, [&](const T* weight, const Runs::Run& run, int64_t, int64_t) { sum += sum_of(weight, run.count); });
       return {best, sum};
     }
 
@@ -1038,7 +1036,8 @@ void weigh_step(const Context& context, const Plan& plan, const Values<T>& value
         const int64_t l = cell.left + choice.left + choices.left()[static_cast<size_t>(i)], r2 = cell.right + choice.right + choices.right()[static_cast<size_t>(i)];
         if (contracts) {
           context.folds.weights(left.run(l, cell.count), right.run(r2, cell.count), cell.count, sums.references() + cell.first, 1, context.ask.temperature, weights);
-          for (int64_t j = 0; j < cell.count; ++j) weights[j] *= sums.inverses()[cell.first + j];
+          const T* const inverse = sums.inverses() + cell.first;
+          for (int64_t j = 0; j < cell.count; ++j) weights[j] *= inverse[j];
         }
         for (int64_t j = 0; j < cell.count; ++j)
           if (weights[j] != T(0)) each(cell.first + j, l + cells.left()[static_cast<size_t>(j)], r2 + cells.right()[static_cast<size_t>(j)], weights[j]);
