@@ -62,7 +62,9 @@ def distinct(scopes: Sequence[Sequence[Variable]]) -> list[Variable]:
     return list(dict.fromkeys(name for scope in scopes for name in scope))
 
 
-def holders(scopes: Sequence[Sequence[Variable]], tables: Sequence[Any]) -> dict[Variable, int]:
+def holders(
+    scopes: Sequence[Sequence[Variable]], tables: Sequence[np.ndarray | jax.Array]
+) -> dict[Variable, int]:
     """For each variable the number of the smallest table that has it, the first of several."""
     by_size = sorted(range(len(tables)), key=lambda i: (-tables[i].size, -i))
     return {name: i for i in by_size for name in scopes[i]}

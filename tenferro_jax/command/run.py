@@ -22,7 +22,7 @@ from ..graph.graph import Graph
 from ..io.container import replace_file
 from ..io.exported import ExportedProgram
 from ..payload_leaves import dtype_name, named_dtype
-from ..shapes import Shaped, as_operand, is_key, meta_of
+from ..shapes import Shaped, TensorMeta, as_operand, is_key, meta_of
 from .files import (
     OK,
     add_file,
@@ -241,7 +241,7 @@ def _bound(texts: list[str], declared: Mapping[str, object]) -> dict[str, np.nda
     return given
 
 
-def _require_dtype(name: str, array: np.ndarray, meta: Any) -> None:
+def _require_dtype(name: str, array: np.ndarray, meta: TensorMeta) -> None:
     """Refuse numbers of another precision, as NumPy writes float64 by default."""
     if is_key(meta.dtype) or array.dtype == meta.dtype:
         return

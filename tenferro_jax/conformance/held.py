@@ -73,7 +73,7 @@ def _cotangents(fn: Callable[..., PyTree], *xs: Array) -> PyTree:
     return pull(outs)
 
 
-def _traced(fn: Callable[..., PyTree], args: Sequence[Any]) -> Iterator[ClosedJaxpr]:
+def _traced(fn: Callable[..., PyTree], args: Sequence[PyTree]) -> Iterator[ClosedJaxpr]:
     """The program, and those of the ops in it; none if it cannot be traced."""
     try:
         traced = jax.make_jaxpr(lambda *xs: fn(*xs) or ())(*args)

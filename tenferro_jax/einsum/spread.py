@@ -168,7 +168,7 @@ def on_automatic_axes(
             leaves, tree = jax.tree.flatten(fn(*moved, **how))
             return leaves
 
-        def places(outs: list[Any]) -> list[jax.P | None]:
+        def places(outs: Sequence[jax.Array]) -> list[jax.P | None]:
             place, shape = spec(*operands) if spec else None, jnp.shape(outs[0])
             return [place if jnp.shape(out) == shape else None for out in outs]
 

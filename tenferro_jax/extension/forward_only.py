@@ -89,7 +89,9 @@ def forward_only(
     inputs = [struct(meta) for meta in metas]
     tangents = [x for x, moves in zip(inputs, moving, strict=True) if moves]
 
-    def pulled(primals: Any, outs: Any, cotangents: Any) -> Any:
+    def pulled(
+        primals: Sequence[jax.Array], outs: Sequence[jax.Array], cotangents: Sequence[jax.Array]
+    ) -> Any:
         def pushed(*given: jax.Array) -> list[jax.Array]:
             source = iter(given)
             slots = [next(source) if moves else None for moves in moving]
