@@ -24,7 +24,7 @@ from ..algebra.shipped import max_plus
 from .eager import names_itself
 from .kept_parts import SlicePart, path_of, read_by, read_part, write_part
 from .plan_text import planned, steps_of
-from .slice_loop import beginning, merged, piece
+from .slice_loop import beginning, finished, merged, piece
 from .steps import Assignment, Mode, Winners, reshaped
 from .tropical_plan import Operand, Optimize, TropicalSlices, cut, plan_of
 
@@ -158,7 +158,7 @@ class TropicalPlan(TropicalSlices):
                 f"{len(held)} of {self.slices} slices: {', '.join(map(str, gone))} missing",
                 "all slices",
             )
-        value, labels = found
+        value, labels = finished(mode, found, self.dtype)
         names = self.plan.equation.integers
         at: Any = {names.get(label, label): index for label, index in labels.items()}
         zero = methods.filled(self.semiring.zero(self.dtype), value.shape)

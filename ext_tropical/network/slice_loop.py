@@ -25,10 +25,14 @@ from .steps import Mode, reshaped
 from .tropical_plan import TropicalSlices
 
 State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
-"""A value, and the index of each contracted label."""
+"""A value, and the index of each contracted label; of some slices under log_sum_exp the largest
+value m, and the sum of exp((value - m) / T), by this name.
+"""
+
+SUM = "sum"
 
 Sums: TypeAlias = tuple[jax.Array, jax.Array]
-"""The largest value m of some slices under log_sum_exp, and the sum of exp((value - m) / T)."""
+"""m and the sum."""
 
 
 def whole(
@@ -132,52 +136,26 @@ def _log_value(
     """
 
     @jax.custom_jvp
-    def sums(*operands: jax.Array) -> Sums:
-        return _log_loop(plan, mode, spread, semiring, operands)
+    def sums(*operands: jax.Array) -> State:
+        return _loop(plan, mode, spread, operands)
 
     @sums.defjvp
     def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         largest, total = sums(*primals)
         slope = _shared_tangent(plan, mode, spread, semiring, largest, primals, tangents)
-        return (largest, total), (jnp.zeros_like(largest), slope / semiring.temperature)
+        return (largest, total), (jnp.zeros_like(largest), {SUM: slope / semiring.temperature})
 
-    largest, total = sums(*operands)
+    return finished(mode, sums(*operands), operands[0].dtype)[0]
+
+
+def finished(mode: Mode, found: State, dtype: np.dtype) -> State:
+    """The value of all slices in the dtype of the operands, and the labels."""
+    if not isinstance(mode.semiring, LogSumExp):
+        return found
+    largest, total = found[0], found[1][SUM]
     known = jnp.isfinite(largest)
-    value = largest + semiring.temperature * jnp.log(jnp.where(known, total, 1))
-    return jnp.where(known, value, largest).astype(operands[0].dtype)
-
-
-def _log_loop(
-    plan: TropicalSlices,
-    mode: Mode,
-    spread: Spread | None,
-    semiring: LogSumExp,
-    operands: Sequence[jax.Array],
-) -> Sums:
-    """The sums of all slices."""
-    sizes, output = dict(plan.whole), (plan.output,) * 2
-    operands = reshaped(operands, plan.plan.terms, sizes)
-    zeros = widened(jnp.zeros([sizes[label] for label in plan.output], operands[0].dtype))
-
-    def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> Sums:
-        def turn(i: jax.Array, found: Sums) -> Sums:
-            i = jnp.asarray(i, jnp.int32)
-            start, own = plan.start(i), widened(piece(plan, mode, operands, i)[0])
-            before, total = plan.parts(output, found, start)
-            new = joined_sums(semiring, (before, total), (own, jnp.ones_like(own)))
-            largest, total = (plan.replaced(x, y, start) for x, y in zip(found, new, strict=True))
-            return largest, total
-
-        return lax.fori_loop(first, last, turn, (zeros - jnp.inf, zeros))
-
-    if spread is None:
-        return of(0, plan.slices, operands)
-
-    def here(*operands: jax.Array) -> Sums:
-        join = functools.partial(joined_sums, semiring)
-        return spread.merged(join, of(*spread.own(plan.slices), operands))
-
-    return spread.everywhere(here, *operands)
+    value = largest + mode.semiring.temperature * jnp.log(jnp.where(known, total, 1))
+    return jnp.where(known, value, largest).astype(dtype), {}
 
 
 def _shared_tangent(
@@ -233,6 +211,9 @@ def beginning(
     """The state before the first slice: a value that loses to every candidate."""
     semiring, sizes = mode.semiring, dict(plan.whole)
     shape = tuple(sizes[label] for label in plan.output)
+    if isinstance(semiring, LogSumExp):
+        zeros = widened(jnp.zeros(shape, dtype))
+        return zeros - jnp.inf, {SUM: zeros}
     labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
     return methods.filled(semiring.identity(dtype), shape), {
         label: jnp.zeros(shape, jnp.int32) for label in labels
@@ -268,6 +249,9 @@ def piece(plan: TropicalSlices, mode: Mode, operands: Sequence[jax.Array], i: ja
 
 def merged(plan: TropicalSlices, mode: Mode, i: jax.Array, new: State, found: State) -> State:
     """The state with the result of slice i."""
+    if isinstance(mode.semiring, LogSumExp):
+        own = widened(new[0])
+        new = own, {SUM: jnp.ones_like(own)}
     start, (known, at) = plan.start(i), found
     before, *old = plan.parts((plan.output,) * (1 + len(at)), (known, *at.values()), start)
     value, labels = _better(plan, mode, (before, dict(zip(at, old, strict=True))), new)
@@ -278,6 +262,9 @@ def merged(plan: TropicalSlices, mode: Mode, i: jax.Array, new: State, found: St
 def _better(plan: TropicalSlices, mode: Mode, old: State, new: State) -> State:
     """plus of two values, and for each entry the labels of the one that wins."""
     (before, kept), (value, moved) = old, new
+    if isinstance(mode.semiring, LogSumExp):
+        sums = joined_sums(mode.semiring, (before, kept[SUM]), (value, moved[SUM]))
+        return sums[0], {SUM: sums[1]}
     total = methods.plus(mode.semiring, before, value)
     if not kept:
         return total, {}
@@ -316,4 +303,4 @@ def one_by_one(where: str, plan: TropicalSlices, mode: Mode, *operands: jax.Arra
     found = beginning(plan, mode, operands[0].dtype)
     for i in trange(plan.slices, desc=where, unit="slice"):
         found = step(operands, jnp.int32(i), found)
-    return found
+    return finished(mode, found, operands[0].dtype)

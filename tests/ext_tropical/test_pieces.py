@@ -70,10 +70,6 @@ def test_merged_slices_are_the_einsum(name, order):
     found = plan.merge(loaded.run(i, *operands) for i in numbers)
     limit = plan.peak
     want = tropical_einsum(CHAIN, *operands, semiring=semiring, memory_limit=limit)
-    if name == "log_sum_exp":  # one loop adds exponentials, and rounds once
-        np.testing.assert_allclose(found.value, want, rtol=4 * np.finfo("f").eps)
-        again = plan.merge([plan.run(i, *operands) for i in range(plan.slices)])
-        want = again.value  # whatever the order in which slices come
     np.testing.assert_array_equal(found.value, want)
     assert found.labels == {}
 
