@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -293,9 +294,14 @@ class Network(Factors):
             summed_to(name, self.scopes[held[name]], of[held[name]]).astype(dtype)
             for name in self.variables
         ]
+        if any(isinstance(x, jax.core.Tracer) for x in (*values, *self.tables)):
+            total = jax.lax.stop_gradient(self.log_partition(temperature=temperature))
+            values = [jnp.where(jnp.isfinite(total), x, jnp.nan) for x in values]
         found = dict(zip(self.variables, jax.device_put(values), strict=True))
-        # Of parts that share no variable one may be possible, another one not: all are looked at.
-        known = [x for x in found.values() if not isinstance(x, jax.core.Tracer)]
+        # Of parts that share no variable one may be possible, another one not, and tables of no
+        # variable have no share: all are looked at.
+        scalars = [x for x, scope in zip(self.tables, self.scopes, strict=True) if not scope]
+        known = [x for x in (*values, *scalars) if not isinstance(x, jax.core.Tracer)]
         if not all(np.isfinite(np.asarray(x)).all() for x in known):
             require_finite("marginals", self.log_partition(temperature=temperature))
         return found
@@ -363,6 +369,12 @@ class Network(Factors):
                 where="Network.sample, shape", given=repr(shape), needed="a sequence of integers"
             )
         shape = tuple(require_size("Network.sample, shape", size) for size in shape)
+        if math.prod(shape) * len(self.variables) >= 2**31:
+            raise InvalidConfig(
+                where="Network.sample, shape",
+                given=str(shape),
+                needed="fewer labels than int32 counts",
+            )
         if 0 in shape or not self.variables:
             return {name: jnp.zeros(shape, jnp.int32) for name in self.variables}
         found = samples(self.plan(), self.tables, key, shape, temperature)

@@ -11,7 +11,7 @@ from ..extension.primitive import apply
 from ..extension.routes import current_platform
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..shapes import is_inexact
-from .breaches import Broken, NotApplicable
+from .breaches import Broken, NotApplicable, one_line
 from .examples import Inputs, grown, in_other_dtypes, is_half, listed, of_other_sizes
 from .op_subject import OpSubject
 from .subject import Claim
@@ -46,7 +46,7 @@ def routes(subject: OpSubject, inputs: Inputs) -> Iterator[str | None]:
         *subject.accepted(itertools.chain(in_other_dtypes(inputs), of_other_sizes(inputs, (1,)))),
     ]
     made += subject.accepted([grown(inputs)]) or subject.accepted(of_other_sizes(inputs, (2, 3)))
-    answers = [_answer(subject, xs) for xs in made]
+    answers = [_answer(subject, xs, i == 0) for i, xs in enumerate(made)]
     against = "the oracle" if subject.oracle else ways[0][0]
     claims = [
         Claim(
@@ -78,7 +78,7 @@ def _in_order(subject: OpSubject, inputs: Inputs) -> list[tuple[str, ExtensionRu
     return sorted(subject.ways(inputs).items(), key=lambda way: way[0].startswith("kernel"))
 
 
-def _answer(subject: OpSubject, inputs: Inputs) -> Any:
+def _answer(subject: OpSubject, inputs: Inputs, is_example: bool) -> Any:
     """The oracle's outputs; None without an oracle, or if it does not take inputs made from the
     example.
     """
@@ -89,6 +89,9 @@ def _answer(subject: OpSubject, inputs: Inputs) -> Any:
     except Broken:
         raise
     except Exception as error:
+        if is_example:
+            text = f"the oracle for the example: {one_line(error)}"
+            raise Broken("X8.10", text, "Correct the oracle.") from error
         note = f"no oracle there: it raises {type(error).__name__} for {listed(inputs)}"
         subject.notes.update({note: None})
         return None

@@ -14,12 +14,12 @@ import numpy as np
 
 from ..shapes import is_inexact
 from .breaches import Broken, NotApplicable, breaking, one_line
-from .examples import Array, Inputs, inner, replaced
+from .examples import Array, Inputs, inner, largest, replaced
 from .finite_differences import Derivative
 from .function_subject import FunctionSubject
 from .held import read_globals
-from .smooth import Smooth, smooth
-from .subject import Subject
+from .smooth import ROUNDINGS, Smooth, smooth
+from .subject import Subject, in_terms_of
 
 LARGE, LITTLE = 1024.0, 1 / 1024
 
@@ -33,7 +33,8 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
     if subject.first is not None:
         with breaking("", "called again", ""):
             again = subject.plain(anew=True)
-        subject.require_equal("called again", again, subject.first, "", "")
+        terms = in_terms_of(inputs, again)
+        subject.require_equal("called again", again, subject.first, "", "", terms)
         yield "; ".join(filter(None, (subject.tied, read_globals(subject.source))))
     examples = subject.rows(inputs, 2)
     first = [[np.asarray(y) for y in subject.call(*xs)] for xs in examples]
@@ -41,7 +42,7 @@ def value(subject: FunctionSubject, inputs: Inputs) -> Iterator[str | None]:
         for xs, want in zip(examples, first, strict=True):
             with breaking("", what, ""):
                 got = call(*xs)
-            subject.require_equal(what, got, want, "", "")
+            subject.require_equal(what, got, want, "", "", in_terms_of(xs, want))
             yield None
 
 
@@ -90,6 +91,8 @@ def _require_weighed(
     sizes = [np.abs(c) for c in w]
     size = max(inner(sizes, map(np.abs, values)), inner(*(map(np.abs, xs) for xs in back)))
     allowed = max(view.within(), view.rounding()) * size + 8 * inner(sizes, errors)
+    (top, *_) = in_terms_of(view.inputs, [0])  # of terms that cancel, as in 3 x - 2 x - x
+    allowed += ROUNDINGS * view.eps() * top * sum(map(largest, (*w, *back[1])))
     if not abs(left - right) <= allowed:
         text = f"<vjp(w), v> = {right:.9g} where finite differences of the values give {left:.9g}"
         raise Broken("", f"{what}: {text}", "")

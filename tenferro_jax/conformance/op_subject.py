@@ -17,7 +17,7 @@ from ..errors import ADRuleError, TenferroError, Unsupported
 from ..extension.adopted import MISSING_RULE
 from ..extension.carrier import Extension
 from ..extension.contract import CANNOT, ExtensionOp, has_host_form, lowered
-from ..extension.function_extension import FunctionExtension
+from ..extension.function_extension import NOT_LINEAR, FunctionExtension
 from ..extension.function_rules import FORWARD_MODE
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
@@ -140,6 +140,11 @@ class OpSubject(Subject):
         computes 16-bit floats in float32. It may be one array, or nested as the function's.
         """
         made: Any = oracle(*(x.astype(np.float32) if is_half(x.dtype) else x for x in inputs))
+        if isinstance(made, dict) and isinstance(self.op, FunctionExtension):
+            have, need = jax.tree.structure(made), self.op.results
+            if have != need:
+                problem = f"the oracle returns {have}, where the function returns {need}"
+                raise Broken("X8.10", problem, "Correct the oracle.")
         if not isinstance(made, tuple | list) or len(made) != self.op.output_count:
             made = jax.tree.leaves(made)
         outs = [np.asarray(y) for y in made]
@@ -245,7 +250,9 @@ class OpSubject(Subject):
             return "the rule declares NOT_DIFFERENTIABLE"
         if isinstance(error, Unsupported) and error.needed == FORWARD_MODE:
             return f"{error.where.partition(',')[0]}: {error.given}"
-        if isinstance(error, ADRuleError) and error.given.startswith(f"no rule, {CANNOT}"):
+        if isinstance(error, ADRuleError) and error.given.startswith(
+            (f"no rule, {CANNOT}", NOT_LINEAR)
+        ):
             return error.given
         return one_line(error) if self.is_plain and unsupported(error) else ""
 

@@ -18,7 +18,7 @@ from .breaches import Broken, NotApplicable, breaking
 from .examples import Array, Inputs, cast, first_wrong, largest, listed
 from .held import all_wide
 from .smooth import Smooth, in_each_dtype, smooth
-from .subject import Subject
+from .subject import Subject, in_terms_of
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -56,7 +56,8 @@ def precisions(subject: Subject, inputs: Inputs) -> Iterator[str | None]:
         try:
             yield from _compared(wide, narrow, single, modes)
         except Broken as broken:
-            if not (reason := subject.limit(broken)):
+            reason = subject.limit(broken) or subject.also_missing(narrow, True in modes)
+            if not reason:
                 if subject.keyed:
                     text = f"from a random key JAX draws other numbers in {dtype}"
                     raise NotApplicable(text, "Pass the random numbers as an argument.") from broken
@@ -132,7 +133,8 @@ def _compared(
         return
     eps = max(float(info.eps), subject.grain)
     allowed = max(eps**0.75 if least == np.float32 else 2 * eps, subject.tolerance or 0.0)
-    terms = ([0.0] * len(want[0]), wide.forward_terms(active, v), wide.reverse_terms(active, w))
+    tops = in_terms_of(wide.inputs, want[0])
+    terms = (tops, wide.forward_terms(active, v), wide.reverse_terms(active, w))
     roughly = [_run(single, modes, point, v, w, whole=True) for point in points] if single else []
     for k, (clause, kind, rule) in enumerate(
         (

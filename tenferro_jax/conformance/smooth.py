@@ -171,8 +171,10 @@ class Smooth(NamedTuple):
         return [weighed / length for length in self._lengths(mask)]
 
     def _tops(self) -> list[float]:
-        # Of an output that is 0 the terms are not known, as in x - x.
-        return [largest(self.subject.expected(self.inputs)[i]) or 1.0 for i in self.outputs]
+        # Of an output that is 0, or nothing but rounding, the terms are not known, as in x - x.
+        near = max(largest(x) for x in self.at(self.active))
+        tops = [largest(self.subject.expected(self.inputs)[i]) for i in self.outputs]
+        return [top if top > 64 * self.eps() * near else max(near, 1.0) for top in tops]
 
     def _lengths(self, mask: Mask) -> list[float]:
         sizes = [abs(x)[x != 0] for x in self.at(mask)]

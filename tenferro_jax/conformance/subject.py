@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from ..errors import InvalidConfig
-from ..shapes import PyTree, Shaped, TensorMeta, meta_of, x64_enabled
+from ..shapes import PyTree, Shaped, TensorMeta, is_inexact, meta_of, x64_enabled
 from .breaches import Broken, breaking, causes, failure
-from .examples import Array, Inputs, first_wrong, rows
+from .examples import Array, Inputs, first_wrong, largest, rows
 from .held import HELD, holds_numpy
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ class Claim(NamedTuple):
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     want: Any
+
+
+def in_terms_of(inputs: PyTree, outputs: PyTree) -> list[float]:
+    """For each output a size of terms beside which it may be rounding, as in x - x.mean(): an
+    eighth of the largest input, whose rounding counts 16 times.
+    """
+    top = max((largest(x) for x in jax.tree.leaves(inputs) if is_inexact(x)), default=0.0)
+    return [top / 8] * len(jax.tree.leaves(outputs))
 
 
 Oracle = Callable[..., Sequence[Any]]
@@ -304,9 +312,10 @@ class Subject(abc.ABC):
     def hold(
         self, claims: Sequence[Claim], clause: str, fix: str, terms: Sequence[float] = ()
     ) -> Iterator[None]:
-        """One case a claim."""
+        """One case a claim. Where the size of terms is not given, it is that of the arguments."""
         for claim, value in zip(claims, self.results(claims, clause, fix), strict=True):
-            self.require_equal(claim.what, value, claim.want, clause, fix, terms)
+            sizes = terms or in_terms_of(claim.args, value)
+            self.require_equal(claim.what, value, claim.want, clause, fix, sizes)
             yield
 
     def results(self, claims: Sequence[Claim], clause: str, fix: str) -> list[Any]:

@@ -44,6 +44,7 @@ from .registry import require_extension_factory
 from .scope import LOWERING
 from .sharding import Shard, ShardingRule
 
+NOT_LINEAR = "a derivative by an argument in which it is not linear"
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 
 
@@ -287,7 +288,7 @@ class FunctionExtension(ExtensionOp):
                 self.family_id,
                 "jvp",
                 place=self.function.place,
-                given="a derivative by an argument in which it is not linear",
+                given=NOT_LINEAR,
                 needed="a rule",
                 fix="Write @f.defjvp, which may call the function.",
             )

@@ -95,6 +95,51 @@ def test_an_oracle_that_returns_the_nest_of_the_function():
     assert report.ok, str(report)
 
 
+@pytest.mark.parametrize(
+    ("oracle", "said"),
+    [
+        (lambda x: 1 / 0, "ZeroDivisionError"),
+        (lambda x, y: x, "TypeError"),
+        (lambda x: {"b": np.sin(x)}, "where the function returns"),
+    ],
+)
+def test_an_oracle_that_gives_no_answer_for_the_example_is_a_failure(oracle, said):
+    f = published(lambda x: {"a": jnp.sin(x)})
+    report = tj.check(f, X, oracle=oracle, only=("routes",))
+    assert not report.ok
+    assert said in report.failures[0].problem
+    assert tj.check(f, X, oracle=lambda x: {"a": np.sin(x)}, only=("routes",)).ok
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_function_that_is_linear_in_one_argument(right):
+    f = published(lambda a, x: a @ x)
+    f.def_transpose(lambda c, a, x: (None, (a.T if right else a) @ c), argnums=1)
+    report = tj.check(f, np.array([[1.0, 2.0], [3.0, 4.0]]), X[:2])
+    assert report.ok is right
+    if not right:
+        assert {"vjp", "adjoint"} & {x.check for x in report.failures}
+
+
+@pytest.mark.parametrize("f", [jnp.linalg.inv, jnp.linalg.cholesky])
+def test_a_dtype_that_lapack_does_not_have(f):
+    assert tj.check(published(f), np.array([[2.0, 0.3], [0.3, 1.5]]), only=("precisions",)).ok
+
+
+@pytest.mark.parametrize(
+    ("f", "arguments"),
+    [
+        (lambda x: (x - x.mean()).sum(), [[0.3, -1.2, 2.1]]),
+        (jnp.quantile, [[0.3, -1.2, 2.1], 0.4]),
+    ],
+)
+def test_terms_that_cancel_are_no_failure(f, arguments):
+    checks = ("value", "jvp", "vjp", "linear", "adjoint")
+    for each in (f, published(f)) if f is not jnp.quantile else (f,):
+        report = tj.check(each, *(np.float32(x) for x in arguments), only=checks)
+        assert report.ok, str(report)
+
+
 def test_a_wrong_oracle_and_a_wrong_rule_are_both_reported():
     wrong = sine(lambda x, y, t: 2 * jnp.cos(x[0]) * t[0])
     report = tj.check(wrong, X, oracle=lambda x: np.sin(x) + 1, only=("value", "routes", "jvp"))

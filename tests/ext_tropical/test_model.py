@@ -181,6 +181,37 @@ def test_impossible_networks():
         assert all(np.isnan(x).all() for x in inside)
 
 
+@pytest.mark.parametrize("spoil", [-np.inf, np.nan, np.inf])
+@pytest.mark.parametrize("part", ["scalar", "separate", "many", "given"])
+def test_marginals_look_at_every_part(spoil, part):
+    """Also at tables that share no variable with those that are asked for."""
+    tables = {("a",): np.array([0.0, 1.0])}
+    if part == "many":
+        tables = {(f"a{i}", f"a{i + 1}"): np.eye(2) for i in range(20)}
+    if part == "scalar":
+        tables[()] = np.array(spoil)
+    else:
+        tables[("b",)] = np.array([spoil] * 2 if part != "given" else [spoil, 0.0])
+
+    def ask(net, at):
+        return (net.given(b=at) if part == "given" else net).marginals()
+
+    net = Network.from_factors(tables)
+    ends_in(
+        lambda: ask(net, 0),
+        InvalidConfig,
+        "all have the score -inf" if spoil == -np.inf else "NaN or inf",
+    )
+    found = [jax.jit(ask)(net, 0)]
+    if part == "given":
+        found.append(jax.tree.map(lambda x: x[0], jax.vmap(lambda i: ask(net, i))(np.arange(2))))
+    assert all(np.isnan(x).all() for x in jax.tree.leaves(found))
+    if part == "given":
+        for found in (ask(net, 1), jax.jit(ask)(net, 1)):
+            np.testing.assert_allclose(found["a"], probabilities(np.array([0.0, 0.7])), rtol=1e-6)
+        assert np.isnan(jax.jit(ask)(net, 5)["a"]).all()
+
+
 def test_evidence_of_probability_zero():
     """Either is tuberculosis or cancer: it cannot be no (1) where one of them is yes (0)."""
     net = Network.from_uai(DATA / "asia.uai")

@@ -397,6 +397,10 @@ def test_samples_have_the_probabilities(seed):
     assert chi_squared(net, tables, jax.random.key(seed), 40_000) > 1e-3
 
 
+def test_more_samples_than_int32_counts_are_refused():
+    ends_in(lambda: PAIR.sample(jax.random.key(0), (2**40,)), InvalidConfig, "int32 counts")
+
+
 def test_samples_in_slices_have_the_probabilities():
     tables = factors(3)
     net = Network.from_factors(tables)
