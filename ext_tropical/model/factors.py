@@ -141,7 +141,7 @@ class Factors:
           >>> from ext_tropical import Network
           >>> path = pathlib.Path(tempfile.mkdtemp(), "coin.uai")
           >>> _ = path.write_text("MARKOV 1  2  1  1 0  2 0.25 0.75")
-          >>> print(Network.from_uai(path).marginals()[0])
+          >>> print(Network.from_uai(path).marginals()[0].round(4))
           [0.25 0.75]
         """
         net = cls._made(*uai.read(model), memory_limit, optimize)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
@@ -30,7 +30,8 @@ def shares(net: Network, active: Sequence[int], temperature: float) -> Sequence[
     plan, tables = net.plan(), list(map(widened, net.tables))
     if plan.slices == 1 and is_network(plan.plan, tables, Mode(LogSumExp(temperature))):
         op = NetworkShares(temperature, steps_of(plan.plan).text, tuple(active), True)
-        return apply(op, *tables, jnp.ones((), tables[0].dtype))
+        one = np.ones((), tables[0].dtype)
+        return on_automatic_axes(lambda *tables: apply(op, *tables, one))(*tables)
 
     def slopes(*tables: jax.Array) -> Sequence[jax.Array]:
         def total(own: Sequence[jax.Array]) -> jax.Array:
