@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tenferro_jax.einsum.spread import Spread, sum_of_slices
+from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
 from tenferro_jax.errors import Unsupported
 
 from ..algebra import methods
@@ -58,7 +58,8 @@ def whole(
         if not isinstance(mode.semiring, SelectiveSemiring):
             raise no_derivative(mode.semiring)
         value, at = _loop(plan, mode.having_labels(), spread, primals)
-        _, tangent = jax.jvp(functools.partial(_product_at, plan, mode, at), primals, tangents)
+        product = on_automatic_axes(functools.partial(_product_at, plan, mode))
+        _, tangent = jax.jvp(functools.partial(product, at), primals, tangents)
         if not mode.winners:
             at = {}
         return (value, at), (

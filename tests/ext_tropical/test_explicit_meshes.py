@@ -211,3 +211,17 @@ def test_the_gradient_by_one_table_of_a_network(number, spec, kind):
 
     got = jax.jit(jax.grad(loss, number))(*placed(mesh(kind), map(jnp.asarray, arrays), spec))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("semiring", ["max_plus", "log_sum_exp"])
+def test_slices_over_devices(semiring, kind):
+    fn = functools.partial(tropical_einsum, "ij,jk->ik", semiring=semiring)
+
+    def slopes(fn, *xs):
+        return jax.grad(lambda *xs: (fn(*xs) ** 2).sum(), (0, 1))(*xs)
+
+    given, over = placed(mesh(kind), SMALL[:2]), functools.partial(fn, over="d")
+    with jax.set_mesh(mesh(kind)):
+        near(over(*given), fn(*SMALL[:2]))
+        near(slopes(over, *given), slopes(fn, *SMALL[:2]))
