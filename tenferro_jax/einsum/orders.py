@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 import itertools
 import math
@@ -173,14 +174,20 @@ def cheapest(
     sizes: Mapping[str, int],
     greedy: Callable[[], Sequence[tuple[int, ...]]],
 ) -> Sequence[tuple[int, ...]]:
-    """Of two orders of elimination the path with fewer multiplications, or `greedy` if that is
-    better still; it is not asked where the path takes less time than it does.
+    """Of two orders of elimination, and of `greedy`, the path with the fewest multiplications; the
+    first that takes less time than the search for another.
     """
-    paths: list[Sequence[tuple[int, ...]]] = [
-        eliminated(terms, output, sizes, by_fill) for by_fill in (True, False)
-    ]
-    costs = [path_cost(path, terms, output, sizes) for path in paths]
-    if min(costs) > LIGHT * len(terms):
-        paths.append(greedy())
-        costs.append(path_cost(paths[-1], terms, output, sizes))
-    return paths[costs.index(min(costs))]
+    best: Sequence[tuple[int, ...]] = ()
+    least = math.inf
+    for search in (
+        functools.partial(eliminated, terms, output, sizes, True),
+        functools.partial(eliminated, terms, output, sizes, False),
+        greedy,
+    ):
+        path = search()
+        cost = path_cost(path, terms, output, sizes)
+        if cost < least:
+            best, least = path, cost
+        if least <= LIGHT * len(terms):
+            break
+    return best
