@@ -126,8 +126,8 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
       shapes: the shape of each operand; symbolic dimensions count as NOMINAL_SIZE.
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
         an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
-        "auto" above 14 operands takes the best of opt_einsum's greedy path and two that sum one
-        label after another. True means "auto"; False contracts from left to right. A path,
+        "auto" above 14 operands tries two orders that sum one label after another and opt_einsum's
+        greedy path, until one takes less time than the next search. True means "auto"; False contracts from left to right. A path,
         "optimal", "dp" and False decide about every contraction themselves.
 
     Raises:
