@@ -127,8 +127,9 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
       optimize: an algorithm of opt_einsum ("auto", "optimal", "greedy", "dp", ...), "cotengra", or
         an explicit path such as [(1, 2), (0, 1)]: positions to contract, whose result is appended.
         "auto" above 14 operands tries two orders that sum one label after another and opt_einsum's
-        greedy path, until one takes less time than the next search. True means "auto"; False contracts from left to right. A path,
-        "optimal", "dp" and False decide about every contraction themselves.
+        greedy path, until one takes less time than the next search. True means "auto"; False
+        contracts from left to right. A path, "optimal", "dp" and False decide about every
+        contraction themselves.
 
     Raises:
       InvalidConfig, ShapeError: the equation cannot be read, or does not fit the shapes.
