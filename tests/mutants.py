@@ -3,13 +3,17 @@ tests tells of each.
 
     pip install -e '.[mutants]'
     python -m tests.mutants RESULTS.jsonl [--count 150] [--seed 0] [--seconds 600] [--tier quick]
-    [--jobs 1]
+    [--jobs 1] [--draw EARLIER.jsonl]
 
 RESULTS.jsonl has a line for each mutant and is kept outside the repository: a run that was stopped
 goes on where it was. The first run of a tier runs its tests once under coverage and keeps, beside
 the results, which test runs which line. A mutant is judged by the tests that run its line, in a
 copy of the repository, so that the tree stays as it is. Then the same RESULTS.jsonl with --tier
 slow: those that the quick tests let live are judged by the slow tests.
+
+After a change of the code, `--draw RESULTS.jsonl` judges the mistakes of an earlier draw again: each is
+found by its function and by what was done there, whatever file the function is in now; one whose code
+is gone is counted as gone.
 """
 
 from __future__ import annotations
@@ -30,15 +34,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import coverage
 
 ROOT = pathlib.Path(__file__).parent.parent
-MUTATED = (
-    *("tenferro_jax/extension", "tenferro_jax/graph", "tenferro_jax/ad.py", "tenferro_jax/io"),
-    *("ext_tropical/step", "ext_tropical/network"),
-)
+MUTATED = ("tenferro_jax", "ext_tropical")
 MOST_OTHERS = 150
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -137,17 +139,54 @@ class _Replace(ast.NodeTransformer):
         return ast.copy_location(self.new, node) if node is self.old else super().visit(node)
 
 
-def sample(count: int, seed: int) -> list[tuple[str, int]]:
-    """So many (file, number of the mutation), every mutation as likely as any other."""
-    everything = [
-        (path.relative_to(ROOT).as_posix(), number)
-        for place in MUTATED
-        for path in sorted(
-            (ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else [ROOT / place]
-        )
-        for number, _ in enumerate(mutations(ast.parse(path.read_text())))
-    ]
-    return random.Random(seed).sample(everything, count)
+class Mistake(NamedTuple):
+    """A mutation: of this file the one with this number; and what finds it again in changed code."""
+
+    file: str
+    number: int
+    function: str
+    what: str
+    occurrence: int
+
+
+def mistakes() -> list[Mistake]:
+    """Every one that can be made."""
+    found = []
+    for path in (path for place in MUTATED for path in sorted((ROOT / place).rglob("*.py"))):
+        file, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+        functions = {
+            id(part): node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            for part in ast.walk(node)
+            if part is not node
+        }  # the innermost: ast.walk comes to it last
+        seen: collections.Counter[tuple[str, str]] = collections.Counter()
+        for number, (node, kind) in enumerate(mutations(tree)):
+            place = functions.get(id(node), ""), f"{kind}: {ast.unparse(node)}"
+            found.append(Mistake(file, number, *place, seen[place]))
+            seen[place] += 1
+    return found
+
+
+def sample(count: int, seed: int) -> list[Mistake]:
+    """So many, each as likely as any other."""
+    return random.Random(seed).sample(mistakes(), count)
+
+
+def again(draw: pathlib.Path) -> tuple[list[Mistake], int]:
+    """The mistakes of an earlier draw in the code of now, and how many are gone with their code."""
+    rows = [json.loads(row) for row in draw.read_text().splitlines()]
+    drawn = dict.fromkeys(Mistake(**{n: row[n] for n in Mistake._fields}) for row in rows)
+    now: dict[tuple[str, str], list[Mistake]] = collections.defaultdict(list)
+    for mistake in mistakes():
+        now[mistake.function, mistake.what].append(mistake)
+    found = []
+    for old in drawn:
+        same = now[old.function, old.what]
+        here = [m for m in same if m.file == old.file] or same
+        found += [m for m in here if m.occurrence == old.occurrence][:1] or here[:1]
+    return found, len(drawn) - len(found)
 
 
 def told_by(
@@ -297,13 +336,14 @@ def _node(case: ElementTree.Element) -> str:
 
 
 def judged(
-    file: str, number: int, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace
+    mistake: Mistake, repository: pathlib.Path, reach: Reach, arguments: argparse.Namespace
 ) -> dict:
     """What became of one mutant: its line, what was done, and the test that told of it,
     if any did.
     """
+    file = mistake.file
     source = (ROOT / file).read_text()
-    text, lines, what = mutated(source, number)
+    text, lines, done = mutated(source, mistake.number)
     batches = reach.batches(file, lines)
     (repository / file).write_text(text)
     try:
@@ -313,7 +353,7 @@ def judged(
     finally:
         (repository / file).write_text(source)
     found = {"tier": arguments.tier, "tests": sum(map(len, batches)), "killed by": killer}
-    return {"file": file, "number": number, "line": lines.start, "what": what} | found
+    return mistake._asdict() | {"line": lines.start, "done": done} | found
 
 
 def main() -> None:
@@ -329,18 +369,22 @@ def main() -> None:
     )
     parser.add_argument("--tier", choices=["quick", "slow"], default="quick")
     parser.add_argument("--jobs", type=int, default=1, help="how many mutants are judged at once")
+    parser.add_argument("--draw", type=pathlib.Path, help="results of another state of the code")
     arguments = parser.parse_args()
     rows = (
         [json.loads(row) for row in arguments.results.read_text().splitlines()]
         if arguments.results.exists()
         else []
     )
+    drawn, gone = (
+        again(arguments.draw) if arguments.draw else (sample(arguments.count, arguments.seed), 0)
+    )
     done = {
         (row["file"], row["number"])
         for row in rows
         if row["tier"] == arguments.tier or row["killed by"]
     }
-    left = [mutant for mutant in sample(arguments.count, arguments.seed) if mutant not in done]
+    left = [mistake for mistake in drawn if (mistake.file, mistake.number) not in done]
     with tempfile.TemporaryDirectory() as folder:
         copies = [copied(pathlib.Path(folder, str(job))) for job in range(arguments.jobs)]
         reach = Reach(copies[0], arguments.tier, arguments.results)
@@ -348,10 +392,10 @@ def main() -> None:
         for repository in copies:
             free.put(repository)
 
-        def judge(mutant: tuple[str, int]) -> dict:
+        def judge(mistake: Mistake) -> dict:
             repository = free.get()
             try:
-                return judged(*mutant, repository, reach, arguments)
+                return judged(mistake, repository, reach, arguments)
             finally:
                 free.put(repository)
 
@@ -366,7 +410,7 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps(row), file=results, flush=True)
                 print(
-                    f"{row['file']}:{row['line']}  {row['what']}  {row['killed by'] or 'LIVES'}",
+                    f"{row['file']}:{row['line']}  {row['done']}  {row['killed by'] or 'LIVES'}",
                     flush=True,
                 )
     quick = {
@@ -374,8 +418,8 @@ def main() -> None:
     }
     killed = {(row["file"], row["number"]) for row in rows if row["killed by"]}
     print(
-        f"{arguments.count} mutants: the quick tests tell of {len(quick)}, all tests of "
-        f"{len(killed)} of those judged"
+        f"{len(drawn)} mistakes, and {gone} whose code is gone: the quick tests tell of {len(quick)}, "
+        f"all tests of {len(killed)}"
     )
 
 
