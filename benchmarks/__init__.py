@@ -1,3 +1,3 @@
 """Each file answers one question; the first line of its docstring is the hypothesis. Results are in
-README.md.
+results/ and, in short, in README.md.
 """

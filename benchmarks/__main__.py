@@ -1,4 +1,4 @@
-"""Run the benchmarks, print their output, and write it into README.md between their marks.
+"""Run the benchmarks, print their output, and write it into results/.
 
 python -m benchmarks [name ...]
 """
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 FOLDER = pathlib.Path(__file__).parent
+RESULTS = FOLDER / "results"
 IMAGES = FOLDER.parent / "docs" / "images"
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "gradient_of_matmul": (),
@@ -33,13 +34,13 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "slices": (),
     "growth": (
         "--json",
-        str(FOLDER / "growth.json"),
+        str(RESULTS / "growth.json"),
         "--plot",
         str(IMAGES / "tropical_growth.png"),
     ),
     "tropical": (
         "--json",
-        str(FOLDER / "tropical.json"),
+        str(RESULTS / "tropical.json"),
         "--plot",
         str(IMAGES / "tropical_speed.png"),
     ),
@@ -47,20 +48,6 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
 """Each benchmark with its arguments; the large table of cases, routes, peers, ratios and bounds
 comes last.
 """
-
-
-def replaced(page: str, name: str, output: str) -> str:
-    """The page with the text between the marks of a benchmark replaced by its output.
-
-    Raises:
-      ValueError: the page has no such marks.
-    """
-    begin, end = f"<!-- {name}: written by make bench -->\n", f"<!-- end of {name} -->"
-    before, found, rest = page.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"no marks of {name}: {begin!r} and {end!r}")
-    return f"{before}{begin}```text\n{output.strip()}\n```\n{closed}{after}"
 
 
 def run(command: Sequence[str]) -> str:
@@ -79,8 +66,8 @@ def run(command: Sequence[str]) -> str:
     return "".join(lines)
 
 
-def main(names: Sequence[str], page: pathlib.Path = FOLDER / "README.md") -> None:
-    """Run some benchmarks and write their blocks of the page."""
+def main(names: Sequence[str], results: pathlib.Path = RESULTS) -> None:
+    """Run some benchmarks and write what each prints into a file of its name."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=FOLDER,
@@ -92,7 +79,7 @@ def main(names: Sequence[str], page: pathlib.Path = FOLDER / "README.md") -> Non
     for name in names:
         output = run([sys.executable, "-m", f"benchmarks.{name}", *BENCHMARKS[name]])
         print()
-        page.write_text(replaced(page.read_text(), name, f"{stamp}\n{output}"))
+        (results / f"{name}.txt").write_text(f"{stamp}\n{output.strip()}\n")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
-    "benchmarks/growth.json": "benchmarks/growth.json",
-    "benchmarks/tropical.json": "benchmarks/tropical.json",
+    **{
+        path: path
+        for path in sorted(
+            f"benchmarks/results/{p.name}" for p in ROOT.glob("benchmarks/results/*")
+        )
+    },
 }
 """Files of the site that are not in docs/."""
 EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))

@@ -28,6 +28,12 @@ def _parsed(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+def words() -> int:
+    """How many words the pages have: docs/, README.md and those of the benchmarks."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    return sum(len(page.read_text().split()) for page in pages)
+
+
 def parameters(paths: list[pathlib.Path]) -> tuple[int, int]:
     """How many annotated parameters have Any in their annotation, and how many there are."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
@@ -76,6 +82,7 @@ def table() -> list[tuple[str, str]]:
         ),
         ("longest file", f"{len(lines[longest])} lines, {longest.relative_to(ROOT)}"),
         ("statements in tests", str(statements(sources("tests")))),
+        ("words in docs, README and benchmarks", str(words())),
     ]
 
 
