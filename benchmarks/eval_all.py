@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import Engine, TracedTensor, eval_all
+from tenferro_jax.engine import Engine
+from tenferro_jax.tensor import TracedTensor, eval_all
 
 from .measure import alternating, header
 

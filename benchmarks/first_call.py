@@ -28,8 +28,8 @@ from ext_tropical import (
     max_plus,
     tropical_einsum,
 )
-from tenferro_jax import compile_std_to_exec, trace
-from tenferro_jax.engine import Progress
+from tenferro_jax import trace
+from tenferro_jax.engine import Progress, compile_std_to_exec
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

@@ -14,7 +14,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import Graph, GraphBuilder, TensorMeta
+from tenferro_jax import Graph, TensorMeta
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.verify import verify
 from tenferro_jax.ops.analytic import Tanh
 from tenferro_jax.ops.arithmetic import Add, Mul

@@ -27,7 +27,8 @@ import opt_einsum
 
 from ext_tropical import plan_tropical_einsum, tropical_einsum
 from ext_tropical.network.tropical_plan import cached_plan
-from tenferro_jax import Engine, plan_einsum, trace
+from tenferro_jax import plan_einsum, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.extension import ExtensionOp, apply
 
 from .measure import alternating, header, spread

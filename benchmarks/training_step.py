@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import compile_std_to_exec, trace
+from tenferro_jax import trace
+from tenferro_jax.engine import compile_std_to_exec
 
 from .measure import alternating, canonical_hlo, header
 

@@ -41,7 +41,8 @@ from ext_tropical import (
     tropical_einsum,
 )
 from ext_tropical.step.native.library import native
-from tenferro_jax import Engine, trace
+from tenferro_jax import trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

@@ -23,15 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import (
-    Engine,
-    ExportedProgram,
-    TenferroError,
-    export,
-    load_exported,
-    routes,
-    trace,
-)
+from tenferro_jax import ExportedProgram, TenferroError, export, load_exported, routes, trace
+from tenferro_jax.engine import Engine
 
 try:
     import matplotlib

@@ -3,8 +3,8 @@
 These names are what most programs need. The others are public in the package that they belong to:
 `tenferro_jax.errors`, `tenferro_jax.extension` and `tenferro_jax.conformance` (for authors of
 extensions), `tenferro_jax.extension.routes`, `tenferro_jax.engine`, `tenferro_jax.graph`,
-`tenferro_jax.io` and `tenferro_jax.einsum`. `einsum` and `trace` are functions here, so write
-`from tenferro_jax.einsum import Plan`.
+`tenferro_jax.tensor`, `tenferro_jax.ad`, `tenferro_jax.io` and `tenferro_jax.einsum`. `einsum` and
+`trace` are functions here, so write `from tenferro_jax.einsum import Plan`.
 """
 
 # First, because older versions of JAX do not have what the others import.
@@ -13,16 +13,13 @@ from .version import __version__ as __version__
 # isort: split
 from typing import TYPE_CHECKING
 
-from .ad import AdContext, grad, jvp, linearize, vjp
+from .ad import grad, jvp, linearize, vjp
 from .conformance.examination import check
 from .einsum.einsum_plan import plan_einsum
-from .engine.engine import Engine, compile_std_to_exec
-from .engine.exec_program import ExecProgram
 from .errors import TenferroError, answers
 from .extension.execution import host_errors
 from .extension.function_op import op
 from .extension.routes import routes
-from .graph.builder import GraphBuilder
 from .graph.graph import Graph
 from .graph.verify import verify
 from .io.export import export
@@ -30,24 +27,15 @@ from .io.exported import ExportedProgram, load_exported
 from .io.wire import from_wire, load_graph, save_graph, to_wire
 from .shapes import TensorMeta
 from .tensor.einsum import einsum
-from .tensor.evaluation import eval_all
-from .tensor.tensor import TracedTensor
 from .tracing import lowered, trace
 
 __all__ = [
-    "AdContext",
-    "Engine",
-    "ExecProgram",
     "ExportedProgram",
     "Graph",
-    "GraphBuilder",
     "TenferroError",
     "TensorMeta",
-    "TracedTensor",
     "check",
-    "compile_std_to_exec",
     "einsum",
-    "eval_all",
     "export",
     "from_wire",
     "grad",
@@ -84,14 +72,17 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "tenferro_jax.errors.ShapeError": "PlaceholderRankMismatch PlaceholderShapeMismatch "
             "ShapeConstraintViolation UndecidedDimensionError",
             "tenferro_jax.errors.Unsupported": "Limitation",
+            "tenferro_jax.ad.": "AdContext",
             "tenferro_jax.conformance.": "ConformanceReport",
             "tenferro_jax.einsum.": "Equation Plan Step parse_equation parse_interleaved",
-            "tenferro_jax.engine.": "CacheStats Cost Memory Progress",
+            "tenferro_jax.engine.": "CacheStats Cost Engine ExecProgram Memory Progress "
+            "compile_std_to_exec",
             "tenferro_jax.extension.routes.": "Route RouteKind",
-            "tenferro_jax.graph.": "Guard Node Value",
+            "tenferro_jax.graph.": "GraphBuilder Guard Node Value",
             "tenferro_jax.io.": "Limits register_pytree_name",
             "tenferro_jax.io.Limits": "ExportedLimits",
-            "tenferro_jax.ExecProgram": "Program",
+            "tenferro_jax.engine.ExecProgram": "Program",
+            "tenferro_jax.tensor.": "TracedTensor eval_all",
             "tenferro_jax.check": "check_extension",
             "tenferro_jax.load_exported": "load",
         },

@@ -27,7 +27,8 @@ from ext_tropical.step.log_einsum import ExactLogEinsum, LogEinsumAlone
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
-from tenferro_jax import GraphBuilder, to_wire, trace
+from tenferro_jax import to_wire, trace
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops.linalg import ValidateNonsingular
 from tenferro_jax.ops.op import call
 from tenferro_jax.ops.vocabulary import ROOMS

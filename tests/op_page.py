@@ -11,7 +11,8 @@ import re
 import jax.numpy as jnp
 import numpy as np
 
-from tenferro_jax import GraphBuilder, TensorMeta
+from tenferro_jax import TensorMeta
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import logic
 from tenferro_jax.ops.vocabulary import ROOMS, VOCABULARY
 

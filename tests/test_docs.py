@@ -87,7 +87,7 @@ def test_the_tour_says_where_a_name_is():
         (ROOT / "docs/tour.md").read_text(),
         re.MULTILINE,
     )
-    assert len(rows) == 6
+    assert len(rows) == 7
     for package, names in rows:
         assert re.findall(r"`(\w+)`", names) == importlib.import_module(package).__all__
 

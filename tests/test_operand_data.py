@@ -12,9 +12,11 @@ import pytest
 import ext_tropical as et
 import tenferro_jax as tj
 from ext_tropical import composition
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError
 from tenferro_jax.extension import apply
 from tenferro_jax.shapes import as_array
+from tenferro_jax.tensor import TracedTensor
 
 from .helpers import ends_in
 
@@ -50,7 +52,7 @@ FUNCTIONS = {
     "composition.tropical_reduce_sum": (composition.tropical_reduce_sum, SQUARE),
     "einsum": (lambda a, b: tj.einsum("ij,jk->ik", a, b), SQUARE, SQUARE),
     "einsum of lazy tensors": (
-        lambda a: tj.einsum("ij,j->i", a, tj.TracedTensor.from_array(np.int32(ROW))).eval(),
+        lambda a: tj.einsum("ij,j->i", a, TracedTensor.from_array(np.int32(ROW))).eval(),
         SQUARE,
     ),
 }
@@ -213,7 +215,7 @@ def test_ops_stay_strict():
         graph, program, lazy = (
             tj.trace(jnp.sin, spec),
             tj.export(jnp.sin, spec),
-            tj.TracedTensor.from_array(np.ones(2, np.float32)),
+            TracedTensor.from_array(np.ones(2, np.float32)),
         )
         calls = [
             lambda x: apply(et.TropicalEinsum("max_plus", "i->"), x),
@@ -223,9 +225,9 @@ def test_ops_stay_strict():
         ]
         calls += [
             lambda x: tj.export(jnp.sin, x),
-            tj.TracedTensor.from_array,
+            TracedTensor.from_array,
             lambda x: lazy @ x,
-            lambda x: tj.Engine().eval(graph, x),
+            lambda x: Engine().eval(graph, x),
         ]
         for call in calls:
             for dtype in ("float64", "int64"):

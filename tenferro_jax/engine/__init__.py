@@ -1,6 +1,15 @@
-"""Engines and compiled programs: statistics, costs, progress. Re-exports only."""
+"""Engines and compiled programs, their statistics and costs. Re-exports only."""
 
 from ..bounded_cache import CacheStats
-from .exec_program import Cost, Memory, Progress
+from .engine import Engine, compile_std_to_exec
+from .exec_program import Cost, ExecProgram, Memory, Progress
 
-__all__ = ["CacheStats", "Cost", "Memory", "Progress"]
+__all__ = [
+    "CacheStats",
+    "Cost",
+    "Engine",
+    "ExecProgram",
+    "Memory",
+    "Progress",
+    "compile_std_to_exec",
+]

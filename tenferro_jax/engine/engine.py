@@ -227,7 +227,8 @@ class Engine:
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from tenferro_jax import Engine, trace
+      >>> from tenferro_jax import trace
+      >>> from tenferro_jax.engine import Engine
       >>> engine = Engine()
       >>> spec = jax.ShapeDtypeStruct((2,), jnp.float32)
       >>> engine.eval(trace(lambda x: x + x, spec), jnp.ones(2)).tolist()

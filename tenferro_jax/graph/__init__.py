@@ -1,7 +1,7 @@
 """Graphs of ops and their parts. Re-exports only."""
 
 from ..dimensions import Guard
-from .builder import Value
+from .builder import GraphBuilder, Value
 from .graph import Node
 
-__all__ = ["Guard", "Node", "Value"]
+__all__ = ["GraphBuilder", "Guard", "Node", "Value"]

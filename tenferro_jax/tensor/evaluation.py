@@ -62,7 +62,7 @@ def eval_all(
 
     Example:
       >>> import numpy as np
-      >>> from tenferro_jax import TracedTensor, eval_all
+      >>> from tenferro_jax.tensor import TracedTensor, eval_all
       >>> x = TracedTensor.input("x", np.float32, ("n",))
       >>> loss = (x * x).sum()
       >>> [a.tolist() for a in eval_all([loss, loss.grad(x)], bindings={"x": np.float32([1, 2])})]
@@ -75,7 +75,7 @@ def eval_all(
             given=f"{[type(t).__name__ for t in tensors]}",
             needed="TracedTensors",
         )
-    require_kind(engine, Engine | None, "eval", "a tenferro_jax.Engine, or None", name="engine")
+    require_kind(engine, Engine | None, "eval", "an Engine, or None", name="engine")
     if not tensors:
         return []
     graph, leaves = _program(tensors)

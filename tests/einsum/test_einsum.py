@@ -13,9 +13,11 @@ import pytest
 from opt_einsum.testing import rand_equation
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, TracedTensor, einsum, eval_all
+from tenferro_jax import einsum
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.ops.contraction import DotGeneral, precision_names
+from tenferro_jax.tensor import TracedTensor, eval_all
 
 from ..helpers import each_ends_in, ends_in
 from ..oracles import SIZES_OF_ONE

@@ -13,6 +13,7 @@ from opt_einsum.testing import rand_equation
 import tenferro_jax as tj
 from tenferro_jax.einsum.slices import SCRATCH, Memory, slice_lengths
 from tenferro_jax.errors import InvalidConfig, Unsupported
+from tenferro_jax.tensor import TracedTensor
 
 from ..helpers import each_ends_in
 from ..sweep import some, times
@@ -112,7 +113,7 @@ def test_a_gradient_holds_one_slice_at_a_time():
 
 def test_lazy_tensors_record_the_slices():
     operands = tables()
-    lazy = [tj.TracedTensor.from_array(np.asarray(x)) for x in operands]
+    lazy = [TracedTensor.from_array(np.asarray(x)) for x in operands]
     got = sliced(*lazy)
     np.testing.assert_array_equal(got.eval(), whole(*operands))
     np.testing.assert_array_equal(
@@ -168,7 +169,7 @@ def test_slices_over_the_devices_of_a_mesh(kind, shape, over):
 @pytest.mark.cpu
 def test_refusals():
     x = tables()
-    lazy = tj.TracedTensor.from_array(np.asarray(x[0]))
+    lazy = TracedTensor.from_array(np.asarray(x[0]))
     mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
     (n,) = jax.export.symbolic_shape("n")
     specs = [jax.ShapeDtypeStruct(s, np.float32) for s in ((n, 40), (40, 30), (30, n))]

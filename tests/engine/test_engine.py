@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, Graph, compile_std_to_exec, export, grad, trace
-from tenferro_jax.engine import Cost, Progress
+from tenferro_jax import Graph, export, grad, trace
+from tenferro_jax.engine import Cost, Engine, Progress, compile_std_to_exec
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.routes import RouteKind

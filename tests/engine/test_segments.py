@@ -10,11 +10,13 @@ from jax import lax
 from benchmarks import training_step
 from benchmarks.measure import canonical_hlo
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, GraphBuilder, compile_std_to_exec, export, trace
+from tenferro_jax import export, trace
+from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.engine.instruction import HostStep, Segment
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops.linalg import Solve, ValidateNonsingular
 
 from ..extension_ops import HostCumulate

@@ -19,7 +19,7 @@ from ext_tropical.step.log_einsum import (
     LogEinsumAlone,
     log_einsum_step,
 )
-from tenferro_jax import Engine
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import apply
 

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from tenferro_jax import Engine, trace
+from tenferro_jax import trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.runtimes import NO_RUNTIMES
 

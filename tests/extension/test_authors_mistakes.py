@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import GraphBuilder, TensorMeta, TracedTensor, export, op, routes
+from tenferro_jax import TensorMeta, export, op, routes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,
@@ -23,6 +23,8 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
+from tenferro_jax.graph import GraphBuilder
+from tenferro_jax.tensor import TracedTensor
 
 from ..extension_ops import RULES, RUNTIMES, KernelSine, ScaledSquare
 from ..helpers import each_ends_in, ends_in, made, throw

@@ -7,7 +7,8 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
-from tenferro_jax import Engine, host_errors, routes, trace
+from tenferro_jax import host_errors, routes, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import BackendFailure, ExtensionLoweringError, InvalidConfig, Unsupported
 from tenferro_jax.extension import (
     ExtensionAdRule,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, compile_std_to_exec, host_errors, routes, trace
+from tenferro_jax import host_errors, routes, trace
+from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import (
     BackendFailure,
     ExtensionLoweringError,

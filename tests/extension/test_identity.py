@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension import (
     ExtensionAdRule,
@@ -25,6 +25,7 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.family import parse_family_id
 from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.identity import typed_key
 from tenferro_jax.payload_text import from_payload_json, payload_json
 

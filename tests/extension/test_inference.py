@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionOp, apply, require_equal
 

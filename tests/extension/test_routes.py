@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import (
-    Engine,
-    TracedTensor,
-    from_wire,
-    routes,
-    to_wire,
-    trace,
-)
+from tenferro_jax import from_wire, routes, to_wire, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
     BackendFailure,
     ExtensionRegistryError,
@@ -38,6 +32,7 @@ from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.routes import RouteKind, choose_route, current_platform
 from tenferro_jax.jax_seam import Site
 from tenferro_jax.shapes import TensorMeta
+from tenferro_jax.tensor import TracedTensor
 
 from ..extension_ops import RULES, RUNTIMES, HostCumulate, KernelSine, ScaledSquare, sine_kernel
 from ..helpers import each_ends_in, ends_in, made, throw

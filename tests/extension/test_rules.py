@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import Engine, trace
+from tenferro_jax import trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
     ADRuleError,
     DuplicateRule,

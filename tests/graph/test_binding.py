@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.graph import GraphBuilder
 
 from ..helpers import each_ends_in, ends_in
 
@@ -87,7 +89,7 @@ def test_what_does_not_fit_is_named(args, kind, text):
     for run in (
         GRAPH.to_jax(),
         GRAPH.bound_to,
-        lambda *xs: tj.Engine().eval(GRAPH, *xs),
+        lambda *xs: Engine().eval(GRAPH, *xs),
         jax.jit(GRAPH.to_jax()),
     ):
         error = ends_in(lambda: run(*args), kind, text)
@@ -137,7 +139,7 @@ def ways(graph, *args):
     return [
         lambda: graph.to_jax()(*args),
         lambda: graph.bound_to(*args),
-        lambda: tj.Engine().eval(graph, *args),
+        lambda: Engine().eval(graph, *args),
         lambda: jax.jit(graph.to_jax())(*args),
         lambda: exported.call(*args),
         lambda: jax.jit(exported.call)(*args),

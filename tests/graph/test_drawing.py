@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import tenferro_jax as tj
 from docs.pictures.draw import mlp_gradient
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.drawing import _LINE, LOOKS
 from tenferro_jax.graph.graph import bodies
 from tenferro_jax.graph.placement import place

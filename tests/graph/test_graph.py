@@ -9,9 +9,11 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import Outputs, TropicalEinsum, max_plus, tropical_einsum
-from tenferro_jax import Graph, GraphBuilder, TensorMeta, trace
+from tenferro_jax import Graph, TensorMeta, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import apply
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops.arithmetic import Add, Mul
 from tenferro_jax.ops.control import Cond, Scan, While
 
@@ -328,7 +330,7 @@ def test_a_graph_made_with_64_bit_types_is_refused_without_them():
         ends_in(
             (
                 lambda: graph.to_jax()(ones),
-                lambda: tj.Engine().eval(graph, ones),
+                lambda: Engine().eval(graph, ones),
                 lambda: tj.export(graph),
             ),
             DTypeError,
@@ -360,7 +362,7 @@ def test_wrong_kinds_of_things():
         (
             (
                 lambda: run(jnp.sin)
-                for run in (tj.grad, tj.jvp, tj.vjp, tj.Engine().compile, tj.Engine().eval)
+                for run in (tj.grad, tj.jvp, tj.vjp, Engine().compile, Engine().eval)
             ),
             InvalidConfig,
             r"needed a Graph.*trace\(fn",

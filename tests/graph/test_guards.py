@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
 from tenferro_jax.dimensions import Guard
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import ShapeError
 from tenferro_jax.extension import (
     ExtensionAdRule,
@@ -22,6 +23,7 @@ from tenferro_jax.extension import (
     apply,
     require_equal,
 )
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.io.export import unified
 
 from ..extension_ops import Bilinear
@@ -106,7 +108,7 @@ def test_a_guard_survives(fn, form):
     ends_in(
         (
             lambda: run(x, np.ones(3), *longer)
-            for run in (graph.to_jax(), graph.bound_to, lambda *xs: tj.Engine().eval(graph, *xs))
+            for run in (graph.to_jax(), graph.bound_to, lambda *xs: Engine().eval(graph, *xs))
         ),
         ShapeError,
         r"together\.v1: given 2 for dimension b and 3 for dimension c; needed b == c",

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import InvalidConfig
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.graph.passes import sort_dot_dimensions
 
 from ..extension_ops import Bilinear

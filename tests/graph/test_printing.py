@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import analytic, arithmetic, logic, source, structural
 
 F64 = np.dtype("float64")

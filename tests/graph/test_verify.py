@@ -10,10 +10,10 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, max_plus
-from tenferro_jax import Graph, GraphBuilder, TensorMeta, trace
+from tenferro_jax import Graph, TensorMeta, trace
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.carrier import Extension
-from tenferro_jax.graph import Node
+from tenferro_jax.graph import GraphBuilder, Node
 from tenferro_jax.graph.verify import RULES, verify
 from tenferro_jax.ops.analytic import Cos, Sin, Tanh
 from tenferro_jax.ops.arithmetic import Add, Neg

@@ -18,6 +18,7 @@ from jax.experimental import io_callback
 import tenferro_jax as tj
 from ext_tropical import TropicalEinsum, min_plus, tropical_einsum
 from tenferro_jax.__main__ import main
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import (
     ADRuleError,
     ArtifactError,
@@ -340,7 +341,7 @@ def test_gradients_that_cannot_be_exported():
 
 def test_a_compiled_program_exports_as_its_graph():
     x = np.random.default_rng(5).normal(size=(3, 3))
-    compiled = tj.Engine().compile(tj.trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x)}, x))
+    compiled = Engine().compile(tj.trace(lambda x: {"y": tropical_einsum("ij,jk->ik", x, x)}, x))
     np.testing.assert_array_equal(
         tj.export(compiled).call(x)["y"], brute_force("max_plus", "ij,jk->ik", x, x)[0]
     )

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, from_wire, to_wire
+from tenferro_jax import from_wire, to_wire
 from tenferro_jax.errors import ArtifactError
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.io import Limits
 from tenferro_jax.ops.analytic import Sin
 from tenferro_jax.shapes import TensorMeta

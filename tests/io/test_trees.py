@@ -20,6 +20,7 @@ import pytest
 
 import tenferro_jax as tj
 from tenferro_jax import from_wire, to_wire, trace
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import ArtifactError, Duplicate, InvalidConfig, Unsupported
 from tenferro_jax.io import register_pytree_name, trees
 
@@ -448,7 +449,7 @@ def test_graphs_differ_where_static_data_does(one, other):
     first, second = (trace(lambda x, s=s: Layer(x, x, s), X) for s in (one, other))
     assert first != second
     assert to_wire(first) != to_wire(second)
-    engine = tj.Engine()
+    engine = Engine()
     assert [repr(engine.eval(graph, X).name) for graph in (first, second)] == [
         repr(one),
         repr(other),

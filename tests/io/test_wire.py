@@ -22,6 +22,7 @@ from hypothesis import given, settings
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax import from_wire, load_graph, save_graph, to_wire, trace
+from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import (
     ADRuleError,
     ArtifactError,
@@ -144,7 +145,7 @@ def test_a_graph_that_was_read_computes_and_differentiates_as_before():
     back = round_trip(graph)
     x, n = np.array([1.0, 2.0]), np.float64(3)
     np.testing.assert_array_equal(back.to_jax()(x, n), graph.to_jax()(x, n))
-    np.testing.assert_array_equal(tj.Engine().eval(back, x, n), graph.to_jax()(x, n))
+    np.testing.assert_array_equal(Engine().eval(back, x, n), graph.to_jax()(x, n))
     x = np.array([[0.0, 3.0], [1.0, 2.0]])
     for call, rules in (
         (lambda x: tropical_einsum("ij,jk->ik", x, x), None),
@@ -515,8 +516,8 @@ def test_a_placeholder_keeps_all_and_does_nothing(monkeypatch):
         lambda: back.to_jax()(x),
         lambda: jax.jit(back.to_jax())(x),
         lambda: jax.eval_shape(back.to_jax(), x),
-        lambda: tj.compile_std_to_exec(back),
-        lambda: tj.Engine().eval(back, x),
+        lambda: compile_std_to_exec(back),
+        lambda: Engine().eval(back, x),
         lambda: tj.grad(back),
         lambda: tj.jvp(back),
         lambda: tj.export(back),

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from tenferro_jax import GraphBuilder, TensorMeta, trace
+from tenferro_jax import TensorMeta, trace
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import (
     analytic,
     contraction,

@@ -13,8 +13,9 @@ import scipy.signal
 import scipy.special
 from jax.extend.mlir.dialects import stablehlo
 
-from tenferro_jax import Graph, GraphBuilder, TensorMeta, export, trace
+from tenferro_jax import Graph, TensorMeta, export, trace
 from tenferro_jax.errors import BackendFailure, InvalidConfig, Unsupported
+from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import (
     analytic,
     arithmetic,

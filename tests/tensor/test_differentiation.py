@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from ext_tropical import TropicalEinsum, max_plus
-from tenferro_jax import Engine, TracedTensor, eval_all
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import ADRuleError, DTypeError, DuplicateRule, InvalidConfig
 from tenferro_jax.extension import ExtensionRuleSet
 from tenferro_jax.ops.source import OptimizationBarrier
+from tenferro_jax.tensor import TracedTensor, eval_all
 from tenferro_jax.tensor.record import to_graph
 
 from ..extension_ops import RULES, HostTanh, HostTanhRule, ScaledSquare, ScaledSquareRule

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import Engine, TracedTensor, eval_all
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.tensor import TracedTensor, eval_all
 
 from ..extension_ops import HostTanh
 from ..graph.test_guards import RULES as TOGETHER_RULES

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tenferro_jax import Engine, TracedTensor
+from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
+from tenferro_jax.tensor import TracedTensor
 
 from ..helpers import each_ends_in, ends_in
 

@@ -11,6 +11,7 @@ import pytest
 import tenferro_jax as tj
 from benchmarks.measure import canonical_hlo
 from tenferro_jax import trace
+from tenferro_jax.engine import Engine, compile_std_to_exec
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension.routes import current_platform
 from tenferro_jax.graph.graph import bodies
@@ -37,8 +38,8 @@ def test_static_and_keyword_arguments_as_jit_has_them():
     for run in (
         graph.to_jax(),
         jax.jit(graph.to_jax()),
-        functools.partial(tj.Engine().eval, graph),
-        tj.Engine().compile(graph),
+        functools.partial(Engine().eval, graph),
+        Engine().compile(graph),
     ):
         got = run(X, p, scale=np.float64(2))
         assert got["none"] is None
@@ -63,7 +64,7 @@ def test_static_and_keyword_arguments_as_jit_has_them():
     )
     each_ends_in(
         (lambda: graph.to_jax()(X, p), InvalidConfig, r"args\[2\]\['scale'\]"),
-        (lambda: tj.Engine().eval(graph, X, p, scale=X), ShapeError, r"args\[2\]\['scale'\]"),
+        (lambda: Engine().eval(graph, X, p, scale=X), ShapeError, r"args\[2\]\['scale'\]"),
     )
     gradient = jax.grad(lambda x: affine(x, p, 3, scale=2.0, flip=True)["y"].sum())
     scalar = trace(
@@ -306,5 +307,5 @@ SAME_PROGRAM = {
 @pytest.mark.parametrize("name", SAME_PROGRAM)
 def test_the_optimised_program_is_that_of_jit(name):
     fn, x = SAME_PROGRAM[name]
-    ours = tj.compile_std_to_exec(trace(fn, x)).segments[0].compiled.as_text()
+    ours = compile_std_to_exec(trace(fn, x)).segments[0].compiled.as_text()
     assert canonical_hlo(ours) == canonical_hlo(jax.jit(fn).lower(x).compile().as_text())
