@@ -38,7 +38,9 @@ def trace(
     Calls (jit, checkpoint, composite) are inlined, the recomputation of a checkpoint behind an
     OptimizationBarrier; scan, while and cond become control-flow ops with graphs as bodies;
     functions with a custom_jvp or custom_vjp keep their derivative as graphs beside their body;
-    extensions are recorded as extensions, and the graph's rule set has all their AD rules.
+    extensions are recorded as extensions, and the graph's rule set has all their AD rules. The
+    derivative of a graph keeps or recomputes what the compiler chooses; `trace(jax.grad(f))` keeps
+    the checkpoints of f. Python scalars lose their weak types.
 
     Args:
       fn: a function of pytrees of arrays.

@@ -19,106 +19,61 @@ from tenferro_jax.ops.vocabulary import ROOMS, VOCABULARY
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/ops.md"
 HEAD = """# Standard ops
 
-This page lists the {count} ops of `tenferro_jax.ops.vocabulary`. Each is a frozen dataclass with one definition in JAX; its inference
-and derivative follow from it. Its fields are its payload. Layout is row-major. Elementwise ops do not broadcast or convert.
+The {count} ops of graphs, from `tenferro_jax.ops.vocabulary`. For example `Transpose((1, 0)).apply(x)` is `x.T`: `permutation` is
+its field, which a graph stores as payload, and `x` its input. `help(op)` has an example of each.
 
-*Payload* lists the fields; *n* is the number of inputs and outputs, `any` if it depends on the payload or the call.
-C1, C2, ... are constraints: if one does not hold, recording the op in a graph raises an `InvalidConfig`, which may be a `ShapeError` or a
-`DTypeError`, that names the op. *Gradient* is JAX's derivative of the op, with t for a tangent: a "linear" op is its own derivative
-in both modes, "refused" means that JAX raises an error if an active tangent reaches the op, "none" that no tangent passes.
-[Automatic differentiation](autodiff.md) has the conventions at ties and kinks. The tests run every example; there `graph(f)` is
-the graph of `f` on float64 scalars.
+Elementwise ops do not broadcast or convert; two inputs have one dtype and one shape. What an op needs stands in italics: without it, recording the
+op raises an `InvalidConfig` that names the op. The gradient is JAX's, with t for a tangent: "linear" is its own derivative, "none" passes no
+tangent, and "refused" raises if a tangent arrives. [Automatic differentiation](autodiff.md) has ties and kinks.
 
-This page is written by `python -m tests.op_page` from the docstrings of the ops.
+`python -m tests.op_page` writes this page.
 """
+SAME = "both inputs have one dtype and one shape, which is the output's."
+"""What the head says of all elementwise ops of two inputs."""
 
 LIMITATIONS = (
     (
         "NaryEinsum (tenferro-rs)",
-        "it is a plan of several contractions",
-        "`tenferro_jax.einsum(equation, *tensors)` records DotGeneral and similar ops",
+        "`tenferro_jax.einsum`, which records DotGeneral and similar ops",
     ),
     (
-        "FullPivLuSolve (tenferro-rs)",
-        "XLA has no LU with full pivoting",
-        "`Solve` (partial pivoting), or `Qr(pivoting=True)`",
+        "FullPivLuSolve (tenferro-rs): XLA has no full pivoting",
+        "`Solve`, or `Qr(pivoting=True)`",
     ),
     (
-        "DynamicTruncate (tenferro-rs)",
-        "XLA has no shape that depends on a value",
-        "mask with `Select` over `Iota`, or slice outside the graph",
+        "DynamicTruncate (tenferro-rs): XLA has no shape that depends on a value",
+        "a mask by `Select` over `Iota`",
     ),
     (
         "GatherDynamicSliceSizes (tenferro-rs)",
-        "XLA has no slice size that depends on a value",
-        "`Gather` with static or symbolic sizes, then mask",
+        "`Gather` of a static or symbolic size, then a mask",
     ),
     (
         "eps of Svd and Eigh (tenferro-rs)",
-        "JAX's derivatives are not regularised",
-        "gradients at repeated values are infinite or NaN; perturb the matrix",
+        "perturb the matrix: gradients at repeated values are infinite or NaN",
     ),
     (
         "scatter with a function (JAX `scatter_apply`)",
-        "no named combination",
-        "`Unsupported`; use add, subtract, multiply, min, max or set",
+        "add, subtract, multiply, min, max or set",
     ),
     (
-        "schur, hessenberg, tridiagonal, geqrf, geqp3, ormqr, cholesky_update, symmetric_product",
-        "no op in tenferro-rs and no derivative in JAX",
-        "`Unsupported`",
+        "schur, hessenberg, tridiagonal, geqrf, geqp3, ormqr, cholesky_update, symmetric_product: "
+        "no derivative in JAX",
+        "an extension op",
     ),
+    ("rng_uniform: not a function of its inputs", "jax.random with keys"),
+    ("callbacks, ffi_call, pallas_call: no identity, one platform", "an extension op"),
     (
-        "rng_uniform",
-        "its result is not a function of its inputs",
-        "`Unsupported`; use keys: jax.random",
+        "collectives, shard_map, shardings, `lax.platform_dependent`: a graph does not say where "
+        "it runs",
+        "these around `graph.to_jax()`; jnp's own choices of Pallas kernels are traced",
     ),
-    (
-        "collectives (psum, all_gather, axis_index, ...), shard_map",
-        "a graph does not say how or where it runs",
-        "`Unsupported`; put shard_map around `graph.to_jax()`",
-    ),
-    (
-        "callbacks, ffi_call, pallas_call",
-        "they have no identity and do not run on other platforms",
-        "`Unsupported`; write an extension op",
-    ),
-    (
-        "platform_index: lax.platform_dependent with branches for cpu, cuda, rocm or tpu",
-        "a graph does not say how or where it runs",
-        "`Unsupported`; put it outside the graph, or into the lowering of an extension op. jnp's "
-        "own choices for Pallas kernels are traced",
-    ),
-    (
-        "`jax.debug.print` inside a traced function",
-        "a graph has no effects",
-        "the print is dropped; print outside the graph",
-    ),
-    ("ragged_dot, scaled_matmul", "not yet in the vocabulary", "`Unsupported`"),
-    (
-        "explicit shardings inside a traced function",
-        "a graph does not say how or where it runs",
-        "`Unsupported`; shard the arguments",
-    ),
-    (
-        "placements (`device_put`) inside a traced function",
-        "a graph does not say how or where it runs",
-        "the value is kept, the placement is dropped",
-    ),
-    (
-        "custom derivatives beyond the third order",
-        "each order needs a separate graph",
-        "`Unsupported` when the fourth derivative is taken; trace the derivative of the function",
-    ),
-    (
-        "accuracy tolerances of elementwise functions",
-        "only AccuracyMode can be a payload",
-        "`Unsupported` from `trace`",
-    ),
+    ("`device_put` and `jax.debug.print`", "they are dropped; the value is kept"),
+    ("ragged_dot, scaled_matmul", "not yet there"),
+    ("custom derivatives beyond the third order", "trace the derivative of the function"),
+    ("accuracy tolerances of elementwise functions", "AccuracyMode"),
 )
-"""Ops that tenferro-rs or JAX has and this project does not: subject, reason, what to do
-instead.
-"""
+"""Ops that tenferro-rs or JAX has and this project does not, and what to use instead."""
 
 
 def graph(fn):
@@ -169,45 +124,34 @@ def facts(op):
     )
 
 
-def count(number):
-    """A number of inputs or outputs; any where the payload or the call decides."""
-    return str(number) if isinstance(number, int) else "any"
-
-
 def _escaped(found):
     """Code as it is; outside of it two stars are no emphasis."""
     return found[1] or r"\*\*"
 
 
 def row(op):
-    """One table row."""
-    semantics, constraints, gradient, example = facts(op)
-    fields = ", ".join(f.name for f in dataclasses.fields(op)) or "-"
-    cells = (
-        op.__name__,
-        fields,
-        f"{count(op.input_count)} → {count(op.output_count)}",
-        *(
-            re.sub(r"(`.*?`)|\*\*", _escaped, cell)
-            for cell in (semantics, constraints or "-", gradient)
-        ),
-        f"`{example}`",
-    )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    """One table row: the op with its fields, what it computes and needs, its gradient."""
+    semantics, constraints, gradient, _ = facts(op)
+    fields = ", ".join(f.name for f in dataclasses.fields(op))
+    needs = re.sub(r"C\d: ", "", constraints.replace("C1: " + SAME, "")).strip()
+    plain = [
+        re.sub(r"(`.*?`)|\*\*", _escaped, cell).replace("|", "\\|")
+        for cell in (semantics, needs, gradient)
+    ]
+    needed = f" *{plain[1]}*" if needs else ""
+    return f"| `{op.__name__}({fields})` | {plain[0]}{needed} | {plain[2]} |"
 
 
 def page():
     """The whole page."""
     parts = [HEAD.format(count=len(VOCABULARY))]
     for title, ops in ROOMS.items():
-        parts.append(
-            f"## {title}\n\n| op | payload | n | semantics | constraints | gradient | example "
-            f"|\n|---|---|---|---|---|---|---|"
-        )
-        parts[-1] += "\n" + "\n".join(map(row, ops)) + "\n"
-    parts.append("## What is not there\n\n| subject | reason | instead |\n|---|---|---|")
-    parts[-1] += (
-        "\n" + "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS) + "\n"
+        head = f"## {title}\n\n| op | what it computes, *needs* | gradient |\n|---|---|---|\n"
+        parts.append(head + "\n".join(map(row, ops)) + "\n")
+    missing = "\n".join("| " + " | ".join(limitation) + " |" for limitation in LIMITATIONS)
+    parts.append(
+        "## What is not there\n\nUnless stated otherwise `trace` raises `Unsupported` with the source line.\n\n"
+        f"| subject | instead |\n|---|---|\n{missing}\n"
     )
     return "\n".join(parts)
 

@@ -309,6 +309,9 @@ class Network(Factors):
     def entropy(self, *, temperature: float = 1.0) -> jax.Array:
         """The entropy of the distribution of assignments in nats, a scalar.
 
+        Second derivatives go step by step: the Hessian for seven tables takes half a minute to
+        compile.
+
         Raises:
           InvalidConfig, DTypeError: as `marginals`.
 

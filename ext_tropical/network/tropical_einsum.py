@@ -67,8 +67,8 @@ def tropical_einsum(
     times of the entries.
 
     Under max_plus the maximum of sums, under min_plus the minimum of sums, under max_mul the
-    maximum of products, under min_max the least of largest entries, under or_and whether a path
-    exists, under log_sum_exp the soft maximum of sums.
+    maximum of products of entries that are not negative, under min_max the least of largest
+    entries, under or_and whether a path exists, under log_sum_exp the soft maximum of sums.
 
     Args:
       equation: every equation of np.einsum: "ij,jk->ik", "ii->i", "ij,k->k", "i,j",

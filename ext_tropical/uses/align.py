@@ -115,7 +115,8 @@ def align(
     Gradient: of the score, by scores: one at each pair of the path under max_plus and min_plus; the
     probability of each pair under log_sum_exp. By gap and gap_open: their number. Of any order, in
     both modes. NaN in a score that can be reached gives NaN. Under max_mul a best score of 0 has no
-    path and the gradient 0.
+    path and the gradient 0. In jax.shard_map a second derivative under log_sum_exp needs
+    `check_vma=False`.
 
     Cost: m n cells, or m times the band's width, natively on CPU for max_plus, min_plus and
     log_sum_exp in float32 and float64; else m + n steps over min(m, n) cells. Memory for a byte a

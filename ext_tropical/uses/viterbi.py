@@ -68,7 +68,7 @@ def viterbi(
     Returns:
       A ViterbiResult: score, int32 states (T,), feasible. Of equally good last states the smallest
       is taken; then, going back, the smallest of the equally good states before each state. The k
-      best sequences, if equally good, are in that order too.
+      best sequences, if equally good, are in that order too, but under min_max and or_and in any.
 
     Raises:
       ShapeError, DTypeError: the inputs do not fit.

@@ -150,7 +150,7 @@ def save_families(*family_ids: str) -> Any:
     rest.
 
     It affects only calls that are differentiated, because outputs get their names when an AD rule
-    is applied.
+    is applied. With the flag `jax_remat3` JAX 0.10.2 and 0.12.0.1 recompute named values.
 
     Example:
       >>> policy = save_families("tenferro-ext-tropical.einsum.v1")

@@ -111,7 +111,8 @@ class ExportedProgram:
         """Run on the current platform; symbolic dimensions take the sizes of the arguments.
 
         Under jit it becomes a part of the caller's program; under grad its exported derivative is
-        used, up to `vjp_order` times.
+        used, up to `vjp_order` times. vmap and forward mode raise JAX's own errors: export with a
+        symbolic batch size.
 
         Raises:
           DTypeError: a 64-bit array while 64-bit types are off.
@@ -202,7 +203,8 @@ class ExportedProgram:
 
         Raises:
           Unsupported: JAX cannot write an input or output, such as a pytree class that is not
-            registered; or flatbuffers, which JAX needs to write, is not installed.
+            registered, as `jnp.linalg.qr` returns; or flatbuffers, which JAX needs to write, is not
+            installed.
         """
         try:
             body = self.exported.serialize(vjp_order=self.vjp_order)
