@@ -46,6 +46,7 @@ TROPICAL_FLOORS = {
 DOORS = {
     "tenferro_jax",
     "tenferro_jax.einsum",
+    "tenferro_jax.einsum.interpreter",
     "tenferro_jax.einsum.slices",
     "tenferro_jax.einsum.spread",
     "tenferro_jax.engine",

@@ -20,6 +20,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Plan, Step
+from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, ShardingRule, apply, extension_op
 
@@ -41,7 +42,7 @@ from .plan_text import (
     steps_of,
 )
 from .rows import rows_of
-from .steps import Mode, TropicalStep, Winners, evaluate, found_of, reshaped, run_step
+from .steps import Mode, TropicalStep, Winners, evaluate, found_of, run_step
 
 
 @extension_op(package="tenferro-ext-tropical", name="network", version=1)
@@ -268,7 +269,7 @@ def solved_as_network(
 ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
     """As `solved`, by one op."""
     op = _op(plan, mode.semiring, mode.winners is not None)
-    tables = reshaped(operands, plan.terms, dict(plan.sizes))
+    tables = without_repeated_axes(operands, plan.terms, dict(plan.sizes))
     if not op.is_selective:  # 16 bits are widened for the whole network
         dtype = one_dtype(op.family_id, op.algebra, [x.dtype for x in tables])
         return apply(op, *map(widened, tables))[0].astype(dtype), {}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
@@ -25,7 +26,7 @@ from .eager import names_itself
 from .kept_parts import SlicePart, path_of, read_by, read_part, write_part
 from .plan_text import planned, steps_of
 from .slice_loop import beginning, finished, merged, piece
-from .steps import Assignment, Mode, Winners, reshaped
+from .steps import Assignment, Mode, Winners
 from .tropical_plan import Operand, Optimize, TropicalSlices, cut, plan_of
 
 VERSION = 1
@@ -264,7 +265,7 @@ class TropicalPlan(TropicalSlices):
                 raise DTypeError(
                     where=f"{where}, operand {i}", given=str(x.dtype), needed=str(self.dtype)
                 )
-        return reshaped(arrays, self.plan.terms, sizes)
+        return without_repeated_axes(arrays, self.plan.terms, sizes)
 
 
 @functools.lru_cache(maxsize=64)

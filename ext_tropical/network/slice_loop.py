@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tenferro_jax.einsum.interpreter import without_repeated_axes
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
 from tenferro_jax.errors import Unsupported
 
@@ -21,7 +22,7 @@ from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
 from .network_op import solved
-from .steps import Mode, reshaped
+from .steps import Mode
 from .tropical_plan import TropicalSlices
 
 State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
@@ -76,7 +77,7 @@ def _loop(
     spread: Spread | None,
     operands: Sequence[jax.Array],
 ) -> State:
-    operands = reshaped(operands, plan.plan.terms, dict(plan.whole))
+    operands = without_repeated_axes(operands, plan.plan.terms, dict(plan.whole))
 
     def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> State:
         return lax.fori_loop(
@@ -105,7 +106,7 @@ def _product_at(
 ) -> jax.Array:
     """times of the entries of the operands at an assignment of all labels."""
     sizes = dict(plan.whole)
-    arrays = reshaped(operands, plan.plan.terms, sizes)
+    arrays = without_repeated_axes(operands, plan.plan.terms, sizes)
     shape = [sizes[label] for label in plan.output]
     index = {
         label: lax.broadcasted_iota(jnp.int32, shape, axis)
@@ -170,7 +171,10 @@ def _shared_tangent(
 ) -> jax.Array:
     """The sum of the slices' tangents, each times exp((its value - the largest) / T)."""
     terms, whole = plan.plan.terms, dict(plan.whole)
-    operands, tangents = reshaped(operands, terms, whole), reshaped(tangents, terms, whole)
+    operands, tangents = (
+        without_repeated_axes(operands, terms, whole),
+        without_repeated_axes(tangents, terms, whole),
+    )
 
     def block(start: Mapping[str, jax.Array], largest: jax.Array, *arrays: jax.Array) -> jax.Array:
         def slice_value(*parts: jax.Array) -> jax.Array:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from opt_einsum import get_symbol
 
-from tenferro_jax.einsum import Plan
+from tenferro_jax.einsum import Plan, Step, interpreter
+from tenferro_jax.einsum.interpreter import run_plan, transposed
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
@@ -132,7 +133,7 @@ def walked_back(
     found: list[TropicalStep] = []
     for step in reversed(steps):
         if sorted(step.cells) == sorted(output):  # no gather, which XLA splits with a collective
-            winner = _transposed(step.winner, step.cells, output)
+            winner = transposed(step.winner, step.cells, output)
         else:
             at = tuple(known[label] for label in step.cells)
             winner = step.winner.at[at].get(mode="promise_in_bounds")
@@ -192,7 +193,6 @@ def evaluate(
     Returns:
       The value, and the winners of each contracting step if the mode asks for them.
     """
-    operands = reshaped(operands, plan.terms, dict(plan.sizes))
     value, steps = _run(plan, operands, mode, ())
     for least in by_least(plan, dict(plan.sizes), mode.semiring):
         other, found = _run(plan, operands, mode, least)
@@ -228,24 +228,17 @@ def _run(
     """The steps in order; the reductions of the operands with numbers in `least` take the least
     entry.
     """
-    values: list[Any] = list(operands)
-    labels = list(plan.terms)
     found: list[TropicalStep] = []
-    for step in plan.steps:
-        inputs = [values[j] for j in step.operands]
-        for j in step.operands:
-            values[j] = None  # read once
-        turned = len(inputs) == 1 and step.operands[0] in least
-        value, winners = run_step(
-            inputs,
-            step.terms,
-            step.result,
-            dataclasses.replace(mode, semiring=min_max) if turned else mode,
-        )
-        values.append(value)
-        labels.append(step.result)
-        found += winners
-    return _transposed(values[-1], labels[-1], plan.equation.output), tuple(found)
+    turned = dataclasses.replace(mode, semiring=min_max)
+
+    def evaluated(step: Step, inputs: list[jax.Array]) -> jax.Array:
+        is_turned = len(inputs) == 1 and step.operands[0] in least
+        how = turned if is_turned else mode
+        value, winners = run_step(inputs, step.terms, step.result, how)
+        found.extend(winners)
+        return value
+
+    return run_plan(plan, operands, evaluated), tuple(found)
 
 
 def run_step(
@@ -255,23 +248,20 @@ def run_step(
     mode: Mode,
 ) -> tuple[jax.Array, list[TropicalStep]]:
     """One step of a plan; `inputs` may be changed."""
-    if len(inputs) == 1:
-        inputs[0], term = _diagonal(inputs[0], terms[0])
-        terms = (term,)
-    contracted = "".join(label for label in terms[0] if label not in result)
-    if contracted:
+    found: list[TropicalStep] = []
+
+    def contracted(inputs: Sequence[jax.Array], terms: Sequence[str], result: str) -> jax.Array:
         new, cells, old = _renamed(terms, result)
-        value, found = contract(inputs, new, cells, mode)
-        return value, [
-            dataclasses.replace(
-                step, labels="".join(map(old.__getitem__, step.labels)), cells=result
-            )
-            for step in found
-        ]
-    if len(inputs) == 1:
-        return _transposed(inputs[0], terms[0], result), []
-    spread = [_spread(widened(x), term, result) for x, term in zip(inputs, terms, strict=True)]
-    return methods.times(mode.semiring, *spread).astype(inputs[0].dtype), []
+        value, winners = contract(inputs, new, cells, mode)
+        for step in winners:
+            labels = "".join(map(old.__getitem__, step.labels))
+            found.append(dataclasses.replace(step, labels=labels, cells=result))
+        return value
+
+    def multiplied(x: jax.Array, y: jax.Array) -> jax.Array:
+        return methods.times(mode.semiring, widened(x), widened(y)).astype(x.dtype)
+
+    return interpreter.run_step(inputs, terms, result, contracted, multiplied), found
 
 
 def contract(
@@ -321,46 +311,6 @@ def step_op(
 ) -> TropicalEinsum:
     """The op of a step, made once for each payload."""
     return TropicalEinsum(semiring, equation, outputs, ties)  # type: ignore[arg-type]
-
-
-def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
-    return x if labels == wanted else jnp.transpose(x, [labels.index(label) for label in wanted])
-
-
-def _spread(x: jax.Array, term: str, result: str) -> jax.Array:
-    """x with the axes of the result in order; axes that x lacks have size 1."""
-    x = _transposed(x, term, "".join(label for label in result if label in term))
-    return jnp.expand_dims(x, [i for i, label in enumerate(result) if label not in term])
-
-
-def _diagonal(x: jax.Array, term: str) -> tuple[jax.Array, str]:
-    """The entries whose indices agree on all axes of a label, for every label; each label once, in
-    order of first appearance.
-    """
-    labels = "".join(dict.fromkeys(term))
-    for label in labels:
-        axes = [i for i, other in enumerate(term) if other == label]
-        if len(axes) > 1:
-            index = lax.iota(jnp.int32, x.shape[axes[0]])
-            x = (
-                jnp.moveaxis(x, axes, range(len(axes)))
-                .at[(index,) * len(axes)]
-                .get(mode="promise_in_bounds")
-            )
-            term = label + "".join(other for other in term if other != label)
-    return _transposed(x, term, labels), labels
-
-
-def reshaped(
-    operands: Sequence[jax.Array], terms: Sequence[str], sizes: Mapping[str, int]
-) -> list[jax.Array]:
-    """The operands without the axes of size 1 that an ellipsis repeats. NumPy arrays stay what they
-    are: outside jit the native kernels read them, and JAX converts them where it computes.
-    """
-    return [
-        x.reshape([sizes[label] for label in term]) if len(term) < x.ndim else x
-        for x, term in zip(operands, terms, strict=True)
-    ]
 
 
 def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:

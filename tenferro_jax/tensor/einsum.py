@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 
 from ..dimensions import SymDim
-from ..einsum.einsum_plan import Optimize, Plan, Step, plan_einsum
+from ..einsum.einsum_plan import Optimize, Plan, plan_einsum
+from ..einsum.interpreter import run_plan, run_step, transposed, without_repeated_axes
 from ..einsum.notation import parse_interleaved
 from ..einsum.slices import (
     Memory,
@@ -29,14 +29,12 @@ from ..errors import DTypeError, InvalidConfig, Unsupported, shortened
 from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
-from ..ops.indexing import Gather
 from ..shapes import as_array, canonical_dtype
 from .record import NUMBERS, Handle, is_number, number, recorded
 from .tensor import TracedTensor
 
 Operand: TypeAlias = Handle | ArrayLike | Sequence[object]
 """A tensor, or data; or the labels of the one before it."""
-Sizes: TypeAlias = Mapping[str, SymDim]
 
 
 def einsum(
@@ -238,7 +236,7 @@ def _sum_of_slices(
     sums: np.dtype | None,
 ) -> jax.Array:
     whole = dict(plan.whole)
-    arrays = _without_repeated_axes(plan.plan.terms, whole, operands)
+    arrays = without_repeated_axes(operands, plan.plan.terms, whole)
 
     def block(start: Mapping[str, jax.Array], *arrays: jax.Array) -> jax.Array:
         parts = plan.parts(plan.plan.terms, arrays, start)
@@ -274,113 +272,57 @@ def _result_dtype(given: DTypeLike | None) -> np.dtype | None:
 
 
 def _run_plan(
-    plan: Plan,
-    operands: Sequence[jax.Array],
-    precision: Precision = None,
-    sums: np.dtype | None = None,
+    plan: Plan, operands: Sequence[jax.Array], precision: Precision, sums: np.dtype | None
 ) -> jax.Array:
-    """The einsum of arrays by a plan.
+    """The einsum of arrays of one dtype by a plan. For booleans the sum is "or", the product "and".
 
     Args:
       plan: from `plan_einsum`.
-      operands: arrays of one dtype, with the shapes of the plan.
+      operands: with the shapes of the plan.
       precision: the field of DotGeneral.
       sums: the dtype of products and sums, the operands' or a wider one; None for the operands'.
-
-    Returns:
-      The result. For booleans the sum is "or", the product "and".
     """
-    sizes = dict(plan.sizes)
-    values = _without_repeated_axes(plan.terms, sizes, operands)
-    labels = list(plan.terms)
-    for step in plan.steps:
-        inputs = [values[i] for i in step.operands]
-        if len(inputs) == 1:
-            values.append(_reduced(inputs[0], step.terms[0], step.result, sizes, sums))
-        else:
-            values.append(_contracted(inputs, step, sizes, precision, sums))
-        labels.append(step.result)
-    return _transposed(values[-1], labels[-1], plan.equation.output)
 
+    def multiply(x: jax.Array, y: jax.Array) -> jax.Array:
+        x, y = _converted(x, sums), _converted(y, sums)
+        return x & y if x.dtype == np.bool_ else x * y
 
-def _without_repeated_axes(
-    terms: Sequence[str], sizes: Sizes, operands: Sequence[jax.Array]
-) -> list[jax.Array]:
-    """The operands without axes of size 1 that are longer in another one."""
-    return [
-        x.reshape(tuple(sizes[label] for label in term)) if len(term) < x.ndim else x
-        for x, term in zip(operands, terms, strict=True)
-    ]
-
-
-def _transposed(x: jax.Array, labels: str, wanted: str) -> jax.Array:
-    return x if labels == wanted else x.transpose(tuple(map(labels.index, wanted)))
+    contract = functools.partial(_contracted, precision, sums)
+    return run_plan(
+        plan,
+        operands,
+        lambda step, inputs: run_step(inputs, step.terms, step.result, contract, multiply),
+    )
 
 
 def _converted(x: jax.Array, dtype: np.dtype | None) -> jax.Array:
     return x if dtype is None else x.astype(dtype)
 
 
-def _reduced(
-    x: jax.Array, term: str, result: str, sizes: Sizes, sums: np.dtype | None
-) -> jax.Array:
-    """Diagonals of repeated labels, sums over labels that the result lacks."""
-    for label in dict.fromkeys(term):
-        if term.count(label) > 1:
-            x, term = _diagonal(x, term, label, sizes)
-    axes = tuple(i for i, label in enumerate(term) if label not in result)
-    if axes:
-        x = _converted(x, sums)
-        x = x.any(axes) if jnp.issubdtype(x.dtype, jnp.bool_) else x.sum(axes, dtype=x.dtype)
-    return _transposed(x, "".join(label for label in term if label in result), result)
-
-
-def _diagonal(x: jax.Array, term: str, label: str, sizes: Sizes) -> tuple[jax.Array, str]:
-    """The entries whose indices on all axes of a label agree, along a new first axis: one gather of
-    these entries.
-    """
-    axes = tuple(i for i, other in enumerate(term) if other == label)
-    rest = tuple(i for i in range(len(term)) if i not in axes)
-    indices = lax.broadcasted_iota(jnp.int32, (sizes[label], len(axes)), 0)
-    slices = tuple(1 if i in axes else sizes[other] for i, other in enumerate(term))
-    gather = Gather(tuple(range(1, len(rest) + 1)), axes, axes, slices)
-    return gather.apply(x, indices), label + "".join(term[i] for i in rest)
-
-
 def _contracted(
-    operands: Sequence[jax.Array],
-    step: Step,
-    sizes: Sizes,
     precision: Precision,
     sums: np.dtype | None,
+    operands: Sequence[jax.Array],
+    terms: Sequence[str],
+    result: str,
 ) -> jax.Array:
-    left, right = step.terms
+    """The sum over the labels that the result lacks, of one operand or of a product."""
+    if len(operands) == 1:
+        x, term = _converted(operands[0], sums), terms[0]
+        axes = tuple(i for i, label in enumerate(term) if label not in result)
+        x = x.any(axes) if x.dtype == np.bool_ else x.sum(axes, dtype=x.dtype)
+        return transposed(x, "".join(label for label in term if label in result), result)
+    left, right = terms
     shared = [label for label in left if label in right]
-    contracted = [label for label in shared if label not in step.result]
-    mixed = operands[0].dtype != operands[1].dtype  # one of them is a sum
-    operands = [_converted(x, sums if mixed or not contracted else None) for x in operands]
-    dtype = operands[0].dtype
-    if not contracted:
-        x, y = (
-            _spread(x, term, step.result, sizes)
-            for x, term in zip(operands, step.terms, strict=True)
-        )
-        return x & y if jnp.issubdtype(dtype, jnp.bool_) else x * y
-    batch = [label for label in shared if label in step.result]
+    batch = [label for label in shared if label in result]
+    contracted = [label for label in shared if label not in result]
     (lhs_contracting, lhs_batch), (rhs_contracting, rhs_batch) = (
-        [tuple(map(term.index, group)) for group in (contracted, batch)] for term in step.terms
+        [tuple(map(term.index, group)) for group in (contracted, batch)] for term in terms
     )
-    accumulation = None if sums == dtype else sums
+    if operands[0].dtype != operands[1].dtype:  # one of them is a sum
+        operands = [_converted(x, sums) for x in operands]
+    accumulation = None if sums == operands[0].dtype else sums
     dot = DotGeneral(
         lhs_contracting, rhs_contracting, lhs_batch, rhs_batch, precision, accumulation
     )
     return dot.apply(*operands)
-
-
-def _spread(x: jax.Array, term: str, result: str, sizes: Sizes) -> jax.Array:
-    """A factor with all axes of the product."""
-    ordered = "".join(label for label in result if label in term)
-    shape = tuple(sizes[label] for label in result)
-    return lax.broadcast_in_dim(
-        _transposed(x, term, ordered), shape, tuple(map(result.index, ordered))
-    )
