@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ext_tropical import Outputs, TropicalEinsum, max_plus, tropical_einsum
+from ext_tropical import TropicalEinsum, max_plus, tropical_einsum
+from ext_tropical.step.einsum_op import Outputs
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 

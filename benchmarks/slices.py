@@ -27,7 +27,8 @@ import jax
 import numpy as np
 
 import tenferro_jax as tj
-from ext_tropical import TropicalPlan, load_plan, plan_tropical_einsum, tropical_einsum
+from ext_tropical import plan_tropical_einsum, tropical_einsum
+from ext_tropical.network.pieces import TropicalPlan, load_plan
 from tenferro_jax.einsum.slices import Memory, slice_lengths
 
 from .measure import header

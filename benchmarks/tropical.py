@@ -31,7 +31,6 @@ import numpy as np
 from jax import lax
 
 from ext_tropical import (
-    Outputs,
     Semiring,
     TropicalEinsum,
     closure,
@@ -40,6 +39,7 @@ from ext_tropical import (
     register_semiring,
     tropical_einsum,
 )
+from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.native.library import native
 from tenferro_jax import trace
 from tenferro_jax.engine import Engine

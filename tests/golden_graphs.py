@@ -94,13 +94,13 @@ def families():
             several(case.oracle(*case.inputs)),
         )
     x = np.arange(4.0).reshape(2, 2)
-    for kind in (ExactLogEinsum, LogEinsumAlone, ext_tropical.LogEinsum):
+    for kind in (ExactLogEinsum, LogEinsumAlone, ext_tropical.step.log_einsum.LogEinsum):
         log = kind(1.0, "ij,jk->ik")
         yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     sums, n = SumEinsum(Modulo(5), "ij,jk->ik"), np.arange(4, dtype=np.int32).reshape(2, 2)
     yield sums.family_id, applied((sums, (n, n))), (n, n), [n @ n % 5]
     cells = x, np.array([[0, 2], [2, 0]], np.int32)
-    sums = AtWinner("ij,jk->ik", ext_tropical.Place.RHS, (3,))
+    sums = AtWinner("ij,jk->ik", ext_tropical.step.weighted_sum.Place.RHS, (3,))
     yield sums.family_id, applied((sums, cells)), cells, [np.array([[0.0, 3], [0, 0], [2, 1]])]
     split = jax.grad(lambda a: ext_tropical.tropical_einsum("ij,jk->ik", a, x, ties="split").sum())
     yield (

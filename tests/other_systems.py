@@ -17,7 +17,6 @@ import tenferro_jax as tj
 from ext_tropical import (
     best_assignment,
     closure,
-    composition,
     tropical_einsum,
     tropical_einsum_with_argmax,
     viterbi,
@@ -73,7 +72,6 @@ def programs():
         "viterbi": (lambda *tables: viterbi(*tables).states, (table(4), table(4, 4), table(9, 4))),
         "predictor": (predict, (params, table(8, 4))),
         "training step": (step, (params, table(8, 4), table(8, 3))),
-        "composition": (lambda a, b: composition.tropical_einsum("ij,jk->ik", a, b), pair),
     }
 
 

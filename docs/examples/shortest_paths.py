@@ -13,7 +13,8 @@ import jax
 import networkx as nx
 import numpy as np
 
-from ext_tropical import ClosureResult, closure, min_plus
+from ext_tropical import closure, min_plus
+from ext_tropical.uses.closure import ClosureResult
 
 
 def characters() -> tuple[list[str], np.ndarray]:

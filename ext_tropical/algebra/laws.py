@@ -36,7 +36,8 @@ def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[
 
     Example:
       >>> import numpy as np
-      >>> from ext_tropical import broken_laws, max_mul
+      >>> from ext_tropical import max_mul
+      >>> from ext_tropical.algebra.laws import broken_laws
       >>> broken_laws(max_mul, np.array([0.0, 1.0, 2.0], np.float32))
       {}
       >>> entries = np.array([-1.0, 1.0, 2.0], np.float32)

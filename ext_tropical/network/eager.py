@@ -40,7 +40,7 @@ def names_itself(fn: Callable[P, T]) -> Callable[P, T]:
 
 _PLACES = re.compile(
     r"^(equation of a tropical step|(plan_)?tropical_einsum(_with_argmax)?|best_assignment|"
-    r"einsum equation|einsum|composition|(extension )?tenferro-ext-tropical\.\w+\.v\d+)\b"
+    r"einsum equation|einsum|(extension )?tenferro-ext-tropical\.\w+\.v\d+)\b"
     r"( '[^']*')?(, )?"
 )
 """What parts of a call name as their place, which its author never wrote."""

@@ -61,7 +61,8 @@ class TropicalPlan(TropicalSlices):
 
     Example:
       >>> import numpy as np
-      >>> from ext_tropical import load_plan, plan_tropical_einsum, tropical_einsum
+      >>> from ext_tropical import plan_tropical_einsum, tropical_einsum
+      >>> from ext_tropical.network.pieces import load_plan
       >>> a = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
       >>> plan = plan_tropical_einsum("ij,jk,ki->", a, a, a, memory_limit=1_000_000)
       >>> sent = plan.to_bytes()
@@ -286,7 +287,8 @@ def load_plan(data: bytes) -> TropicalPlan:
       Unsupported: the text is of another version.
 
     Example:
-      >>> from ext_tropical import load_plan, plan_tropical_einsum
+      >>> from ext_tropical import plan_tropical_einsum
+      >>> from ext_tropical.network.pieces import load_plan
       >>> load_plan(plan_tropical_einsum("ij,jk->ik", (2, 3), (3, 4)).to_bytes())
       TropicalPlan('ij,jk->ik', 1 steps, 1 slices, peak 66040)
     """

@@ -9,7 +9,8 @@ import pytest
 
 import ext_tropical
 import tenferro_jax as tj
-from ext_tropical import Outputs, TropicalEinsum
+from ext_tropical import TropicalEinsum
+from ext_tropical.step.einsum_op import Outputs
 from tenferro_jax.extension import ExtensionOp
 
 from ..cases import CASES, ids

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import Place, max_mul, max_plus, tropical_einsum
+from ext_tropical import max_mul, max_plus, tropical_einsum
 from ext_tropical.step import at_winner
 from ext_tropical.step.at_winner import AtWinner
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import native
 from ext_tropical.step.tropical_runtimes import add_native
+from ext_tropical.step.weighted_sum import Place
 from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind, extensions_in, routes

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from ext_tropical import (
-    TropicalResult,
     log_sum_exp,
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
 from ext_tropical.algebra.semiring import as_semiring
-from ext_tropical.network.steps import Mode, evaluate
+from ext_tropical.network.steps import Mode, TropicalResult, evaluate
 
 from ..oracles import log_einsum
 from ..sweep import ALL

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csgraph, csr_array
 
-from ext_tropical import ClosureResult, closure, log_sum_exp, matrix_power, min_plus
+from ext_tropical import closure, log_sum_exp, matrix_power, min_plus
+from ext_tropical.uses.closure import ClosureResult
 from tenferro_jax import export
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 

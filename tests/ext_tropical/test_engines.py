@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from ext_tropical import best_assignment, load_plan
+from ext_tropical import best_assignment
+from ext_tropical.network.pieces import load_plan
 
 from .test_pieces import CHAIN, SEMIRINGS, planned, tables
 

@@ -11,12 +11,10 @@ import pytest
 
 import tenferro_jax
 from ext_tropical import (
-    SEMIRINGS,
     SelectiveSemiring,
     TropicalEinsum,
     best_assignment,
     closure,
-    composition,
     log_sum_exp,
     max_plus,
     min_plus,
@@ -26,6 +24,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
+from ext_tropical.algebra.shipped import SEMIRINGS
 from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.registry import require_extension_factory
@@ -238,9 +237,7 @@ def test_unknown_semirings_are_told_the_known():
     )
 
 
-@pytest.mark.parametrize(
-    "call", [tropical_einsum, best_assignment, plan_tropical_einsum, composition.tropical_einsum]
-)
+@pytest.mark.parametrize("call", [tropical_einsum, best_assignment, plan_tropical_einsum])
 @pytest.mark.parametrize(
     "semiring", [min_plus, "min_plus", log_sum_exp, log_sum_exp(0.5)], ids=repr
 )
@@ -258,7 +255,6 @@ def test_a_dtype_that_was_narrowed_is_named_with_the_one_given():
     x = np.ones((2, 2), np.uint64)
     calls = (
         lambda x: tropical_einsum("ij->i", x),
-        lambda x: composition.tropical_einsum("ij->i", x),
         lambda x: closure(x),
     )
     calls += (lambda x: viterbi(x[0], x, x),)

@@ -15,7 +15,6 @@ from ext_tropical import (
     align,
     best_assignment,
     closure,
-    composition,
     log_sum_exp,
     matrix_power,
     tropical_dot_general,
@@ -106,7 +105,6 @@ FUNCTIONS = {
     "align, lengths": (functools.partial(aligned, lengths=(5, 7), semiring="min_plus"), PAIRS),
     "dot_general": (tropical_dot_general, SMALL[:2]),
     "reduce_sum": (functools.partial(tropical_reduce_sum, axis=0), SMALL[:1]),
-    "composition": (functools.partial(composition.tropical_einsum, CHAIN), SMALL),
     **{
         f"{kind}, {name}": (functools.partial(asked, question, **how), tables)
         for kind, tables, how in (

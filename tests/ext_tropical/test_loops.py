@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from opt_einsum.testing import rand_equation
 
-from ext_tropical import SEMIRINGS, log_sum_exp, max_plus
+from ext_tropical import log_sum_exp, max_plus
+from ext_tropical.algebra.shipped import SEMIRINGS
 from ext_tropical.network import assignments, log_loops, loops, plan_rows
 from ext_tropical.network.steps import Mode, TropicalResult, Winners, evaluate
 from tenferro_jax import plan_einsum

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tenferro_jax as tj
 from ext_tropical import (
-    Outputs,
     TropicalEinsum,
     max_mul,
     max_plus,
@@ -24,6 +23,7 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
+from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.native import library
 from ext_tropical.step.native.library import Native, native
 from ext_tropical.step.tropical_runtimes import run_native

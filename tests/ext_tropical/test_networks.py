@@ -17,7 +17,6 @@ import pytest
 from opt_einsum.testing import rand_equation
 
 from ext_tropical import (
-    SEMIRINGS,
     best_assignment,
     log_sum_exp,
     max_mul,
@@ -28,6 +27,7 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from ext_tropical.algebra.shipped import SEMIRINGS
 from tenferro_jax import export, trace
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported

@@ -19,8 +19,6 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import (
-    Outputs,
-    Ties,
     TropicalEinsum,
     best_assignment,
     closure,
@@ -33,6 +31,7 @@ from ext_tropical import (
     tropical_einsum_with_argmax,
     viterbi,
 )
+from ext_tropical.step.einsum_op import Outputs, Ties
 from ext_tropical.step.log_einsum import LogEinsum
 from tenferro_jax.extension import apply
 

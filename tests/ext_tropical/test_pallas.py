@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from ext_tropical import (
-    Outputs,
     TropicalEinsum,
     max_mul,
     max_plus,
@@ -22,6 +21,7 @@ from ext_tropical import (
     or_and,
     tropical_einsum,
 )
+from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.kernels import direct
 from ext_tropical.step.pallas import backend, search
 from ext_tropical.step.tropical_runtimes import run_gpu

@@ -12,14 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ext_tropical import (
-    SlicePart,
-    best_assignment,
-    load_plan,
-    log_sum_exp,
-    plan_tropical_einsum,
-    tropical_einsum,
-)
+from ext_tropical import best_assignment, log_sum_exp, plan_tropical_einsum, tropical_einsum
+from ext_tropical.network.kept_parts import SlicePart
+from ext_tropical.network.pieces import load_plan
 from tenferro_jax.einsum.slices import SCRATCH
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
 

@@ -10,12 +10,11 @@ import pytest
 
 from ext_tropical import (
     best_assignment,
-    composition,
-    load_plan,
     plan_tropical_einsum,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from ext_tropical.network.pieces import load_plan
 from tenferro_jax.errors import InvalidConfig, TenferroError
 
 from ..helpers import ends_in
@@ -26,7 +25,6 @@ CALLS = {
     "tropical_einsum_with_argmax": tropical_einsum_with_argmax,
     "best_assignment": best_assignment,
     "plan_tropical_einsum": plan_tropical_einsum,
-    "composition": composition.tropical_einsum,
 }
 OPERANDS = {  # equation, operands
     "ij,jk->ik": [

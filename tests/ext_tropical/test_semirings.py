@@ -12,12 +12,9 @@ import pytest
 
 import tenferro_jax as tj
 from ext_tropical import (
-    SEMIRINGS,
     SelectiveSemiring,
-    SemiringKey,
     TropicalEinsum,
     best_assignment,
-    broken_laws,
     log_sum_exp,
     max_mul,
     max_plus,
@@ -27,6 +24,9 @@ from ext_tropical import (
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from ext_tropical.algebra.laws import broken_laws
+from ext_tropical.algebra.semiring import SemiringKey
+from ext_tropical.algebra.shipped import SEMIRINGS
 from tenferro_jax.errors import DTypeError, Duplicate, InvalidConfig, MalformedFamilyId
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json

@@ -18,13 +18,9 @@ import tenferro_jax as tj
 from ext_tropical import (
     SelectiveSemiring,
     Semiring,
-    SemiringKey,
     TropicalEinsum,
-    WeightedSum,
     best_assignment,
-    broken_laws,
     closure,
-    composition,
     matrix_power,
     max_plus,
     plan_tropical_einsum,
@@ -35,10 +31,13 @@ from ext_tropical import (
     tropical_reduce_sum,
     viterbi,
 )
+from ext_tropical.algebra.laws import broken_laws
+from ext_tropical.algebra.semiring import SemiringKey
 from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.step.sum_einsum import SumEinsum
+from ext_tropical.step.weighted_sum import WeightedSum
 from tenferro_jax.einsum.slices import SCRATCH
-from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
+from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension.registry import ExtensionFactory
 from tenferro_jax.payload_text import payload_json
 
@@ -597,11 +596,6 @@ def total(equation, *xs, **how):
         InvalidConfig,
         "ties: given 'split' under modulo",
         lambda: tropical_einsum("ij->", PLAIN, semiring=Modulo(5), ties="split"),
-    ),
-    (
-        Unsupported,
-        "Use ext_tropical.tropical_einsum",
-        lambda: composition.tropical_einsum("ij->", PLAIN, semiring=Modulo(5)),
     ),
     *(
         (InvalidConfig, text, functools.partial(op, Modulo(5), equation))

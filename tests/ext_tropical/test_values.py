@@ -19,14 +19,14 @@ from jaxlib.mlir.dialects import stablehlo
 
 import ext_tropical
 from ext_tropical import (
-    SEMIRINGS,
-    Outputs,
     TropicalEinsum,
     max_plus,
     min_plus,
     tropical_einsum,
     tropical_einsum_with_argmax,
 )
+from ext_tropical.algebra.shipped import SEMIRINGS
+from ext_tropical.step.einsum_op import Outputs
 from ext_tropical.step.kernels import blocked, direct
 from tenferro_jax.extension import apply
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tenferro_jax as tj
-from ext_tropical import Outputs, TropicalEinsum, max_plus, tropical_einsum
+from ext_tropical import TropicalEinsum, max_plus, tropical_einsum
+from ext_tropical.step.einsum_op import Outputs
 from tenferro_jax import Graph, TensorMeta, trace
 from tenferro_jax.engine import Engine
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported
