@@ -1,4 +1,4 @@
-"""The lists of checks in docs/spec/checks.md, written from the kit.
+"""The list of checks in docs/spec/checks.md, written from the kit.
 
 python -m tests.check_page      write the list into the page
 """
@@ -9,49 +9,38 @@ import pathlib
 from tenferro_jax.conformance.checks import CHECKS, FUNCTION_CHECKS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/checks.md"
-FUNCTIONS = "## The checks of a function\n"
-OPS = "## The checks of an op\n"
-AFTER = "## What it generates"
+LIST = "## The list\n"
+
+
+def told(check):
+    """What a check does, in one line."""
+    return " ".join(inspect.getdoc(check.run).split())
 
 
 def listed():
-    """A row for each check of ops: its law, name, clauses, and what it does."""
-    rows = [
-        f"| {check.law} | `{check.name}` | {', '.join(check.clauses)} | "
-        f"{' '.join(inspect.getdoc(check.run).split())} |"
-        for check in CHECKS
-    ]
-    written = (
-        "Written by `python -m tests.check_page` from the kit; the clauses are those of "
-        "[the contract](extension_op.md)."
-    )
-    return "\n".join(
-        [
-            "",
-            written,
-            "",
-            "| law | check | clauses | what it does |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-        ]
-    )
-
-
-def of_functions():
-    """A row for each check of functions."""
-    rows = [
-        f"| `{check.name}` | {' '.join(inspect.getdoc(check.run).split())} |"
+    """The checks of functions by their names, then a row for each check."""
+    names = ", ".join(f"`{check.name}`" for check in FUNCTION_CHECKS)
+    ops = {check.name: told(check) for check in CHECKS}
+    rows = [f"| `{check.name}` | {', '.join(check.clauses)} | {told(check)} |" for check in CHECKS]
+    rows += [
+        f"| `{check.name}` of a function | | {told(check)} |"
         for check in FUNCTION_CHECKS
+        if told(check) != ops.get(check.name)
     ]
-    return "\n".join(["", "| check | what it does |", "|---|---|", *rows, "", ""])
+    return f"""
+A function has the checks {names}. An op has all; the clauses are those of
+[the contract](extension_op.md). `python -m tests.check_page` writes this list from the kit.
+
+| check | clauses | what it does |
+|---|---|---|
+{chr(10).join(rows)}
+"""
 
 
 def page():
-    """The page as it stands, with the lists as they should be."""
-    text, heading, _ = PAGE.read_text().partition(OPS)
-    before, first, rest = text.partition(FUNCTIONS)
-    return before + first + of_functions() + AFTER + rest.partition(AFTER)[2] + heading + listed()
+    """The page as it stands, with the list as it should be."""
+    before, heading, _ = PAGE.read_text().partition(LIST)
+    return before + heading + listed()
 
 
 if __name__ == "__main__":

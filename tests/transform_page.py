@@ -10,23 +10,25 @@ from tenferro_jax.extension.carrier import Extension
 
 from .cases import CASES, KINDS
 from .transforms.limitations import LIMITATIONS
-from .transforms.matrix import TRANSFORMS, refusal_of
+from .transforms.matrix import REFUSALS, TRANSFORMS, refusal_of
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs/spec/transforms.md"
 HEAD = """# Transforms
 
-This page shows which JAX transforms work on which kinds of extension ops. For every *yes* `make test-all` compares every op of
-the kind with NumPy and finite differences; for every other pair it checks that the error of its limitation is raised. `make test` and
-`make test-slow` do so for a part of the ops: one for each way to carry out a call, with every transform. There are {pairs} pairs
-of {transforms} transforms and {kinds} kinds; {yes} of them work.
+Which JAX transforms work on which kinds of extension ops. Of {pairs} pairs of {transforms} transforms and {kinds} kinds {yes} work; the others are the
+limitations below. `make test-all` compares every op of every kind with NumPy and finite differences under every transform, and
+checks the error of each limitation; `make test` does so for one op of each way to carry out a call.
 
-This page is written by `python -m tests.transform_page` from the tests' own list.
+The transforms: {names}.
+
+`python -m tests.transform_page` writes this page from the tests' own list.
 """
 
 
 def summary(op):
-    """The first paragraph of an op's docstring."""
-    return " ".join(inspect.getdoc(op).split("\n\n")[0].split())
+    """The first sentence of an op's docstring, without a period."""
+    paragraph = " ".join(inspect.getdoc(op).split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".")
 
 
 def kind_row(kind):
@@ -36,35 +38,34 @@ def kind_row(kind):
     return f"| {kind} | {'; '.join(docs)} |"
 
 
-def cell(transform, kind):
-    """yes, or the number of the limitation."""
-    refusal = refusal_of(transform, kind)
-    return (
-        "yes" if refusal is None else f"[{LIMITATIONS.index(refusal.limitation) + 1}](#limitations)"
-    )
+def refused(gap):
+    """Under which transforms a limitation is met, and by which kinds."""
+    found = [refusal for refusal in REFUSALS if refusal.limitation is gap]
+    transforms = dict.fromkeys(name for refusal in found for name in refusal.transforms)
+    kinds = dict.fromkeys(name for refusal in found for name in refusal.kinds)
+    others = [kind for kind in KINDS if kind not in kinds]
+    of = "; ".join(kinds) if len(kinds) <= len(others) else "all but " + "; ".join(others)
+    return f"{'; '.join(transforms)} | {of if others else 'all'}"
 
 
 def page():
     """The whole page."""
-    rows = [[cell(transform, kind) for kind in KINDS] for transform in TRANSFORMS]
-    cells = [c for row in rows for c in row]
+    pairs = [(transform, kind) for transform in TRANSFORMS for kind in KINDS]
     lines = [
         HEAD.format(
-            pairs=len(cells), transforms=len(TRANSFORMS), kinds=len(KINDS), yes=cells.count("yes")
-        )
-    ]
-    lines += [f"| transform | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 1) + "|"]
-    lines += [f"| {transform} | {' | '.join(row)} |" for transform, row in zip(TRANSFORMS, rows)]
-    lines += [
-        "",
+            pairs=len(pairs),
+            transforms=len(TRANSFORMS),
+            kinds=len(KINDS),
+            yes=sum(refusal_of(*pair) is None for pair in pairs),
+            names="; ".join(TRANSFORMS),
+        ),
         "## Limitations",
         "",
-        "| | limitation | reason | what you get, what to do |",
-        "|---|---|---|---|",
+        "| limitation | reason | what you get, what to do | transforms | kinds |",
+        "|---|---|---|---|---|",
     ]
     lines += [
-        f"| {i} | {gap.subject} | {gap.reason} | {gap.instead} |"
-        for i, gap in enumerate(LIMITATIONS, 1)
+        f"| {gap.subject} | {gap.reason} | {gap.instead} | {refused(gap)} |" for gap in LIMITATIONS
     ]
     lines += ["", "## Kinds", "", "| kind | tested with |", "|---|---|", *map(kind_row, KINDS), ""]
     return "\n".join(lines)
