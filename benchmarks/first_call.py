@@ -29,7 +29,6 @@ from ext_tropical import (
     tropical_einsum,
 )
 from tenferro_jax import trace
-from tenferro_jax.engine import Progress, compile_std_to_exec
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
 
@@ -68,14 +67,13 @@ def of_jit(fn: Callable[..., Any], *args: Any) -> Stages:
 
 
 def of_graph(fn: Callable[..., Any], *args: Any) -> Stages:
-    """What a graph takes."""
-    events = list[Progress]()
+    """What a graph takes. Without host ops an engine compiles it as jit compiles this function."""
     jax.clear_caches()
     start = time.perf_counter()
     graph = trace(fn, *args)
     traced = time.perf_counter() - start
-    compile_std_to_exec(graph, progress=events.append)
-    return Stages(traced, *(event.seconds for event in events))
+    stages = of_jit(graph.to_jax(), *args)
+    return Stages(traced, stages.trace + stages.lower, stages.compile)
 
 
 def chain(ops: int) -> Callable[[Any], Any]:

@@ -75,8 +75,7 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "tenferro_jax.ad.": "AdContext",
             "tenferro_jax.conformance.": "ConformanceReport",
             "tenferro_jax.einsum.": "Equation Plan Step parse_equation parse_interleaved",
-            "tenferro_jax.engine.": "CacheStats Cost Engine ExecProgram Memory Progress "
-            "compile_std_to_exec",
+            "tenferro_jax.engine.": "CacheStats Cost Engine ExecProgram Memory compile_std_to_exec",
             "tenferro_jax.extension.routes.": "Route RouteKind",
             "tenferro_jax.graph.": "GraphBuilder Guard Node Value",
             "tenferro_jax.io.": "Limits register_pytree_name",

@@ -37,36 +37,20 @@ class BoundedCache:
     """
 
     def __init__(self, capacity: int, owner: str):
-        self._owner = owner
         self._lock = threading.Lock()
-        self._values: dict[
-            Hashable, list[Any]
-        ] = {}  # a value and the time of its last use, which can be updated without a second lookup
+        # A value and the time of its last use, which can be updated without a second lookup.
+        self._values: dict[Hashable, list[Any]] = {}
         self._clock = itertools.count()
         self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
-        self._capacity = self._require(capacity)
-
-    def _require(self, capacity: int) -> int:
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise InvalidConfig(
-                where=self._owner,
+                where=owner,
                 given=f"capacity={capacity!r}",
                 needed="a positive integer",
                 fix="The default is 128.",
             )
-        return capacity
-
-    @property
-    def capacity(self) -> int:
-        """How many values are kept; a smaller value evicts."""
-        return self._capacity
-
-    @capacity.setter
-    def capacity(self, capacity: int) -> None:
-        with self._lock:
-            self._capacity = self._require(capacity)
-            self._evict()
+        self._capacity = capacity
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of a key, made if it is missing; if another thread is making it, this one
@@ -97,13 +81,10 @@ class BoundedCache:
         with self._lock:
             del self._pending[key]
             self._values[key] = [value, next(self._clock)]
-            self._evict()
+            if len(self._values) > self._capacity:
+                del self._values[min(self._values, key=lambda key: self._values[key][1])]
         mine.set_result(value)
         return value
-
-    def _evict(self) -> None:
-        while len(self._values) > self._capacity:
-            del self._values[min(self._values, key=lambda key: self._values[key][1])]
 
     def stats(self) -> CacheStats:
         """Hits, misses, size, capacity."""

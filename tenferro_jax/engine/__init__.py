@@ -2,7 +2,7 @@
 
 from ..bounded_cache import CacheStats
 from .engine import Engine, compile_std_to_exec
-from .exec_program import Cost, ExecProgram, Memory, Progress
+from .exec_program import Cost, ExecProgram, Memory
 
 __all__ = [
     "CacheStats",
@@ -10,6 +10,5 @@ __all__ = [
     "Engine",
     "ExecProgram",
     "Memory",
-    "Progress",
     "compile_std_to_exec",
 ]

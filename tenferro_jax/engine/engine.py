@@ -10,16 +10,13 @@ graph has them, and the host nodes of that level follow the segment. Values that
 from __future__ import annotations
 
 import collections
-import copyreg
-import functools
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from ..bounded_cache import BoundedCache, CacheStats
-from ..errors import InvalidConfig, require_kind
+from ..errors import InvalidConfig
 from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.rules import ExtensionRuleSet, require_rules
@@ -29,27 +26,17 @@ from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
 from ..ops.op import StdTensorOp
 from ..shapes import PyTree, TensorMeta, x64_enabled
-from .exec_program import (
-    ExecProgram,
-    Metas,
-    Progress,
-    ProgressCallback,
-    Step,
-    operands,
-)
-from .instruction import HostStep, Instruction, Segment
+from .exec_program import ExecProgram, HostStep, Instruction, Metas, Segment, Step, operands
 
 Applications = dict[tuple[StdTensorOp, tuple[TensorMeta, ...]], Route]
 """The route of each op on inputs of these metas."""
 
 
-def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = None) -> ExecProgram:
+def compile_std_to_exec(graph: Graph) -> ExecProgram:
     """Compile a graph with concrete shapes for JAX's current platform.
 
     Args:
       graph: a Graph.
-      progress: called after each segment is lowered and compiled, and by the program after each of
-        several steps.
 
     Raises:
       InvalidConfig: not a graph, or an input with a symbolic dimension.
@@ -82,23 +69,7 @@ def compile_std_to_exec(graph: Graph, *, progress: ProgressCallback | None = Non
         else hasattr(node.op, "check_on_host")
         for node in graph.nodes
     ]
-    steps = _steps(graph, on_host)
-    segments = [s for s in steps if isinstance(s, Segment)]
-    for number, segment in enumerate(segments):
-        start = time.perf_counter()
-        lowered = segment.lower([graph.metas[i] for i in segment.inputs])
-        middle = time.perf_counter()
-        if progress is not None:
-            progress(Progress("lower", number, len(segments), middle - start))
-        segment.finish(lowered)
-        if progress is not None:
-            progress(Progress("compile", number, len(segments), time.perf_counter() - middle))
-    return ExecProgram(graph, steps, routes, progress)
-
-
-copyreg.pickle(
-    ExecProgram, lambda program: (compile_std_to_exec, (program.graph,))
-)  # compiled again when the pickle is read
+    return ExecProgram(graph, _steps(graph, on_host), routes)
 
 
 # --- routes --------------------------------------------------------------------------------------
@@ -126,50 +97,43 @@ def _application(node: Node, graph: Graph) -> tuple[StdTensorOp, tuple[TensorMet
 
 
 def _steps(graph: Graph, on_host: Sequence[bool]) -> list[Step]:
-    # Their last uses are not known yet.
+    """The compiled steps, found from the last to the first, so that it is known which values later
+    ones read.
+    """
     nodes = [
         Instruction(node.op, node.inputs, tuple(outs), tuple(graph.metas[i] for i in outs), ())
         for node, outs in graph.steps()
     ]
     groups = _groups(graph, nodes, on_host)
-    live, backwards = set(graph.outputs), []
-    for group, host in reversed(groups):
-        after = set(live)
-        instructions = []
+    live, backwards = set(graph.outputs), list[Step]()
+    for number, (group, host) in reversed([*enumerate(groups)]):
+        after, instructions = set(live), list[Instruction]()
         for node in reversed(group):
             live.difference_update(node.outputs)
             instructions.append(node._replace(last_use=tuple(i not in live for i in node.inputs)))
             live.update(node.inputs)
-        backwards.append((instructions[::-1], host, after))
-    steps: list[Step] = []
-    for instructions, host, after in reversed(backwards):
-        written = {i for instruction in instructions for i in instruction.outputs}
+        instructions.reverse()
         if host:
-            steps.append(HostStep(instructions[0]))
+            backwards.append(HostStep(instructions[0]))
             continue
-        alone = len(groups) == 1
-        inputs = (
-            range(graph.input_count)
-            if alone
-            else sorted({i for n in instructions for i in n.inputs} - written)
-        )
-        through = (
-            [] if steps else [i for i in dict.fromkeys(graph.outputs) if i < graph.input_count]
-        )
-        outputs = graph.outputs if alone else [*through, *sorted(written & after)]
-        steps.append(
-            Segment(f"segment_{len(steps)}", instructions, sorted({*inputs, *through}), outputs)
-        )
-    return steps
+        inputs: Iterable[int] = range(graph.input_count)
+        outputs: Sequence[int] = graph.outputs
+        if len(groups) > 1:
+            written = {i for instruction in instructions for i in instruction.outputs}
+            through = [i for i in dict.fromkeys(outputs) if i < graph.input_count and not number]
+            inputs = {i for n in instructions for i in n.inputs}.union(through) - written
+            outputs = [*through, *sorted(written & after)]
+        name = f"segment_{number}"
+        backwards.append(Segment(name, instructions, sorted(inputs), outputs, graph.metas))
+    return backwards[::-1]
 
 
 def _groups(
     graph: Graph, nodes: Sequence[Instruction], on_host: Sequence[bool]
 ) -> list[tuple[list[Instruction], bool]]:
     """The nodes of each step, and whether it is a host call."""
-    level: dict[int, int | None] = dict.fromkeys(
-        range(graph.input_count), 0
-    )  # None: depends on no input
+    # None for a value that depends on no input.
+    level: dict[int, int | None] = dict.fromkeys(range(graph.input_count), 0)
     maker: dict[int, int] = {}
     device: dict[int, set[int]] = collections.defaultdict(set)
     hosts: dict[int, list[int]] = collections.defaultdict(list)
@@ -195,9 +159,8 @@ def _groups(
         level.update(dict.fromkeys(node.outputs, at + host))
     need(max(device, default=0), graph.outputs)
     if not hosts or any(i < graph.input_count for i in graph.outputs):
-        device.setdefault(
-            0, set()
-        )  # an input that is an output passes through a segment, and becomes a jax array there
+        # An input that is an output passes through a segment, and becomes a jax array there.
+        device.setdefault(0, set())
     groups: list[tuple[list[Instruction], bool]] = []
     for at in sorted({*device, *hosts}):
         if at in device:
@@ -210,8 +173,7 @@ class Engine:
     """Compiles graphs and keeps the programs in a bounded cache. Equal graphs share a program; one
     symbolic graph serves many sizes.
 
-    Threads may share an engine; if two of them ask for the same program, it is compiled once. A
-    copy, or an engine from a pickle, has the settings but no programs.
+    Threads may share an engine; if two of them ask for the same program, it is compiled once.
 
     Args:
       capacity: how many programs are kept; the least recently used one is dropped first.
@@ -219,8 +181,6 @@ class Engine:
         part of the cache key.
       runtimes: kernels and selected routes for the extensions of every graph, instead of those of
         each call.
-      progress: called with a Progress after each step of a compilation, and of a run that has
-        several.
 
     Raises:
       InvalidConfig: capacity is not a positive integer.
@@ -243,28 +203,10 @@ class Engine:
         capacity: int = 128,
         rules: ExtensionRuleSet | None = None,
         runtimes: ExtensionRuntimeSet | None = None,
-        progress: ProgressCallback | None = None,
     ):
         require_rules(rules, "Engine")
         require_runtimes(runtimes, "Engine")
-        require_kind(
-            progress, Callable | None, "Engine", "a function that takes a Progress", name="progress"
-        )
-        self._cache, self._rules, self._runtimes, self._progress = (
-            BoundedCache(capacity, "Engine"),
-            rules,
-            runtimes,
-            progress,
-        )
-
-    @property
-    def capacity(self) -> int:
-        """How many programs are kept; a lower value drops the least recently used ones at once."""
-        return self._cache.capacity
-
-    @capacity.setter
-    def capacity(self, capacity: int) -> None:
-        self._cache.capacity = capacity
+        self._cache, self._rules, self._runtimes = BoundedCache(capacity, "Engine"), rules, runtimes
 
     def compile(self, graph: Graph) -> ExecProgram:
         """The compiled program of a graph with concrete shapes.
@@ -300,7 +242,7 @@ class Engine:
 
     def _compiled(self, graph: Graph, metas: Metas) -> ExecProgram:
         bound = graph.bound_metas([TensorMeta(*meta) for meta in metas])
-        return compile_std_to_exec(self._under_runtimes(bound), progress=self._progress)
+        return compile_std_to_exec(self._under_runtimes(bound))
 
     def _under_runtimes(self, graph: Graph) -> Graph:
         return graph if self._runtimes is None else graph.with_runtimes(self._runtimes)
@@ -313,19 +255,9 @@ class Engine:
         """Drop all programs."""
         self._cache.clear()
 
-    def __reduce__(self) -> Any:
-        made = functools.partial(
-            type(self),
-            capacity=self.capacity,
-            rules=self._rules,
-            runtimes=self._runtimes,
-            progress=self._progress,
-        )
-        return made, ()
-
     def __repr__(self) -> str:
         stats = self.stats()
         return (
-            f"Engine({stats.size} of {self.capacity} programs, {stats.hits} hits, "
+            f"Engine({stats.size} of {stats.capacity} programs, {stats.hits} hits, "
             f"{stats.misses} misses)"
         )

@@ -1,43 +1,142 @@
-"""Compiled programs: calls, costs, routes; and the progress of compilation and runs."""
+"""Compiled programs: their instructions, the steps that run them, which are XLA segments and host
+calls; calls, costs, routes.
+"""
 
 from __future__ import annotations
 
-import time
+import collections
+import math
 from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.tree_util import tree_unflatten
 
 from ..dimensions import SymDim
-from ..errors import Unsupported, counted
+from ..errors import TenferroError, Unsupported, counted
+from ..extension.carrier import Extension
+from ..extension.execution import read_only, run_host
+from ..extension.primitive import apply
 from ..extension.routes import Route
 from ..graph.calling import require_x64_values
 from ..graph.graph import Graph
-from ..shapes import PyTree, TensorMeta, as_operand, x64_enabled
-from .instruction import HostStep, Instruction, Segment
+from ..graph.printing import op_name
+from ..ops.op import StdTensorOp, call
+from ..shapes import PyTree, TensorMeta, as_operand, struct, x64_enabled
 
 
-class Progress(NamedTuple):
-    """A finished step of a compilation or a run.
+class Instruction(NamedTuple):
+    """One op of a program.
 
     Attributes:
-      phase: "lower" or "compile" of a segment, "run" of a step of a program that has several.
-      number: its number, from 0.
-      total: the number of steps.
-      seconds: wall time it took; for a segment that runs on an accelerator, the time to dispatch
-        it.
+      op: a standard op or the carrier of an extension.
+      inputs: slots read.
+      outputs: slots written.
+      metas: dtype and shape of each output.
+      last_use: for each input, whether no later instruction reads this slot and it is not an
+        output.
     """
 
-    phase: str
-    number: int
-    total: int
-    seconds: float
+    op: StdTensorOp
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    metas: tuple[TensorMeta, ...]
+    last_use: tuple[bool, ...]
 
 
-ProgressCallback: TypeAlias = Callable[[Progress], object]
-"""Called after each step, in the thread that works; an exception in it ends the work."""
+class Segment:
+    """A run of instructions that XLA compiles as one function of the slots it reads.
+
+    Attributes:
+      instructions: in order.
+      inputs: slots read from outside.
+      outputs: slots that later steps or the caller need.
+      compiled: the ahead-of-time compiled function.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instructions: Sequence[Instruction],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        metas: Sequence[TensorMeta],
+    ):
+        """Compiled for slots of these metas."""
+        self.instructions = tuple(instructions)
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._jitted = jax.jit(_traced(name, self.instructions, self.inputs, self.outputs))
+        self.compiled = self._jitted.lower(*(struct(metas[i]) for i in self.inputs)).compile()
+        self._call: Callable[..., Any] = self.compiled
+
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+        """The output slots' values."""
+        try:
+            return self._call(*arrays)
+        except TenferroError:
+            raise
+        except ValueError:
+            if self._call is self._jitted:
+                raise
+        # The arrays are on another device or mesh than the executable was compiled for: jit
+        # compiles for that one.
+        self._call = self._jitted
+        return self._call(*arrays)
+
+    def kinds(self) -> str:
+        """The number of instructions of each kind, most frequent first."""
+        count = collections.Counter(op_name(i.op) for i in self.instructions)
+        order = sorted(count, key=lambda kind: (-count[kind], kind))
+        return ", ".join(f"{count[kind]} {kind}" for kind in order) or "nothing but copies"
+
+
+def _traced(
+    name: str,
+    instructions: Sequence[Instruction],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+) -> Callable[..., list[jax.Array]]:
+    """The segment as a function of arrays that JAX can trace."""
+
+    def run(*arrays: jax.Array) -> list[jax.Array]:
+        slots = dict(zip(inputs, arrays, strict=True))
+        for op, read, written, _, _ in instructions:
+            values = [slots[i] for i in read]
+            outs = apply(op, *values) if isinstance(op, Extension) else call(op, values)
+            slots.update(zip(written, outs, strict=True))
+        return [slots[i] for i in outputs]
+
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
+class HostStep:
+    """One instruction that runs on the host: a host-only extension, or a standard op that checks
+    its inputs there.
+    """
+
+    def __init__(self, instruction: Instruction):
+        self.instructions = (instruction,)
+        self.inputs, self.outputs = instruction.inputs, instruction.outputs
+
+    def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
+        """The output slots' values, as jax arrays.
+
+        Raises:
+          BackendFailure: the author's code or the check failed; an author's exception is the cause.
+          InvalidConfig: other outputs than inferred.
+        """
+        op: Any = self.instructions[0].op
+        if isinstance(op, Extension):
+            return run_host(op, arrays)
+        op.check_on_host(*(read_only(a) for a in arrays))
+        return [jnp.asarray(a) for a in arrays]
+
+    def kinds(self) -> str:
+        """The op."""
+        return op_name(self.instructions[0].op)
 
 
 Step: TypeAlias = Segment | HostStep
@@ -79,8 +178,7 @@ class ExecProgram:
 
     A graph without host-only ops is one segment. Intermediate values are freed as soon as no step
     needs them. Under a JAX transform (an argument is a tracer) the graph runs instead, so that
-    programs can be differentiated and mapped. A program is pickled as its graph, which is compiled
-    again when the pickle is read, as `compile_std_to_exec` does by default.
+    programs can be differentiated and mapped.
 
     Attributes:
       graph: the compiled graph.
@@ -104,20 +202,9 @@ class ExecProgram:
         0 segment  1 in, 1 out: 1 DotGeneral, 1 Tanh
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        steps: Sequence[Step],
-        routes: Sequence[Route],
-        progress: ProgressCallback | None,
-    ):
-        self.graph, self.steps, self.slots, self.routes = (
-            graph,
-            tuple(steps),
-            graph.metas,
-            tuple(routes),
-        )
-        self._progress = progress
+    def __init__(self, graph: Graph, steps: Sequence[Step], routes: Sequence[Route]):
+        self.graph, self.slots = graph, graph.metas
+        self.steps, self.routes = tuple(steps), tuple(routes)
         self._dying = [[i for i in dict.fromkeys(s.inputs) if _dies(s, i)] for s in self.steps]
         self._x64, self._inputs = x64_enabled(), graph.input_metas
         self._alone = self.segments[0] if len(self.steps) == 1 and self.segments else None
@@ -154,16 +241,11 @@ class ExecProgram:
         if self._alone is not None:
             return tree_unflatten(self.graph.out_tree, self._alone(*arrays))
         slots: dict[int, Any] = dict(enumerate(arrays))
-        for number, (step, dying) in enumerate(zip(self.steps, self._dying, strict=True)):
-            start = time.perf_counter()
+        for step, dying in zip(self.steps, self._dying, strict=True):
             outs = step(*(slots[i] for i in step.inputs))
             for i in dying:
                 del slots[i]
             slots.update(zip(step.outputs, outs, strict=True))
-            if self._progress is not None:
-                self._progress(
-                    Progress("run", number, len(self.steps), time.perf_counter() - start)
-                )
         return tree_unflatten(self.graph.out_tree, [slots[i] for i in self.graph.outputs])
 
     def cost(self) -> Cost:
@@ -172,7 +254,7 @@ class ExecProgram:
         Raises:
           Unsupported: XLA gives none on this platform.
         """
-        analyses = [s.compiled.cost_analysis() for s in self.segments]
+        analyses: list[Any] = [s.compiled.cost_analysis() for s in self.segments]
         if not all(isinstance(a, dict) for a in analyses):
             raise _no_analysis("cost")
         return Cost(
@@ -274,10 +356,7 @@ def _dies(step: Step, slot: int) -> bool:
 
 
 def _bytes(meta: TensorMeta) -> int:
-    size = meta.dtype.itemsize
-    for n in meta.shape:
-        size *= n
-    return int(size)
+    return int(meta.dtype.itemsize * math.prod(meta.shape))
 
 
 def _no_analysis(what: str) -> Unsupported:

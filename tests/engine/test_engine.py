@@ -2,12 +2,7 @@
 what a program tells.
 """
 
-import copy
-import os
-import pathlib
-import pickle
-import subprocess
-import sys
+import concurrent.futures
 import threading
 import time
 
@@ -19,19 +14,18 @@ import numpy as np
 import pytest
 
 from ext_tropical import tropical_einsum
-from tenferro_jax import Graph, export, grad, trace
-from tenferro_jax.engine import Cost, Engine, Progress, compile_std_to_exec
+from tenferro_jax import Graph, grad, trace
+from tenferro_jax.engine import Cost, Engine, compile_std_to_exec
+from tenferro_jax.engine import engine as engine_module
 from tenferro_jax.errors import ADRuleError, DTypeError, InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.extension import ExtensionRuleSet, apply
 from tenferro_jax.extension.routes import RouteKind
 from tenferro_jax.extension.rules import NO_RULES
-from tenferro_jax.extension.runtimes import NO_RUNTIMES
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare, ScaledSquareRule
 from ..helpers import each_ends_in, ends_in
 from ..oracles import brute_force
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
 F64 = np.dtype("float64")
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -71,22 +65,13 @@ def test_equal_graphs_hit_and_the_least_recently_used_goes_first():
     assert engine.stats()[:3] == (2, 5, 1)
 
 
-def test_capacity_can_be_set_and_shrinking_evicts():
-    engine, x = Engine(), np.arange(3.0)
-    assert engine.capacity == 128
-    graphs = [scaled(k, x) for k in (1.0, 2.0, 3.0)]
-    for graph in graphs:
-        engine.eval(graph, x)
-    engine.capacity = 1
-    assert engine.stats().size == engine.capacity == 1
-    engine.eval(graphs[2], x)
-    assert engine.stats()[:3] == (1, 3, 1)
-    for wrong in (0, -1, "a", True, 1.5):
-        ends_in(lambda: Engine(capacity=wrong), InvalidConfig, "capacity")
-        with pytest.raises(InvalidConfig, match="capacity"):
-            engine.capacity = wrong
-    ends_in(lambda: Engine(rules=[ScaledSquareRule()]), InvalidConfig, "ExtensionRuleSet")
-    assert repr(engine) == "Engine(1 of 1 programs, 1 hits, 3 misses)"
+def test_the_engines_settings():
+    assert repr(Engine()) == "Engine(0 of 128 programs, 0 hits, 0 misses)"
+    wrong = (lambda: Engine(capacity=wrong) for wrong in (0, -1, "a", True, 1.5))
+    each_ends_in(
+        (wrong, InvalidConfig, "capacity"),
+        (lambda: Engine(rules=[ScaledSquareRule()]), InvalidConfig, "ExtensionRuleSet"),
+    )
 
 
 def test_a_symbolic_graph_is_bound_once_for_each_size(monkeypatch):
@@ -143,54 +128,41 @@ def test_arrays_on_other_devices_and_meshes_run_where_they_are():
     np.testing.assert_allclose(program(x), np.sin(np.arange(8.0)) * 2, rtol=1e-14)
 
 
-def test_two_threads_that_ask_for_one_program_compile_it_once():
-    lowered, entered = [], threading.Event()
+@pytest.fixture
+def on_compiling(monkeypatch):
+    """A list of functions: each compilation calls the last one, and removes it."""
+    calls, compiled = [], engine_module.compile_std_to_exec
 
-    def slow(event):
-        lowered.append(event)
-        entered.set()
-        time.sleep(0.2)
+    def watched(graph):
+        if calls:
+            calls.pop()()
+        return compiled(graph)
 
-    engine, x = Engine(progress=slow), np.arange(3.0)
-    graph, results = scaled(5.0, x), []
-    threads = [
-        threading.Thread(target=lambda: results.append(engine.eval(graph, x))) for _ in range(4)
-    ]
-    threads[0].start()
-    assert entered.wait(30)
-    for thread in threads[1:]:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [e.phase for e in lowered] == ["lower", "compile"]
+    monkeypatch.setattr(engine_module, "compile_std_to_exec", watched)
+    return calls
+
+
+def test_two_threads_that_ask_for_one_program_compile_it_once(on_compiling):
+    entered, (engine, x) = threading.Event(), (Engine(), np.arange(3.0))
+    on_compiling += [lambda: (entered.set(), time.sleep(0.2))]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        first = pool.submit(engine.eval, scaled(5.0, x), x)
+        assert entered.wait(30)
+        others = [pool.submit(engine.eval, scaled(5.0, x), x) for _ in range(3)]
+    assert all(done.result().tolist() == [0.0, 5.0, 10.0] for done in (first, *others))
     assert engine.stats()[:3] == (3, 1, 1)
-    assert all(r.tolist() == [0.0, 5.0, 10.0] for r in results)
 
 
-def test_a_compilation_that_fails_is_tried_anew():
-    fail = [True]
+def test_a_compilation_that_fails_is_tried_anew(on_compiling):
+    def fail():
+        raise RuntimeError("stop")
 
-    def callback(event):
-        if fail.pop() if fail else False:
-            raise RuntimeError("stop")
-
-    engine, x = Engine(progress=callback), np.arange(3.0)
+    on_compiling.append(fail)
+    engine, x = Engine(), np.arange(3.0)
     graph = scaled(7.0, x)
     ends_in(lambda: engine.eval(graph, x), RuntimeError, "stop")
     assert engine.eval(graph, x).tolist() == [0.0, 7.0, 14.0]
     assert engine.stats()[:3] == (0, 2, 1)
-
-
-def test_progress_tells_each_step_of_compilation_and_run():
-    events: list[Progress] = []
-    x = np.arange(3.0)
-    engine = Engine(progress=events.append)
-    engine.eval(trace(lambda x: apply(HostCumulate(), jnp.sin(x))[0] + 1.0, x), x)
-    assert [e[:3] for e in events] == [
-        *[(phase, i, 2) for i in range(2) for phase in ("lower", "compile")],
-        *[("run", i, 3) for i in range(3)],
-    ]
-    assert all(e.seconds > 0 for e in events)
 
 
 def test_under_a_jax_transform_the_graph_runs_with_the_rules_of_the_call():
@@ -273,67 +245,6 @@ def test_x64_mode_is_part_of_what_a_program_is_kept_for():
             DTypeError,
             "64-bit types",
         )
-
-
-def told(event):
-    raise AssertionError(event)
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
-)
-def test_a_copied_engine_has_the_settings_and_compiles_anew(copied):
-    graph = trace(lambda x: apply(ScaledSquare(2.0), x)[0], jax.ShapeDtypeStruct((), F64))
-    engine = Engine(capacity=3, rules=RULES, runtimes=NO_RUNTIMES.only(RouteKind.LOWERING))
-    program = engine.compile(graph)
-    again = copied(engine)
-    assert repr(again) == "Engine(0 of 3 programs, 0 hits, 0 misses)"
-    assert (
-        float(jax.grad(lambda x: again.eval(graph, x))(3.0)) == 12.0
-    )  # the engine's rules, which the graph has not
-    assert again.compile(graph).graph == program.graph  # under the engine's runtimes
-    assert repr(engine).startswith("Engine(1 of 3 programs")
-    back = copied(program)
-    assert (back.graph, back.routes, float(back(3.0))) == (
-        program.graph,
-        program.routes,
-        float(program(3.0)),
-    )
-    assert copied(Engine(progress=told))._progress is told
-
-
-@pytest.mark.slow
-def test_another_process_reads_a_pickle(tmp_path):
-    graph = trace(
-        lambda x: apply(ScaledSquare(2.0), x, rules=RULES)[0], jax.ShapeDtypeStruct((), F64)
-    )
-    engine = Engine(rules=RULES)
-    held = {
-        "graph": graph,
-        "engine": engine,
-        "program": engine.compile(graph),
-        "export": export(graph, vjp_order=1),
-    }
-    (tmp_path / "held.pickle").write_bytes(pickle.dumps(held))
-    code = """
-import pickle, sys, jax, numpy as np
-jax.config.update("jax_enable_x64", True)
-held = pickle.load(open(sys.argv[1], "rb"))
-graph, engine, x = held["graph"], held["engine"], np.float64(3)
-made = __import__("tenferro_jax").trace(graph.to_jax(), *graph.input_specs)
-print(held["program"](x), engine.eval(graph, x), engine.eval(made, x), engine.stats().misses)
-print(jax.grad(lambda x: engine.eval(graph, x))(x), jax.grad(held["export"].call)(x))
-"""
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PYTHONHASHSEED": "7",
-        "JAX_PLATFORMS": "cpu",
-    }
-    command = [sys.executable, "-c", code, str(tmp_path / "held.pickle")]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.split() == ["18.0", "18.0", "18.0", "1", "12.0", "12.0"], done.stderr
 
 
 # What a compiled program tells: cost, memory, text, and who executes what

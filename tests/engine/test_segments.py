@@ -12,7 +12,7 @@ from benchmarks.measure import canonical_hlo
 from ext_tropical import tropical_einsum
 from tenferro_jax import export, trace
 from tenferro_jax.engine import Engine, compile_std_to_exec
-from tenferro_jax.engine.instruction import HostStep, Segment
+from tenferro_jax.engine.exec_program import HostStep, Segment
 from tenferro_jax.errors import BackendFailure, DTypeError, InvalidConfig, Unsupported
 from tenferro_jax.extension import apply
 from tenferro_jax.extension.routes import RouteKind
