@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import importlib
 import pathlib
 
@@ -21,10 +22,11 @@ def sources(*folders: str) -> list[pathlib.Path]:
 
 def statements(paths: list[pathlib.Path]) -> int:
     """How many statements Python finds in them."""
-    return sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(_parsed(path)))
+    return sum(isinstance(node, ast.stmt) for path in paths for node in ast.walk(parsed(path)))
 
 
-def _parsed(path: pathlib.Path) -> ast.Module:
+@functools.cache
+def parsed(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
@@ -40,7 +42,7 @@ def parameters(paths: list[pathlib.Path]) -> tuple[int, int]:
     found = [
         a
         for p in paths
-        for f in ast.walk(_parsed(p))
+        for f in ast.walk(parsed(p))
         if isinstance(f, functions)
         for a in ast.walk(f.args)
     ]
@@ -57,7 +59,7 @@ def table() -> list[tuple[str, str]]:
     lines = {path: path.read_text().splitlines() for path in house}
     longest = max(lines, key=lambda path: len(lines[path]))
     errors = [
-        n for n in ast.walk(_parsed(ROOT / "tenferro_jax/errors.py")) if isinstance(n, ast.ClassDef)
+        n for n in ast.walk(parsed(ROOT / "tenferro_jax/errors.py")) if isinstance(n, ast.ClassDef)
     ]
     of_any, every = parameters(house)
     return [
