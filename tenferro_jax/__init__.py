@@ -14,7 +14,6 @@ from .version import __version__ as __version__
 from typing import TYPE_CHECKING
 
 from .ad import grad, jvp, linearize, vjp
-from .conformance.examination import check
 from .einsum.einsum_plan import plan_einsum
 from .errors import TenferroError, answers
 from .extension.execution import host_errors
@@ -55,7 +54,9 @@ __all__ = [
     "vjp",
 ]
 
-if not TYPE_CHECKING:  # a checker of types would take every name
+if TYPE_CHECKING:
+    from .conformance.examination import check
+else:  # a checker of types would take every name
     __getattr__ = answers(
         __name__,
         {
@@ -85,4 +86,9 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "tenferro_jax.check": "check_extension",
             "tenferro_jax.load_exported": "load",
         },
+        check="tenferro_jax.conformance",  # which programs do not need
     )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,9 +7,10 @@ class derives from the builtin exception that a caller who does not know this pr
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 
 class TenferroError(Exception):
@@ -253,17 +254,22 @@ class MalformedFamilyId(RegistrationError, ExtensionRegistryError):
 # --- names that were public once ------------------------------------------------------------------
 
 
-def answers(door: str, places: Mapping[str, str]) -> Callable[[str], NoReturn]:
+def answers(door: str, places: Mapping[str, str], **late: str) -> Callable[[str], object]:
     """The `__getattr__` of a module that names the new place of an old name.
 
     Args:
       door: the name of the module.
       places: for each place the old names, between spaces. A place that ends in a dot has the names
         themselves; another one replaces them.
+      **late: names of the module that are imported at their first use, each with its place.
     """
     known = {name: place for place, names in places.items() for name in names.split()}
 
-    def answer(name: str) -> NoReturn:
+    def answer(name: str) -> object:
+        if name in late:
+            found = getattr(importlib.import_module(late[name]), name)
+            setattr(sys.modules[door], name, found)
+            return found
         text = f"module {door!r} has no attribute {name!r}"
         if name in known:
             place = known[name]

@@ -3,6 +3,8 @@
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,25 @@ def test_other_names_are_missing_as_in_any_module(door):
         exec(f"from {door.__name__} import no", {})
     assert "no" not in dir(door)
     assert pkgutil.resolve_name(f"{door.__name__}.{door.__all__[0]}") is not None
+
+
+IMPORT = """
+import jax, sys, time
+before, start = set(sys.modules), time.process_time()
+import tenferro_jax, ext_tropical
+print(time.process_time() - start, *sorted(set(sys.modules) - before))
+assert "check" in dir(tenferro_jax)
+from tenferro_jax import check
+assert check is tenferro_jax.check is sys.modules["tenferro_jax.conformance"].check
+"""
+
+
+def test_importing_both_packages_takes_little_time_and_leaves_the_kit_alone():
+    """It takes 0.15 s of a quiet processor; what must not come back would take several seconds."""
+    printed = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True)
+    seconds, *loaded = printed.stdout.split()
+    assert float(seconds) < 1, printed.stderr
+    packages = {module.split(".")[0] for module in loaded}
+    assert packages <= {"tenferro_jax", "ext_tropical", "jax", "concurrent", "opt_einsum"}
+    rooms = {module.split(".")[1] for module in loaded if module.startswith("tenferro_jax.")}
+    assert not rooms & {"conformance", "command"}

@@ -25,10 +25,19 @@ Op = TypeVar("Op", bound="StdTensorOp")
 @dataclass_transform(frozen_default=True, eq_default=False)
 def op(cls: type[Op]) -> type[Op]:
     """Class decorator: a frozen dataclass that keeps the typed equality of `Sealed`."""
+    # Most ops have no fields of their own and inherit all that dataclass would write for them,
+    # which would be half of the time of importing the ops.
+    if "__annotations__" not in vars(cls):
+        return cls
     return dataclasses.dataclass(frozen=True, eq=False)(cls)
 
 
-class StdTensorOp(Sealed):
+@dataclasses.dataclass(frozen=True, eq=False)
+class _NoFields(Sealed):
+    """What ops without fields inherit of a dataclass."""
+
+
+class StdTensorOp(_NoFields):
     """Base class of standard ops.
 
     A subclass is decorated with `@op`, has `input_count` (None: any number) and `output_count`, and

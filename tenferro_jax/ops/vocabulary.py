@@ -36,8 +36,8 @@ def _ops_of(module: ModuleType) -> Ops:
         c
         for c in vars(module).values()
         if isinstance(c, type)
+        and issubclass(c, StdTensorOp)
         and c.__module__ == module.__name__
-        and "__dataclass_fields__" in vars(c)
         and c.__name__[0] != "_"
     )
 
