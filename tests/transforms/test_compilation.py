@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.measure import canonical_hlo
 from ext_tropical import TropicalEinsum, max_plus
 from tenferro_jax import trace
 from tenferro_jax.extension import apply
@@ -18,6 +19,7 @@ from tenferro_jax.extension.primitive import save_families
 from tenferro_jax.extension.routes import extensions_in
 
 from ..cases import CASES, ids
+from ..helpers import made
 from .matrix import agree, agree_numerically, sweep
 
 
@@ -31,6 +33,33 @@ def test_eager(case):
 @sweep("jit")
 def test_jit(case):
     agree(jax.jit(case)(*case.inputs), case.oracle(*case.inputs))
+
+
+def body(x):
+    return jax.lax.scan(lambda c, row: (c * 0.5 + row, c), x[0], jnp.tanh(x @ x.T) @ x)[1]
+
+
+Body = made("Body", family_id="tests.body.v1", lower_to_standard_ops=lambda self, x: (body(x),))
+Body.linearize = lambda self, xs, outs, ts: (jax.jvp(body, (xs[0],), (ts[0],))[1],)
+
+
+@pytest.mark.clause("X13.8")
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: f,
+        lambda f: jax.grad(lambda x: (f(x) ** 2).sum()),
+        lambda f: lambda x: jax.vmap(f, in_axes=2, out_axes=2)(jnp.stack([x, 2 * x], 2)),
+    ],
+    ids=["value", "gradient", "vmap"],
+)
+def test_the_optimised_program_is_that_of_the_plain_function(transform):
+    x = jnp.linspace(-1.0, 1.0, 12).reshape(3, 4)
+    ours, plain = (
+        canonical_hlo(jax.jit(transform(f)).lower(x).compile().as_text())
+        for f in (lambda x: apply(Body(), x)[0], body)
+    )
+    assert ours == plain
 
 
 @sweep("disable_jit")
