@@ -13,14 +13,13 @@ import argparse
 import concurrent.futures
 import contextlib
 import functools
-import importlib.util
 import itertools
 import math
 import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +27,7 @@ import numpy as np
 
 import tenferro_jax as tj
 from ext_tropical import plan_tropical_einsum, tropical_einsum
-from ext_tropical.network.pieces import TropicalPlan, load_plan
+from ext_tropical.network.tropical_slices import TropicalPlan
 from tenferro_jax.einsum.slices import Memory, slice_lengths
 
 from .measure import header
@@ -129,12 +128,12 @@ def overheads(slices: int) -> dict[str, tuple[int, float]]:
     return found
 
 
-# --- engines --------------------------------------------------------------------------------------
+# --- workers --------------------------------------------------------------------------------------
 
-_held: dict[str, Any] = {}
+_held: dict[str, list[np.ndarray]] = {}
 
 
-def one_slice(data: bytes, number: int, size: int, folder: str) -> int:
+def one_slice(plan: TropicalPlan, size: int, folder: str, number: int) -> int:
     """A slice on a core of this worker's own."""
     if not _held:
         for core in sorted(os.sched_getaffinity(0)):
@@ -142,83 +141,34 @@ def one_slice(data: bytes, number: int, size: int, folder: str) -> int:
                 os.mkdir(f"{folder}/{core}")
                 os.sched_setaffinity(0, {core})
                 break
-        _held.update(plan=load_plan(data), operands=tables(3, size))
-    _held["plan"].run(number, *_held["operands"])
+        _held.update(operands=tables(3, size))
+    plan.run(number, *_held["operands"])
     return os.getpid()
 
 
-@contextlib.contextmanager
-def processes(count: int) -> Iterator[Callable[..., list[Any]]]:
-    """concurrent.futures."""
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(count, mp_context=spawn) as pool:
-        yield lambda tasks: list(pool.map(one_slice, *zip(*tasks, strict=True)))
-
-
-@contextlib.contextmanager
-def dask(count: int) -> Iterator[Callable[..., list[Any]]]:
-    """Dask's cluster of this machine."""
-    import distributed  # noqa: PLC0415
-
-    with (
-        distributed.LocalCluster(
-            n_workers=count, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield lambda tasks: client.gather(
-            [client.submit(one_slice, *task, pure=False) for task in tasks]
-        )
-
-
-@contextlib.contextmanager
-def ray(count: int) -> Iterator[Callable[..., list[Any]]]:
-    """Ray on this machine."""
-    import ray  # noqa: PLC0415
-
-    path = {
-        "env_vars": {
-            "PYTHONPATH": os.pathsep.join(["", os.getcwd(), os.environ.get("PYTHONPATH", "")])
-        }
-    }
-    ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False, runtime_env=path)
-    try:
-        run = ray.remote(one_slice)
-        yield lambda tasks: ray.get([run.remote(*task) for task in tasks])
-    finally:
-        ray.shutdown()
-
-
-ENGINES = {"processes": processes, "dask": dask, "ray": ray}
-PACKAGES = {"dask": "distributed", "ray": "ray"}
-
-
-def engines(size: int, tasks: int) -> dict[str, tuple[float, float]]:
-    """For each engine that is installed the seconds of one and of two workers."""
+def workers(size: int, tasks: int) -> tuple[float, float]:
+    """The seconds of one and of two processes."""
     plan = plan_tropical_einsum(TRIANGLE, *tables(3, size), slices=tasks)
     numbers = [i % plan.slices for i in range(tasks)]
-    found = {}
-    for name, engine in ENGINES.items():
-        if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
-            print(f"{name:>32} | not installed")
-            continue
-        times = []
-        for workers in (1, 2):
-            with tempfile.TemporaryDirectory() as folder, engine(workers) as run:
-                jobs = [(plan.to_bytes(), i, size, folder) for i in numbers]
-                while len(set(run(jobs[: 2 * workers]))) < workers:  # all have compiled
-                    pass
-                run(jobs[: 2 * workers])
-                begun = time.perf_counter()
-                run(jobs)
-                times.append(time.perf_counter() - begun)
-        found[name] = (times[0], times[1])
-        print(
-            f"{name:>32} | {tasks} slices of {times[0] / tasks * 1e3:.0f} ms: 1 worker "
-            f"{times[0]:.2f} s, 2 workers {times[1]:.2f} s, "
-            f"{times[0] / times[1] / 2:.2f} of ideal (goal 0.85)"
-        )
-    return found
+    times, spawn = [], multiprocessing.get_context("spawn")
+    for count in (1, 2):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            concurrent.futures.ProcessPoolExecutor(count, mp_context=spawn) as pool,
+        ):
+            run = functools.partial(pool.map, functools.partial(one_slice, plan, size, folder))
+            while len(set(run(numbers[: 2 * count]))) < count:  # all have compiled
+                pass
+            list(run(numbers[: 2 * count]))
+            begun = time.perf_counter()
+            list(run(numbers))
+            times.append(time.perf_counter() - begun)
+    print(
+        f"{'processes':>32} | {tasks} slices of {times[0] / tasks * 1e3:.0f} ms: 1 worker "
+        f"{times[0]:.2f} s, 2 workers {times[1]:.2f} s, "
+        f"{times[0] / times[1] / 2:.2f} of ideal (goal 0.85)"
+    )
+    return times[0], times[1]
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -288,7 +238,7 @@ def main(size: int = 96, tasks: int = 16, devices: int = 8, triangle: int = 1600
     """Print all tables."""
     print(header(__doc__))
     overheads(10_000)
-    engines(triangle, tasks)
+    workers(triangle, tasks)
     model(size, devices)
     paper()
 

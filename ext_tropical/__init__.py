@@ -11,8 +11,8 @@ from .algebra.scalar import MaxMul, MaxPlus, MinPlus
 from .algebra.semiring import SelectiveSemiring, Semiring, register_semiring
 from .algebra.shipped import log_sum_exp, max_mul, max_plus, min_max, min_plus, or_and
 from .model.network import Network
-from .network.pieces import plan_tropical_einsum
 from .network.tropical_einsum import best_assignment, tropical_einsum, tropical_einsum_with_argmax
+from .network.tropical_plan import plan_tropical_einsum
 from .step.einsum_op import TropicalEinsum
 from .uses.align import align
 from .uses.closure import closure, matrix_power
@@ -60,9 +60,9 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "ext_tropical.algebra.laws.": "broken_laws",
             "ext_tropical.algebra.semiring.": "SemiringKey",
             "ext_tropical.algebra.shipped.": "LogSumExp SEMIRINGS",
-            "ext_tropical.network.kept_parts.": "SlicePart",
-            "ext_tropical.network.pieces.": "TropicalPlan load_plan",
             "ext_tropical.network.steps.": "Assignment TropicalResult TropicalStep",
+            "ext_tropical.network.tropical_slices.": "SlicePart TropicalPlan",
+            "pickle.loads": "load_plan",
             "ext_tropical.step.einsum_op.": "Outputs Ties",
             "ext_tropical.step.log_einsum.": "LogEinsum",
             "ext_tropical.step.weighted_sum.": "Place WeightedSum",

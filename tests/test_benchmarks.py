@@ -279,7 +279,7 @@ def test_mesh():
 def test_slices(capsys):
     """The costs of slices, an engine, and a model that says of each device what it runs."""
     assert all(seconds > 0 for _, seconds in slices.overheads(16).values())
-    assert {"processes"} <= slices.engines(32, 4).keys()
+    assert min(slices.workers(32, 4)) > 0
     found = slices.model(32, 2)
     assert sorted(found) == [1, 2]
     assert min(min(pair) for pair in found.values()) > 0

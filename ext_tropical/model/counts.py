@@ -19,7 +19,7 @@ from tenferro_jax.einsum import Plan, Step
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported
 
 from ..network.plan_rows import contracted
-from ..network.tropical_plan import TropicalSlices
+from ..network.tropical_slices import TropicalPlan
 from ..step.einsum_op import widened
 from .variables import Variable, holders, require_known
 
@@ -99,7 +99,7 @@ def _bits(net: Network, ones: Sequence[np.ndarray]) -> float:
     return min(most, max(found, 0) * 1.001 + 1)  # far more than is rounded
 
 
-def _slices(plan: TropicalSlices, arrays: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
+def _slices(plan: TropicalPlan, arrays: Sequence[np.ndarray]) -> Iterator[Sequence[np.ndarray]]:
     """The operands of each slice."""
     cuts = [
         [(label, slice(i * length, (i + 1) * length)) for i in range(count)]
@@ -113,7 +113,7 @@ def _slices(plan: TropicalSlices, arrays: Sequence[np.ndarray]) -> Iterator[Sequ
         ]
 
 
-def _total(plan: TropicalSlices, arrays: Sequence[np.ndarray], dtype: type) -> int:
+def _total(plan: TropicalPlan, arrays: Sequence[np.ndarray], dtype: type) -> int:
     """The sum over all labels of the products of entries, all integers, computed in a dtype."""
     given: list[np.ndarray] = [x.astype(dtype) for x in arrays]
     return sum(int(_run(plan.plan, part, dtype)) for part in _slices(plan, given))

@@ -13,8 +13,8 @@ from jax.typing import ArrayLike
 from tenferro_jax.einsum import parse_equation
 from tenferro_jax.errors import InvalidConfig, Unsupported, shortened
 
-from ..network.pieces import TropicalPlan, plan_tropical_einsum
-from ..network.tropical_plan import Operand, Optimize
+from ..network.tropical_plan import Operand, Optimize, plan_tropical_einsum
+from ..network.tropical_slices import TropicalPlan
 from . import uai
 from .variables import (
     Index,

@@ -19,13 +19,12 @@ from ..network.network_op import TropicalNetwork
 from ..network.network_samples import NetworkSamples
 from ..network.plan_text import PlanOp, steps_of
 from ..network.rows import rows_of
-from ..network.slice_loop import Sums, joined_sums
-from ..network.tropical_plan import TropicalSlices
+from ..network.tropical_slices import Sums, TropicalPlan, joined_sums
 from ..step.einsum_op import widened
 
 
 def samples(
-    plan: TropicalSlices,
+    plan: TropicalPlan,
     tables: Sequence[jax.Array],
     key: jax.Array,
     shape: Sequence[int],
@@ -70,7 +69,7 @@ def samples(
 
 
 def best_ways(
-    plan: TropicalSlices, tables: Sequence[jax.Array], count: int
+    plan: TropicalPlan, tables: Sequence[jax.Array], count: int
 ) -> tuple[jax.Array, dict[str | int, jax.Array]]:
     """The greatest values of distinct assignments, (count,), and their labels; -inf and -1 where
     there are fewer.

@@ -28,7 +28,6 @@ from ..step.einsum_op import SIXTEEN_BITS, Ties, one_dtype, widened
 from ..step.layout import is_step, matmul_layout
 from .eager import compiled_if_one_step, names_itself
 from .network_op import is_network, solved, solved_as_network
-from .slice_loop import one_by_one, whole
 from .steps import (
     Assignment,
     Mode,
@@ -41,13 +40,13 @@ from .steps import (
 from .tropical_plan import (
     Operand,
     Optimize,
-    TropicalSlices,
     as_written,
     cached_plan,
     hashable,
     no_semiring_among,
     with_components,
 )
+from .tropical_slices import TropicalPlan, one_by_one, whole
 
 
 @names_itself
@@ -377,7 +376,7 @@ def _repeats(equation: str, shapes: Sequence[Sequence[int]]) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _program(plan: TropicalSlices, mode: Mode, spread: Spread | None = None) -> Any:
+def _program(plan: TropicalPlan, mode: Mode, spread: Spread | None = None) -> Any:
     """The einsum as a function of arrays, compiled once for each dtype."""
 
     def run(*operands: jax.Array) -> Any:

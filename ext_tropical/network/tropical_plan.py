@@ -1,4 +1,4 @@
-"""Equation and sizes -> the order of contractions and its slices, without arrays."""
+"""Equation and sizes -> the order of contractions, its memory and its slices, without arrays."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from opt_einsum import get_symbol
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Equation, Plan, Step, parse_interleaved
 from tenferro_jax.einsum.slices import (
-    SlicedPlan,
+    MOST_SLICES,
+    Memory,
     byte_count,
-    cotengra_slices,
+    entries,
+    plan_for,
     slice_lengths,
     with_lengths,
 )
-from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, shortened
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, as_semiring
 from ..algebra.shipped import max_plus
 from ..step.einsum_op import work_dtype
-from .slicing import TropicalMemory, require_possible
+from .eager import names_itself
+from .tropical_slices import TropicalPlan
 
 Operand: TypeAlias = ArrayLike | Sequence[object]
 """An array or data for one; its labels, in the interleaved form; its shape, for a plan."""
@@ -37,22 +40,8 @@ Optimize: TypeAlias = str | bool | Sequence[Sequence[int]]
 """The name of an algorithm, or a path."""
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class TropicalSlices(SlicedPlan):
-    """The attributes of a TropicalPlan."""
-
-    dtype: np.dtype
-    semiring: Semiring
-
-    def __repr__(self) -> str:
-        text = shortened(self.plan.equation.text)
-        return (
-            f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak "
-            f"{self.peak})"
-        )
-
-
-def plan_of(
+@names_itself
+def plan_tropical_einsum(
     equation: str | Operand,
     *operands: Operand,
     optimize: Optimize = "auto",
@@ -60,8 +49,41 @@ def plan_of(
     semiring: Semiring | str = max_plus,
     dtype: DTypeLike | None = None,
     slices: int = 1,
-) -> TropicalSlices:
-    """What `plan_tropical_einsum` returns, without its methods."""
+) -> TropicalPlan:
+    """Plan an einsum: the order of its contractions and its slices.
+
+    Args:
+      equation: as for `tropical_einsum`.
+      *operands: arrays or shapes.
+      optimize: as for `tropical_einsum`.
+      memory_limit: bytes; slices are chosen so that `peak` is at most that.
+      semiring: a semiring or its name. For a selective one the memory of winners counts, because a
+        derivative needs them.
+      dtype: of the operands, 32 bits wide while 64-bit types are off; by default that of the first
+        array, or float32.
+      slices: how many there are at least, such as the number of workers, if the labels have so many
+        entries.
+
+    Returns:
+      A TropicalPlan, to print and compare, and to run slice by slice.
+
+    Raises:
+      InvalidConfig, ShapeError: the equation cannot be read or does not fit.
+      DTypeError: not a dtype.
+      InvalidConfig: an unknown algorithm or semiring, a path that does not fit, or a memory limit
+        that no slices reach; the text gives the least possible limit.
+      Unsupported: a memory limit with symbolic sizes, or cotengra if it is not installed.
+
+    Example:
+      >>> print(plan_tropical_einsum("ij,jk,kl->il", (64, 512), (512, 512), (512, 64),
+      ...     memory_limit=1_000_000))
+      step  operands  equation   multiplications  entries
+         3  0, 1      ij,jk->ik          1048576     8192
+         4  2, 3      kl,ik->il           524288     4096
+      1572864 multiplications, at most 8192 entries at once, order ij,jk,kl->il
+      16 slices one after another (4 of j x 4 of k), 25165824 multiplications in all
+      at most 819200 bytes at once beside the operands
+    """
     no_semiring_among("plan_tropical_einsum", operands)
     given = (equation, *operands)
     if not isinstance(equation, str):
@@ -191,29 +213,23 @@ def cached_plan(
     semiring: Semiring,
     slices: int = 1,
     devices: int = 1,
-) -> TropicalSlices:
+) -> TropicalPlan:
     """`plan_tropical_einsum`, cached."""
-    cut_first: Sequence[str] = ()
     where = f"tropical_einsum {shortened(equation)!r}"
-    if optimize == "cotengra" and memory_limit is not None:
-        optimize, cut_first = cotengra_slices(
-            plan_einsum(equation, shapes, "greedy"), memory_limit // dtype.itemsize
-        )
-    plan = _ordered(equation, shapes, optimize)
-    if not all(isinstance(size, int) for _, size in plan.sizes):
-        if memory_limit is not None or slices > 1:
-            raise Unsupported(
-                where=f"{where}, {'slices' if memory_limit is None else 'memory_limit'}",
-                given="symbolic sizes",
-                needed="concrete sizes",
-                fix="Leave it out, or trace with concrete sizes.",
-            )
-        return TropicalSlices(plan, plan.sizes, None, dtype, semiring)
-    require_possible(equation, plan, dtype.itemsize, memory_limit)
-    memory = _memory(plan, dtype, semiring, devices)
+    find = functools.partial(_ordered, equation, shapes)
+    plan, first = plan_for(find, optimize, memory_limit, dtype.itemsize)
+    if (
+        memory_limit is None
+        and slices == 1
+        and any(jax.export.is_symbolic_dim(n) for _, n in plan.sizes)
+    ):
+        return TropicalPlan(plan, plan.sizes, None, dtype, semiring)
+    is_selective, work = isinstance(semiring, SelectiveSemiring), work_dtype(dtype).itemsize
+    memory = TropicalMemory(plan, dtype.itemsize, work, devices, is_selective)
     kept = plan.equation.output[:1] if semiring.components else ""
-    lengths = slice_lengths(where, memory, memory_limit, slices, cut_first, kept)
-    return TropicalSlices(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
+    require_possible(where, plan, dtype.itemsize, memory_limit)
+    lengths = slice_lengths(where, memory, memory_limit, slices, first, kept)
+    return TropicalPlan(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
 
 
 @functools.lru_cache(maxsize=256)
@@ -223,27 +239,13 @@ def _ordered(equation: str, shapes: tuple[tuple[int, ...], ...], optimize: Optim
     layout.
     """
     plan = plan_einsum(equation, shapes, optimize)
-    return dataclasses.replace(plan, steps=tuple(map(_in_order, plan.steps)))
-
-
-def _memory(plan: Plan, dtype: np.dtype, semiring: Semiring, devices: int = 1) -> TropicalMemory:
-    is_selective = isinstance(semiring, SelectiveSemiring)
-    return TropicalMemory(plan, dtype.itemsize, work_dtype(dtype).itemsize, devices, is_selective)
-
-
-def cut(
-    plan: Plan, lengths: Mapping[str, int], dtype: np.dtype, semiring: Semiring
-) -> TropicalSlices:
-    """A plan whose labels have these lengths in a slice."""
-    memory = _memory(plan, dtype, semiring)
-    return TropicalSlices(with_lengths(plan, lengths), plan.sizes, memory, dtype, semiring)
-
-
-def _in_order(step: Step) -> Step:
-    """The step with its operands in the order of their numbers."""
-    if list(step.operands) == sorted(step.operands):
-        return step
-    return dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
+    steps = [
+        step
+        if list(step.operands) == sorted(step.operands)
+        else dataclasses.replace(step, operands=step.operands[::-1], terms=step.terms[::-1])
+        for step in plan.steps
+    ]
+    return dataclasses.replace(plan, steps=tuple(steps))
 
 
 def no_semiring_among(where: str, operands: Sequence[object]) -> None:
@@ -265,3 +267,71 @@ def no_semiring_among(where: str, operands: Sequence[object]) -> None:
             needed="arrays as operands",
             fix=f"Pass it by keyword: semiring={given!r}.",
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class TropicalMemory(Memory):
+    """Bytes that a plan allocates beside the operands, for given lengths of the labels.
+
+    Attributes:
+      is_selective: whether there are winners, which a derivative needs; log_sum_exp has none.
+    """
+
+    is_selective: bool = False
+
+    @property
+    def _contracted(self) -> int:
+        return len(self.plan.sizes) - len(self.plan.equation.output)
+
+    def result_size(self) -> int:
+        return self.itemsize + 4 * self._contracted * self.is_selective
+
+    def kept_to_the_end(self, lengths: Mapping[str, int]) -> int:  # the walk back
+        walk = 8 * self._contracted * entries(lengths, self.plan.equation.output)
+        return walk * self.is_selective
+
+    def kept(self, out: int, contracts: bool) -> int:
+        return 4 * out * (self.is_selective and contracts)
+
+    def scratch(self, lengths: Mapping[str, int], step: Step, out: int, contracts: bool) -> int:
+        read = sum(entries(lengths, set(term)) for term in step.terms)
+        if not contracts:
+            return 2 * out
+        if not self.is_selective:  # log_sum_exp repairs tiles
+            return 10 * (out + read)
+        return (3 if self.work == self.itemsize else 4) * (out + read)  # 16 bits are widened
+
+
+MOST_ENTRIES = 2**48
+"""More than any machine holds; XLA aborts the process if a size does not fit into 64 bits."""
+
+
+def require_possible(where: str, plan: Plan, itemsize: int, memory_limit: int | None) -> None:
+    """Refuse results that are larger than any machine, or that too many slices would be
+    needed for.
+    """
+    used = {i: {i} for i in range(len(plan.terms))}
+    for number, step in enumerate(plan.steps, len(plan.terms)):
+        used[number] = set().union(*(used[i] for i in step.operands))
+        most, needed = MOST_ENTRIES, f"at most {MOST_ENTRIES}"
+        is_output = set(step.result) == set(plan.equation.output)
+        if memory_limit is not None and not is_output:
+            # A slice makes a result smaller at most by the number of slices.
+            most = MOST_SLICES * memory_limit // itemsize
+            needed = f"at most {MOST_SLICES} slices within memory_limit"
+        if step.size > most:
+            tables = sorted(used[number])
+            named = ", ".join([*map(str, tables[:5]), *["..."] * (len(tables) > 5)])
+            fewer = (
+                "Take fewer of these operands, or drop labels from them, or pass another optimize."
+            )
+            raise ShapeError(
+                where=where,
+                given=f"a result of {step.size} entries, one for each value of {len(step.result)} "
+                f"labels, in step {number}, "
+                f"{shortened(step.equation)}, of {len(tables)} operands: {named}",
+                needed=needed,
+                fix="Keep fewer labels in the output."
+                if is_output
+                else f"{fewer} or memory_limit.",
+            )

@@ -10,16 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..errors import InvalidConfig
-from .einsum_plan import Plan, Step
+from ..errors import InvalidConfig, Unsupported
+from ..jax_seam import is_symbolic_dim
+from .einsum_plan import Optimize, Plan, Step
 
 SCRATCH = 1 << 16
 """Bytes for scalars, blocks and alignment."""
@@ -274,9 +274,18 @@ def slice_lengths(
 
     Raises:
       InvalidConfig: no slices are within the limit, or too many are needed.
+      Unsupported: symbolic sizes.
     """
     plan = memory.plan
     whole = dict(plan.sizes)
+    if any(map(is_symbolic_dim, whole.values())):
+        asked = "over" if memory.devices > 1 else "slices"
+        raise Unsupported(
+            where=f"{where}, {asked if memory_limit is None else 'memory_limit'}",
+            given="symbolic sizes",
+            needed="concrete sizes",
+            fix="Leave it out, or trace with concrete sizes.",
+        )
     if 0 in whole.values():
         kept = "".join(whole)  # a step over nothing has its own result in no slice
     lengths = whole | {label: 1 for label in first if label not in kept}
@@ -344,15 +353,27 @@ def _shorter(length: int) -> int:
     return next((length // d for d in range(2, math.isqrt(length) + 1) if length % d == 0), 1)
 
 
-def cotengra_slices(plan: Plan, entries: int) -> tuple[Any, Sequence[str]]:
-    """A path by cotengra, and the labels to slice so that no step's result has more entries."""
+def plan_for(
+    find: Callable[[Optimize], Plan], optimize: Optimize, memory_limit: int | None, itemsize: int
+) -> tuple[Plan, Sequence[str]]:
+    """The plan by an algorithm, and labels to slice first: for a limit cotengra chooses both.
+
+    Args:
+      find: a plan by an algorithm or a path.
+      optimize: the algorithm or path.
+      memory_limit: bytes, or None.
+      itemsize: bytes of an entry.
+    """
+    if optimize != "cotengra" or memory_limit is None:
+        return find(optimize), ()
     try:
         import cotengra  # noqa: PLC0415
     except ImportError:
-        return "cotengra", ()  # plan_einsum raises the error with the package to install
+        return find(optimize), ()  # raises the error with the package to install
+    plan = find("greedy")
     terms = [tuple(dict.fromkeys(term)) for term in plan.terms]
     tree = cotengra.array_contract_tree(
         terms, tuple(plan.equation.output), dict(plan.sizes), optimize="auto"
     )
-    tree = tree.slice_and_reconfigure(target_size=max(entries, 1))
-    return tuple(map(tuple, tree.get_path())), tuple(tree.sliced_inds)
+    tree = tree.slice_and_reconfigure(target_size=max(memory_limit // itemsize, 1))
+    return find(tuple(map(tuple, tree.get_path()))), tuple(tree.sliced_inds)

@@ -20,7 +20,7 @@ from ..einsum.slices import (
     Memory,
     SlicedPlan,
     byte_count,
-    cotengra_slices,
+    plan_for,
     slice_lengths,
     with_lengths,
 )
@@ -159,20 +159,9 @@ def _sliced(
     devices: int,
 ) -> SlicedPlan:
     """The slices of an einsum."""
-    first: Sequence[str] = ()
     where = f"einsum {shortened(equation)!r}"
-    if optimize == "cotengra" and memory_limit is not None:
-        optimize, first = cotengra_slices(
-            plan(equation, shapes, False), memory_limit // sums.itemsize
-        )
-    steps = plan(equation, shapes, optimize)
-    if any(is_symbolic_dim(size) for _, size in steps.sizes):
-        raise Unsupported(
-            where=f"{where}, {'over' if memory_limit is None else 'memory_limit'}",
-            given="symbolic sizes",
-            needed="concrete sizes",
-            fix="Leave it out, or trace with concrete sizes.",
-        )
+    find = functools.partial(plan, equation, shapes)
+    steps, first = plan_for(find, optimize, memory_limit, sums.itemsize)
     work = max(sums.itemsize, 4)  # XLA on CPU widens 16 bits
     memory = Memory(steps, sums.itemsize, work, devices)
     copies = sum(  # operands of another dtype are converted first

@@ -1,0 +1,565 @@
+"""The slices of a plan of a semiring: run in one compiled loop, over the devices of a mesh, one by
+one with a progress bar, or anywhere and merged afterwards; and the derivatives of the loop.
+
+Whoever runs them, the state is the same: `beginning`, then `merged` with the `piece` of each slice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from tenferro_jax.einsum.interpreter import without_repeated_axes
+from tenferro_jax.einsum.slices import SlicedPlan
+from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
+from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
+from tenferro_jax.shapes import as_array
+
+from ..algebra import methods
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.shipped import LogSumExp, max_plus
+from ..step.einsum_op import widened
+from ..step.sum_einsum import no_derivative
+from .network_op import solved
+from .steps import Assignment, Mode, Winners
+
+State: TypeAlias = tuple[jax.Array, Mapping[str, jax.Array]]
+"""A value, and the index of each contracted label; of some slices under log_sum_exp the largest
+value m, and the sum of exp((value - m) / T), by this name.
+"""
+
+SUM = "sum"
+
+Sums: TypeAlias = tuple[jax.Array, jax.Array]
+"""m and the sum."""
+
+
+def whole(
+    plan: SlicedPlan,
+    mode: Mode,
+    spread: Spread | None,
+    operands: Sequence[jax.Array],
+) -> State:
+    """The value of all slices, and the coordinates if the mode asks for winners, in one compiled
+    loop, or one on each device.
+
+    The derivative follows the coordinates: the value is times of the operands' entries there.
+    """
+    if isinstance(mode.semiring, LogSumExp):
+        return _log_value(plan, mode, spread, mode.semiring, operands), {}
+
+    @jax.custom_jvp
+    def run(*operands: jax.Array) -> State:
+        return _loop(plan, mode, spread, operands)
+
+    @run.defjvp
+    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        if not isinstance(mode.semiring, SelectiveSemiring):
+            raise no_derivative(mode.semiring)
+        value, at = _loop(plan, mode.having_labels(), spread, primals)
+        product = on_automatic_axes(functools.partial(_product_at, plan, mode))
+        _, tangent = jax.jvp(functools.partial(product, at), primals, tangents)
+        if not mode.winners:
+            at = {}
+        return (value, at), (
+            tangent,
+            {label: np.zeros(index.shape, jax.dtypes.float0) for label, index in at.items()},
+        )
+
+    return run(*operands)
+
+
+def _loop(
+    plan: SlicedPlan,
+    mode: Mode,
+    spread: Spread | None,
+    operands: Sequence[jax.Array],
+) -> State:
+    operands = without_repeated_axes(operands, plan.plan.terms, dict(plan.whole))
+
+    def of(first: jax.Array | int, last: jax.Array | int, operands: Sequence[jax.Array]) -> State:
+        return lax.fori_loop(
+            first,
+            last,
+            lambda i, found: joined(plan, mode, operands, jnp.asarray(i, jnp.int32), found),
+            beginning(plan, mode, operands[0].dtype),
+        )
+
+    if spread is None:
+        return of(0, plan.slices, operands)
+
+    def here(*operands: jax.Array) -> State:
+        found = of(*spread.own(plan.slices), operands)
+        lead = 1 if mode.semiring.components else 0
+        return spread.merged(functools.partial(_better, plan, mode), found, lead)
+
+    return spread.everywhere(here, *operands)
+
+
+def _product_at(
+    plan: SlicedPlan,
+    mode: Mode,
+    at: Mapping[str, jax.Array],
+    *operands: jax.Array,
+) -> jax.Array:
+    """times of the entries of the operands at an assignment of all labels."""
+    sizes = dict(plan.whole)
+    arrays = without_repeated_axes(operands, plan.plan.terms, sizes)
+    shape = [sizes[label] for label in plan.output]
+    index = {
+        label: lax.broadcasted_iota(jnp.int32, shape, axis)
+        for axis, label in enumerate(plan.output)
+    } | dict(at)
+    entries = [
+        widened(x).at[tuple(index[label] for label in term)].get(mode="promise_in_bounds")
+        for x, term in zip(arrays, plan.plan.terms, strict=True)
+    ]
+    return functools.reduce(mode.semiring.times, entries).astype(arrays[0].dtype)
+
+
+def joined_sums(semiring: LogSumExp, x: Sums, y: Sums) -> Sums:
+    """The sums of the slices of both."""
+    largest = max_plus.plus(x[0], y[0])
+    totals = (total * semiring.share(own, largest) for own, total in (x, y))
+    return largest, functools.reduce(jnp.add, totals)
+
+
+def _log_value(
+    plan: SlicedPlan,
+    mode: Mode,
+    spread: Spread | None,
+    semiring: LogSumExp,
+    operands: Sequence[jax.Array],
+) -> jax.Array:
+    """The value under log_sum_exp. Its derivative is the sum of the slices' derivatives, each by
+    its share, which the rounded value does not tell.
+    """
+
+    @jax.custom_jvp
+    def sums(*operands: jax.Array) -> State:
+        return _loop(plan, mode, spread, operands)
+
+    @sums.defjvp
+    def _jvp(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        largest, total = sums(*primals)
+        slope = _shared_tangent(plan, mode, spread, semiring, largest, primals, tangents)
+        return (largest, total), (jnp.zeros_like(largest), {SUM: slope / semiring.temperature})
+
+    return finished(mode, sums(*operands), operands[0].dtype)[0]
+
+
+def finished(mode: Mode, found: State, dtype: np.dtype) -> State:
+    """The value of all slices in the dtype of the operands, and the labels."""
+    if not isinstance(mode.semiring, LogSumExp):
+        return found
+    largest, total = found[0], found[1][SUM]
+    known = jnp.isfinite(largest)
+    value = largest + mode.semiring.temperature * jnp.log(jnp.where(known, total, 1))
+    return jnp.where(known, value, largest).astype(dtype), {}
+
+
+def _shared_tangent(
+    plan: SlicedPlan,
+    mode: Mode,
+    spread: Spread | None,
+    semiring: LogSumExp,
+    largest: jax.Array,
+    operands: Sequence[jax.Array],
+    tangents: Sequence[jax.Array],
+) -> jax.Array:
+    """The sum of the slices' tangents, each times exp((its value - the largest) / T)."""
+    terms, whole = plan.plan.terms, dict(plan.whole)
+    operands, tangents = (
+        without_repeated_axes(operands, terms, whole),
+        without_repeated_axes(tangents, terms, whole),
+    )
+
+    def block(start: Mapping[str, jax.Array], largest: jax.Array, *arrays: jax.Array) -> jax.Array:
+        def slice_value(*parts: jax.Array) -> jax.Array:
+            return widened(solved(plan.plan, parts, mode)[0])
+
+        sides = arrays[: len(terms)], arrays[len(terms) :]
+        here, moved = (plan.parts(terms, side, start) for side in sides)
+        own, change = jax.jvp(slice_value, here, moved)
+        (total,) = plan.parts((plan.output,), (largest,), start)
+        return semiring.share(own, total) * change
+
+    result = jax.ShapeDtypeStruct(largest.shape, largest.dtype)
+    return sum_of_slices(plan, spread, block, result, largest, *operands, *tangents)
+
+
+def _is_earlier(
+    plan: SlicedPlan,
+    these: Mapping[str, jax.Array],
+    those: Mapping[str, jax.Array],
+) -> jax.Array:
+    """Whether these coordinates come first in the order in which winners are read, which begins
+    with the labels of the last step.
+    """
+    earlier: Any = False
+    contracted = [
+        [label for label in dict.fromkeys("".join(step.terms)) if label not in step.result]
+        for step in plan.plan.steps
+    ]
+    for label in (label for labels in contracted for label in reversed(labels)):
+        earlier = (these[label] < those[label]) | ((these[label] == those[label]) & earlier)
+    return earlier
+
+
+def beginning(
+    plan: SlicedPlan,
+    mode: Mode,
+    dtype: np.dtype,
+) -> State:
+    """The state before the first slice: a value that loses to every candidate."""
+    semiring, sizes = mode.semiring, dict(plan.whole)
+    shape = tuple(sizes[label] for label in plan.output)
+    if isinstance(semiring, LogSumExp):
+        zeros = widened(jnp.zeros(shape, dtype))
+        return zeros - jnp.inf, {SUM: zeros}
+    labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
+    return methods.filled(semiring.identity(dtype), shape), {
+        label: jnp.zeros(shape, jnp.int32) for label in labels
+    }
+
+
+def joined(
+    plan: SlicedPlan,
+    mode: Mode,
+    operands: Sequence[jax.Array],
+    i: jax.Array,
+    found: State,
+) -> State:
+    """The state after slice i, from the state before."""
+    return merged(plan, mode, i, piece(plan, mode, operands, i), found)
+
+
+def piece(plan: SlicedPlan, mode: Mode, operands: Sequence[jax.Array], i: jax.Array) -> State:
+    """The value of slice i, and the indices of its labels among all if the mode asks for
+    winners.
+    """
+    start = plan.start(i)
+    here: Any
+    value, here = solved(
+        plan.plan,
+        plan.parts(plan.plan.terms, operands, start),
+        mode.having_labels() if mode.winners else mode,
+    )
+    return value, (
+        {label: index + start[label] for label, index in here.items()} if mode.winners else {}
+    )
+
+
+def merged(plan: SlicedPlan, mode: Mode, i: jax.Array, new: State, found: State) -> State:
+    """The state with the result of slice i."""
+    if isinstance(mode.semiring, LogSumExp):
+        own = widened(new[0])
+        new = own, {SUM: jnp.ones_like(own)}
+    start, (known, at) = plan.start(i), found
+    before, *old = plan.parts((plan.output,) * (1 + len(at)), (known, *at.values()), start)
+    value, labels = _better(plan, mode, (before, dict(zip(at, old, strict=True))), new)
+    updated = {label: plan.replaced(x, labels[label], start) for label, x in at.items()}
+    return plan.replaced(known, value, start), updated
+
+
+def _better(plan: SlicedPlan, mode: Mode, old: State, new: State) -> State:
+    """plus of two values, and for each entry the labels of the one that wins."""
+    (before, kept), (value, moved) = old, new
+    if isinstance(mode.semiring, LogSumExp):
+        sums = joined_sums(mode.semiring, (before, kept[SUM]), (value, moved[SUM]))
+        return sums[0], {SUM: sums[1]}
+    total = methods.plus(mode.semiring, before, value)
+    if not kept:
+        return total, {}
+    semiring: Any = mode.semiring  # with winners it is selective
+    wins = (semiring.better(value, before) | (value != value)) & (before == before)
+    wins |= ((value == before) | ((value != value) & (before != before))) & _is_earlier(
+        plan, moved, kept
+    )
+    return total, {label: jnp.where(wins, moved[label], index) for label, index in kept.items()}
+
+
+@functools.lru_cache(maxsize=128)
+def _compiled(
+    fn: Callable[..., State], plan: SlicedPlan, mode: Mode, donated: tuple[int, ...] = ()
+) -> Any:
+    """A function of a slice's number as a program, made once for each plan."""
+    return jax.jit(functools.partial(fn, plan, mode), donate_argnums=donated)
+
+
+def one_by_one(where: str, plan: SlicedPlan, mode: Mode, *operands: jax.Array) -> State:
+    """The slices from Python, with a progress bar."""
+    if any(isinstance(x, jax.core.Tracer) for x in operands):
+        raise Unsupported(
+            where=f"{where}, progress",
+            given="operands inside a transform",
+            needed="concrete arrays, because a compiled loop cannot show progress",
+            fix="Leave progress out.",
+        )
+    try:
+        from tqdm import trange  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported(
+            where=f"{where}, progress",
+            given="no package tqdm",
+            needed="tqdm installed",
+            fix="Run: pip install 'tenferro-jax[progress]'.",
+        ) from error
+    step = _compiled(joined, plan, mode, (2,))
+    found = beginning(plan, mode, operands[0].dtype)
+    for i in trange(plan.slices, desc=where, unit="slice"):
+        found = step(operands, jnp.int32(i), found)
+    return finished(mode, found, operands[0].dtype)
+
+
+class SlicePart(NamedTuple):
+    """The result of one slice: NumPy arrays alone, which every engine can send and store.
+
+    Attributes:
+      number: of the slice.
+      value: of the slice's part of the output, in the dtype of the operands.
+      labels: for each contracted label the index of the first best assignment of this slice, int32;
+        empty if they were not asked for.
+    """
+
+    number: int
+    value: np.ndarray
+    labels: Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class TropicalPlan(SlicedPlan):
+    """The steps of an einsum, run for one slice after another; or slice by slice, in any order, by
+    `run` and `merge`. A plan can be pickled.
+
+    Attributes:
+      plan: the steps of one slice; its sizes are those of a slice.
+      whole: (label, size) of every label.
+      memory: what the steps allocate; None with symbolic sizes.
+      dtype: of the operands.
+      semiring: the algebra.
+
+    Example:
+      >>> import numpy as np
+      >>> from ext_tropical import plan_tropical_einsum, tropical_einsum
+      >>> a = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
+      >>> plan = plan_tropical_einsum("ij,jk,ki->", a, a, a, memory_limit=1_000_000)
+      >>> found = plan.merge(plan.run(i, a, a, a) for i in reversed(range(plan.slices)))
+      >>> plan.slices, bool(found.value == tropical_einsum("ij,jk,ki->", a, a, a))
+      (16, True)
+    """
+
+    dtype: np.dtype
+    semiring: Semiring
+
+    def run(
+        self,
+        number: int,
+        *operands: ArrayLike,
+        labels: bool = False,
+        keep: str | os.PathLike[str] | None = None,
+    ) -> SlicePart:
+        """The result of one slice, which depends on nothing but the arguments.
+
+        Args:
+          number: of the slice, from 0 to `slices` - 1.
+          *operands: concrete arrays with the shapes and the dtype of the plan, whole.
+          labels: whether to find the contracted labels of a best assignment too.
+          keep: a folder for finished slices, which several workers may share. A slice that is there
+            is read instead of run, if it is of this plan and of the same entries: its file has
+            their digest in its name. A damaged file is written anew. If the disk is full, the part
+            is returned with a RuntimeWarning.
+
+        Raises:
+          InvalidConfig: no such slice; or labels under a semiring that does not select.
+          OSError: the folder cannot be made.
+          ShapeError, DTypeError: other operands than those of the plan.
+          Unsupported: operands inside a transform, or a plan with symbolic sizes.
+
+        Cost: one slice, and some 0.6 ms to start it; a compilation for each plan in a process.
+        """
+        mode = self._mode(labels)
+        self._require_number(number, "run")
+        with jax.ensure_compile_time_eval():  # also where JAX traces something else
+            arrays, path = self._arrays(operands), None
+            if keep is not None:
+                os.makedirs(keep, exist_ok=True)
+                path = pathlib.Path(keep, f"{number}-{self._digest(number, labels, arrays)}.npz")
+                kept = _read(path, number, self.dtype)
+                if kept is not None:
+                    return kept
+            value, found = _compiled(piece, self, mode)(arrays, jnp.int32(number))
+        at = {label: np.asarray(index) for label, index in found.items()} if labels else {}
+        part = SlicePart(int(number), np.asarray(value), at)
+        if path is not None:
+            _write(path, part)
+        return part
+
+    def merge(self, parts: Iterable[SlicePart]) -> Assignment:
+        """The result of all slices, which are taken in the order of their numbers, whatever the
+        order in which they come: equal parts give equal bits.
+
+        Args:
+          parts: each slice once, as an iterable; those that come before their turn are held.
+
+        Returns:
+          An Assignment: value, labels (none if the parts have none) and feasible.
+
+        Raises:
+          InvalidConfig: a slice is missing or there twice, or a part has another dtype or shape
+            than the plan says, or is no part; the text gives its number.
+        """
+        waiting: dict[int, SlicePart] = {}
+        mode, found, turn = self._mode(False), None, 0
+        for part in parts:
+            if not isinstance(part, SlicePart):
+                raise self._wrong("merge", f"{part!r:.100}", "a SlicePart, as run returns it")
+            self._require_number(part.number, "merge")
+            if part.number in waiting or part.number < turn:
+                raise self._wrong("merge", f"slice {part.number} twice", "each slice once")
+            if found is None:
+                mode = self._mode(bool(part.labels))
+                found = beginning(self, mode, self.dtype)
+            self._require_part(part, mode)
+            waiting[part.number] = part
+            while turn in waiting:
+                ready = waiting.pop(turn)
+                step = _compiled(merged, self, mode, (2,))
+                found = step(jnp.int32(turn), (ready.value, dict(ready.labels)), found)
+                turn += 1
+        if turn < self.slices or found is None:
+            gone = sorted(set(range(self.slices)) - {*range(turn), *waiting})
+            first = ", ".join(map(str, gone[:5]))
+            raise self._wrong(
+                "merge",
+                f"{self.slices - len(gone)} of {self.slices} slices: {first} missing",
+                "all slices",
+            )
+        value, labels = finished(mode, found, self.dtype)
+        names = self.plan.equation.integers
+        at: Any = {names.get(label, label): index for label, index in labels.items()}
+        zero = methods.filled(self.semiring.zero(self.dtype), value.shape)
+        counts = value != zero
+        return Assignment(value, at, counts.any(0) if self.semiring.components else counts)
+
+    def __repr__(self) -> str:
+        text = shortened(self.plan.equation.text)
+        return (
+            f"TropicalPlan({text!r}, {len(self.plan.steps)} steps, {self.slices} slices, peak "
+            f"{self.peak})"
+        )
+
+    def _mode(self, labels: bool) -> Mode:
+        if labels and not isinstance(self.semiring, SelectiveSemiring):
+            raise self._wrong(
+                "run", f"labels=True under {self.semiring!r}", "a semiring that selects"
+            )
+        return Mode(self.semiring, winners=Winners.LABELS if labels else None)
+
+    def _where(self, method: str) -> str:
+        return f"{method} of a plan of {shortened(self.plan.equation.text)!r}"
+
+    def _wrong(self, method: str, given: str, needed: str) -> InvalidConfig:
+        return InvalidConfig(where=self._where(method), given=given, needed=needed)
+
+    def _require_number(self, number: object, method: str) -> None:
+        is_int = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not is_int or not 0 <= int(number) < self.slices:  # type: ignore[call-overload]
+            raise self._wrong(method, f"slice {number!r}", f"a number from 0 to {self.slices - 1}")
+
+    def _require_part(self, part: SlicePart, mode: Mode) -> None:
+        lengths = dict(self.plan.sizes)
+        shape = tuple(lengths[label] for label in self.output)
+        contracted = sorted(lengths.keys() - set(self.output)) if mode.winners else []
+        if sorted(part.labels) != contracted:
+            raise self._wrong(
+                "merge",
+                f"slice {part.number} with labels {', '.join(sorted(part.labels)) or 'none'}",
+                f"as in the first part: {', '.join(contracted) or 'none'}",
+            )
+        wanted = [self.dtype, *[np.dtype("int32")] * len(contracted)]
+        for x, dtype in zip([part.value, *part.labels.values()], wanted, strict=True):
+            if not isinstance(x, np.ndarray) or (x.dtype, x.shape) != (dtype, shape):
+                have = f"{getattr(x, 'dtype', type(x).__name__)}{list(np.shape(x))}"
+                raise self._wrong(
+                    "merge",
+                    f"slice {part.number} of {have}",
+                    f"a NumPy array {dtype}{list(shape)}",
+                )
+
+    def _arrays(self, operands: tuple[ArrayLike, ...]) -> list[jax.Array]:
+        where, sizes = self._where("run"), dict(self.whole)
+        arrays = [as_array(x, f"{where}, operand {i}") for i, x in enumerate(operands)]
+        if self.memory is None or any(isinstance(x, jax.core.Tracer) for x in arrays):
+            raise Unsupported(
+                where=where,
+                given="symbolic sizes" if self.memory is None else "operands inside a transform",
+                needed="concrete arrays and sizes",
+                fix="Call tropical_einsum with memory_limit there.",
+            )
+        if len(arrays) != len(self.plan.terms):
+            raise self._wrong("run", f"{len(arrays)} operands", f"{len(self.plan.terms)} operands")
+        for i, (x, term) in enumerate(zip(arrays, self.plan.terms, strict=True)):
+            shape = tuple(sizes[label] for label in term)
+            if [n for n in x.shape if n != 1] != [n for n in shape if n != 1]:
+                raise ShapeError(
+                    where=f"{where}, operand {i}", given=f"shape {x.shape}", needed=f"{shape}"
+                )
+            if x.dtype != self.dtype:
+                raise DTypeError(
+                    where=f"{where}, operand {i}", given=str(x.dtype), needed=str(self.dtype)
+                )
+        return without_repeated_axes(arrays, self.plan.terms, sizes)
+
+    def _digest(self, number: int, labels: bool, arrays: Sequence[jax.Array]) -> str:
+        """Of all that the result of a slice depends on: the plan, and the entries that it reads."""
+        semiring = SemiringKey.of(self.semiring)
+        digest = hashlib.sha256(
+            repr((self.plan, self.whole, self.dtype.name, semiring, labels)).encode()
+        )
+        for x in self.parts(self.plan.terms, arrays, self.start(jnp.int32(number))):
+            digest.update(np.asarray(x).tobytes())
+        return digest.hexdigest()[:32]
+
+
+def _read(path: pathlib.Path, number: int, dtype: np.dtype) -> SlicePart | None:
+    """The part in a file; None if there is none, or not a whole one."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
+            labels = {name[1:]: held[name] for name in held.files if name != "value"}
+            return SlicePart(int(number), held["value"].view(dtype), labels)
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+        return None
+
+
+def _write(path: pathlib.Path, part: SlicePart) -> None:
+    """Write a part: the file is whole or not there, whoever else writes it."""
+    value, temporary = part.value, ""
+    if value.dtype.itemsize == 2:
+        value = value.view(np.uint16)  # NumPy does not know bfloat16
+    arrays: Any = {f"@{label}": index for label, index in part.labels.items()}
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".new", delete=False) as file:
+            temporary = file.name
+            np.savez(file, value=value, **arrays)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            os.remove(temporary)
+        warnings.warn(
+            f"slice {part.number} is not kept, but returned: {error}", RuntimeWarning, stacklevel=3
+        )
