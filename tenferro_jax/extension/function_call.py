@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..errors import DTypeError, InvalidConfig, counted
@@ -171,7 +172,9 @@ def inlined(f: FunctionOp, args: tuple[PyTree, ...], payload: dict[str, Any]) ->
             structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
             host = functools.partial(function.host, **payload)
             like = function.infer(*structs, **payload)
-            return jax.pure_callback(host, like, *xs, vmap_method="sequential")
+            return jax.pure_callback(
+                lambda *xs: host(*jax.tree.map(np.asarray, xs)), like, *xs, vmap_method="sequential"
+            )
         return made
 
     def computed(*xs: PyTree) -> PyTree:
