@@ -128,6 +128,9 @@ def notebook(page: pathlib.Path) -> dict[str, Any]:
         elif kind == "text" and outputs is not None:
             lines = body.splitlines(keepends=True)
             outputs.append({"output_type": "stream", "name": "stdout", "text": lines})
+        elif kind == "mermaid" and outputs is not None:
+            data = {"text/vnd.mermaid": body}
+            outputs.append({"output_type": "display_data", "metadata": {}, "data": data})
         elif picture and outputs is not None:
             data = {"image/svg+xml": (page.parent / picture).read_text()}
             outputs.append({"output_type": "display_data", "metadata": {}, "data": data})

@@ -1,5 +1,5 @@
-"""The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, run,
-explain, check, new, doctor.
+"""The command line: `tenferro-jax inspect FILE` or `python -m tenferro_jax inspect FILE`, check,
+new, doctor.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import jax
 
-from .command import check, doctor, explain, inspect, new, run
-from .command.files import INTERRUPTED, USAGE, show
+from .command import check, doctor, inspect, new
+from .command.shared import INTERRUPTED, USAGE, show
 from .errors import TenferroError
 from .version import __version__
 
@@ -36,10 +36,6 @@ def main(arguments: Sequence[str], prog: str = "python -m tenferro_jax") -> int:
     parser.add_argument("--version", action="version", version=f"tenferro_jax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     inspect.add(commands.add_parser("inspect", help="what is in a file"))
-    run.add(commands.add_parser("run", help="run a file on arrays"))
-    explain.add(
-        commands.add_parser("explain", help="how a file or an op would run on this machine")
-    )
     check.add(commands.add_parser("check", help="check a function, or an extension op"))
     new.add(commands.add_parser("new", help="make a package with an extension op"))
     commands.add_parser("doctor", help="what is installed here, and what is missing").set_defaults(

@@ -18,10 +18,9 @@ from .extension.carrier import Extension
 from .extension.execution import forward
 from .extension.routes import ANY_PLATFORM
 from .extension.runtimes import NO_RUNTIMES
-from .graph.builder import GraphBuilder
+from .graph.builder import RULE_DEPTH, GraphBuilder
 from .graph.graph import Graph, arguments
-from .graph.read_jaxpr import RULE_DEPTH
-from .graph.rows import of_moving
+from .graph.primitives import of_moving
 from .jax_seam import Atom, Aval, ClosedJaxpr, Eqn
 from .shapes import PyTree, as_operand, is_inexact, require_x64_leaves, with_zeros
 

@@ -47,9 +47,9 @@ def same(printed, page):
 
 def run_page(path):
     """Execute the python blocks of a page in order; a text block that follows one is what it
-    prints. Returns problems.
+    prints, a mermaid block is the picture of the graph in its last line. Returns problems.
     """
-    problems, space, printed, count = [], {"__name__": path.stem}, None, 0
+    problems, space, printed, count, last = [], {"__name__": path.stem}, None, 0, ""
     for kind, body in BLOCK.findall(path.read_text()):
         if kind == "python":
             count += 1
@@ -59,11 +59,13 @@ def run_page(path):
                     exec(compile(body, str(path), "exec"), space)
             except Exception:
                 return [f"{path}: {traceback.format_exc()}"], count
-            printed = out.getvalue()
+            printed, last = out.getvalue(), body.rstrip().rpartition("\n")[2]
         elif kind == "text" and printed is not None:
             if not same(printed, body):
                 problems.append(f"{path}: printed\n{printed}\nthe page says\n{body}")
             printed = None
+        elif kind == "mermaid" and (drawn := eval(last, space).mermaid()) != body:
+            problems.append(f"{path}: drawn\n{drawn}\nthe page says\n{body}")
     return problems, count
 
 

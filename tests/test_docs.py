@@ -150,7 +150,8 @@ def test_the_first_screen_of_the_readme():
 def test_a_guide_is_short():
     """Three screens of 50 lines at 100 columns."""
     for path in [ROOT / "docs/tour.md", *(ROOT / "docs/guides").glob("*.md")]:
-        lines = path.read_text().splitlines()
+        text = re.sub("```mermaid.*?```", "a picture", path.read_text(), flags=re.DOTALL)
+        lines = text.splitlines()
         shown = sum(max(1, -(-len(line) // 100)) for line in lines)
         assert shown <= 150, f"{path.name}: {shown}"
 

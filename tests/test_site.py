@@ -24,6 +24,7 @@ PACKAGES = {
     "tenferro_jax.conformance": "conformance",
     "tenferro_jax.graph": "parts",
     "tenferro_jax.engine": "parts",
+    "tenferro_jax.tensor": "parts",
     "tenferro_jax.io": "parts",
     "tenferro_jax.einsum": "parts",
     "ext_tropical": "ext_tropical",
@@ -98,7 +99,8 @@ def test_the_site(tmp_path):
         blocks = [body for kind, body in BLOCK.findall(page.read_text()) if kind == "python"]
         assert ["".join(cell["source"]) for cell in code] == [body.rstrip("\n") for body in blocks]
         shown = [output for cell in code for output in cell["outputs"]]
-        pictures = [out for out in shown if "image/svg+xml" in out.get("data", {})]
+        drawn = {"image/svg+xml", "text/vnd.mermaid"}
+        pictures = [out for out in shown if drawn & set(out.get("data", {}))]
         assert len(pictures) >= 3
         assert len(shown) > len(pictures)
     found = json.loads((tmp_path / "search/search_index.json").read_text())["docs"]

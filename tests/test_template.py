@@ -82,13 +82,9 @@ def test_what_new_makes_installs_passes_its_tests_and_is_found_by_files(tmp_path
     python(
         "-c",
         "import my_package, numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32);"
-        "np.save('x.npy', x); tj.save_graph(tj.trace(my_package.soft_plus, x), 'soft.graph');"
-        "tj.export(my_package.soft_plus, x).save('soft.bin')",
+        "tj.save_graph(tj.trace(my_package.soft_plus, x), 'soft.graph')",
     )
-    for file in ("soft.graph", "soft.bin"):  # by the entry point, in processes that import nothing
-        shown = python("-m", "tenferro_jax", "run", file, "--input", "x.npy")
-        assert shown.startswith("out  float32[2]")
-    read = (
+    read = (  # by the entry point, in a process that does not import the package
         "import numpy as np, tenferro_jax as tj; x = np.zeros(2, np.float32);"
         "graph = tj.load_graph('soft.graph', trusted=True);"
         "print(tj.jvp(graph).to_jax()(x, x + 1)[1])"

@@ -1,6 +1,5 @@
 """Draw the pictures of the docs and of its notebooks: python -m docs.pictures.draw [FOLDER]."""
 
-import ast
 import pathlib
 import re
 import sys
@@ -12,7 +11,6 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-import tenferro_jax as tj
 from ext_tropical import min_plus, tropical_einsum
 
 from . import examples
@@ -23,19 +21,6 @@ CELL = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 """A block of Python, and the picture that follows it or its output."""
-
-
-def loss(params, x, y):
-    """Squared error of a network whose second layer is max-plus."""
-    hidden = jax.nn.sigmoid(x @ params["w1"] + params["b1"][None])
-    return ((tropical_einsum("bi,io->bo", hidden, params["w2"]) - y) ** 2).mean()
-
-
-def mlp_gradient() -> tj.Graph:
-    """The gradient of that loss with respect to the parameters."""
-    spec = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
-    params = {"w1": spec(4, 8), "b1": spec(8), "w2": spec(8, 2)}
-    return tj.grad(tj.trace(loss, params, spec(16, 4), spec(16, 2)))
 
 
 def roads() -> Figure:
@@ -65,35 +50,27 @@ def roads() -> Figure:
     return figure
 
 
-def save(name: str, picture: tj.Graph | Figure, folder: pathlib.Path = HERE) -> None:
+def save(name: str, picture: Figure, folder: pathlib.Path = HERE) -> None:
     """Write a picture as SVG; the same picture gives the same file."""
     path = folder / f"{name}.svg"
-    if isinstance(picture, tj.Graph):
-        path.write_text(picture.svg())
-        return
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         picture.savefig(path, metadata={"Date": None}, bbox_inches="tight")
     plt.close(picture)
 
 
-def notebook(page: pathlib.Path) -> Iterator[tuple[str, tj.Graph | Figure]]:
+def notebook(page: pathlib.Path) -> Iterator[tuple[str, Figure]]:
     """Run the cells of a page; the pictures that follow them, with their names."""
     space: dict[str, object] = {"__name__": page.stem}
     for body, name in CELL.findall(page.read_text()):
         plt.close("all")
-        cell = ast.parse(body)
-        last = cell.body.pop() if isinstance(cell.body[-1], ast.Expr) else None
-        exec(compile(cell, str(page), "exec"), space)
-        code = last and compile(ast.Expression(last.value), str(page), "eval")
-        value = eval(code, space) if code else None
+        exec(compile(body, str(page), "exec"), space)
         if name:
-            yield name, plt.gcf() if plt.get_fignums() else value
+            yield name, plt.gcf()
 
 
 def main(folder: pathlib.Path = HERE) -> None:
     """Draw them all."""
-    for draw in (mlp_gradient, roads):
-        save(draw.__name__, draw(), folder)
+    save("roads", roads(), folder)
     for name, picture in examples.pictures():
         save(name, picture, folder)
     for page in sorted(HERE.parent.glob("notebooks/*.md")):

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from .. import conformance
 from ..conformance.report import WIDTH
+from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
 from ..extension.function_op import FunctionOp
+from ..extension.registry import ExtensionFactory
 from ..extension.rules import NO_RULES
-from .files import FAILED, OK, imported, named_op, random_array, show
+from .shared import FAILED, OK, called, imported, resolved, show
+
+_ARRAY = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,\s]*)\]")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +69,51 @@ def _is_function(found: object, inputs: Sequence[str]) -> bool:
     return any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
 
 
+def _named_op(target: str) -> ExtensionOp:
+    """The op that a target stands for: itself, or the default of its factory."""
+    found = resolved(target)
+    if isinstance(found, FunctionOp):
+        found = called(found.op, target)
+    if isinstance(found, ExtensionFactory):
+        found = called(found.instantiate_default, target) or called(found.op_class, target)
+    if not isinstance(found, ExtensionOp):
+        raise InvalidConfig(
+            where=target,
+            given=repr(found),
+            needed="an extension op, its class, or a function that returns one",
+        )
+    return found
+
+
+def _random_array(text: str, rng: np.random.Generator) -> Any:
+    """An array like "float64[3,4]": normal floats, integers and booleans of 0 and 1."""
+    found = _ARRAY.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise TypeError("no dtype with sizes in brackets")
+        dtype = jax.numpy.dtype(found["dtype"])
+        shape = tuple(int(size) for size in found["sizes"].split(",") if size.strip())
+        if dtype.kind in "OSUMm":
+            raise TypeError("no numeric dtype")
+        if dtype.kind in "biu":
+            return rng.integers(0, 2, size=shape).astype(dtype)
+        made = rng.normal(size=shape)
+        return (made + 1j * rng.normal(size=shape) if dtype.kind == "c" else made).astype(dtype)
+    except (TypeError, ValueError, MemoryError) as error:
+        raise InvalidConfig(
+            where="--input",
+            given=f"{text!r}: {error}",
+            needed="a dtype and sizes, such as float64[3,4] or int32[]",
+            fix="Quote it for the shell.",
+        ) from error
+
+
 def check(chosen: argparse.Namespace) -> int:
     """Check an op or a function and print the report."""
     found = imported(chosen.target)
-    target = found if _is_function(found, chosen.input) else named_op(chosen.target)
+    target = found if _is_function(found, chosen.input) else _named_op(chosen.target)
     rng = np.random.default_rng(0)
-    inputs = tuple(random_array(text, rng) for text in chosen.input)
+    inputs = tuple(_random_array(text, rng) for text in chosen.input)
     report = conformance.check(
         target,
         *inputs,

@@ -10,7 +10,7 @@ import platform
 import jax
 
 from ..version import __version__
-from .files import OK, show
+from .shared import OK, show
 
 _OPTIONAL = {
     "flatbuffers": "exported programs",

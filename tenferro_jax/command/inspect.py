@@ -8,78 +8,98 @@ import hashlib
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 
 from ..errors import InvalidConfig
 from ..extension.family import parse_family_id
-from ..extension.registry import MissingExtension, is_installed, lookup_extension_factory
-from ..graph.drawing import Box, program_svg
+from ..extension.registry import (
+    ExtensionFactory,
+    MissingExtension,
+    is_installed,
+    lookup_extension_factory,
+    register_extension,
+)
 from ..graph.graph import Graph, Node, bodies
-from ..graph.printing import op_name, plain
-from ..io.container import HEADER_BYTES, declared, replace_file
-from ..io.exported import ExportedProgram
-from ..jax_seam import ModuleOp, main_ops, read_module
+from ..graph.printing import leaf_names, op_name, plain
+from ..io.container import GRAPH_MAGIC, HEADER_BYTES, declared
+from ..io.exported import ExportedProgram, load_exported
+from ..io.wire import load_graph
+from ..jax_seam import read_module
 from ..payload_text import payload_json
 from ..shapes import symbol_constraints
-from .files import OK, add_file, inputs, outputs, read, require_writable, show
-
-_KINDS = {  # part of a StableHLO op's name -> kind of box; the first that fits
-    "custom_call": "other",
-    **dict.fromkeys(("input", "output", "constant"), ""),
-    "iota": "constant",
-    **dict.fromkeys(("dot", "convolution", "cholesky", "triangular", "fft"), "contraction"),
-    **dict.fromkeys(("reduce", "select_and_scatter"), "reduction"),
-    **dict.fromkeys(("gather", "scatter", "slice", "sort"), "indexing"),
-    **dict.fromkeys(
-        ("broadcast", "reshape", "transpose", "concatenate", "pad", "reverse", "dimension_size"),
-        "structural",
-    ),
-    **dict.fromkeys(("while", "if", "case", "call"), "control"),
-    **dict.fromkeys(("rng", "all_", "collective", "tuple"), "other"),
-}
+from .shared import OK, imported, resolved, show
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.description = "What is in a file; nothing of it is run."
-    add_file(parser)
+    parser.add_argument("file", metavar="FILE", help="a graph or an exported program")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    parser.add_argument("--graph", metavar="out.svg", help="draw it into an SVG file")
+    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
+    parser.add_argument(
+        "--trusted",
+        action="store_true",
+        help="read an exported program without a footer or with a damaged one too; have installed "
+        "packages register the extensions of a graph",
+    )
+    parser.add_argument(
+        "--register",
+        action="append",
+        default=[],
+        metavar="package.module:name",
+        help="an op class, a factory, or a function that registers families, to read extensions "
+        "back with where no installed package publishes them",
+    )
     parser.set_defaults(run=inspect)
 
 
 def inspect(chosen: argparse.Namespace) -> int:
     """Print the content of a file."""
-    if chosen.graph:
-        require_writable("--graph", chosen.graph, chosen.file)
-        if not chosen.graph.endswith(".svg"):
-            raise InvalidConfig(
-                where="--graph",
-                given=chosen.graph,
-                needed="a name that ends in .svg, because the picture is an SVG file",
-            )
-    found = read(chosen, skip_missing=True)
+    for target in chosen.register:
+        _register(target)
     content = pathlib.Path(chosen.file).read_bytes()
+    if content.startswith(GRAPH_MAGIC):
+        found = load_graph(chosen.file, skip_missing_extensions=True, trusted=chosen.trusted)
+        if chosen.dot:
+            show(found.dot())
+            return OK
+        shown = _of_graph(found, content)
+    elif chosen.dot:
+        raise InvalidConfig(where="--dot", given="an exported program", needed="a graph")
+    else:
+        shown = _of_program(load_exported(pathlib.Path(chosen.file), trusted=chosen.trusted))
     facts = {
         "file": chosen.file,
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
-        "inputs": {name: str(value) for name, value in inputs(found).items()},
-        "outputs": {name: str(value) for name, value in outputs(found).items()},
-    }
-    facts |= _of_graph(found, content) if isinstance(found, Graph) else _of_program(found)
-    if chosen.graph:
-        drawn = (
-            found.svg()
-            if isinstance(found, Graph)
-            else program_svg(map(_box, main_ops(found.exported.mlir_module_serialized)))
-        )
-        replace_file(chosen.graph, drawn.encode())
+    } | shown
     show(json.dumps(facts, indent=2) if chosen.json else _page(facts))
     return OK
+
+
+def _register(target: str) -> None:
+    """Register families: that of an op class or a factory, or those of a function that registers
+    them.
+    """
+    found = resolved(target)
+    if isinstance(found, ExtensionFactory):
+        if lookup_extension_factory(found.family_id) is None:
+            register_extension(found)
+    elif not callable(imported(target)):  # a function has registered its families
+        raise InvalidConfig(
+            where="--register",
+            given=f"{target!r}: {found!r}",
+            needed="an op class, a factory, or a function without arguments that registers "
+            "families",
+        )
+
+
+def _named(tree: jax.tree_util.PyTreeDef, leaves: Iterable[object], root: str) -> dict[str, str]:
+    """The leaves of a tree, which are dtypes and shapes, by their paths."""
+    return dict(zip(leaf_names(tree, root), map(str, leaves), strict=True))
 
 
 def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
@@ -90,6 +110,8 @@ def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
     calls += [(op.family_id, payload_json(op.op)) for op in graph.extensions]
     return {
         "kind": "graph",
+        "inputs": _named(graph.in_tree, graph.input_metas, "args"),
+        "outputs": _named(graph.out_tree, graph.output_metas, "out"),
         "version": f"format {version}",
         "constraints": list(symbol_constraints(graph.metas)),
         "guards": list(map(str, graph.guards)),
@@ -111,8 +133,11 @@ def _of_program(program: ExportedProgram) -> dict[str, Any]:
     promises = dict.fromkeys(manifest.custom_calls, "stable")
     convention = f"calling convention {exported.calling_convention_version}"
     ops = read_module(exported.mlir_module_serialized).ops
+    args, _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
     return {
         "kind": "exported program",
+        "inputs": _named(jax.tree.structure(args), jax.tree.leaves(args), "args"),
+        "outputs": _named(exported.out_tree, exported.out_avals, "out"),
         "version": f"JAX {manifest.jax}, {convention}; here is JAX {jax.__version__}",
         "constraints": list(program.constraints),
         "platforms": list(program.platforms),
@@ -167,11 +192,3 @@ def _page(facts: dict[str, Any]) -> str:
         rows = zip(labels, texts or ["none"], strict=False)
         lines += [f"{label:<13} {plain(text)}" for label, text in rows]
     return "\n".join(lines)
-
-
-def _box(op: ModuleOp) -> Box:
-    name = op.name.removeprefix("stablehlo.")
-    kind = next((kind or part for part, kind in _KINDS.items() if part in name), "elementwise")
-    kind, label = "extension" if op.family_id else kind, op.family_id or op.called or name
-    types = ", ".join(op.types)
-    return Box(kind, [label, types], f"{name} : {types}", list(op.reads))

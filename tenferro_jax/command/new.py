@@ -10,7 +10,7 @@ import pathlib
 import re
 
 from ..errors import InvalidConfig
-from .files import OK, show
+from .shared import OK, show
 
 TEMPLATE = pathlib.Path(__file__).parent / "template"
 """The files of a package called my-package, with .txt after their names."""

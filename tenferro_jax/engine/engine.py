@@ -21,7 +21,6 @@ from ..extension.carrier import Extension
 from ..extension.routes import Route, here, route_of
 from ..extension.rules import ExtensionRuleSet, require_rules
 from ..extension.runtimes import ExtensionRuntimeSet, RouteKind, require_runtimes
-from ..graph.calling import require_x64_values
 from ..graph.graph import Graph, Node, bodies, require_graph
 from ..jax_seam import Site
 from ..ops.op import StdTensorOp
@@ -59,7 +58,7 @@ def compile_std_to_exec(graph: Graph) -> ExecProgram:
             needed="concrete shapes",
             fix="Bind the sizes with graph.bound_to(*args), or use Engine.eval, which does this.",
         )
-    require_x64_values(graph)
+    graph.require_x64_values()
     site = here()
     chosen: dict[Any, Route] = {}
     routes = list(_routes(graph, site, chosen))

@@ -20,7 +20,6 @@ from ..extension.carrier import Extension
 from ..extension.execution import read_only, run_host
 from ..extension.primitive import apply
 from ..extension.routes import Route
-from ..graph.calling import require_x64_values
 from ..graph.graph import Graph
 from ..graph.printing import op_name
 from ..ops.op import StdTensorOp, call
@@ -233,7 +232,7 @@ class ExecProgram:
         if traced:
             return tree_unflatten(self.graph.out_tree, self.graph(*arrays))
         if self._x64 and not x64_enabled():
-            require_x64_values(self.graph)
+            self.graph.require_x64_values()
         return self.run(arrays)
 
     def run(self, arrays: Sequence[jax.Array]) -> Any:

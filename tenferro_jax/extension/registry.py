@@ -182,7 +182,7 @@ def _not_registered(family_id: str) -> Unsupported:
         given=f"{family_id}: not registered",
         needed="a registered factory of the family in this process",
         fix="Import the module that publishes it, or have its package register it, as "
-        "ext_tropical.register() does, at a shell --register ext_tropical:register; "
+        "ext_tropical.register() does; "
         "load_graph(..., trusted=True) finds packages that are installed.",
     )
 

@@ -14,32 +14,38 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import jax
 
-from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards
-from ..errors import require_kind
+from ..dimensions import Guard, bind_dim, bound_guards, canonical_guards, undecided
+from ..errors import InvalidConfig, Unsupported, counted, require_kind
 from ..extension.carrier import Extension
+from ..extension.primitive import apply
 from ..extension.rules import ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
 from ..identity import Sealed, map_leaves, static_keys
-from ..jax_seam import is_symbolic_dim
-from ..ops.op import StdTensorOp
+from ..jax_seam import graph_assumptions, is_symbolic_dim
+from ..ops.op import StdTensorOp, call
 from ..ops.vocabulary import WITH_BODIES
 from ..shapes import (
     PyTree,
     TensorMeta,
     as_operand,
     meta_of,
+    require_x64,
     require_x64_leaves,
     solve_sizes,
     struct,
+    x64_enabled,
 )
-from .calling import called, nesting_error
-from .drawing import LIMIT, graph_svg
-from .printing import canonical_bytes, graph_text, leaf_names, named_bodies
-from .viewers import graph_dot, model_explorer_collection
+from . import pictures
+from .printing import canonical_bytes, leaf_names, op_name, op_text, payload_texts
+
+HEAD, TAIL = 20, 10
+"""How many nodes `repr` shows at the start and at the end of a large graph."""
+DRAWN = 60
+"""The most nodes of a graph that a notebook draws; it shows the text of larger ones."""
 
 
 class Node(NamedTuple):
@@ -50,6 +56,7 @@ class Node(NamedTuple):
     first_output: int
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Graph(Sealed):
     """An immutable program of standard ops and extensions on a pytree of inputs.
 
@@ -74,37 +81,15 @@ class Graph(Sealed):
     in_tree: jax.tree_util.PyTreeDef
     out_tree: jax.tree_util.PyTreeDef
     rules: ExtensionRuleSet
-    lost_rules: tuple[str, ...]
-    guards: tuple[Guard, ...]
-    lowered: Callable[
-        [Graph], Graph
-    ]  # a method that tracing.py adds, because tracing is a higher layer
+    lost_rules: tuple[str, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    # A method that tracing.py adds, because tracing is a higher layer.
+    lowered: ClassVar[Callable[[Graph], Graph]]
 
-    def __init__(
-        self,
-        metas: Sequence[TensorMeta],
-        input_count: int,
-        nodes: Sequence[Node],
-        outputs: Sequence[int],
-        in_tree: jax.tree_util.PyTreeDef,
-        out_tree: jax.tree_util.PyTreeDef,
-        rules: ExtensionRuleSet,
-        lost_rules: Sequence[str] = (),
-        guards: Iterable[Guard] = (),
-    ):
-        for name, value in [
-            ("metas", tuple(metas)),
-            ("input_count", input_count),
-            ("nodes", tuple(nodes)),
-            ("outputs", tuple(outputs)),
-            ("in_tree", in_tree),
-            ("out_tree", out_tree),
-            ("rules", rules),
-            ("lost_rules", tuple(lost_rules)),
-            ("guards", canonical_guards(guards)),
-        ]:
-            object.__setattr__(self, name, value)
-        self._seal()
+    def __post_init__(self) -> None:
+        for name in ("metas", "nodes", "outputs", "lost_rules"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "guards", canonical_guards(self.guards))
 
     def _seal(self) -> None:
         static = itertools.chain(static_keys(self.in_tree), static_keys(self.out_tree))
@@ -181,18 +166,8 @@ class Graph(Sealed):
         rules: ExtensionRuleSet,
     ) -> Graph:
         """The same wiring with other ops, metas and rules."""
-        nodes = [Node(change(n.op), n.inputs, n.first_output) for n in self.nodes]
-        return Graph(
-            metas,
-            self.input_count,
-            nodes,
-            self.outputs,
-            self.in_tree,
-            self.out_tree,
-            rules,
-            self.lost_rules,
-            self.guards,
-        )
+        nodes = tuple(n._replace(op=change(n.op)) for n in self.nodes)
+        return dataclasses.replace(self, metas=tuple(metas), nodes=nodes, rules=rules)
 
     def map_leaves(self, change: Callable[[object], object]) -> Graph:
         """The graph with every payload leaf and every dimension replaced through `change`."""
@@ -220,53 +195,81 @@ class Graph(Sealed):
 
     def with_guards(self, guards: Iterable[Guard]) -> Graph:
         """The same graph with other guards."""
-        return Graph(
-            self.metas,
-            self.input_count,
-            self.nodes,
-            self.outputs,
-            self.in_tree,
-            self.out_tree,
-            self.rules,
-            self.lost_rules,
-            guards,
-        )
+        return dataclasses.replace(self, guards=tuple(guards))
 
     # --- what it looks like, and what it is ---
 
     def text(self, *, expand: bool = False) -> str:
-        """One line for each node; `expand` also writes the bodies of control flow, below
-        their op.
+        """One line for each node, stable across processes; large constants are shown by dtype and
+        shape only. `expand` also writes the bodies of control flow, below their op.
         """
-        return graph_text(self, expand=expand)
+        return self._text(expand, range(0))
 
-    def __str__(self) -> str:
-        return graph_text(self)
+    __str__ = text
 
     def __repr__(self) -> str:
-        return graph_text(self, abbreviate=True)
+        return self._text(False, range(HEAD, len(self.nodes) - TAIL))
 
-    def svg(self) -> str:
-        """A picture of a small graph: boxes are coloured by kind and have the full text as tooltip.
-        Notebooks show it automatically.
+    def _text(self, expand: bool, hidden: range) -> str:
+        inputs = ", ".join(f"%{i}: {m}" for i, m in enumerate(self.input_metas))
+        lines = [f"graph({inputs}) {{", *(f"  guard {guard}" for guard in self.guards)]
+        for i, (node, outs) in enumerate(self.steps()):
+            if i not in hidden:
+                lines.append(f"  {self._line(node, outs)}")
+            elif i == HEAD:
+                lines.append(f"  ... {len(hidden)} more nodes ...")
+            for name, body in named_bodies(node.op) if expand else ():
+                text = f"{name}: {body.text(expand=True)}"
+                lines.extend(f"    {line}" for line in text.splitlines())
+        lines.append(f"  return {_values(self.outputs)}".rstrip())
+        return "\n".join([*lines, "}"])
 
-        Raises:
-          InvalidConfig: the graph has more than 60 nodes.
-        """
-        return graph_svg(self)
-
-    def _repr_svg_(self) -> str | None:
-        return graph_svg(self) if len(self.nodes) <= LIMIT else None
+    def _line(self, node: Node, outs: Sequence[int]) -> str:
+        types = ", ".join(str(self.metas[i]) for i in outs)
+        return f"{_values(outs)} = {op_text(node.op)}({_values(node.inputs)}) : {types}"
 
     def dot(self) -> str:
         """The graph, of any size, in the DOT language of Graphviz."""
-        return graph_dot(self)
+        return pictures.dot(self._boxes())
+
+    def mermaid(self) -> str:
+        """The graph as a flowchart of Mermaid, which GitHub, Jupyter and many sites draw. A box has
+        the colour of its kind of op. A notebook draws a graph of up to 60 nodes by itself.
+        """
+        return pictures.mermaid(self._boxes())
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        drawn = {"text/vnd.mermaid": self.mermaid()} if len(self.nodes) <= DRAWN else {}
+        return {"text/plain": repr(self), **drawn}
 
     def model_explorer(self, path: str | os.PathLike[str]) -> None:
         """Write the graph, of any size, into a JSON file for Google's Model Explorer:
         `model-explorer graph.json`.
         """
-        pathlib.Path(path).write_text(json.dumps(model_explorer_collection(self)))
+        pathlib.Path(path).write_text(json.dumps(pictures.model_explorer(self._boxes())))
+
+    def _boxes(self) -> list[pictures.Box]:
+        """A box for each input, node and output, each after those that it reads."""
+        boxes = [
+            pictures.Box("input", name, f"%{i} = {name}", (), {i: str(meta)})
+            for i, (name, meta) in enumerate(zip(self.input_names, self.input_metas, strict=True))
+        ]
+        for node, outs in self.steps():
+            boxes.append(
+                pictures.Box(
+                    pictures.kind_of(node.op),
+                    op_name(node.op),
+                    self._line(node, outs),
+                    node.inputs,
+                    {i: str(self.metas[i]) for i in outs},
+                    payload_texts(node.op),
+                    {place: body._boxes() for place, body in named_bodies(node.op)},
+                )
+            )
+        for name, value in zip(self.output_names, self.outputs, strict=True):
+            label = f"return {name}".rstrip()
+            boxes.append(pictures.Box("output", label, f"{label} = %{value}", (value,), {}))
+        return boxes
 
     def canonical_bytes(self) -> bytes:
         """The content that equality compares, as bytes that are the same in every process and on
@@ -297,7 +300,36 @@ class Graph(Sealed):
           Unsupported: later, if an input has a tangent and a custom derivative was inlined
             (`lost_rules`).
         """
-        return called(self, arrays)
+        if len(arrays) != self.input_count:
+            raise InvalidConfig(
+                where="Graph",
+                given=counted(len(arrays), "input"),
+                needed=f"{self.input_count}: {', '.join(self.input_names)}",
+            )
+        values = [as_operand(a, f"graph input {i}") for i, a in enumerate(arrays)]
+        bound = self.bound_metas([meta_of(value) for value in values])
+        # An undecided guard goes to the graph that is being recorded.
+        for guard in bound.guards:
+            if graph_assumptions.value is None:
+                raise undecided(guard.lhs, guard.rhs, f"Graph, from {guard.where}")
+            graph_assumptions.value.append(guard)
+        self.require_x64_values()
+        if self.lost_rules:
+            values = list(map(_not_to_be_differentiated(self.lost_rules), values))
+        for node in bound.nodes:
+            inputs = [values[i] for i in node.inputs]
+            values.extend(
+                apply(node.op, *inputs, rules=self.rules)
+                if isinstance(node.op, Extension)
+                else call(node.op, inputs)
+            )
+        return tuple(values[i] for i in self.outputs)
+
+    def require_x64_values(self) -> None:
+        """Refuse a graph with 64-bit values while 64-bit types are off."""
+        if not x64_enabled():
+            for meta in self.metas:
+                require_x64(meta, "a value of a graph that was made with 64-bit types")
 
     def bound_metas(self, given: Sequence[TensorMeta]) -> Graph:
         """The graph with its symbols replaced by the sizes in `given`, which are checked against
@@ -337,7 +369,22 @@ class Graph(Sealed):
         """
         leaves, tree = jax.tree_util.tree_flatten(arguments(args, kwargs))
         if tree != self.in_tree:
-            raise nesting_error(self, tree, where)
+            declared, given = self.input_names, leaf_names(tree, "args")
+            missing = [name for name in declared if name not in given]
+            extra = [name for name in given if name not in declared]
+            found = (
+                f"nothing for {', '.join(missing)}"
+                if missing
+                else f"an array too many, {', '.join(extra)}"
+                if extra
+                else "another nesting"
+            )
+            raise InvalidConfig(
+                where=where,
+                given=f"{found}: {tree}",
+                needed=str(self.in_tree),
+                fix="Nest the arguments as in the traced call.",
+            )
         return leaves
 
     def to_jax(self) -> Callable[..., Any]:
@@ -356,6 +403,31 @@ class Graph(Sealed):
     def is_symbolic(self) -> bool:
         """Whether an input has a symbolic dimension."""
         return any(is_symbolic_dim(d) for m in self.input_metas for d in m.shape)
+
+
+def _values(numbers: Iterable[int]) -> str:
+    return ", ".join(f"%{i}" for i in numbers)
+
+
+def _not_to_be_differentiated(names: tuple[str, ...]) -> Callable[[jax.Array], jax.Array]:
+    """The identity, which refuses to be differentiated: no derivative is better than another one
+    than the author's.
+    """
+
+    @jax.custom_jvp
+    def identity(x: jax.Array) -> jax.Array:
+        return x
+
+    @identity.defjvp
+    def _refuse(primals: object, tangents: object) -> NoReturn:
+        raise Unsupported(
+            where="differentiating a graph",
+            given=f"custom derivatives that tracing inlined: {', '.join(names)}",
+            needed="a graph without them",
+            fix="Differentiate first and trace the result: trace(jax.grad(fn), ...).",
+        )
+
+    return identity
 
 
 def arguments(args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> tuple[PyTree, ...]:
@@ -392,6 +464,19 @@ def map_bodies(op: StdTensorOp, change: Callable[[Graph], Graph]) -> StdTensorOp
     )
 
 
+def named_bodies(op: StdTensorOp) -> list[tuple[str, Graph]]:
+    """The graphs in an op's payload, each with the name of its field and its position there."""
+    found: list[tuple[str, Graph]] = []
+    control: Any = op  # a dataclass, though the base class is not
+    for field in dataclasses.fields(control) if isinstance(op, WITH_BODIES) else ():
+        value = getattr(op, field.name)
+        several = type(value) is tuple
+        for i, item in enumerate(value if several else (value,)):
+            if isinstance(item, Graph):
+                found.append((f"{field.name}[{i}]" if several else field.name, item))
+    return found
+
+
 def bodies(op: StdTensorOp) -> tuple[Graph, ...]:
     """The bodies of a control-flow op."""
-    return tuple(body for _, body in named_bodies(op)) if isinstance(op, WITH_BODIES) else ()
+    return tuple(body for _, body in named_bodies(op))

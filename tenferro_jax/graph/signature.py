@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,7 @@ from ..ops.reduction import Reduce
 from ..ops.vocabulary import WITH_BODIES
 from ..ops.window import ReduceWindow
 from ..shapes import TensorMeta, is_inexact
-from .graph import bodies
-
-if TYPE_CHECKING:
-    from .graph import Graph
+from .graph import Graph, bodies
 
 Metas = Sequence[TensorMeta]
 

@@ -302,18 +302,18 @@ class GraphReader:
         for value in given:
             index_among(value, graph.metas)
         made = Graph(
-            graph.metas,
+            tuple(graph.metas),
             graph.input_count,
-            graph.nodes,
-            given,
+            tuple(graph.nodes),
+            tuple(given),
             graph.in_tree,
             structure_of(tree, self._word, self._skip_missing),
             NO_RULES,
-            [self._word(name) for name in as_list(lost_rules)],
-            [
+            tuple(self._word(name) for name in as_list(lost_rules)),
+            tuple(
                 Guard(self._size(lhs), self._size(rhs), "a graph that was read")
                 for lhs, rhs in as_list(guards)
-            ],
+            ),
         )
         self._graphs.append((made, graph.size))
         self._open = None

@@ -218,13 +218,13 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
         return graph, inputs
     old = [*kept, *range(len(inputs), len(graph.metas))]
     new = {value: i for i, value in enumerate(old)}
-    nodes = [
+    nodes = tuple(
         Node(n.op, tuple([new[i] for i in n.inputs]), new[n.first_output]) for n in graph.nodes
-    ]
-    metas, outputs = [graph.metas[i] for i in old], [new[i] for i in graph.outputs]
+    )
+    metas, outputs = (graph.metas[i] for i in old), (new[i] for i in graph.outputs)
     in_tree = jax.tree.structure(tuple(kept))
     trees_and_terms = in_tree, graph.out_tree, graph.rules, graph.lost_rules, graph.guards
-    trimmed = Graph(metas, len(kept), nodes, outputs, *trees_and_terms)
+    trimmed = Graph(tuple(metas), len(kept), nodes, tuple(outputs), *trees_and_terms)
     return trimmed, [inputs[i] for i in kept]
 
 

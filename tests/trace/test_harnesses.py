@@ -16,7 +16,7 @@ from jax._src.internal_test_util.test_harnesses import all_harnesses
 
 from tenferro_jax import trace
 from tenferro_jax.errors import Unsupported
-from tenferro_jax.graph.rows import ROWS
+from tenferro_jax.graph.builder import ROWS
 
 from ..sweep import ALL
 

@@ -1,20 +1,20 @@
-"""The table of JAX primitives: name -> the ops that record the primitive. docs/spec/ops.md defines
-the ops.
+"""The rows of the table of JAX primitives: name -> the ops that record the primitive. The package
+`graph` imports this module, which fills the table.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from .. import jax_seam
 from ..dimensions import SymDim
-from ..errors import Unsupported
-from ..jax_seam import Atom, ClosedJaxpr, Eqn, Params
+from ..jax_seam import ClosedJaxpr, Eqn, Params
 from ..ops import (
     analytic,
     arithmetic,
@@ -34,33 +34,10 @@ from ..ops import (
 )
 from ..ops.op import StdTensorOp
 from ..shapes import PyTree, TensorMeta, is_inexact, with_zeros
+from .builder import ROWS, GraphBuilder, Reader, Row, Value, described, refuse
 from .graph import Graph, bodies
 
-if TYPE_CHECKING:
-    from .builder import GraphBuilder, Value
-    from .read_jaxpr import Reader
-
 T = TypeVar("T")
-Row: TypeAlias = "Callable[[Reader, Eqn, Sequence[Value]], Sequence[Value]]"
-"""A row: (reader, equation, inputs) -> outputs. The reader has a builder and reads inner jaxprs."""
-
-PLAIN_PARAMS: dict[str, Any] = {
-    "out_sharding": None,
-    "sharding": None,
-    "implementation": None,
-    "enable_eigvec_derivs": False,
-    "algorithm": None,
-    "subset_by_index": None,
-    "use_magma": None,
-    "perturb_singular": False,
-    "update_consts": (),
-    "_split_transpose": False,
-}
-"""Params that no standard op has a field for, each with the value that needs no field; other values
-are refused.
-"""
-
-
 # --- kinds of rows --------------------------------------------------------------------------------
 
 
@@ -77,11 +54,6 @@ def _recorded(
 ) -> Sequence[Value]:
     """Record an equation as one op; JAX has inferred its outputs already."""
     return reader.builder.add(op, *inputs, metas=[described(v) for v in eqn.outvars])
-
-
-def described(variable: Atom) -> TensorMeta:
-    """dtype and shape of a variable of a jaxpr."""
-    return TensorMeta(variable.aval.dtype, tuple(variable.aval.shape))
 
 
 def _plain(op: StdTensorOp) -> Row:
@@ -135,16 +107,6 @@ def _expanded(fn: Callable[..., PyTree]) -> Row:
     """
     return lambda reader, eqn, inputs: reader.builder.inline(
         lambda *xs: jax.tree.leaves(fn(eqn.params, *xs)), *inputs
-    )
-
-
-def refuse(primitive: str, given: str, needed: str, fix: str) -> Unsupported:
-    """The error for an equation."""
-    return Unsupported(
-        where=f"reading JAX primitive {primitive!r} into a graph",
-        given=given,
-        needed=needed,
-        fix=fix,
     )
 
 
@@ -318,14 +280,14 @@ def _while(reader: Reader, eqn: Eqn, inputs: Sequence[Value]) -> Sequence[Value]
         return builder.add(op, *inputs)
     # Under vmap each element has its own predicate: continue while any of them holds, and change
     # only these elements.
-    condition, body = reader.builder.fresh(), reader.builder.fresh()
+    condition, body = GraphBuilder(), GraphBuilder()
     metas = [v.meta for v in inputs]
     carried = metas[tested + used :]
     on_test = [condition.input(m) for m in (*metas[:tested], *carried)]
-    (holds,) = reader.within(condition).read(p["cond_jaxpr"], on_test)
+    (holds,) = dataclasses.replace(reader, builder=condition).read(p["cond_jaxpr"], on_test)
     (any_holds,) = condition.add(reduction.ReduceOr(tuple(range(len(predicate.shape)))), holds)
     on_step = [body.input(m) for m in (*metas[:tested], *metas[tested : tested + used], *carried)]
-    inner = reader.within(body)
+    inner = dataclasses.replace(reader, builder=body)
     (moves,) = inner.read(p["cond_jaxpr"], [*on_step[:tested], *on_step[tested + used :]])
     stepped = inner.read(p["body_jaxpr"], on_step[tested:])
     kept: list[Value] = []
@@ -695,7 +657,7 @@ def _generator(cls: Callable[..., StdTensorOp]) -> Row:
     return _op(lambda p: cls(p["impl"].name))
 
 
-ROWS: dict[str, Row] = {
+ROWS |= {
     # elementwise
     "add": _elementwise(arithmetic.Add()),
     "add_any": _plain(arithmetic.Add()),
