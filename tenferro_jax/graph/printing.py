@@ -56,11 +56,11 @@ def _has_default(op: object, field: dataclasses.Field[object]) -> bool:
     )
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A payload value in one line."""
     if isinstance(value, np.ndarray):
         return str(value) if value.ndim == 0 else f"{value.dtype}{list(value.shape)}"
-    if hasattr(value, "input_metas"):
+    if hasattr(value, "input_metas") and hasattr(value, "nodes"):
         return f"graph of {len(value.nodes)} nodes"
     if isinstance(value, enum.Enum | np.dtype):
         return value.name
