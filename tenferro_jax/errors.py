@@ -215,6 +215,17 @@ class ArtifactError(TenferroError, ValueError):
     They are damaged, truncated, of another format, or exceed the limits of the reader.
     """
 
+    def __init__(
+        self,
+        *,
+        where: str,
+        given: str,
+        needed: str = "bytes as a writer wrote them: write or copy them again",
+        fix: str = "",
+        clause: str = "",
+    ):
+        super().__init__(where=where, given=given, needed=needed, fix=fix, clause=clause)
+
 
 # --- registries -----------------------------------------------------------------------------------
 

@@ -1,10 +1,12 @@
-"""Typed identity of payloads.
+"""The identity of a value is its canonical text; frozen values with such an identity.
 
 In Python `1 == 1.0 == True` and `0.0 == -0.0`, so a cache with such values as keys would run the
-wrong program. Here every value that can be part of an op's payload gets a key that differs if type
-or bits differ, and equals itself, also for NaN. Payloads may hold None, bool, int, float, complex,
-str, bytes, enum members, dtypes, tuples, symbolic dimensions, arrays (copied and made read-only)
-and frozen dataclasses of these. Anything else is refused.
+wrong program. The text of two values is equal if and only if types and bits are equal, also for
+NaN. What a text can only name (classes, symbolic dimensions, sealed values) is held beside it.
+
+Payloads may hold None, bool, int, float, complex, str, bytes, enum members, dtypes, tuples,
+symbolic dimensions, arrays (copied and made read-only) and frozen dataclasses of these. Anything
+else is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import json
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -24,23 +27,24 @@ from .dimensions import Pickled, pickled_dimension
 from .errors import InvalidConfig
 from .jax_seam import is_symbolic_dim
 from .payload_leaves import (
-    ARRAYS,
-    PLAIN_ARRAYS,
-    PLAIN_TYPES,
+    LEAF_TEXTS,
     array_digest,
+    array_text,
     dtype_name,
     enum_label,
-    float_bits,
+    integers_text,
+    is_plain_array,
     is_plain_dtype,
     refusal,
 )
 
+CACHED = ("_key", "_hash", "_carrier")  # attributes that are stored on a sealed object
 _INTEGERS = frozenset({int})
-CACHED = ("_key", "_hash", "_carrier")  # attributes that this module stores on a sealed object
 
 
 def typed_key(value: object) -> Hashable:
-    """A hashable key that is equal for two payload values if and only if type and bits are equal.
+    """A hashable key that is equal for two payload values if and only if type and bits are equal:
+    their text, and what the text only names.
 
     Raises:
       InvalidConfig: for a value that no payload may hold.
@@ -51,98 +55,91 @@ def typed_key(value: object) -> Hashable:
       >>> [typed_key(a) == typed_key(b) for a, b in pairs]
       [False, False, True]
     """
-    return _key(value, "payload")
-
-
-class Layout(NamedTuple):
-    """The fields of a payload class with their names in errors, and the attributes that an instance
-    may have.
-    """
-
-    fields: tuple[tuple[str, str], ...]
-    allowed: frozenset[str]
-
-
-def _key(value: Any, where: str) -> Hashable:
-    kind: Any = type(value)
-    if kind in PLAIN_TYPES:
-        return kind, value
-    if kind is float:
-        return kind, float_bits(value)
-    if kind is complex:
-        return kind, float_bits(value.real) + float_bits(value.imag)
-    if kind is tuple:
-        if _is_integers(value):
-            return (
-                "integers",
-                value,
-            )  # the name distinguishes it from a tuple that holds True or 1.0
-        return kind, tuple(_key(item, f"{where}[{i}]") for i, item in enumerate(value))
-    if isinstance(value, Sealed):
-        return value.typed_key
-    if isinstance(value, enum.Enum):
-        return kind, enum_label(value, where)
-    if isinstance(value, np.dtype):
-        if not is_plain_dtype(value):
-            raise refusal(value, where, PLAIN_ARRAYS)
-        return np.dtype, dtype_name(value)
-    if isinstance(value, ARRAYS):
-        if not is_plain_dtype(value.dtype) or kind not in (np.ndarray, value.dtype.type):
-            raise refusal(value, where, PLAIN_ARRAYS)
-        return np.ndarray, dtype_name(value.dtype), value.shape, array_digest(value)
-    if is_symbolic_dim(value):
-        return "dimension", value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _require_frozen(kind, where)
-        return kind, tuple(
-            (name, _key(getattr(value, name), f"{where}.{name}")) for name, _ in layout(kind).fields
-        )
-    raise refusal(value, where)
-
-
-def _require_frozen(cls: Any, where: str) -> None:
-    if not cls.__dataclass_params__.frozen:
-        raise InvalidConfig(
-            where=where,
-            given=f"a mutable dataclass {cls.__name__}",
-            needed="an immutable value",
-            fix="Write @dataclass(frozen=True).",
-        )
+    writer = Writer()
+    return writer.text(value, "payload"), *writer.held
 
 
 def _is_integers(value: object) -> bool:
-    """Whether a value is a tuple of Python ints, such as axes and shapes, which is its own typed
-    key.
+    """Whether a value is a tuple of Python ints, such as axes and shapes: these are most tuples."""
+    return type(value) is tuple and _INTEGERS.issuperset(map(type, value))
+
+
+class Writer:
+    """Writes values as canonical JSON text, and refuses those that no payload may hold.
+
+    Args:
+      array: the text of an array; by default a digest stands for the elements.
+
+    Attributes:
+      held: what the text only names, in its order.
     """
-    return type(value) is tuple and set(map(type, value)) <= _INTEGERS
+
+    def __init__(self, array: Callable[[Any], str] | None = None):
+        self.array = array or _digest_text
+        self.held: list[Hashable] = []
+
+    def text(self, value: Any, where: str, annotation: Any = None) -> str:
+        """The text of a value.
+
+        Raises:
+          InvalidConfig: a value that no payload may hold; `where` is its name.
+        """
+        kind: Any = type(value)
+        if kind in LEAF_TEXTS:
+            return LEAF_TEXTS[kind](value)
+        if kind is tuple:
+            if _is_integers(value):
+                return integers_text(value)
+            items = [self.text(x, f"{where}[{i}]", annotation) for i, x in enumerate(value)]
+            return f"[{','.join(items)}]"
+        if isinstance(value, Sealed):
+            return self.sealed(value, where, annotation)
+        if isinstance(value, enum.Enum):
+            self.held.append(kind)
+            name, label = self.name(kind, where, annotation), json.dumps(enum_label(value, where))
+            return f'{{"enum":{label if name is None else f"[{json.dumps(name)},{label}]"}}}'
+        if is_plain_array(value):
+            return self.array(value)
+        if isinstance(value, np.dtype) and is_plain_dtype(value):
+            return f'{{"dtype":"{dtype_name(value)}"}}'
+        if is_symbolic_dim(value):
+            self.held.append(value)
+            return f'{{"dimension":{json.dumps(str(value))}}}'
+        if hasattr(kind, "__dataclass_fields__"):
+            _require_frozen(kind, where)
+            return self.instance(value, where, annotation)
+        raise refusal(value, where)
+
+    def sealed(self, value: Any, where: str, annotation: Any) -> str:
+        """The text of a sealed value, which has an identity of its own."""
+        self.held.append(value)
+        return '{"sealed":null}'
+
+    def instance(self, value: Any, where: str, annotation: Any) -> str:
+        """The text of a dataclass."""
+        kind: Any = type(value)
+        self.held.append(kind)
+        name, told = self.name(kind, where, annotation), self.fields(value, where)
+        return told if name is None else f'{{"of":[{json.dumps(name)},{told}]}}'
+
+    def fields(self, value: Any, where: str) -> str:
+        """The text of the fields of a value."""
+        cls: Any = type(value)
+        places = layout(cls).places
+        told = [p.key + self.field(value, p.name, f"{where}.{p.name}") for p in places]
+        return f"{{{','.join(told)}}}"
+
+    def field(self, owner: Any, name: str, where: str) -> str:
+        """The text of one field."""
+        return self.text(getattr(owner, name), where)
+
+    def name(self, kind: type, where: str, annotation: Any) -> str | None:
+        """The name of a class in text, or None if it goes without saying."""
+        return kind.__name__
 
 
-def _read_only(leaf: object) -> Any:
-    """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other
-    leaves unchanged.
-
-    A NumPy number becomes an array without axes, as when it is read from text.
-    """
-    if type(leaf) in PLAIN_TYPES or isinstance(
-        leaf, enum.Enum
-    ):  # most leaves; the test for jax.Array is slower
-        return leaf
-    kind = type(leaf)
-    of_numpy = kind is np.ndarray or (isinstance(leaf, np.generic) and kind is leaf.dtype.type)
-    if not (of_numpy or isinstance(leaf, jax.Array)) or isinstance(leaf, jax.core.Tracer):
-        return leaf
-    try:
-        array = np.asarray(leaf)
-    except (
-        TypeError,
-        RuntimeError,
-    ):  # a key array; one that was deleted or is on other hosts: the closed list refuses them
-        return leaf
-    return (
-        np.ndarray(array.shape, array.dtype, array.tobytes())
-        if is_plain_dtype(array.dtype)
-        else leaf
-    )
+def _digest_text(array: Any) -> str:
+    return array_text(array, array_digest(array).hex())
 
 
 def payload_of(cls: type) -> str:
@@ -153,6 +150,23 @@ def payload_of(cls: type) -> str:
     )
 
 
+class Place(NamedTuple):
+    """A field of a payload class: its name, its name in errors, and its key in JSON."""
+
+    name: str
+    where: str
+    key: str
+
+
+class Layout(NamedTuple):
+    """The fields of a payload class in the order of their text, and the attributes that an instance
+    may have.
+    """
+
+    places: tuple[Place, ...]
+    allowed: frozenset[str]
+
+
 @functools.lru_cache(maxsize=1024)
 def layout(cls: type) -> Layout:
     """The layout of a payload class."""
@@ -160,7 +174,7 @@ def layout(cls: type) -> Layout:
     names: list[str] = []
     if hasattr(cls, "__dataclass_fields__"):
         _require_frozen(cls, where)
-        names = [f.name for f in dataclasses.fields(cls)]
+        names = sorted(f.name for f in dataclasses.fields(cls))
     allowed = frozenset({*names, *CACHED})
     if issubclass(cls, Sealed):
         slots = {
@@ -170,7 +184,19 @@ def layout(cls: type) -> Layout:
             if isinstance(member, types.MemberDescriptorType)
         }
         _require_fields_alone(cls, slots - allowed)
-    return Layout(tuple((name, f"{where}, field {name}") for name in names), allowed)
+    places = (Place(name, f"{where}, field {name}", f"{json.dumps(name)}:") for name in names)
+    return Layout(tuple(places), allowed)
+
+
+def _require_frozen(cls: Any, where: str) -> None:
+    """Refuse a dataclass whose instances can change."""
+    if not cls.__dataclass_params__.frozen:
+        raise InvalidConfig(
+            where=where,
+            given=f"a mutable dataclass {cls.__name__}",
+            needed="an immutable value",
+            fix="Write @dataclass(frozen=True).",
+        )
 
 
 def _require_fields_alone(cls: type, others: set[str]) -> None:
@@ -182,6 +208,26 @@ def _require_fields_alone(cls: type, others: set[str]) -> None:
             needed="every attribute declared as a field, because the fields define the op",
             fix=f"Decorate {cls.__name__} with @dataclass(frozen=True) and declare the fields.",
         )
+
+
+def _read_only(leaf: object) -> Any:
+    """An array leaf as a copy that cannot be made writeable, because it is a view of bytes; other
+    leaves unchanged.
+
+    A NumPy number becomes an array without axes, as when it is read from text.
+    """
+    # The test for jax.Array is slow, and most leaves are none.
+    if type(leaf) in LEAF_TEXTS or isinstance(leaf, enum.Enum | jax.core.Tracer):
+        return leaf
+    if isinstance(leaf, jax.Array):
+        try:
+            leaf = np.asarray(leaf)
+        except (TypeError, RuntimeError):  # a key array; one that was deleted or is on other hosts
+            return leaf
+    if not is_plain_array(leaf):
+        return leaf
+    array: Any = np.asarray(leaf)
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 class Sealed:
@@ -227,26 +273,25 @@ class Sealed:
         object.__setattr__(self, name, value)
 
     def _seal(self) -> None:
-        """Make the identity from the attributes. Classes that hold more than fields override it."""
+        """Make the identity from the fields. Classes that hold more than fields override it."""
         cls: Any = type(self)
-        fields, allowed = layout(cls)
-        state = vars(self)
-        if not state.keys() <= allowed:
-            _require_fields_alone(cls, set(state) - allowed)
-        keys: list[Hashable] = []
-        for name, where in fields:
+        places, allowed = layout(cls)
+        if not vars(self).keys() <= allowed:
+            _require_fields_alone(cls, vars(self).keys() - allowed)
+        writer = self._writer()
+        texts: list[str] = []
+        for name, where, _ in places:
             value = getattr(self, name)
-            kind = type(value)
-            if kind in PLAIN_TYPES:
-                keys.append((kind, value))
-                continue
-            if kind is not float and not _is_integers(value):
+            if type(value) not in LEAF_TEXTS and not _is_integers(value):
                 sealed = map_leaves(value, _read_only, into_sealed=False)
                 if sealed is not value:
                     object.__setattr__(self, name, sealed)
-                    value = sealed
-            keys.append(_key(value, where))
-        self._set_key((cls, *keys))
+            texts.append(writer.field(self, name, where))
+        self._set_key((cls, *([",".join(texts)] if texts else []), *writer.held))
+
+    def _writer(self) -> Writer:
+        """What writes the fields."""
+        return Writer()
 
     def _set_key(self, key: Hashable) -> None:
         object.__setattr__(self, "_key", key)
@@ -254,7 +299,7 @@ class Sealed:
 
     @property
     def typed_key(self) -> Hashable:
-        """The identity: the class and the typed keys of all fields."""
+        """The identity: the class, the text of the fields, and what the text only names."""
         if self._key is None:
             self._seal()
         return self._key
@@ -275,7 +320,7 @@ class Sealed:
 
     def __reduce__(self) -> Any:
         cls: Any = type(self)
-        state = vars(self) | {name: getattr(self, name) for name, _ in layout(cls).fields}
+        state = vars(self) | {p.name: getattr(self, p.name) for p in layout(cls).places}
         return _unpickled, (
             cls,
             {name: _pickled(value) for name, value in state.items() if name not in CACHED},

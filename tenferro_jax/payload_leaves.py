@@ -1,4 +1,4 @@
-"""The leaves of payloads: their identity, bytes and text.
+"""The leaves of payloads: their text, their bytes and their names.
 
 Leaves are None, bool, int, float, complex, str, bytes, enum members, dtypes, symbolic dimensions
 and arrays; payloads are leaves, tuples and frozen dataclasses of them.
@@ -10,6 +10,7 @@ import base64
 import enum
 import functools
 import hashlib
+import json
 import math
 import struct
 from collections.abc import Callable, Mapping
@@ -18,21 +19,53 @@ from typing import Any
 import jax
 import numpy as np
 
-from .dimensions import read_dimension
 from .errors import InvalidConfig
-from .jax_seam import is_symbolic_dim
 
 CLOSED_LIST = (
     "None, bool, int, float, complex, str, bytes, enum member, dtype, tuple, symbolic "
     "dimension, array, frozen dataclass"
 )
-PLAIN_TYPES = frozenset({type(None), bool, int, str, bytes})
 ARRAYS = (np.ndarray, np.generic)
-_LONGEST = 2048  # bits; Python's own limit on decimal text is never below
+_LARGE = 2**2048  # Python's own limit on decimal text is never below
 _NAN = struct.pack("<d", math.nan)
-PLAIN_ARRAYS = (
-    "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native byte order."
-)
+
+
+def refusal(value: object, where: str) -> InvalidConfig:
+    """The error for a value that no payload may hold."""
+    kind = type(value)
+    fix = "Pass tensors as inputs of the op; everything else must be of this list."
+    if isinstance(value, type):
+        fix = "Pass a value, or an enum member."
+        if _names_dtype(value):
+            fix = f"For the dtype pass jax.numpy.dtype({value.__name__!r})."
+    elif isinstance(value, (np.dtype, *ARRAYS)):
+        fix = (
+            "Use a plain numpy.ndarray or a dtype: boolean or numeric, known to JAX, in native "
+            "byte order."
+        )
+    elif kind in _INSTEAD:
+        fix = f"Use {_INSTEAD[kind]}."
+    return InvalidConfig(
+        where=where,
+        given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
+        needed=f"one of: {CLOSED_LIST}",
+        fix=fix,
+    )
+
+
+_INSTEAD: Mapping[type, str] = {
+    list: "a tuple",
+    dict: "a frozen dataclass or a tuple of pairs",
+    set: "a sorted tuple",
+}
+
+
+def _names_dtype(kind: type) -> bool:
+    """Whether a value is a scalar class of a plain dtype, such as jax.numpy.float32."""
+    try:
+        return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
+    except TypeError:
+        return False
 
 
 def enum_label(member: enum.Enum, where: str) -> str | int:
@@ -41,7 +74,7 @@ def enum_label(member: enum.Enum, where: str) -> str | int:
         return member.name
     if isinstance(member, enum.Flag):
         return int(member.value)
-    raise refusal(member, where, "Use a declared member.")
+    raise refusal(member, where)
 
 
 @functools.lru_cache(maxsize=256)
@@ -58,25 +91,30 @@ def is_plain_dtype(dtype: np.dtype) -> bool:
     )
 
 
+def is_plain_array(value: Any) -> bool:
+    """Whether a value is a NumPy array or number of a plain dtype, and not of a subclass, which may
+    hold more.
+    """
+    return (
+        isinstance(value, ARRAYS)
+        and type(value) in (np.ndarray, value.dtype.type)
+        and is_plain_dtype(value.dtype)
+    )
+
+
 def dtype_name(dtype: np.dtype) -> str:
     """The name of a plain dtype."""
     return "float0" if dtype == jax.dtypes.float0 else dtype.name
 
 
 def named_dtype(name: object) -> Any:
-    """The plain dtype of a name; ValueError for any other text, another spelling included."""
-    try:
-        dtype: np.dtype = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
-    except TypeError as error:
-        raise ValueError(f"{name!r} instead of the name of a plain dtype") from error
+    """The plain dtype of a name; ValueError or TypeError for any other text, another spelling
+    included.
+    """
+    dtype: np.dtype = np.dtype(jax.dtypes.float0 if name == "float0" else str(name))
     if not is_plain_dtype(dtype) or dtype_name(dtype) != name:
         raise ValueError(f"{name!r} instead of the name of a plain dtype")
     return dtype
-
-
-def float_bits(value: float) -> bytes:
-    """The IEEE bytes."""
-    return struct.pack("<d", value)
 
 
 def float_text(value: float) -> str:
@@ -87,11 +125,10 @@ def float_text(value: float) -> str:
       >>> float_text(0.5), float_text(math.nan), float_text(-math.nan)
       ('0x1.0000000000000p-1', 'nan', 'nan(0xfff8000000000000)')
     """
-    return (
-        value.hex()
-        if value == value or float_bits(value) == _NAN
-        else f"nan(0x{float_bits(value)[::-1].hex()})"
-    )
+    if value == value:
+        return value.hex()
+    bits = struct.pack("<d", value)
+    return "nan" if bits == _NAN else f"nan(0x{bits[::-1].hex()})"
 
 
 def read_float(text: str) -> float:
@@ -143,102 +180,71 @@ def array_digest(array: np.ndarray | np.generic) -> bytes:
     return hashlib.sha256(array_bytes(array)).digest()
 
 
-def _names_dtype(kind: type) -> bool:
-    """Whether a value is a scalar class of a plain dtype, such as jax.numpy.float32."""
-    try:
-        return is_plain_dtype(np.dtype(kind)) and dtype_name(np.dtype(kind)) == kind.__name__
-    except TypeError:
-        return False
+def array_text(array: np.ndarray | np.generic, content: str) -> str:
+    """An array as JSON text: dtype, shape, and text that tells its elements."""
+    shape = ",".join(map(str, array.shape))
+    return f'{{"array":["{dtype_name(array.dtype)}",[{shape}],"{content}"]}}'
 
 
-def refusal(value: object, where: str, fix: str = "") -> InvalidConfig:
-    """The error for a value that no payload may hold."""
-    hint: dict[type, str] = {
-        list: "Use a tuple.",
-        dict: "Use a frozen dataclass or a tuple of pairs.",
-        set: "Use a sorted tuple.",
-    }
-    kind = type(value)
-    if isinstance(value, type) and not fix:
-        fix = (
-            f"For the dtype pass jax.numpy.dtype({value.__name__!r})."
-            if _names_dtype(value)
-            else "Pass a value, or an enum member."
-        )
-    return InvalidConfig(
-        where=where,
-        given=f"{value!r} of type {kind.__module__}.{kind.__qualname__}",
-        needed=f"one of: {CLOSED_LIST}",
-        fix=fix
-        or hint.get(
-            kind, "Pass tensors as inputs of the op; everything else must be of this list."
-        ),
-    )
+def base64_text(content: Any) -> str:
+    """Bytes as text."""
+    return base64.b64encode(content).decode()
 
 
-def leaf_json(value: Any, where: str) -> Any:
-    """A leaf as JSON with its type. Enum members need a class and are not written here.
-
-    Raises:
-      InvalidConfig: a value that no payload may hold.
-    """
-    kind: Any = type(value)
-    if kind is int:
-        return int_json(value)
-    if kind in (type(None), bool, str):
-        return value
-    if kind is float:
-        return {"float": float_text(value)}
-    if kind is complex:
-        return {"complex": [float_text(value.real), float_text(value.imag)]}
-    if kind is bytes:
-        return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.dtype) and is_plain_dtype(value):
-        return {"dtype": dtype_name(value)}
-    if isinstance(value, ARRAYS) and is_plain_dtype(value.dtype):
-        return {
-            "array": [
-                dtype_name(value.dtype),
-                list(value.shape),
-                base64.b64encode(array_bytes(value)).decode(),
-            ]
-        }
-    if is_symbolic_dim(value):
-        return {"dimension": str(value)}
-    raise refusal(value, where)
+def _int_text(value: int) -> str:
+    return repr(value) if -_LARGE < value < _LARGE else f'{{"int":"{value:#x}"}}'
 
 
-def int_json(value: int) -> Any:
-    """An int as JSON; ints beyond Python's limit for decimal text become hexadecimal text."""
-    return value if value.bit_length() <= _LONGEST else {"int": hex(value)}
+def integers_text(values: tuple[int, ...]) -> str:
+    """A tuple of ints as JSON text."""
+    small = not values or (max(values) < _LARGE and min(values) > -_LARGE)
+    return f"[{','.join(map(repr if small else _int_text, values))}]"
 
 
-def leaf_value(plain: object, scope: Any) -> Any:
-    """The leaf that `leaf_json` wrote; raises a Python exception for anything else. Symbols are
-    those of the scope.
-    """
-    if not isinstance(plain, dict):
-        if isinstance(plain, float | list):
-            raise ValueError(f"{plain!r:.100}, which no leaf is written as")
-        return plain
-    ((tag, value),) = plain.items()
-    return read_dimension(value, scope) if tag == "dimension" else _DECODERS[tag](value)
+LEAF_TEXTS: Mapping[type, Callable[[Any], str]] = {
+    type(None): lambda value: "null",
+    bool: lambda value: "true" if value else "false",
+    int: _int_text,
+    str: json.dumps,
+    float: lambda value: f'{{"float":"{float_text(value)}"}}',
+    complex: lambda value: f'{{"complex":["{float_text(value.real)}","{float_text(value.imag)}"]}}',
+    bytes: lambda value: f'{{"bytes":"{base64_text(value)}"}}',
+}
+"""The JSON text of a leaf of each of Python's own types."""
 
 
-def _array(parts: tuple[str, list[int], str]) -> np.ndarray:
+def read_array(parts: tuple[str, list[int], str]) -> np.ndarray:
+    """The array that `array_text` wrote with its elements in base64."""
     name, shape, data = parts
-    content = base64.b64decode(data, validate=True)
+    content = _read_bytes(data)
     array = np.ndarray(tuple(shape), named_dtype(name), content)
     if array.nbytes != len(content):
         raise ValueError(f"{len(content)} bytes for an array of shape {shape}")
     return array
 
 
-_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+def _read_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "float": read_float,
     "complex": lambda parts: complex(*map(read_float, parts)),
-    "bytes": lambda text: base64.b64decode(text, validate=True),
+    "bytes": _read_bytes,
     "dtype": named_dtype,
-    "array": _array,
 }
+
+
+def read_value(plain: object, tags: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """The payload that a JSON value says, with a function for each further kind of leaf; raises a
+    Python exception for anything else.
+    """
+    if isinstance(plain, list):
+        return tuple(read_value(item, tags) for item in plain)
+    if isinstance(plain, float):
+        raise ValueError(f"{plain!r}, which no leaf is written as")
+    if not isinstance(plain, dict):
+        return plain
+    ((tag, value),) = plain.items()
+    return tags[tag](value) if tag in tags else _READERS[tag](value)

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, InvalidConfig, Unsupported
-from ..identity import Sealed
-from ..payload_text import payload_json, require_annotated
+from ..identity import Sealed, Writer
+from ..payload_text import PayloadWriter, payload_json
 from ..shapes import Described, TensorMeta, meta_of, struct
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from .scope import LOWERING, authored, require_not_traced, running
@@ -107,12 +107,9 @@ class ExtensionOp(Sealed):
         if not DECLARING:
             require_own_family(cls)
 
-    def _seal(self) -> None:
-        super()._seal()
-        if isinstance(
-            getattr(type(self), "family_id", None), str
-        ):  # its payload is written as text
-            require_annotated(self)
+    def _writer(self) -> Writer:
+        has_family = isinstance(getattr(type(self), "family_id", None), str)
+        return PayloadWriter() if has_family else Writer()
 
     def infer_output_meta(self, inputs: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
         """dtype and shape of every output, for concrete and symbolic shapes.

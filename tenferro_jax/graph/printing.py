@@ -14,7 +14,6 @@ from ..extension.carrier import Extension
 from ..identity import Sealed, typed_key
 from ..jax_seam import is_symbolic_dim
 from ..ops.op import StdTensorOp
-from ..payload_leaves import int_json
 
 
 def leaf_names(tree: jax.tree_util.PyTreeDef, root: str = "") -> list[str]:
@@ -87,15 +86,13 @@ def canonical_bytes(value: Sealed) -> bytes:
     Example:
       >>> from tenferro_jax.ops.structural import Transpose
       >>> canonical_bytes(Transpose((1, 0)))
-      b'[{"class":"tenferro_jax.ops.structural.Transpose"},["integers",[1,0]]]'
+      b'[{"class":"tenferro_jax.ops.structural.Transpose"},"[1,0]"]'
     """
     return json.dumps(_key_json(value.typed_key), separators=(",", ":"), sort_keys=True).encode()
 
 
 def _key_json(key: object) -> Any:
-    if isinstance(key, int) and not isinstance(key, bool):
-        return int_json(key)
-    if key is None or isinstance(key, bool | str):
+    if key is None or isinstance(key, bool | int | str):
         return key
     if isinstance(key, tuple):
         return [_key_json(item) for item in key]
@@ -105,8 +102,6 @@ def _key_json(key: object) -> Any:
         return {"class": f"{key.__module__}.{key.__qualname__}"}
     if isinstance(key, frozenset):
         return sorted(map(str, key))
-    if isinstance(key, bytes):
-        return {"bytes": key.hex()}
     if is_symbolic_dim(key):
         return {"dimension": str(key)}
     if isinstance(key, jax.tree_util.PyTreeDef):

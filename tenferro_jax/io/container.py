@@ -143,14 +143,11 @@ def declared(head: bytes, where: str) -> tuple[int, int]:
       ArtifactError: these are not the first bytes of a graph.
     """
     if len(head) < HEADER_BYTES:
-        raise damaged(where, f"{len(head)} bytes")
+        raise ArtifactError(where=where, given=f"{len(head)} bytes")
     magic, version, _, length = _HEADER.unpack_from(head)
     if magic != GRAPH_MAGIC:
-        fix = (
-            "Read an exported program with load_exported; else write the graph again, or copy "
-            "the file again."
-        )
-        raise damaged(where, f"bytes that begin with {magic!r}", fix)
+        fix = "Read an exported program with load_exported."
+        raise ArtifactError(where=where, given=f"bytes that begin with {magic!r}", fix=fix)
     return version, length
 
 
@@ -165,11 +162,11 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
     everything = memoryview(content)
     version, length = declared(bytes(everything[:HEADER_BYTES]), where)
     if length != len(everything):
-        raise damaged(where, f"{len(everything)} bytes of {length}")
+        raise ArtifactError(where=where, given=f"{len(everything)} bytes of {length}")
     limits.require("file_bytes", length, where)
     head, body = everything[: _HEADER.size], everything[HEADER_BYTES:]
     if _digest(head, [body]) != everything[_HEADER.size : HEADER_BYTES]:
-        raise damaged(where, "content that does not match its digest")
+        raise ArtifactError(where=where, given="content that does not match its digest")
     _, _, text_bytes, _ = _HEADER.unpack(head)
     if not 1 <= version <= VERSION:
         raise Unsupported(
@@ -179,18 +176,6 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
             fix="Use the release that wrote the file, or a later one.",
         )
     return Content(everything, slice(HEADER_BYTES, HEADER_BYTES + text_bytes), version)
-
-
-def damaged(
-    where: str, given: str, fix: str = "Write the graph again, or copy the file again."
-) -> ArtifactError:
-    """The error for damaged bytes."""
-    return ArtifactError(
-        where=where,
-        given=given,
-        needed="bytes as to_wire and save_graph write them",
-        fix=fix,
-    )
 
 
 def _digest(head: bytes | memoryview, parts: Sequence[bytes | memoryview]) -> bytes:
@@ -223,7 +208,6 @@ FORMAT = 1
 PROGRAM_MAGIC = b"tenferro-export1"
 _LENGTH = struct.Struct("<Q")
 _TAIL = struct.Struct(f"<32s{len(PROGRAM_MAGIC)}s")
-_TAGS = {"family_id", "payload", "batching"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,16 +230,18 @@ class Manifest:
     unguaranteed: tuple[str, ...]
 
 
-_KEYS = {"format", "body_bytes", *(field.name for field in dataclasses.fields(Manifest))}
-
-
 def with_footer(body: bytes | bytearray, manifest: Manifest) -> bytes:
     """The content of a file: the unchanged bytes of the program, and the footer."""
-    text = _canonical({"format": FORMAT, "body_bytes": len(body), **dataclasses.asdict(manifest)})
+    text = _manifest_text(manifest, len(body))
     digest = hashlib.sha256(body)
     rest = text + _LENGTH.pack(len(text))
     digest.update(rest)
     return b"".join((body, rest, _TAIL.pack(digest.digest(), PROGRAM_MAGIC)))
+
+
+def _manifest_text(manifest: Manifest, body_bytes: int) -> bytes:
+    found = {"format": FORMAT, "body_bytes": body_bytes, **dataclasses.asdict(manifest)}
+    return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
 
 def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
@@ -266,97 +252,69 @@ def read_footer(content: bytearray, where: str, limits: Limits) -> Manifest:
       Unsupported: a later format; the text names both.
     """
     if len(content) < _LENGTH.size + _TAIL.size:
-        raise damaged_program(where, f"{len(content)} bytes")
-    digest, magic = _TAIL.unpack_from(content, len(content) - _TAIL.size)
-    if magic != PROGRAM_MAGIC:
-        raise damaged_program(
-            where,
-            "no footer of this format at the end",
-            "Export again, copy the file again, or pass trusted=True for plain bytes.",
-        )
+        raise ArtifactError(where=where, given=f"{len(content)} bytes")
     end = len(content) - _TAIL.size
+    digest, magic = _TAIL.unpack_from(content, end)
+    if magic != PROGRAM_MAGIC:
+        raise ArtifactError(
+            where=where,
+            given="no footer of this format at the end",
+            fix="For plain bytes of jax.export pass trusted=True.",
+        )
     with memoryview(content)[:end] as hashed:
         if hashlib.sha256(hashed).digest() != digest:
-            raise damaged_program(where, "content that does not match its digest")
+            raise ArtifactError(where=where, given="content that does not match its digest")
     end -= _LENGTH.size
     (length,) = _LENGTH.unpack_from(content, end)
     limits.require("record_bytes", length, f"{where}, manifest")
-    if length > end:
-        raise damaged_program(where, f"a manifest of {length} bytes in a file of {len(content)}")
-    return _read(bytes(content[end - length : end]), end - length, where, limits)
-
-
-def damaged_program(
-    where: str, given: str, fix: str = "Export again, or copy the file again."
-) -> ArtifactError:
-    """The error for a damaged file."""
-    return ArtifactError(
-        where=where,
-        given=given,
-        needed="a complete file as ExportedProgram.save writes it",
-        fix=fix,
-    )
-
-
-def _canonical(found: object) -> bytes:
-    return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
     try:
-        found = json.loads(text.decode("ascii"))
-        version = found["format"]
-        if type(version) is int and version > FORMAT:
-            raise Unsupported(
-                where=where,
-                given=f"format {version} of exported programs",
-                needed=f"format {FORMAT}, which this release reads",
-                fix="Read the file with a later release of tenferro_jax, or with "
-                "jax.export.deserialize.",
-            )
-        calls = [call for calls in found["extensions"] for call in calls]
-        names = {key: tuple(found[key]) for key in ("platforms", "custom_calls", "unguaranteed")}
-        texts = [
-            found["jax"],
-            *itertools.chain(*names.values()),
-            *(call[key] for call in calls for key in _TAGS - {"payload"}),
-        ]
-        payloads = [call["payload"] for call in calls]
-        # One text for each manifest: no key twice, no other keys, no invalid numbers.
-        right = (
-            _canonical(found) == text
-            and found.keys() == _KEYS
-            and all(call.keys() == _TAGS for call in calls)
-        )
-        right = (
-            right
-            and found["extensions"]
-            and (type(version), version, found["body_bytes"]) == (int, FORMAT, body_bytes)
-        )
-        lists = [found["extensions"], *found["extensions"], *(found[key] for key in names)]
-        right = (
-            right
-            and all(isinstance(x, str) for x in (*texts, *payloads))
-            and all(isinstance(x, list) for x in lists)
-        )
-        limits.require("nodes", len(calls), f"{where}, extension calls")
-        limits.require("payload_bytes", max(map(len, payloads), default=0), where)
-        limits.require("text_bytes", max(map(len, texts)), where)
+        return _read(bytes(content[end - length : end]), end - length, where, limits)
     except TenferroError:
         raise
     except Exception as error:  # any exception of the JSON parser
-        raise _no_manifest(where, f"text that cannot be read ({type(error).__name__})") from error
-    if not right:
-        raise _no_manifest(where, "text that is not written as a manifest is")
-    return Manifest(found["jax"], extensions=tuple(map(tuple, found["extensions"])), **names)
+        raise ArtifactError(
+            where=where,
+            given=f"with a correct digest no manifest ({type(error).__name__}: {error!s:.200})",
+            fix="Get the file again from its source.",
+        ) from error
 
 
-def _no_manifest(where: str, given: str) -> ArtifactError:
-    return damaged_program(
-        where,
-        f"{given} instead of a manifest, with a correct digest",
-        "Get the file again from its source.",
+def _read(text: bytes, body_bytes: int, where: str, limits: Limits) -> Manifest:
+    found = json.loads(text.decode("ascii"))
+    version = found["format"]
+    if type(version) is int and version > FORMAT:
+        raise Unsupported(
+            where=where,
+            given=f"format {version} of exported programs",
+            needed=f"format {FORMAT}, which this release reads",
+            fix="Read the file with a later release of tenferro_jax, or with "
+            "jax.export.deserialize.",
+        )
+    manifest = Manifest(
+        found["jax"],
+        tuple(found["platforms"]),
+        tuple(map(tuple, found["extensions"])),
+        tuple(found["custom_calls"]),
+        tuple(found["unguaranteed"]),
     )
+    calls = list(itertools.chain(*manifest.extensions))
+    payloads = [call["payload"] for call in calls]
+    texts = [
+        manifest.jax,
+        *manifest.platforms,
+        *manifest.custom_calls,
+        *manifest.unguaranteed,
+        *(call[key] for call in calls for key in ("family_id", "batching")),
+    ]
+    limits.require("nodes", len(calls), f"{where}, extension calls")
+    limits.require("payload_bytes", max(map(len, payloads), default=0), where)
+    limits.require("text_bytes", max(map(len, texts)), where)
+    # One text for each manifest: no key twice, no other keys, no other kinds of values.
+    if _manifest_text(manifest, body_bytes) != text or not manifest.extensions:
+        raise ValueError("another text than a writer writes")
+    if {len(call) for call in calls} > {3} or not all(isinstance(x, str) for x in texts + payloads):
+        raise ValueError("a call or a name that no writer writes")
+    return manifest
 
 
 def described(

@@ -19,6 +19,7 @@ import jax.export
 from .. import jax_seam
 from ..dimensions import require_constraints
 from ..errors import (
+    ArtifactError,
     InvalidConfig,
     ShapeError,
     TenferroError,
@@ -35,7 +36,6 @@ from .container import (
     USUAL_LIMITS,
     Limits,
     Manifest,
-    damaged_program,
     described,
     read_footer,
     replace_file,
@@ -309,7 +309,8 @@ def load_exported(
     require_kind(limits, Limits, "load_exported", "Limits", "Leave it out for the usual.", "limits")
     where, content = _content(source, limits)
     if content.startswith(GRAPH_MAGIC):
-        raise damaged_program(where, "a graph", "Read it with load_graph or from_wire.")
+        fix = "Read it with load_graph or from_wire."
+        raise ArtifactError(where=where, given="a graph", fix=fix)
     try:
         manifest = read_footer(content, where, limits)
     except TenferroError:
@@ -368,9 +369,9 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         raise
     except Exception as error:  # JAX's readers raise many types
         if manifest is None:
-            raise damaged_program(
-                where,
-                f"what JAX {jax.__version__} cannot read ({type(error).__name__}: "
+            raise ArtifactError(
+                where=where,
+                given=f"what JAX {jax.__version__} cannot read ({type(error).__name__}: "
                 f"{first_line(error)})",
             ) from error
         if jax_seam.refused_for(error)[0] == "class":
@@ -390,7 +391,7 @@ def _program(content: bytearray, where: str, manifest: Manifest | None) -> Expor
         ) from error
     held = described(exported, modules, "unknown" if manifest is None else manifest.jax)
     if manifest not in (None, held):
-        raise damaged_program(where, "a manifest of another program")
+        raise ArtifactError(where=where, given="a manifest of another program")
     return ExportedProgram(
         with_derivatives(exported, len(found) - 1, bytes), held, modules[0].constraints
     )

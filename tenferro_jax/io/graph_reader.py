@@ -1,7 +1,12 @@
-"""Records back to a graph. Every number, name and size is checked before it is used."""
+"""Records back to a graph: each is decoded within limits, then `verify` checks the graph, and then
+a writer must write the same records.
+
+So a decoder checks only what takes memory or time, and what the two later checks cannot see.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +16,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from ..dimensions import Guard, read_dimension, read_scope
-from ..errors import InvalidConfig, TenferroError, Unsupported
+from ..errors import ArtifactError, InvalidConfig, TenferroError, Unsupported
 from ..extension.carrier import BatchLevel, Extension, Levels
 from ..extension.contract import ExtensionOp
 from ..extension.family import parse_family_id
@@ -23,26 +28,15 @@ from ..extension.registry import (
     require_known_version,
 )
 from ..extension.rules import NO_RULES
-from ..graph.graph import Graph, Node
+from ..graph.graph import Graph, Node, bodies
 from ..graph.verify import verify
 from ..identity import map_leaves
 from ..jax_seam import is_symbolic_dim
-from ..ops.fields import wrong_field
 from ..ops.op import StdTensorOp
-from ..payload_leaves import is_normal, named_dtype
+from ..payload_leaves import is_normal, named_dtype, read_value
 from ..shapes import TensorMeta, require_x64, x64_enabled
-from .container import Content, Limits, aligned, damaged
-from .field_json import (
-    OPS,
-    as_list,
-    depth_of,
-    field_value,
-    index_among,
-    natural,
-    no_float,
-    value_dtype,
-)
-from .graph_writer import GraphWriter
+from .container import Content, Limits, aligned
+from .graph_writer import ENUMS, OPS, GraphWriter, value_dtype
 from .trees import structure_of
 
 
@@ -51,8 +45,8 @@ class _Size(NamedTuple):
     graphs in graphs.
     """
 
-    nodes: int
-    depth: int
+    nodes: int = 0
+    depth: int = 0
 
 
 class _Open:
@@ -75,6 +69,8 @@ class GraphReader:
       where: the first words of errors.
     """
 
+    _open: _Open
+
     def __init__(
         self, content: Content, limits: Limits, skip_missing: bool, trusted: bool, where: str
     ):
@@ -83,15 +79,15 @@ class GraphReader:
         self._line = 0
         self._types: list[TensorMeta] = []
         self._tensors: list[np.ndarray] = []
-        self._ops: list[tuple[StdTensorOp, _Size]] = []  # with the size of its graphs
-        self._graphs: list[tuple[Graph, _Size]] = []
-        self._open: _Open | None = None
+        self._ops: list[StdTensorOp] = []
+        self._inside: list[_Size] = []  # the graphs in each op
+        self._graphs: list[Graph] = []
+        self._sizes: dict[int, _Size] = {}  # of each graph, by its id
         self._place = content.text.stop
         self._scope: Any = None
         self._dimensions: dict[str, Any] = {}
         self._payloads: dict[int, str] = {}
         self._nodes = self._values = self._records = 0
-        self._inside = _Size(0, 0)
         self._rules = NO_RULES
         self._asked: set[str] = set()  # packages that have registered their families
 
@@ -108,60 +104,78 @@ class GraphReader:
             for line in self._lines():
                 self._record(line)
             self._line = 0
-            graph = self._root()
+            if self._place != len(self._content.everything):
+                raise ValueError(f"bytes after the last tensor, which ends at {self._place}")
+            graph = verify(self._graphs[-1])
             self._require_canonical(graph)
-            verify(graph)
-            return graph.with_rules(self._rules) if self._rules else graph
         except TenferroError:
             raise
         except Exception as error:  # any exception of damaged content
-            where = f"{self._where}, line {self._line}" if self._line else self._where
-            raise damaged(where, f"{type(error).__name__}: {error}") from error
+            raise ArtifactError(
+                where=self._here(), given=f"{type(error).__name__}: {error}"
+            ) from error
+        return graph.with_rules(self._rules) if self._rules else graph
 
     def _lines(self) -> Iterator[str]:
         text = bytes(self._content.everything[self._content.text])
         start = 0
         while start < len(text):
             self._line += 1
-            end = text.find(b"\n", start)
-            if end < 0:
-                raise ValueError("a line without end")
+            end = text.index(b"\n", start)
             self._require("record_bytes", end - start)
             yield text[start:end].decode("ascii")
             start = end + 1
 
     def _record(self, line: str) -> None:
-        kind, *parts = json.loads(line, parse_float=no_float, parse_constant=no_float)
+        kind, *parts = json.loads(line, parse_float=_no_float, parse_constant=_no_float)
         if kind != "node":
-            self._require("nesting", depth_of(parts))
+            self._require("nesting", _depth_of(parts))
             self._records += 1
             self._require("records", self._records)
         _RECORDS[kind](self, *parts)
 
+    def _require_canonical(self, graph: Graph) -> None:
+        """Refuse records that a writer would write differently, because equal graphs have equal
+        bytes.
+        """
+        writer = GraphWriter(self._payloads).write(graph)
+        given = bytes(self._content.everything[self._content.text])
+        pairs = [
+            (b"version %d" % self._content.version, b"version %d" % writer.version),
+            *itertools.zip_longest(
+                given.split(b"\n"), writer.text.encode().split(b"\n"), fillvalue=b"nothing"
+            ),
+        ]
+        for number, (have, want) in enumerate(pairs):
+            if have != want:
+                self._line = number
+                raise ValueError(f"{have[:100]!r} where a writer writes {want[:100]!r}")
+
+    def _here(self) -> str:
+        return f"{self._where}, line {self._line}" if self._line else self._where
+
     def _require(self, limit: str, size: int) -> None:
-        self._limits.require(limit, size, f"{self._where}, line {self._line}")
+        self._limits.require(limit, size, self._here())
 
     # --- definitions ---
 
     def _constraints(self, *constraints: object) -> None:
-        if self._line != 1:
+        if self._line != 1:  # each line of them takes time
             raise ValueError("constraints after the first line")
         self._scope = read_scope([self._word(constraint) for constraint in constraints])
 
-    def _type(self, dtype: object, shape: object) -> None:
-        sizes = as_list(shape)
-        self._require("rank", len(sizes))
-        meta = TensorMeta(value_dtype(dtype), tuple(map(self._size, sizes)))
+    def _type(self, dtype: object, shape: list[object]) -> None:
+        self._require("rank", len(shape))
+        meta = TensorMeta(value_dtype(dtype), tuple(map(self._size, shape)))
         self._require("elements", math.prod(size for size in meta.shape if isinstance(size, int)))
         if not x64_enabled():
-            require_x64(meta, f"{self._where}, line {self._line}")
+            require_x64(meta, self._here())
         self._types.append(meta)
 
-    def _tensor(self, name: object, shape: object) -> None:
-        sizes = as_list(shape)
-        self._require("rank", len(sizes))
-        dtype = named_dtype(name)
-        count = math.prod(map(natural, sizes))
+    def _tensor(self, name: object, shape: list[object]) -> None:
+        self._require("rank", len(shape))
+        dtype, sizes = named_dtype(name), tuple(map(_natural, shape))
+        count = math.prod(sizes)
         self._require("elements", count)
         everything = self._content.everything
         start = aligned(self._place)
@@ -172,7 +186,7 @@ class GraphReader:
                 f"it should"
             )
         self._place = stop
-        array: np.ndarray = np.ndarray(tuple(sizes), dtype, everything, start)
+        array: np.ndarray = np.ndarray(sizes, dtype, everything, start)
         if not is_normal(array.reshape(-1)):
             raise ValueError(f"a tensor with bytes that no {name} has")
         self._tensors.append(array)
@@ -180,189 +194,124 @@ class GraphReader:
     def _op(self, name: object, fields: dict[str, object]) -> None:
         if not isinstance(name, str) or name not in OPS:
             raise Unsupported(
-                where=f"{self._where}, line {self._line}",
+                where=self._here(),
                 given=f"an op {name!r:.100}",
                 needed=f"one of the {len(OPS)} standard ops of this release",
                 fix="Use the release that wrote the file, or a later one.",
             )
         cls: Any = OPS[name]
-        self._inside = _Size(0, 0)
-        values = {
-            field: field_value(plain, self._numbered_tensor, self._body, self._symbolic)
-            for field, plain in fields.items()
+        tags: Mapping[str, Callable[[Any], Any]] = {
+            "tensor": self._tensors.__getitem__,
+            "graph": self._graphs.__getitem__,
+            "dimension": self._symbolic,
+            "enum": lambda said: ENUMS[said[0]].__members__[said[1]],
         }
-        op = cls(**values)
-        if wrong := wrong_field(op):
-            raise ValueError(f"{name} with {wrong[0]}, which needs {wrong[1]}")
-        self._ops.append((op, self._inside))
+        op = cls(**{field: read_value(plain, tags) for field, plain in fields.items()})
+        sizes = [self._sizes[id(body)] for body in bodies(op)]
+        nodes, depth = sum(s.nodes for s in sizes), max((s.depth for s in sizes), default=0)
+        self._define(op, _Size(nodes, depth))
 
-    def _numbered_tensor(self, number: object) -> np.ndarray:
-        return self._tensors[index_among(number, self._tensors)]
+    def _define(self, op: StdTensorOp, inside: _Size = _Size()) -> None:  # noqa: B008
+        self._ops.append(op)
+        self._inside.append(inside)
 
-    def _body(self, number: object) -> Graph:
-        graph, size = self._graphs[index_among(number, self._graphs)]
-        self._inside = _Size(self._inside.nodes + size.nodes, max(self._inside.depth, size.depth))
-        return graph
-
-    def _extension(
-        self, family_id: object, payload: object, levels: object, outputs: object
-    ) -> None:
+    def _extension(self, family_id: str, payload: str, levels: Any, outputs: object) -> None:
         family_id = self._word(family_id)
         package = parse_family_id(family_id).package
         if self._trusted and package not in self._asked:
             self._asked.add(package)
             self._rules = self._rules.united(register_installed(family_id))
-        if not isinstance(payload, str):
-            raise ValueError(f"a payload of type {type(payload).__name__}")
         self._require("payload_bytes", len(payload))
         batching = self._levels(levels)
         if self._skip_missing and lookup_extension_factory(family_id) is None:
             require_known_version(family_id)
-            text, count = json.dumps(levels, separators=(",", ":")), natural(outputs)
+            text, count = json.dumps(levels, separators=(",", ":")), _natural(outputs)
             self._require("values", count)
-            self._ops.append((MissingExtension(family_id, payload, text, count), _Size(0, 0)))
+            self._define(MissingExtension(family_id, payload, text, count))
             return
         op = map_leaves(self._decoded(family_id, payload), self._in_scope)
-        for level in batching:
-            if len(level.in_axes) != op.input_count:
-                raise ValueError(f"a batch level {level.in_axes} for {op.input_count} inputs")
         carrier = Extension(op, batching)
         self._payloads[id(carrier)] = payload
-        self._ops.append((carrier, _Size(0, 0)))
+        self._define(carrier)
 
     def _decoded(self, family_id: str, payload: str) -> ExtensionOp:
         """The op that the factory of a family makes from a payload; the factory may be an author's
         code.
         """
         factory = require_extension_factory(family_id)
+        found: object
         cause: Exception | None = None
         try:
-            op = factory.decode(payload)
-            if isinstance(op, ExtensionOp) and op.family_id == family_id:
-                return op
-            given = f"{op!r:.100} from the factory of {family_id}"
+            found = factory.decode(payload)
         except TenferroError:
             raise
         except Exception as error:
-            given, cause = f"{payload!r:.100}: {type(error).__name__}: {error}", error
+            found = cause = error
+        if isinstance(found, ExtensionOp) and found.family_id == family_id:
+            return found
         raise InvalidConfig(
-            where=f"{self._where}, line {self._line}",
-            given=given,
+            where=self._here(),
+            given=f"{found!r:.100} from the factory of {family_id} for {payload!r:.100}",
             needed=f"the payload of an op of {family_id}",
             fix="Pass what was written of this family.",
         ) from cause
 
-    def _levels(self, levels: object) -> Levels:
+    def _levels(self, levels: Any) -> Levels:
         read = []
-        for in_axes, axis, place in as_list(levels):
-            axes = tuple(None if a is None else natural(a) for a in as_list(in_axes))
-            if set(axes) <= {None} or max(a for a in axes if a is not None) >= self._limits.rank:
-                raise ValueError(f"a batch level {axes}")
-            name = None if axis is None else self._word(axis)
-            places = (
-                tuple(map(self._word, place))
-                if isinstance(place, list)
-                else None
-                if place is None
-                else self._word(place)
-            )
-            read.append(BatchLevel(axes, name, places))
+        for in_axes, axis, places in levels:
+            axes = tuple(None if a is None else _natural(a) for a in in_axes)
+            self._require("rank", 1 + max(a for a in axes if a is not None))
+            several = isinstance(places, list)
+            for name in (axis, *(places if several else (places,))):
+                if name is not None:
+                    self._word(name)
+            read.append(BatchLevel(axes, axis, tuple(places) if several else places))
         return tuple(read)
 
     # --- graphs ---
 
     def _graph(self, inputs: object, tree: object) -> None:
-        if self._open is not None:
-            raise ValueError("a graph in a graph")
         self._open = _Open(
-            [self._numbered_type(number) for number in self._counted(inputs)],
+            [self._types[number] for number in self._counted(inputs)],
             structure_of(tree, self._word, self._skip_missing),
         )
 
-    def _node(self, op: object, inputs: object, outputs: object) -> None:
-        graph = self._opened()
+    def _node(self, op: int, inputs: object, outputs: object) -> None:
+        graph, inside = self._open, self._inside[op]
         self._nodes += 1
         self._require("nodes", self._nodes)
-        first = len(graph.metas)
-        read = self._counted(inputs)
-        for value in read:
-            index_among(value, graph.metas)
-        made, inside = self._ops[index_among(op, self._ops)]
-        graph.size = _Size(
-            graph.size.nodes + 1 + inside.nodes, max(graph.size.depth, inside.depth + 1)
-        )
+        nodes, depth = graph.size
+        graph.size = _Size(nodes + 1 + inside.nodes, max(depth, inside.depth + 1))
         self._require("nodes", graph.size.nodes)
         self._require("nesting", graph.size.depth)
-        graph.metas.extend([self._numbered_type(number) for number in self._counted(outputs)])
-        graph.nodes.append(Node(made, tuple(read), first))
+        graph.nodes.append(Node(self._ops[op], tuple(self._counted(inputs)), len(graph.metas)))
+        graph.metas.extend([self._types[number] for number in self._counted(outputs)])
 
-    def _return(self, outputs: object, tree: object, guards: object, lost_rules: object) -> None:
-        graph = self._opened()
-        given = self._counted(outputs)
-        for value in given:
-            index_among(value, graph.metas)
+    def _return(self, outputs: object, tree: object, guards: Any, lost_rules: Any) -> None:
+        graph = self._open
         made = Graph(
             tuple(graph.metas),
             graph.input_count,
             tuple(graph.nodes),
-            tuple(given),
+            tuple(self._counted(outputs)),
             graph.in_tree,
             structure_of(tree, self._word, self._skip_missing),
             NO_RULES,
-            tuple(self._word(name) for name in as_list(lost_rules)),
+            tuple(self._word(name) for name in lost_rules),
             tuple(
                 Guard(self._size(lhs), self._size(rhs), "a graph that was read")
-                for lhs, rhs in as_list(guards)
+                for lhs, rhs in guards
             ),
         )
-        self._graphs.append((made, graph.size))
-        self._open = None
-
-    def _root(self) -> Graph:
-        if self._open is not None or not self._graphs:
-            raise ValueError("no graph at the end")
-        if self._place != len(self._content.everything):
-            raise ValueError(f"bytes after the last tensor, which ends at {self._place}")
-        return self._graphs[-1][0]
-
-    def _require_canonical(self, graph: Graph) -> None:
-        """Refuse records that a writer would write differently, because equal graphs have equal
-        bytes.
-        """
-        writer = GraphWriter(self._payloads).write(graph)
-        if writer.version != self._content.version:
-            given_version = (
-                f"version {self._content.version} where a writer writes {writer.version}"
-            )
-            raise damaged(self._where, given_version)
-        written = writer.text.encode()
-        given = self._content.everything[self._content.text]
-        if written != given:
-            lines = zip(written.split(b"\n"), bytes(given).split(b"\n"), strict=False)
-            number, (want, have) = next(
-                ((i, pair) for i, pair in enumerate(lines, 1) if pair[0] != pair[1]),
-                (0, (b"", b"more lines")),
-            )
-            raise damaged(
-                f"{self._where}, line {number}",
-                f"{have[:100]!r} where a writer writes {want[:100]!r}",
-            )
+        self._graphs.append(made)
+        self._sizes[id(made)] = graph.size
 
     # --- parts of records ---
 
-    def _opened(self) -> _Open:
-        if self._open is None:
-            raise ValueError("outside of a graph")
-        return self._open
-
-    def _counted(self, values: object) -> list[Any]:
-        found = as_list(values)
-        self._values += len(found)
+    def _counted(self, values: Any) -> list[Any]:
+        self._values += len(values)
         self._require("values", self._values)
-        return found
-
-    def _numbered_type(self, number: object) -> TensorMeta:
-        return self._types[index_among(number, self._types)]
+        return list(values)
 
     def _word(self, value: object) -> str:
         if not isinstance(value, str):
@@ -371,7 +320,7 @@ class GraphReader:
         return value
 
     def _size(self, size: object) -> Any:
-        return self._symbolic(size) if isinstance(size, str) else natural(size)
+        return self._symbolic(size) if isinstance(size, str) else _natural(size)
 
     def _symbolic(self, text: object) -> Any:
         word = self._word(text)
@@ -394,3 +343,30 @@ _RECORDS: Mapping[str, Callable[..., None]] = {
     "node": GraphReader._node,
     "return": GraphReader._return,
 }
+
+
+def _no_float(text: str) -> None:
+    """Refuse a float: a parser of JSON calls it."""
+    raise ValueError(f"the number {text:.100}, which no writer writes")
+
+
+def _natural(value: object) -> int:
+    """The value, which must be a non-negative number."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r:.100} instead of a non-negative number")
+    return value
+
+
+def _depth_of(value: object) -> int:
+    """The depth of brackets in a JSON value."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            item
+            for v in level
+            if isinstance(v, list | dict)
+            for item in (v.values() if isinstance(v, dict) else v)
+        ]
+        level = [item for item in level if isinstance(item, list | dict)]
+    return depth

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
@@ -15,13 +17,56 @@ from ..extension.carrier import Extension
 from ..extension.nesting import has_classes
 from ..extension.registry import MissingExtension
 from ..graph.graph import Graph, bodies
-from ..identity import map_leaves
+from ..identity import Writer, map_leaves
 from ..jax_seam import is_symbolic_dim
+from ..ops.fields import wrong_field
+from ..ops.indexing import OutOfBounds
+from ..ops.logic import Direction
 from ..ops.op import StdTensorOp
-from ..payload_leaves import array_bytes, array_digest, dtype_name
+from ..ops.vocabulary import VOCABULARY
+from ..payload_leaves import array_bytes, array_digest, dtype_name, named_dtype
 from ..shapes import TensorMeta
-from .field_json import OPS, field_json, value_dtype_name
 from .trees import require_lasting, structure_json
+
+OPS: Mapping[str, type[StdTensorOp]] = {cls.__name__: cls for cls in VOCABULARY}
+ENUMS: Mapping[str, Any] = {
+    cls.__name__: cls for cls in (Direction, OutOfBounds, jax.lax.AccuracyMode)
+}
+_GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
+@functools.cache
+def _key_dtypes() -> dict[str, Any]:
+    """The dtypes of random keys by the names of their generators."""
+    return {
+        f"key<{name}>": jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)).dtype
+        for name in _GENERATORS
+    }
+
+
+def value_dtype_name(dtype: object, where: str) -> str:
+    """The name of the dtype of a value in a graph, keys included.
+
+    Raises:
+      Unsupported: a key generator that is not one of JAX's own.
+    """
+    if isinstance(dtype, np.dtype):
+        return dtype_name(dtype)
+    for name, known in _key_dtypes().items():
+        if known == dtype:
+            return name
+    raise Unsupported(
+        where=f"to_wire, {where}", given=str(dtype), needed=f"a key of {', '.join(_GENERATORS)}"
+    )
+
+
+def value_dtype(name: object) -> Any:
+    """The dtype of a name; ValueError for other text."""
+    return (
+        _key_dtypes()[name]
+        if isinstance(name, str) and name in _key_dtypes()
+        else named_dtype(name)
+    )
 
 
 class GraphWriter:
@@ -168,7 +213,7 @@ class GraphWriter:
         pickled_dimension(size, "to_wire")  # refuses what no reader accepts
         return str(size)
 
-    def _tensor(self, array: np.ndarray | np.generic) -> int:
+    def _tensor(self, array: np.ndarray | np.generic) -> str:
         before = self._counts.get("tensor", 0)
         number = self._define(
             "tensor",
@@ -177,52 +222,54 @@ class GraphWriter:
         )
         if number == before:
             self.tensors.append(array_bytes(array))
-        return number
+        return f'{{"tensor":{number}}}'
 
     def _op(self, op: StdTensorOp) -> int:
         number = self._ops.get(op)
         if number is None:
-            number = self._ops[op] = self._define("op", _text(self._op_record(op)))
+            number = self._ops[op] = self._define("op", self._op_record(op))
         return number
 
-    def _op_record(self, op: StdTensorOp) -> list[Any]:
+    def _op_record(self, op: StdTensorOp) -> str:
         if isinstance(op, MissingExtension):
-            return ["extension", op.family_id, op.payload, json.loads(op.levels), op.output_count]
+            levels = json.loads(op.levels)
+            return _text(["extension", op.family_id, op.payload, levels, op.output_count])
         if isinstance(op, Extension):
             map_leaves(op.op, self._noted)
             payload = self._payloads.get(id(op))
-            return [
-                "extension",
-                op.family_id,
-                op.op.payload_text() if payload is None else payload,
-                _levels(op),
-                op.output_count,
-            ]
+            payload = op.op.payload_text() if payload is None else payload
+            return _text(["extension", op.family_id, payload, _levels(op), op.output_count])
         name = type(op).__name__
-        if OPS.get(name) is not type(op):
+        if OPS.get(name) is not type(op) or wrong_field(op):
             raise Unsupported(
                 where="to_wire",
                 given=f"{op!r}",
                 needed="ops of the vocabulary and extensions",
                 fix="Make it an extension op.",
             )
-
-        def number(graph: Graph) -> int:
-            return self._graphs[id(graph)]
-
-        fields = {
-            field: field_json(
-                getattr(op, field), f"{name}, field {field}", self._tensor, number, self._dimension
-            )
-            for field in getattr(op, "__dataclass_fields__", {})
-        }
-        return ["op", name, fields]
+        writer = _FieldWriter(self._tensor, self._graphs)
+        fields = writer.fields(op, name)
+        for held in writer.held:
+            self._noted(held)
+        return f'["op",{json.dumps(name)},{fields}]'
 
     def _noted(self, leaf: object) -> Any:
         """The leaf; if it is a symbolic dimension, its scope is noted."""
         if is_symbolic_dim(leaf):
             self._dimension(leaf)
         return leaf
+
+
+class _FieldWriter(Writer):
+    """Writes fields of standard ops; tensors and graphs are numbered."""
+
+    def __init__(self, tensor: Callable[[Any], str], graphs: Mapping[int, int]):
+        super().__init__(tensor)
+        self._graphs = graphs
+
+    def sealed(self, value: Any, where: str, annotation: Any) -> str:
+        """A body of control flow by its number."""
+        return f'{{"graph":{self._graphs[id(value)]}}}'
 
 
 def _text(record: list[object]) -> str:

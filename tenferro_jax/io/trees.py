@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.export
@@ -20,8 +20,9 @@ from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, Unsupported, first_line
 from ..extension.nesting import PyTree, tree_json, tree_of
+from ..identity import Writer
 from ..jax_seam import refused_for
-from .field_json import field_json, field_value
+from ..payload_leaves import read_value
 
 _LEAF = jax.tree.structure(0)
 _classes: dict[str, type] = {}
@@ -103,7 +104,7 @@ def _register_with_jax(cls: Any, name: str) -> None:
     def read(content: bytes) -> Any:
         said = json.loads(content)
         fields, plain = ([said, []], None) if named else said
-        static = field_value(plain, _beyond, _beyond, _beyond)
+        static = read_value(plain, {})
         _require_fields(cls, name, fields, static, len(fields[0]) if fields else 0)
         return static
 
@@ -172,21 +173,22 @@ def _require_fields(cls: type, name: str, fields: object, static: object, count:
     )
 
 
-def _beyond(_: object) -> NoReturn:
-    raise ValueError("static data with an array, a graph or a dimension")
-
-
 def _static_json(static: object, name: str) -> Any:
     where = f"static data of {name}"
+    writer = Writer(lambda array: writer.sealed(array, where, None))
     try:
-        return field_json(static, where, _beyond, _beyond, _beyond)
-    except ValueError as error:
-        raise InvalidConfig(
-            where=where,
-            given=f"{static!r:.100}",
-            needed="None, bool, int, float, complex, str, bytes, dtype, and tuples of them",
-            fix="Make it a child of the class, or write it as one of these.",
-        ) from error
+        text = writer.text(static, where)
+        if not writer.held:  # an array, a class, a dimension
+            return json.loads(text)
+        cause = None
+    except InvalidConfig as error:
+        cause = error
+    raise InvalidConfig(
+        where=where,
+        given=f"{static!r:.100}",
+        needed="None, bool, int, float, complex, str, bytes, dtype, and tuples of them",
+        fix="Make it a child of the class, or write it as one of these.",
+    ) from cause
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -303,7 +305,7 @@ def _instance(
             needed="a class of this name in this process",
             fix="Import the package that defines it and call register_pytree_name(cls, name).",
         )
-    static = field_value(plain, _beyond, _beyond, _beyond)
+    static = read_value(plain, {})
     _require_fields(cls, name, fields, static, len(children))
     leaves = [_LEAF] * len(children)
     tree = PyTreeDef.from_node_data_and_children(default_registry, (cls, static), leaves)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ..errors import require_kind
+from ..errors import ArtifactError, require_kind
 from ..graph.graph import Graph, require_graph
 from .container import (
     HEADER_BYTES,
     USUAL_LIMITS,
     Limits,
-    damaged,
     declared,
     pack,
     replace_file,
@@ -156,7 +155,7 @@ def load_graph(
         limits.require("file_bytes", length, where)
         size = os.fstat(file.fileno()).st_size
         if size != length:
-            raise damaged(where, f"{size} bytes of {length}")
+            raise ArtifactError(where=where, given=f"{size} bytes of {length}")
         content = file.read(length)
     return _read(content, skip_missing_extensions, trusted, limits, where)
 

@@ -220,7 +220,7 @@ def test_a_computed_field_is_not_taken_from_text():
         text.replace('"computed":0', '"computed":1'),
     ):
         assert wrong != text
-        ends_in(lambda: from_payload_json(wrong, Annotated), InvalidConfig, "is computed, and is")
+        ends_in(lambda: from_payload_json(wrong, Annotated), InvalidConfig, "payload_json writes")
 
 
 @pytest.mark.clause("X5.9")
