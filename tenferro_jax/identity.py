@@ -74,11 +74,11 @@ class Writer:
       held: what the text only names, in its order.
     """
 
-    def __init__(self, array: Callable[[Any], str] | None = None):
+    def __init__(self, array: Callable[[np.ndarray], str] | None = None):
         self.array = array or _digest_text
         self.held: list[Hashable] = []
 
-    def text(self, value: Any, where: str, annotation: Any = None) -> str:
+    def text(self, value: object, where: str) -> str:
         """The text of a value.
 
         Raises:
@@ -87,16 +87,16 @@ class Writer:
         kind: Any = type(value)
         if kind in LEAF_TEXTS:
             return LEAF_TEXTS[kind](value)
-        if kind is tuple:
+        if isinstance(value, tuple) and kind is tuple:
             if _is_integers(value):
                 return integers_text(value)
-            items = [self.text(x, f"{where}[{i}]", annotation) for i, x in enumerate(value)]
+            items = [self.text(x, f"{where}[{i}]") for i, x in enumerate(value)]
             return f"[{','.join(items)}]"
         if isinstance(value, Sealed):
-            return self.sealed(value, where, annotation)
+            return self.sealed(value, where)
         if isinstance(value, enum.Enum):
             self.held.append(kind)
-            name, label = self.name(kind, where, annotation), json.dumps(enum_label(value, where))
+            name, label = self.name(kind, where), json.dumps(enum_label(value, where))
             return f'{{"enum":{label if name is None else f"[{json.dumps(name)},{label}]"}}}'
         if is_plain_array(value):
             return self.array(value)
@@ -107,38 +107,38 @@ class Writer:
             return f'{{"dimension":{json.dumps(str(value))}}}'
         if hasattr(kind, "__dataclass_fields__"):
             _require_frozen(kind, where)
-            return self.instance(value, where, annotation)
+            return self.instance(value, where)
         raise refusal(value, where)
 
-    def sealed(self, value: Any, where: str, annotation: Any) -> str:
+    def sealed(self, value: Sealed, where: str) -> str:
         """The text of a sealed value, which has an identity of its own."""
         self.held.append(value)
         return '{"sealed":null}'
 
-    def instance(self, value: Any, where: str, annotation: Any) -> str:
+    def instance(self, value: object, where: str) -> str:
         """The text of a dataclass."""
         kind: Any = type(value)
         self.held.append(kind)
-        name, told = self.name(kind, where, annotation), self.fields(value, where)
+        name, told = self.name(kind, where), self.fields(value, where)
         return told if name is None else f'{{"of":[{json.dumps(name)},{told}]}}'
 
-    def fields(self, value: Any, where: str) -> str:
+    def fields(self, value: object, where: str) -> str:
         """The text of the fields of a value."""
         cls: Any = type(value)
         places = layout(cls).places
         told = [p.key + self.field(value, p.name, f"{where}.{p.name}") for p in places]
         return f"{{{','.join(told)}}}"
 
-    def field(self, owner: Any, name: str, where: str) -> str:
+    def field(self, owner: object, name: str, where: str) -> str:
         """The text of one field."""
         return self.text(getattr(owner, name), where)
 
-    def name(self, kind: type, where: str, annotation: Any) -> str | None:
+    def name(self, kind: type, where: str) -> str | None:
         """The name of a class in text, or None if it goes without saying."""
         return kind.__name__
 
 
-def _digest_text(array: Any) -> str:
+def _digest_text(array: np.ndarray) -> str:
     return array_text(array, array_digest(array).hex())
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -91,7 +91,7 @@ def is_plain_dtype(dtype: np.dtype) -> bool:
     )
 
 
-def is_plain_array(value: Any) -> bool:
+def is_plain_array(value: object) -> TypeGuard[np.ndarray]:
     """Whether a value is a NumPy array or number of a plain dtype, and not of a subclass, which may
     hold more.
     """
@@ -186,7 +186,7 @@ def array_text(array: np.ndarray | np.generic, content: str) -> str:
     return f'{{"array":["{dtype_name(array.dtype)}",[{shape}],"{content}"]}}'
 
 
-def base64_text(content: Any) -> str:
+def base64_text(content: bytes | memoryview) -> str:
     """Bytes as text."""
     return base64.b64encode(content).decode()
 

@@ -96,7 +96,7 @@ def annotations_of(cls: type) -> dict[str, Annotation]:
     }
 
 
-def _read(hint: Any) -> Annotation:
+def _read(hint: object) -> Annotation:
     kinds = [_kinds(part) for part in _alternatives(hint)]
     known = (
         None if None in kinds else frozenset(kind for admitted in kinds for kind in admitted or ())
@@ -153,17 +153,21 @@ def _is_value_class(hint: object) -> TypeGuard[type]:
 class PayloadWriter(Writer):
     """Writes payloads, and refuses those that could not be read back by their annotations."""
 
-    def sealed(self, value: Any, where: str, annotation: Annotation | None) -> str:
+    _annotation: Annotation | None = None  # of the field that is being written
+
+    def sealed(self, value: Sealed, where: str) -> str:
         """The text of an op, a semiring or another sealed value of fields alone."""
         if dataclasses.is_dataclass(value) or vars(value).keys() <= set(CACHED):
-            return self.instance(value, where, annotation)
+            return self.instance(value, where)
         raise refusal(value, where)  # a graph, a rule set
 
-    def field(self, owner: Any, name: str, where: str) -> str:
+    def field(self, owner: object, name: str, where: str) -> str:
         """The text of one field, whose value its annotation admits."""
         cls: Any = type(owner)
         value, annotation = getattr(owner, name), annotations_of(cls)[name]
-        text = self.text(value, where, annotation)
+        outer, self._annotation = self._annotation, annotation
+        text = self.text(value, where)
+        self._annotation = outer
         kinds, kind = annotation.kinds, type(value)
         if kinds is None or kind in kinds or _is_value_class(kind):
             return text
@@ -179,10 +183,11 @@ class PayloadWriter(Writer):
             fix="Pass such a value, or widen the annotation, because text is read back by it.",
         )
 
-    def name(self, kind: type, where: str, annotation: Annotation | None) -> str | None:
+    def name(self, kind: type, where: str) -> str | None:
         """The name of the class of a value, if the annotation alone does not decide it: its own, or
         that of the annotated base if `__post_init__` makes the subclass again.
         """
+        annotation = self._annotation
         if annotation is None:
             return None
         for cls in kind.__mro__ if annotation.rebuilds else (kind,):
@@ -200,7 +205,7 @@ class PayloadWriter(Writer):
         )
 
 
-def _whole_text(array: Any) -> str:
+def _whole_text(array: np.ndarray) -> str:
     return array_text(array, base64_text(array_bytes(array)))
 
 
@@ -243,7 +248,7 @@ def from_payload_json(text: str, cls: type) -> Any:
     """
     scope = jax.export.SymbolicScope()
 
-    def made(plain: Any, cls: type) -> Any:
+    def made(plain: dict[str, object], cls: type) -> Any:
         fields = annotations_of(cls)
         if plain.keys() != fields.keys():
             raise ValueError(f"{list(plain)} where {sorted(fields)} are needed")
@@ -255,7 +260,7 @@ def from_payload_json(text: str, cls: type) -> Any:
         if sole is not None and not issubclass(sole, enum.Enum):
             return made(plain, sole)
 
-        def member(label: Any) -> Any:
+        def member(label: object) -> Any:
             kind, name = sole, label
             if isinstance(label, list):
                 kind, name = field.classes[label[0]], label[1]

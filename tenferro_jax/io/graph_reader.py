@@ -215,7 +215,9 @@ class GraphReader:
         self._ops.append(op)
         self._inside.append(inside)
 
-    def _extension(self, family_id: str, payload: str, levels: Any, outputs: object) -> None:
+    def _extension(
+        self, family_id: str, payload: str, levels: list[list[object]], outputs: object
+    ) -> None:
         family_id = self._word(family_id)
         package = parse_family_id(family_id).package
         if self._trusted and package not in self._asked:
@@ -256,7 +258,7 @@ class GraphReader:
             fix="Pass what was written of this family.",
         ) from cause
 
-    def _levels(self, levels: Any) -> Levels:
+    def _levels(self, levels: list[Any]) -> Levels:
         read = []
         for in_axes, axis, places in levels:
             axes = tuple(None if a is None else _natural(a) for a in in_axes)
@@ -270,13 +272,13 @@ class GraphReader:
 
     # --- graphs ---
 
-    def _graph(self, inputs: object, tree: object) -> None:
+    def _graph(self, inputs: list[int], tree: object) -> None:
         self._open = _Open(
             [self._types[number] for number in self._counted(inputs)],
             structure_of(tree, self._word, self._skip_missing),
         )
 
-    def _node(self, op: int, inputs: object, outputs: object) -> None:
+    def _node(self, op: int, inputs: list[int], outputs: list[int]) -> None:
         graph, inside = self._open, self._inside[op]
         self._nodes += 1
         self._require("nodes", self._nodes)
@@ -287,7 +289,9 @@ class GraphReader:
         graph.nodes.append(Node(self._ops[op], tuple(self._counted(inputs)), len(graph.metas)))
         graph.metas.extend([self._types[number] for number in self._counted(outputs)])
 
-    def _return(self, outputs: object, tree: object, guards: Any, lost_rules: Any) -> None:
+    def _return(
+        self, outputs: list[int], tree: object, guards: list[Any], lost_rules: list[object]
+    ) -> None:
         graph = self._open
         made = Graph(
             tuple(graph.metas),
@@ -308,7 +312,7 @@ class GraphReader:
 
     # --- parts of records ---
 
-    def _counted(self, values: Any) -> list[Any]:
+    def _counted(self, values: list[int]) -> list[int]:
         self._values += len(values)
         self._require("values", self._values)
         return list(values)

@@ -17,7 +17,7 @@ from ..extension.carrier import Extension
 from ..extension.nesting import has_classes
 from ..extension.registry import MissingExtension
 from ..graph.graph import Graph, bodies
-from ..identity import Writer, map_leaves
+from ..identity import Sealed, Writer, map_leaves
 from ..jax_seam import is_symbolic_dim
 from ..ops.fields import wrong_field
 from ..ops.indexing import OutOfBounds
@@ -263,11 +263,11 @@ class GraphWriter:
 class _FieldWriter(Writer):
     """Writes fields of standard ops; tensors and graphs are numbered."""
 
-    def __init__(self, tensor: Callable[[Any], str], graphs: Mapping[int, int]):
+    def __init__(self, tensor: Callable[[np.ndarray], str], graphs: Mapping[int, int]):
         super().__init__(tensor)
         self._graphs = graphs
 
-    def sealed(self, value: Any, where: str, annotation: Any) -> str:
+    def sealed(self, value: Sealed, where: str) -> str:
         """A body of control flow by its number."""
         return f'{{"graph":{self._graphs[id(value)]}}}'
 

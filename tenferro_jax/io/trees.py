@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 from jax.tree_util import PyTreeDef, default_registry
 
 from ..errors import Duplicate, InvalidConfig, Unsupported, first_line
@@ -175,12 +176,16 @@ def _require_fields(cls: type, name: str, fields: object, static: object, count:
 
 def _static_json(static: object, name: str) -> Any:
     where = f"static data of {name}"
-    writer = Writer(lambda array: writer.sealed(array, where, None))
+
+    def refused(array: np.ndarray) -> str:
+        writer.held.append("an array")
+        return "null"
+
+    writer, cause = Writer(refused), None
     try:
         text = writer.text(static, where)
-        if not writer.held:  # an array, a class, a dimension
+        if not writer.held:  # an array, a class or a dimension
             return json.loads(text)
-        cause = None
     except InvalidConfig as error:
         cause = error
     raise InvalidConfig(
