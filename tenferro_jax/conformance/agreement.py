@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..errors import ShapeError
-from ..extension.contract import has_host_form, lowered
+from ..extension.contract import lowered
 from ..extension.primitive import apply, save_families
 from ..extension.routes import current_platform
 from ..extension.runtimes import RouteKind
@@ -65,7 +65,7 @@ def host_form(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     equal answers at every call.
     """
     op = subject.op
-    if not has_host_form(op):
+    if not op.has_own("eager_execute"):
         raise NotApplicable("the op has no host form", "Override eager_execute.")
     with breaking("X8.8", "eager_execute", "See the error."):
         first = tuple(np.array(out) for out in run_host_form(op, inputs))

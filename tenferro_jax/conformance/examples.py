@@ -12,7 +12,6 @@ import numpy as np
 
 from ..errors import InvalidConfig
 from ..extension.contract import ExtensionOp
-from ..extension.function_call import bound
 from ..extension.function_op import FunctionOp
 from ..extension.runtimes import NO_RUNTIMES, ExtensionRuntimeSet
 from ..shapes import Shaped, as_operand, is_inexact, meta_of, x64_enabled
@@ -43,7 +42,7 @@ def of_function(
         kernels = getattr(op, "runtimes", NO_RUNTIMES) if runtimes is None else runtimes
         return op, examples, kernels  # type: ignore[return-value]  # Subject refuses others
     calls = [
-        bound(function, example if isinstance(example, tuple) else (example,), payload)
+        function.bound(example if isinstance(example, tuple) else (example,), payload)
         for example in examples
     ]
     made = {call[0] for call in calls} or {function.op(**payload)}

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..extension.bodies import kernel_body, lowering_body
+from ..extension.carrier import kernel_body, lowering_body
 from ..extension.routes import current_platform, equations, extensions_in
 from ..jax_seam import ClosedJaxpr, inner_jaxprs, is_literal, open_jaxpr
 from ..shapes import PyTree, Shaped, is_inexact, struct, x64_enabled

@@ -14,12 +14,10 @@ import jax.export
 import numpy as np
 
 from ..errors import TenferroError
-from ..extension.bodies import kernel_body, lowering_body
+from ..extension.carrier import kernel_body, lowering_body
 from ..extension.contract import (
     ExtensionOp,
     checked_sequence,
-    has_host_form,
-    has_lowering,
     require_arrays,
 )
 from ..extension.execution import read_only
@@ -94,10 +92,10 @@ def _bodies(subject: OpSubject, inputs: Inputs) -> Iterator[tuple[str, Callable[
 
     for kernel in subject.runtimes.kernels(op.family_id, current_platform()):
         yield f"kernel {kernel.title}".rstrip(), functools.partial(of_kernel, kernel)
-    if has_lowering(op):
+    if op.has_own("lower_to_standard_ops"):
         lowering = functools.partial(lowering_body, carrier)
         yield RouteKind.LOWERING.value, functools.partial(jax.eval_shape, lowering, structs)
-    if has_host_form(op):
+    if op.has_own("eager_execute"):
         yield RouteKind.HOST.value, functools.partial(run_host_form, op, inputs)
 
 
@@ -136,7 +134,7 @@ def run_host_form(op: ExtensionOp, inputs: Inputs) -> tuple[Any, ...]:
 
 def lowering(subject: OpSubject, inputs: Inputs) -> Iterator[None]:
     """The lowering ends in standard ops, and is the same each time it is traced."""
-    if not has_lowering(subject.op):
+    if not subject.op.has_own("lower_to_standard_ops"):
         raise NotApplicable("the op has no lowering", "Override lower_to_standard_ops.")
     structs = [struct(meta_of(x)) for x in inputs]
     fix = "Write out the computation of the inner extension; only AD rules may call extensions."

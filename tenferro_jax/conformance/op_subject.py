@@ -14,11 +14,10 @@ import jax
 import numpy as np
 
 from ..errors import ADRuleError, TenferroError, Unsupported
-from ..extension.adopted import MISSING_RULE
+from ..extension.authored import MISSING_RULE
 from ..extension.carrier import Extension
-from ..extension.contract import CANNOT, ExtensionOp, has_host_form, lowered
-from ..extension.function_extension import NOT_LINEAR, FunctionExtension
-from ..extension.function_rules import FORWARD_MODE
+from ..extension.contract import CANNOT, ExtensionOp, lowered
+from ..extension.function_extension import FORWARD_MODE, NOT_LINEAR, FunctionExtension
 from ..extension.primitive import apply
 from ..extension.routes import current_platform, here, route_of
 from ..extension.rules import NO_RULES, ExtensionAdRule, ExtensionRuleSet, is_stated
@@ -99,7 +98,7 @@ class OpSubject(Subject):
     @property
     def source(self) -> object:
         """The function of an op that has one."""
-        return self.op.function.owner if isinstance(self.op, FunctionExtension) else None
+        return self.op.function if isinstance(self.op, FunctionExtension) else None
 
     def plain_subject(self) -> Subject | None:
         """The author's function without the op, where JAX differentiates it: it has no rule."""
@@ -123,7 +122,7 @@ class OpSubject(Subject):
 
     def host_error(self, inputs: Inputs) -> str:
         """The exception of eager_execute as text; "" if it runs or does not exist."""
-        if not has_host_form(self.op):
+        if not self.op.has_own("eager_execute"):
             return ""
         try:
             with warnings.catch_warnings():

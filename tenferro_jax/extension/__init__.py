@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from ..errors import answers
-from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput
+from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule
 from .primitive import apply
 from .registry import extension_op, lookup_extension_factory, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import require_equal
-from .sharding import Shard, ShardingRule
+from .sharding import Shard
 
 __all__ = [
     "NOT_DIFFERENTIABLE",

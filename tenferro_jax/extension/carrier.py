@@ -18,14 +18,23 @@ import numpy as np
 from ..dimensions import SymDim
 from ..errors import InvalidConfig, MalformedFamilyId, ShapeError, TenferroError, counted
 from ..identity import map_leaves
-from ..jax_seam import graph_assumptions, is_symbolic_dim
+from ..jax_seam import Site, graph_assumptions, is_symbolic_dim
 from ..ops.op import StdTensorOp
 from ..payload_text import payload_json
 from ..shapes import TensorMeta, canonical_dtype, is_jax_dtype
-from .contract import Computes, ExtensionOp, checked_sequence, require_own_class
+from .contract import (
+    Computes,
+    ExtensionOp,
+    authored,
+    checked_sequence,
+    lowered,
+    require_arrays,
+    require_not_traced,
+    require_own_class,
+)
 from .family import family_of
-from .runtimes import ExtensionRuntimeSet, require_runtimes
-from .scope import LOWERING, Assume, Method, closed_over, require_not_traced, running
+from .runtimes import ExtensionRuntimeSet, Kernel, RouteKind, require_runtimes
+from .scope import LOWERING, Assume, Method, closed_over, inherited, lowering_at, running
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +85,8 @@ Levels = tuple[BatchLevel, ...]
 """Batch levels, outermost first."""
 
 
-def over_levels(
-    carrier: Extension,
-    fn: Callable[..., Sequence[jax.Array]],
-) -> Callable[..., Sequence[jax.Array]]:
-    """A JAX function of the inputs of an op mapped over all levels."""
-    return over(carrier.batching, carrier.op.batchable(fn) if carrier.batching else fn)
+def _later(*_: object) -> None:
+    """Takes an equality of sizes: a graph that reads a traced call infers again, and notes it."""
 
 
 def over(levels: Levels, fn: Computes) -> Computes:
@@ -89,29 +94,6 @@ def over(levels: Levels, fn: Computes) -> Computes:
     for level in reversed(levels):
         fn = level.vmap(lambda *arrays, fn=fn: tuple(fn(*arrays)))
     return fn
-
-
-def host_over_levels(
-    levels: Levels, fn: Callable[..., Sequence[np.ndarray]], out_metas: Sequence[TensorMeta]
-) -> Callable[..., Sequence[np.ndarray]]:
-    """A NumPy function mapped over all levels by a loop; an empty batch gives empty outputs."""
-    if not levels:
-        return fn
-    level, rest = levels[0], levels[1:]
-    inner = host_over_levels(rest, fn, [TensorMeta(m.dtype, m.shape[1:]) for m in out_metas])
-
-    def mapped(*arrays: np.ndarray) -> list[np.ndarray]:
-        outs = [np.empty(m.shape, m.dtype) for m in out_metas]
-        for i in range(level.size([a.shape for a in arrays])):
-            element = [
-                a if axis is None else np.take(a, i, axis=axis)
-                for a, axis in zip(arrays, level.in_axes, strict=True)
-            ]
-            for out, value in zip(outs, inner(*element), strict=True):
-                out[i] = value
-        return outs
-
-    return mapped
 
 
 def _meta_pair(
@@ -172,6 +154,9 @@ class Extension(StdTensorOp):
       batching: the batch levels, outermost first.
       runtimes: the kernels and routes for the op, by default those of its class.
 
+    Attributes:
+      at_once: whether a kernel may compute concrete arrays without compiling.
+
     Example:
       >>> from ext_tropical import max_plus
       >>> from ext_tropical import TropicalEinsum
@@ -183,6 +168,8 @@ class Extension(StdTensorOp):
     op: ExtensionOp
     batching: Levels
     runtimes: ExtensionRuntimeSet
+
+    at_once: bool
 
     def __init__(
         self, op: ExtensionOp, batching: Levels = (), runtimes: ExtensionRuntimeSet | None = None
@@ -202,6 +189,7 @@ class Extension(StdTensorOp):
         object.__setattr__(self, "op", op)
         object.__setattr__(self, "batching", batching)
         object.__setattr__(self, "runtimes", runtimes)
+        object.__setattr__(self, "at_once", not batching and runtimes.has_eager(op.family_id))
         self._seal()
 
     def _seal(self) -> None:
@@ -251,19 +239,12 @@ class Extension(StdTensorOp):
         """Number of outputs of the op."""
         return self.op.output_count
 
-    def infer(self, *metas: TensorMeta) -> tuple[TensorMeta, ...]:
-        """dtype and shape of each output, checked against the op's counts."""
-        # When a graph reads a traced call it infers again, and notes equalities.
-        return self.infer_assuming(
-            metas, None if graph_assumptions.value is None else lambda *_: None
-        )
-
-    def infer_assuming(
-        self, metas: Sequence[TensorMeta], assume: Assume | None
-    ) -> tuple[TensorMeta, ...]:
-        """As `infer`; equalities of dimensions that JAX cannot decide are passed to `assume` if it
-        is given.
+    def infer(self, *metas: TensorMeta, assume: Assume | None = None) -> tuple[TensorMeta, ...]:
+        """dtype and shape of each output, checked against the op's counts; equalities of dimensions
+        that JAX cannot decide are passed to `assume` if it is given.
         """
+        if assume is None and graph_assumptions.value is not None:
+            assume = _later
         if len(metas) != self.input_count:
             needed = counted(self.input_count, "input")
             raise InvalidConfig(
@@ -321,9 +302,9 @@ class Extension(StdTensorOp):
         pairs = checked_sequence(outs, self.op, "infer_output_meta", self.output_count)
         return [_meta_pair(pair, where, i) for i, pair in enumerate(pairs)]
 
-    def of_one(self, metas: Sequence[TensorMeta]) -> list[TensorMeta]:
-        """The metas of one element of all batch levels."""
-        for level in self.batching:
+    def of_one(self, metas: Sequence[TensorMeta], levels: int | None = None) -> list[TensorMeta]:
+        """The metas of one element of all batch levels, or of so many outer ones."""
+        for level in self.batching[:levels]:
             metas = level.inner(metas)
         return list(metas)
 
@@ -347,6 +328,58 @@ class Extension(StdTensorOp):
     def __repr__(self) -> str:
         levels = "".join(f" vmap{list(level.in_axes)}" for level in self.batching)
         return f"{self.op!r}{levels}{'' if self.given is None else f' {self.given}'}"
+
+
+def over_levels(
+    carrier: Extension,
+    fn: Callable[..., Sequence[jax.Array]],
+) -> Callable[..., Sequence[jax.Array]]:
+    """A JAX function of the inputs of an op mapped over all levels."""
+    return over(carrier.batching, carrier.op.batchable(fn) if carrier.batching else fn)
+
+
+def what_runs(kernel: Kernel) -> str:
+    """A kernel as errors name it."""
+    return f"{kernel.platform} kernel {kernel.title}".rstrip()
+
+
+def kernel_body(
+    carrier: Extension, kernel: Kernel, arrays: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """The kernel's outputs, mapped over the batch levels."""
+    op, what = carrier.op, what_runs(kernel)
+
+    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
+        with authored(op, what), inherited(None):
+            outs = kernel.run(op, *element)
+        return require_arrays(checked_sequence(outs, op, what, op.output_count), op, what)
+
+    return tuple(over_levels(carrier, one)(*arrays))
+
+
+def body_of(
+    carrier: Extension, kernel: Kernel | None, site: Site, *arrays: jax.Array
+) -> tuple[jax.Array, ...] | None:
+    """The outputs of a kernel, or of the lowering, which is None when it declines."""
+    if kernel is not None:
+        return kernel_body(carrier, kernel, arrays)
+    kernels = RouteKind.KERNEL in carrier.runtimes.routes
+    with lowering_at(None if site.exporting or site.partitioned or not kernels else site):
+        return lowering_body(carrier, arrays)
+
+
+def lowering_body(carrier: Extension, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:
+    """The lowering's outputs, mapped over the batch levels; None when it declines."""
+    declined = False
+
+    def one(*element: jax.Array) -> tuple[jax.Array, ...]:
+        nonlocal declined
+        outs = lowered(carrier.op, element)
+        declined = outs is None
+        return () if outs is None else outs
+
+    outs = over_levels(carrier, one)(*arrays)
+    return None if declined else tuple(outs)
 
 
 def checked_form(

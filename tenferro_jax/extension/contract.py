@@ -4,12 +4,13 @@ results.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -19,10 +20,7 @@ from ..identity import Sealed, Writer
 from ..payload_text import PayloadWriter, payload_json
 from ..shapes import Described, TensorMeta, meta_of, struct
 from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet
-from .scope import LOWERING, authored, require_not_traced, running
-
-if TYPE_CHECKING:
-    from .sharding import ShardingRule
+from .scope import LOWERING, Assume, Method, run_as, running
 
 
 class _NotDifferentiable:
@@ -69,6 +67,32 @@ CANNOT: Final = "with code that JAX cannot"
 
 Computes: TypeAlias = Callable[..., Sequence[jax.Array]]
 MapsOver: TypeAlias = Callable[[Computes], Computes]
+
+
+MERGES = ("", "sum", "max", "min")
+"""How the results of devices become one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardingRule:
+    """How an op may be split over devices, as in the sharding rules of Shardy.
+
+    Attributes:
+      factors: "b i k, b k j -> b i j": for each input and output a name for each axis. Axes of one
+        name have one size and are split alike. A name may be any text without space and comma;
+        "..." stands for any number of axes.
+      merge: what makes one result of the results of devices that have different parts of a factor
+        which no output has: "sum", "max" or "min". "": such factors stay whole.
+      whole: factors that are never split.
+      on_device: function(shard, *pieces) -> the outputs' pieces: what a device computes, in place
+        of the op itself followed by `merge`. It may call `apply` with an op that fits the pieces,
+        `shard.merged`, and JAX's collectives over `shard.axes`.
+    """
+
+    factors: str
+    merge: str = ""
+    whole: tuple[str, ...] = ()
+    on_device: Callable[..., Sequence[jax.Array]] | None = None
 
 
 class ExtensionOp(Sealed):
@@ -130,7 +154,7 @@ class ExtensionOp(Sealed):
         if outs is None:
             where = f"extension {self.family_id}"
             given = ", ".join(map(str, inputs))
-            if has_lowering(self):
+            if self.has_own(LOWERING):
                 raise Unsupported(
                     where=where,
                     given=f"inputs {given}, for which lower_to_standard_ops returned None",
@@ -321,19 +345,24 @@ def require_own_class(cls: type[ExtensionOp]) -> None:
         )
 
 
-def has_host_form(op: ExtensionOp) -> bool:
-    """Whether the author wrote eager_execute."""
-    return op.has_own("eager_execute")
+def authored(
+    op: ExtensionOp, name: str, assume: Assume | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Runs the author's code: an exception passes as it is, with a note that names the method and
+    the family.
+    """
+    return run_as(Method(name, op.place_of(name), assume))
 
 
-def has_lowering(op: ExtensionOp) -> bool:
-    """Whether the author wrote lower_to_standard_ops."""
-    return op.has_own("lower_to_standard_ops")
-
-
-def has_own_rule(op: ExtensionOp) -> bool:
-    """Whether the author wrote linearize or transpose_rule in the op's class."""
-    return op.has_own("linearize") or op.has_own("transpose_rule")
+def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
+    """Refuse a lowering that closes over a traced value, which would have no derivative."""
+    if any(isinstance(value, jax.core.Tracer) for value in values):
+        raise InvalidConfig(
+            where=op.place_of(LOWERING),
+            given="code that closes over a traced value",
+            needed="traced values as inputs: a value that is closed over has no derivative",
+            fix="Make the value an input.",
+        )
 
 
 def lowered(op: ExtensionOp, arrays: Sequence[jax.Array]) -> tuple[jax.Array, ...] | None:

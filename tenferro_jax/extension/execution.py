@@ -7,21 +7,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..errors import BackendFailure, InvalidConfig, TenferroError
+from ..errors import BackendFailure, InvalidConfig
 from ..jax_seam import Site, failed_inside
 from ..shapes import TensorMeta, meta_of, struct
-from .bodies import body_of, what_runs
-from .carrier import Extension, host_over_levels, over_levels
-from .contract import checked_sequence, require_arrays
+from .carrier import Extension, Levels, body_of, over_levels, what_runs
+from .contract import authored, checked_sequence, require_arrays
 from .routes import choose_route, chosen, here, is_on_host
 from .runtimes import Kernel, RouteKind
-from .scope import LOWERING, authored
+from .scope import LOWERING
 
 _FAMILY = re.compile(r"extension[, ]+(?:family_id=)?([!-~]+\.v\d+)")
 
@@ -32,26 +31,16 @@ def forward(carrier: Extension, site: Site, arrays: Sequence[jax.Array]) -> tupl
     route = choose_route(carrier, site, metas)
     if route.kind is not RouteKind.HOST:
         kernel = chosen(carrier, route)
-        body = body_of(carrier, kernel, site, *arrays)
-        if body is not None:
+        outs = body_of(carrier, kernel, site, *arrays)
+        if outs is not None:
             if site.partitioned and is_on_host(carrier, metas, site):
-                body = jax.lax.optimization_barrier(body)  # as in _callback
-            return _checked(carrier, body, arrays, what_runs(kernel) if kernel else LOWERING)
-        choose_route(carrier, site, metas, lowering_declined=True)
+                outs = jax.lax.optimization_barrier(outs)  # as in _callback
+            have, want = tuple(map(meta_of, outs)), carrier.infer(*metas)
+            if have != want:
+                raise _mismatch(carrier, what_runs(kernel) if kernel else LOWERING, have, want)
+            return outs
+        choose_route(carrier, site, metas, lowering_declined=True)  # the host, or an error
     return _callback(carrier, arrays)
-
-
-def _checked(
-    carrier: Extension,
-    outs: Sequence[jax.Array],
-    arrays: Sequence[jax.Array],
-    what: str,
-) -> tuple[jax.Array, ...]:
-    want = carrier.infer(*map(meta_of, arrays))
-    have = tuple(meta_of(out) for out in outs)
-    if have != want:
-        raise _mismatch(carrier, what, have, want)
-    return tuple(outs)
 
 
 def _mismatch(
@@ -64,6 +53,29 @@ def _mismatch(
         f"{carrier.op.place_of('infer_output_meta').split(' of ')[0]} says",
         clause="X7.1",
     )
+
+
+def host_over_levels(
+    levels: Levels, fn: Callable[..., Sequence[np.ndarray]], out_metas: Sequence[TensorMeta]
+) -> Callable[..., Sequence[np.ndarray]]:
+    """A NumPy function mapped over all levels by a loop; an empty batch gives empty outputs."""
+    if not levels:
+        return fn
+    level, rest = levels[0], levels[1:]
+    inner = host_over_levels(rest, fn, [TensorMeta(m.dtype, m.shape[1:]) for m in out_metas])
+
+    def mapped(*arrays: np.ndarray) -> list[np.ndarray]:
+        outs = [np.empty(m.shape, m.dtype) for m in out_metas]
+        for i in range(level.size([a.shape for a in arrays])):
+            element = [
+                a if axis is None else np.take(a, i, axis=axis)
+                for a, axis in zip(arrays, level.in_axes, strict=True)
+            ]
+            for out, value in zip(outs, inner(*element), strict=True):
+                out[i] = value
+        return outs
+
+    return mapped
 
 
 def run_host(carrier: Extension, arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -94,14 +106,12 @@ def run_at_once(
     needs another route, or its arrays are not all on one CPU device.
     """
     places = {x.sharding for x in arrays if isinstance(x, jax.Array)}
-    place = places.pop() if places else None
-    site = here()
-    if places or site.platform != "cpu":
+    place, site = next(iter(places), None), here()
+    if len(places) > 1 or site.platform != "cpu":
         return None
-    if place is not None:
-        devices: Any = place.device_set
-        if [device.platform for device in devices] != ["cpu"]:
-            return None
+    devices: Any = () if place is None else place.device_set
+    if place is not None and [device.platform for device in devices] != ["cpu"]:
+        return None
     found = _eager_kernel(carrier, tuple((x.dtype, x.shape) for x in arrays), site, tuned)
     if found is None:
         return None
@@ -213,21 +223,29 @@ def _host_outputs(
 ) -> list[np.ndarray]:
     depth = len(carrier.batching)
     want = tuple(TensorMeta(m.dtype, m.shape[depth:]) for m in metas)
+    where = carrier.op.place_of("eager_execute")
 
     def one(*element: np.ndarray) -> list[np.ndarray]:
         try:
-            returned = carrier.op.eager_execute(*element)
+            returned: Any = carrier.op.eager_execute(*element)
+            if isinstance(returned, tuple | list):  # numbers and lists are arrays here
+                returned = [x if isinstance(x, jax.Array) else np.asanyarray(x) for x in returned]
         except BackendFailure as error:  # the author's text about the machine is kept
             if carrier.family_id in str(error):
                 raise
             raise BackendFailure(
-                where=f"{carrier.op.place_of('eager_execute')}, {error.where}",
+                where=f"{where}, {error.where}",
                 given=error.given,
                 needed=error.needed,
                 fix=error.fix,
             ) from error
-        except TenferroError as error:  # the author's, not one of ours
-            raise _failure(carrier, error) from error
+        except Exception as error:
+            raise BackendFailure(
+                where=where,
+                given=f"{type(error).__name__}: {error}",
+                needed="a run without an exception",
+                fix="The cause is the author's exception.",
+            ) from error
         returned = checked_sequence(returned, carrier.op, "eager_execute", carrier.output_count)
         outs = [_on_host(out, carrier, i) for i, out in enumerate(returned)]
         have = tuple(TensorMeta(out.dtype, out.shape) for out in outs)
@@ -235,21 +253,7 @@ def _host_outputs(
             raise _mismatch(carrier, "eager_execute", have, want)
         return outs
 
-    try:
-        return list(host_over_levels(carrier.batching, one, metas)(*map(read_only, arrays)))
-    except TenferroError:
-        raise
-    except Exception as error:
-        raise _failure(carrier, error) from error
-
-
-def _failure(carrier: Extension, error: Exception) -> BackendFailure:
-    return BackendFailure(
-        where=f"{carrier.op.place_of('eager_execute')}",
-        given=f"{type(error).__name__}: {error}",
-        needed="a run without an exception",
-        fix="The cause is the author's exception.",
-    )
+    return list(host_over_levels(carrier.batching, one, metas)(*map(read_only, arrays)))
 
 
 @contextlib.contextmanager

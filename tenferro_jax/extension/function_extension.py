@@ -7,11 +7,12 @@ a reverse rule of `defvjp` the op "forward" has the residuals as further outputs
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -19,32 +20,50 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..errors import ADRuleError, Unsupported
-from ..jax_seam import only_needed
+from ..errors import ADRuleError, TenferroError, Unsupported, first_line
+from ..jax_seam import lacks_derivative, only_needed, open_jaxpr
 from ..shapes import TensorMeta, is_inexact, meta_of, struct
-from .adopted import MISSING_RULE, Functions, shown
-from .contract import Advice, Computes, ExtensionOp, LinearInput, MapsOver
-from .function_rules import (
-    batchable,
-    cast,
-    deriving,
+from .authored import (
+    MISSING_RULE,
+    Authored,
     filled,
     is_float0,
     jvp_by_transposing,
     jvp_of,
-    moves_forward,
-    pulled,
-    pushed,
-    results_of,
-    reverse_of,
+    shown,
 )
-from .nesting import PyTree, forward_of, has_classes, nesting_text, treedef_of
+from .contract import (
+    CANNOT,
+    Advice,
+    Computes,
+    ExtensionOp,
+    LinearInput,
+    MapsOver,
+    ShardingRule,
+    authored,
+    require_not_traced,
+)
+from .nesting import (
+    PyTree,
+    forward_of,
+    forward_text,
+    has_classes,
+    held,
+    missing,
+    nesting_text,
+    released,
+    treedef_of,
+)
 from .primitive import apply
 from .registry import require_extension_factory
-from .scope import LOWERING
-from .sharding import Shard, ShardingRule
+from .routes import equations
+from .scope import LOWERING, lowering_at
+from .sharding import Shard
 
 NOT_LINEAR = "a derivative by an argument in which it is not linear"
+FORWARD_MODE = "a rule for forward mode"
+"""What an error needs where a reverse rule alone is there."""
+
 FORWARD, FORWARD_AGAIN, TANGENT = "forward", "forward, differentiated", "tangent"
 
 
@@ -56,7 +75,7 @@ class FunctionExtension(ExtensionOp):
     "tangent" knows the results only by `result_metas`.
     """
 
-    function: ClassVar[Functions]
+    function: ClassVar[Authored]
     advice = Advice(
         "the function",
         "Return arrays",
@@ -117,6 +136,31 @@ class FunctionExtension(ExtensionOp):
         """The keyword-only arguments of the function."""
         return {name: getattr(self, name) for name in self.function.payload}
 
+    @property
+    def _body(self) -> Callable[..., PyTree]:
+        """The function of the arguments alone."""
+        return functools.partial(self.function.body, **self.payload)
+
+    @property
+    def _reverse(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree]]:
+        """(fwd, bwd): the author's, or those of JAX for a function that is derived."""
+        function = self.function
+        if function.fwd is None:
+            return functools.partial(jax.vjp, self._body), lambda pull, cotangents: pull(cotangents)
+
+        def fwd(*args: PyTree) -> PyTree:
+            made = function.fwd(*args, **self.payload)
+            if not isinstance(made, tuple | list) or len(made) != 2:
+                raise function.error(
+                    f"fwd, which returned {shown(made)}", "(the result, residuals)"
+                )
+            return made[0], held(made[1])
+
+        def bwd(residuals: PyTree, cotangents: PyTree) -> PyTree:
+            return function.bwd(released(residuals), cotangents, **self.payload)
+
+        return fwd, bwd
+
     def changed(self, **fields: Any) -> FunctionExtension:
         """The op with another nesting or stage."""
         return dataclasses.replace(self, **fields)
@@ -126,18 +170,27 @@ class FunctionExtension(ExtensionOp):
         if self.stage == TANGENT:
             return [meta for meta in self.metas if is_inexact(meta)]
         if not self.stage and self.function.infer is not None:
-            structs = jax.tree.leaves(self.function.inferred(self, inputs))
-            return [meta_of(x) for x in structs]
+            return [meta_of(x) for x in jax.tree.leaves(self._inferred(inputs))]
         return super().infer_output_meta(inputs)
+
+    def _inferred(self, inputs: Sequence[TensorMeta]) -> PyTree:
+        """What `def_infer` returns for these inputs."""
+        made = self.function.infer(*self.arguments.unflatten(map(struct, inputs)), **self.payload)
+        if made is None or not all(hasattr(x, "shape") for x in jax.tree.leaves(made)):
+            raise self.function.error(
+                f"def_infer, which returned {made!r:.200}",
+                "a jax.ShapeDtypeStruct for each array of the result",
+            )
+        return made
 
     def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array] | None:
         """The author's function of the arrays in their nesting."""
         args = self.arguments.unflatten(inputs)
         if self.stage == TANGENT:
-            return pushed(self, *args)
+            return self._pushed(*args)
         if self.stage:
-            return self._with_residuals(reverse_of(self)[0](*args))
-        results = self.function.body(*args, **self.payload)
+            return self._with_residuals(self._reverse[0](*args))
+        results = self._body(*args)
         if results is None:
             return None
         made = self.function.flat(self.results, results, "the results")
@@ -145,11 +198,9 @@ class FunctionExtension(ExtensionOp):
 
     def _with_residuals(self, made: PyTree) -> list[jax.Array]:
         """The results of `fwd`, and those residuals that are no inputs."""
-        forward, function = forward_of(self.out_tree), self.function
-        if not isinstance(made, tuple | list) or len(made) != 2:
-            raise function.error(f"fwd, which returned {shown(made)}", "(the result, residuals)")
+        forward = forward_of(self.out_tree)
         residuals = jax.tree.leaves(made[1])
-        results = function.flat(forward.results, made[0], "fwd, which returned the results")
+        results = self.function.flat(forward.results, made[0], "fwd, which returned the results")
         return [*results, *(jnp.asarray(residuals[j]) for j in forward.kept)]
 
     def batchable(self, fn: Computes) -> Computes:
@@ -161,7 +212,7 @@ class FunctionExtension(ExtensionOp):
             outs = fn(*self.arguments.flatten_up_to(args))
             return self.results.unflatten(outs) if outs else None
 
-        mapped = batchable(self.function, nested, self.payload)
+        mapped = self.function.mapped(nested, self.payload)
 
         def flat(*xs: jax.Array) -> list[jax.Array]:
             made = mapped(*self.arguments.unflatten(xs))
@@ -169,10 +220,10 @@ class FunctionExtension(ExtensionOp):
 
         return flat
 
-    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule:
+    def sharding_rule(self, inputs: Sequence[TensorMeta]) -> ShardingRule | None:
         """That of `def_sharding`, whose `on_device` takes and returns nests with the payload."""
-        rule: ShardingRule = self.function.sharding
-        if rule.on_device is None:
+        rule = self.function.sharding
+        if rule is None or rule.on_device is None:
             return rule
         own = rule.on_device
 
@@ -234,8 +285,8 @@ class FunctionExtension(ExtensionOp):
             function.fwd is None and not (function.derives and not moves_forward(self, metas))
         ):
             return self
-        with deriving(self):
-            return self.changed(stage=FORWARD, out_tree=results_of(self, FORWARD, metas))
+        with self._deriving():
+            return self.changed(stage=FORWARD, out_tree=forward_results_of(self, metas))
 
     def linearize(
         self,
@@ -246,9 +297,7 @@ class FunctionExtension(ExtensionOp):
         """The tangents by the rule that the author gave."""
         function = self.function
         if self.stage == TANGENT:
-            return jvp_of(
-                lambda *xs: pushed(self, *self.arguments.unflatten(xs)), primals, tangents
-            )
+            return jvp_of(self.lower_to_standard_ops, primals, tangents)
         if self.stage:
             return self._forward_tangents(primals, outputs, tangents)
         if function.jvp is not None:
@@ -272,10 +321,30 @@ class FunctionExtension(ExtensionOp):
         """Where JAX differentiates the function; a mapped derivative of a cond has no transpose."""
         if self.stage or self.function.jvp or self.function.transpose:
             return None
-        body = functools.partial(self.function.body, **self.payload)
-        of_arrays = self.arguments.unflatten
-        with deriving(self):
-            return jvp_of(map_(lambda *xs: jax.tree.leaves(body(*of_arrays(xs)))), *values)
+        with self._deriving():
+            return jvp_of(map_(self._leaves), *values)
+
+    def _leaves(self, *arrays: jax.Array) -> list[jax.Array]:
+        """The arrays of the results, from those of the arguments."""
+        return jax.tree.leaves(self._body(*self.arguments.unflatten(arrays)))
+
+    @contextlib.contextmanager
+    def _deriving(self) -> Iterator[None]:
+        """Name the function where JAX cannot differentiate it."""
+        try:
+            yield
+        except (TypeError, NotImplementedError, ValueError) as error:
+            own = self.function.has_rule or isinstance(error, TenferroError)
+            if own or not lacks_derivative(error):
+                raise
+            raise ADRuleError(
+                self.family_id,
+                "jvp",
+                place=self.function.place,
+                given=f"no rule, {CANNOT} differentiate: {first_line(error)}",
+                needed="a rule",
+                fix=MISSING_RULE,
+            ) from error
 
     def _linear(
         self, primals: Sequence[jax.Array], tangents: Sequence[jax.Array | None]
@@ -326,14 +395,58 @@ class FunctionExtension(ExtensionOp):
         moved = [next(pushed) if is_inexact(x) else None for x in values]
         others: list[Any] = [None] * len(forward.kept)
         if self.stage == FORWARD_AGAIN:
-            fwd, _ = reverse_of(self)
 
             def run(*xs: jax.Array) -> list[jax.Array]:
-                return self._with_residuals(fwd(*self.arguments.unflatten(xs)))[len(values) :]
+                return list(self.lower_to_standard_ops(*xs) or ())[len(values) :]
 
             # a fwd that calls its custom_vjp has a derivative without that call alone
             others = jvp_by_transposing(only_needed(run, *primals), primals, tangents)
         return [*moved, *others]
+
+    def _pushed(self, residuals: PyTree, tangents: PyTree) -> list[jax.Array]:
+        """The tangents of the results: the transpose of `bwd`, which is linear in cotangents."""
+        given = jax.tree.leaves(tangents)
+        like = [struct(meta) for meta in self.metas if is_inexact(meta)]
+
+        def pull(*cotangents: jax.Array) -> list[jax.Array]:
+            made = self._pulled(residuals, tangents, cotangents)
+            return [jnp.zeros_like(t) if c is None else c for t, c in zip(given, made, strict=True)]
+
+        jax.eval_shape(pull, *like)  # the author's own errors arrive as they are
+        try:
+            with lowering_at(None):  # kernels have no transpose
+                return list(jax.linear_transpose(pull, *like)(given))
+        except (NotImplementedError, ValueError, AssertionError, TypeError) as error:
+            raise Unsupported(
+                where=f"forward mode of {self.function.place}",
+                given=f"bwd, which JAX cannot transpose: {type(error).__name__}: "
+                f"{first_line(error)}",
+                needed=FORWARD_MODE,
+                fix="Use reverse mode, or write @f.defjvp in place of f.defvjp.",
+            ) from error
+
+    def _pulled(
+        self, residuals: PyTree, tangents: PyTree, given: Sequence[jax.Array | None]
+    ) -> list[jax.Array | None]:
+        """What `bwd` gives for each tangent; None for zero."""
+        source = iter(given)
+        cotangents = [next(source) if is_inexact(meta) else None for meta in self.metas]
+        full = filled([struct(meta) for meta in self.metas], cotangents)
+        try:
+            made = self._reverse[1](residuals, self.results.unflatten(full))
+        except (NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, TenferroError) or not lacks_derivative(error):
+                raise
+            raise Unsupported(
+                where=f"a derivative of bwd of {self.function.place}",
+                given=f"bwd, which JAX cannot differentiate: {first_line(error)}",
+                needed="a bwd that has derivatives",
+                fix="Let bwd call functions published by tenferro_jax.op that have rules.",
+            ) from error
+        found = self.function.cotangents(made, tangents, "bwd")
+        wanted = jax.tree.leaves(tangents, is_leaf=missing)
+        moving = [c for c, t in zip(found, wanted, strict=True) if t is not None]
+        return self.function.cast(moving, [meta_of(t) for t in wanted if t is not None], "bwd")
 
     def transpose_rule(
         self,
@@ -354,7 +467,7 @@ class FunctionExtension(ExtensionOp):
                     needed="a derivative by arguments",
                     fix="",
                 )
-            return [None] * len(known) + pulled(self, residuals, tangents, cotangents)
+            return [None] * len(known) + self._pulled(residuals, tangents, cotangents)
         if function.transpose is None or self.stage:
             raise self.missing_rule("transpose")
         args = self.arguments.unflatten(inputs)
@@ -363,7 +476,7 @@ class FunctionExtension(ExtensionOp):
         made = function.transpose(self.results.unflatten(full), *args, **self.payload)
         wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
         found = function.cotangents(made, args, "def_transpose")
-        return cast(self, found, wanted, "def_transpose")
+        return function.cast(found, wanted, "def_transpose")
 
     def eager_execute(self, *arrays: np.ndarray) -> Sequence[np.ndarray]:
         """The function of `def_host`."""
@@ -391,6 +504,75 @@ class FunctionExtension(ExtensionOp):
             "transpose_rule": tangent or (function.transpose is not None and not self.stage),
         }
         return given[method] if method in given else super().has_own(method)
+
+
+@functools.lru_cache(maxsize=4096)
+def moves_forward(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> bool:
+    """Whether JAX has forward mode of the function: a jax.custom_vjp or a hijax primitive in it may
+    have a reverse rule alone.
+    """
+
+    def moved(*xs: jax.Array) -> PyTree:
+        return jvp_of(op._leaves, xs, [x if is_inexact(x) else None for x in xs])
+
+    try:
+        with authored(op, LOWERING):
+            traced = jax.make_jaxpr(moved)(*map(struct, metas))
+    except (TypeError, NotImplementedError):
+        return False
+    except ValueError:  # a callback, which has no reverse mode either
+        return True
+    return all(eqn.primitive.name != "custom_lin" for eqn in equations(traced))
+
+
+@functools.lru_cache(maxsize=4096)
+def results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
+    """How the results are nested for inputs of these dtypes and shapes; "" for one array."""
+    function = op.function
+    # The op is inferred again where it is called, so equalities of sizes are noted there.
+    if function.infer is not None:
+        with authored(op, "infer_output_meta", lambda *_: None):
+            results = op._inferred(metas)
+    else:
+        with authored(op, LOWERING, lambda *_: None):
+            results = jax.eval_shape(
+                lambda *xs: function.of_arrays(
+                    op._body(*op.arguments.unflatten(xs)), "the function"
+                ),
+                *map(struct, metas),
+            )
+        if results is None:
+            raise function.error(
+                "no result",
+                "arrays",
+                "Return the result. If NumPy code computes it, write def_host and def_infer.",
+            )
+    text = nesting_text(results, f"results of {function.place}")
+    return "" if text == "0" else text
+
+
+@functools.lru_cache(maxsize=4096)
+def forward_results_of(op: FunctionExtension, metas: tuple[TensorMeta, ...]) -> str:
+    """What `fwd` gives for inputs of these dtypes and shapes."""
+    function = op.function
+    run, _ = op._reverse
+    with authored(op.changed(stage=FORWARD), LOWERING, lambda *_: None):
+        traced, (result, residuals) = jax.make_jaxpr(
+            lambda *xs: function.of_arrays(run(*op.arguments.unflatten(xs)), "fwd"),
+            return_shape=True,
+        )(*map(struct, metas))
+        wanted = op.infer_output_meta(metas)
+        if jax.tree.map(meta_of, result) != op.results.unflatten(wanted):
+            raise function.error(
+                f"fwd, which returned the result {shown(result)}",
+                f"{shown(op.results.unflatten(map(struct, wanted)))}, as the function",
+            )
+        jaxpr, constants = open_jaxpr(traced)
+        require_not_traced(op, constants)
+    # A residual that is an input is not kept a second time.
+    kept = jaxpr.outvars[len(jax.tree.leaves(result)) :]
+    inputs = [next((i for i, x in enumerate(jaxpr.invars) if x is v), -1) for v in kept]
+    return forward_text(result, residuals, inputs, f"results of fwd of {function.place}")
 
 
 def op_class_of(module: str, family_id: str) -> Any:

@@ -7,31 +7,41 @@ import functools
 import inspect
 import pathlib
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import PyTreeDef
 
-from ..errors import DuplicateRule
+from ..errors import DTypeError, DuplicateRule, InvalidConfig, counted
+from ..identity import payload_of
 from ..jax_seam import require_platforms
-from ..shapes import TensorMeta, struct
-from .adopted import Adopted, Functions, adopted, parameters
+from ..shapes import TensorMeta, as_array, is_plain, meta_of, struct
+from .authored import Adopted, Authored, adopted, filled
+from .carrier import Extension, kernel_body
+from .contract import ShardingRule, require_not_traced
 from .family import parse_family_id
-from .forward_only import forward_only
-from .function_call import bound, inlined
-from .function_extension import FunctionExtension, op_class_of
-from .function_rules import moves_forward, results_of
-from .nesting import PyTree
-from .primitive import apply, eager
+from .function_extension import (
+    FunctionExtension,
+    forward_results_of,
+    moves_forward,
+    op_class_of,
+    results_of,
+)
+from .nesting import PyTree, nesting_text
+from .primitive import apply, forget_rules
 from .registry import register_function
+from .routes import choose_route, chosen
 from .runtimes import ExtensionRuntimeSet, Kernel
-from .scope import LOWERING, running
-from .sharding import ShardingRule
+from .scope import LOWERING, closed_over, lowering_at, running
 
 TAKEN = {*dir(FunctionExtension), "family_id", "function", "self"}
 """Names of members of every op, which no payload may have."""
 
 
-class FunctionOp:
+class FunctionOp(Authored):
     """A function that is an extension op: what `tenferro_jax.op` returns. Call it as the function.
 
     Attributes:
@@ -43,54 +53,43 @@ class FunctionOp:
     op: type[FunctionExtension]
 
     def __init__(self, function: Adopted, family_id: str, derive: bool | None):
-        source, signature = function.source, function.signature
-        functools.update_wrapper(self, source)
+        source = function.source
+        functools.update_wrapper(self, source, updated=())
         code = source.__code__
         at = f"{pathlib.Path(code.co_filename).name}:{code.co_firstlineno}"
-        place = f"{source.__name__} ({at}), extension {family_id}"
-        arity, payload = parameters(signature, place, TAKEN)
-        self.__signature__ = signature
-        self.functions = Functions(
-            function.body,
-            family_id,
-            place,
-            arity,
-            payload,
-            derive,
-            function.jvp,
-            fwd=function.fwd,
-            bwd=function.bwd,
-            order=function.order,
-        )
-        self.functions.owner = self
+        self.place = f"{source.__name__} ({at}), extension {family_id}"
+        self.__signature__, self.order = function.signature, function.order
+        self.read_signature(TAKEN)
+        self.family_id, self.derive, self.body = family_id, derive, function.body
+        self.jvp, self.fwd, self.bwd = function.jvp, function.fwd, function.bwd
         self.known: dict[tuple[Any, ...] | None, FunctionExtension] = {}
         fields = {
             "__module__": source.__module__,
             "__qualname__": f"{source.__qualname__}.op",
             "__doc__": f"The op of {source.__name__}.",
-            "__annotations__": {name: hint for name, (hint, _) in payload.items()},
+            "__annotations__": {name: hint for name, (hint, _) in self.payload.items()},
             "family_id": family_id,
-            "function": self.functions,
+            "function": self,
         }
         empty = inspect.Parameter.empty
         fields |= {
             name: dataclasses.field(default_factory=functools.partial(lambda held: held, value))
             if type(value).__hash__ is None  # dataclasses takes arrays in no other way
             else value
-            for name, (_, value) in payload.items()
+            for name, (_, value) in self.payload.items()
             if value is not empty
         }
         made = type(source.__name__, (FunctionExtension,), fields)
         self.op = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(made)
-        register_function(self.op, source, place)
+        register_function(self.op, source, self.place)
 
     def __call__(self, *args: PyTree, **payload: Any) -> PyTree:
         """The function of the arrays, under any JAX transform."""
-        args, payload = self.functions.split(args, payload)
+        args, payload = self.split(args, payload)
         method = running.get()
         if method is not None and method.name.startswith(LOWERING):
-            return inlined(self, args, payload)  # a part of another op
-        op, arrays = bound(self, args, payload)
+            return self._inlined(args, payload)  # a part of another op
+        op, arrays = self.bound(args, payload)
         outs = apply(op, *arrays)
         return op.results.unflatten(outs) if op.out_tree else outs[0]
 
@@ -107,7 +106,7 @@ class FunctionOp:
             jax.custom_jvp.
         """
         self._set_rule(jvp=rule)
-        self.functions.symbolic_zeros = symbolic_zeros
+        self.symbolic_zeros = symbolic_zeros
         return rule
 
     def defvjp(self, fwd: Callable[..., PyTree], bwd: Callable[..., PyTree]) -> None:
@@ -139,18 +138,17 @@ class FunctionOp:
             fixed; needed if there are several. For a matrix and a vector, 1 says linear in the
             vector; a derivative by the matrix is then refused.
         """
-        authored = self.functions
-        if argnums is None and authored.arity != 1:
-            raise authored.error(
+        if argnums is None and self.arity != 1:
+            raise self.error(
                 "def_transpose without argnums",
                 "the arguments in which the function is linear together",
                 "Use functools.partial(f.def_transpose, argnums=1) as the decorator.",
             )
         self._set_rule(transpose=rule)
         if argnums is not None:
-            authored.argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-            if authored.arity >= 0:
-                authored.linear_in(authored.arity)  # refuses numbers out of range
+            self.argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+            if self.arity >= 0:
+                self.linear_in(self.arity)  # refuses numbers out of range
         return rule
 
     def def_vmap(self, rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -184,21 +182,20 @@ class FunctionOp:
             may call the function on the pieces.
         """
         if not isinstance(factors, str):
-            raise self.functions.error(
+            raise self.error(
                 f"{factors!r:.100} as factors of def_sharding", 'text such as "i k, k j -> i j"'
             )
         self._set(sharding=ShardingRule(factors, merge, whole, on_device))
 
     def _set_rule(self, **rules: Callable[..., PyTree]) -> None:
         """Set a rule of one kind; a second kind is refused."""
-        authored = self.functions
-        kinds = {"derive": authored.derive or None, "defjvp": authored.jvp}
-        kinds |= {"defvjp": authored.fwd, "def_transpose": authored.transpose}
+        kinds = {"derive": self.derive or None, "defjvp": self.jvp}
+        kinds |= {"defvjp": self.fwd, "def_transpose": self.transpose}
         name = {"jvp": "defjvp", "fwd": "defvjp", "transpose": "def_transpose"}[next(iter(rules))]
         for kind, held in kinds.items():
             if held is not None and kind != name:
                 raise DuplicateRule(
-                    where=authored.place,
+                    where=self.place,
                     given=f"{name} after {kind}",
                     needed="one rule",
                 )
@@ -207,13 +204,15 @@ class FunctionOp:
     def _set(self, **given: Any) -> Callable[..., PyTree]:
         for name, value in given.items():
             if not isinstance(value, ShardingRule):
-                self.functions.require(name, value)
+                self.require(name, value)
             elif value.on_device is not None:
-                self.functions.require("on_device", value.on_device)
-        vars(self.functions).update(given)
+                self.require("on_device", value.on_device)
+        vars(self).update(given)
         self.known.clear()
-        for known in (results_of, moves_forward, forward_only, eager):
-            known.cache_clear()
+        results_of.cache_clear()
+        forward_results_of.cache_clear()
+        moves_forward.cache_clear()
+        forget_rules()
         kept: Callable[..., PyTree] = next(iter(given.values()))
         return kept
 
@@ -231,18 +230,16 @@ class FunctionOp:
           name: a short name for `routes`; by default that of the decorated function.
         """
 
-        require_platforms((platform,), f"def_kernel of {self.functions.place}")
+        require_platforms((platform,), f"def_kernel of {self.place}")
         if declines is not None:
-            self.functions.require("declines", declines)
+            self.require("declines", declines)
 
         def add(kernel: Callable[..., PyTree]) -> Callable[..., PyTree]:
-            self.functions.require("kernel", kernel)
+            self.require("kernel", kernel)
 
             def run(op: FunctionExtension, *arrays: jax.Array) -> list[Any]:
                 results = kernel(*op.arguments.unflatten(arrays), **op.payload)
-                return self.functions.flat(
-                    op.results, results, f"{platform} kernel, which returned"
-                )
+                return self.flat(op.results, results, f"{platform} kernel, which returned")
 
             def why_not(op: FunctionExtension, *metas: TensorMeta) -> str:
                 if op.stage or declines is None:
@@ -271,6 +268,160 @@ class FunctionOp:
         """
         return self._set(infer=function)
 
+    def bound(
+        self, args: tuple[PyTree, ...], payload: dict[str, Any]
+    ) -> tuple[FunctionExtension, list[jax.Array]]:
+        """The op that a call with these arguments runs, and its arrays.
+
+        Raises:
+          InvalidConfig: the arguments do not fit the function; the text names it and its line.
+        """
+        leaves, nesting = jax.tree.flatten(args)
+        key = _key(leaves, nesting, payload)
+        if key in self.known:
+            return self.known[key], leaves
+        if wrong := payload.keys() - self.payload.keys():
+            raise self.error(
+                f"the keyword {', '.join(sorted(wrong))}",
+                f"one of {self._keywords()}" if self.payload else "no keyword",
+                "Pass arrays by position.",
+            )
+        if self.arity >= 0 and len(args) != self.arity:
+            raise self.error(
+                f"{counted(len(args), 'argument')} by position",
+                f"{self.arity}, each an array or a pytree",
+                f"Pass {self._keywords()} by keyword."
+                if len(args) > self.arity and self.payload
+                else "",
+            )
+        if absent := [
+            name
+            for name, (_, default) in self.payload.items()
+            if name not in payload and default is inspect.Parameter.empty
+        ]:
+            raise self.error(f"no {', '.join(absent)}", "a value by keyword")
+        given = [as_array(x, f"{self.place}, array {i}") for i, x in enumerate(leaves)]
+        arrays = [
+            self._number(leaf, x, given, leaves) if _is_weak(leaf) else x
+            for x, leaf in zip(given, leaves, strict=True)
+        ]
+        plain = nesting == self.plain
+        in_tree = "" if plain else nesting_text(args, f"arguments of {self.place}")
+        if traced := [n for n, v in payload.items() if isinstance(v, jax.core.Tracer)]:
+            raise self.error(
+                f"a traced value as {', '.join(traced)}",
+                "a Python value: the payload is a part of the op",
+                f"Keep it out of the traced arguments, as jax.jit(..., static_argnames="
+                f"{traced[0]!r}) does, or make it an array by position.",
+            )
+        try:
+            op = self.op(in_tree=in_tree, **payload)
+        except InvalidConfig as error:
+            where = error.where.replace(payload_of(self.op), f"payload of {self.place}")
+            raise InvalidConfig(
+                where=where, given=error.given, needed=error.needed, fix=error.fix
+            ) from error
+        for function in self.rules:
+            require_not_traced(op, closed_over(function))
+        out_tree = results_of(op, tuple(map(meta_of, arrays)))
+        op = op.changed(out_tree=out_tree) if out_tree else op
+        if key and not any(getattr(function, "__closure__", None) for function in self.rules):
+            if len(self.known) > 1000:
+                self.known.clear()
+            self.known[key] = op
+        return op, arrays
+
+    def _number(
+        self,
+        number: complex | jax.Array,
+        array: jax.Array,
+        arrays: Sequence[jax.Array],
+        leaves: Sequence[object],
+    ) -> jax.Array:
+        """A Python number, or an array of weak type, in the dtype that it takes in jax.numpy beside
+        arrays of its kind.
+        """
+        kind = jnp.integer if jnp.issubdtype(array.dtype, jnp.integer) else jnp.inexact
+        others = [
+            x.dtype
+            for x, leaf in zip(arrays, leaves, strict=True)
+            if not _is_weak(leaf) and jnp.issubdtype(x.dtype, kind)
+        ]
+        with jax.numpy_dtype_promotion("standard"):
+            dtype = jnp.result_type(*others) if others else array.dtype
+        narrowed = jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(
+            dtype, jnp.complexfloating
+        )
+        if narrowed or (isinstance(number, jax.Array) and dtype == array.dtype):
+            return array
+        if isinstance(number, jax.Array) and (number.ndim or isinstance(number, jax.core.Tracer)):
+            return jax.lax.convert_element_type(number, dtype)
+        value = number.item() if isinstance(number, jax.Array) else number
+        try:
+            return jnp.asarray(value, dtype)
+        except OverflowError as error:
+            raise DTypeError(
+                where=self.place,
+                given=f"{value} beside arrays of {dtype}",
+                needed="a number that fits",
+                fix="Convert it to an array of the dtype that is meant.",
+            ) from error
+
+    def _keywords(self) -> str:
+        return ", ".join(self.payload)
+
+    def _inlined(self, args: tuple[PyTree, ...], payload: dict[str, Any]) -> PyTree:
+        """The value as a part of another op: plain JAX, with the rules it has; with its kernel if
+        the other op is lowered for a platform that has one.
+        """
+        payload = {name: p for name, (_, p) in self.payload.items()} | payload
+
+        def body(*xs: PyTree) -> PyTree:
+            made = self.body(*xs, **payload)
+            if made is None and self.host is not None and self.infer is not None:
+                structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
+                host = functools.partial(self.host, **payload)
+                like = self.infer(*structs, **payload)
+                numpy = lambda *xs: host(*jax.tree.map(np.asarray, xs))
+                return jax.pure_callback(numpy, like, *xs, vmap_method="sequential")
+            return made
+
+        def computed(*xs: PyTree) -> PyTree:
+            site = lowering_at.value
+            if site is None or not self.op.runtimes.kernels(self.op.family_id, site.platform):
+                return body(*xs)
+            op, arrays = self.bound(xs, payload)
+            carrier = Extension.of(op)
+            kernel = chosen(carrier, choose_route(carrier, site, tuple(map(meta_of, arrays))))
+            if kernel is None:
+                return body(*xs)
+            return op.results.unflatten(kernel_body(carrier, kernel, arrays))
+
+        def moved(primals: PyTree, tangents: PyTree) -> tuple[PyTree, PyTree]:
+            if self.derives or self.transpose is not None:
+                return jax.jvp(body, primals, tangents)
+            if self.jvp is None:
+                raise self.op().missing_rule("jvp")
+            out = computed(*primals)
+            made = self.jvp(primals, out, tangents, **payload)
+            nesting: Any = jax.tree.structure(out)
+            given = self.flat(nesting, made, "defjvp, which returned")
+            return out, nesting.unflatten(filled(jax.tree.leaves(out), given))
+
+        value = self.mapped(computed, payload)
+        if self.fwd is not None:
+            backward: Any = jax.custom_vjp(value)
+            backward.defvjp(
+                functools.partial(self.fwd, **payload), functools.partial(self.bwd, **payload)
+            )
+            return backward(*args)
+        opaque = self.vmap is not None or len(self.op.runtimes) > 0
+        if (self.derives or self.transpose is not None) and not opaque:
+            return body(*args)
+        forward: Any = jax.custom_jvp(value)
+        forward.defjvp(moved)
+        return forward(*args)
+
     def __reduce__(self) -> Any:
         return _unpickled, (self.__module__, self.op.family_id)
 
@@ -278,9 +429,32 @@ class FunctionOp:
         return f"<op {self.op.family_id}: {self.__name__}{self.__signature__}>"
 
 
+def _is_weak(leaf: object) -> bool:
+    return type(leaf) in (int, float, complex) or (
+        isinstance(leaf, jax.Array) and jax.typeof(leaf).weak_type
+    )
+
+
+def _key(
+    leaves: Sequence[Any], nesting: PyTreeDef, payload: dict[str, Any]
+) -> tuple[Any, ...] | None:
+    """What the op of a call on concrete arrays depends on; None for other calls."""
+    parts: list[Any] = [nesting]
+    for x in leaves:
+        if not is_plain(x) or getattr(x, "weak_type", False):
+            return None
+        parts += (x.dtype, x.shape)
+    for name, value in payload.items():
+        kind = type(value)
+        if kind not in (bool, int, float, str, NoneType):
+            return None
+        parts += (name, kind, value.hex() if kind is float else value)
+    return tuple(parts)
+
+
 def _unpickled(module: str, family_id: str) -> FunctionOp:
     """The function of a family that `module` publishes."""
-    return op_class_of(module, family_id).function.owner
+    return op_class_of(module, family_id).function
 
 
 def op(

@@ -4,6 +4,7 @@ fixed order.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -14,36 +15,37 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import jax_seam
-from ..errors import InvalidConfig
-from ..jax_seam import Aval, AxisData, IrValue, LoweringContext
-from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of
-from .carrier import BatchLevel, Extension, checked_form
-from .contract import (
-    NOT_DIFFERENTIABLE,
-    ExtensionOp,
-    LinearInput,
-    has_host_form,
-    has_lowering,
+from ..errors import ADRuleError, InvalidConfig, TenferroError, first_line
+from ..jax_seam import (
+    Assumptions,
+    Aval,
+    AxisData,
+    IrValue,
+    LoweringContext,
+    graph_assumptions,
+    lacks_derivative,
 )
+from ..shapes import TensorMeta, as_operand, is_inexact, is_plain, meta_of, struct
+from .carrier import BatchLevel, Extension, checked_form
+from .contract import CANNOT, ExtensionOp, LinearInput, Slot, authored
 from .execution import forward, run_at_once, run_host
 from .family import parse_family_id
-from .forward_only import forward_only
-from .placing import output_shardings
+from .registry import register_extension
 from .routes import TUNED, here, route_of, splits
 from .rules import (
     NO_RULES,
     ExtensionAdRule,
     ExtensionRuleSet,
+    absent,
     linearize,
-    not_differentiable,
     present,
-    require_metas,
     require_rules,
+    require_slots,
     transposed,
 )
-from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind, require_runtimes
-from .scope import LOWERING, authored, inherited, nested_extension, running
-from .sharding import split_call
+from .runtimes import NO_RUNTIMES, ExtensionRuntimeSet, RouteKind
+from .scope import LOWERING, inherited, nested_extension, running
+from .sharding import output_shardings, split_call
 
 
 def apply(
@@ -104,45 +106,26 @@ def apply(
                 return apply(op, *arrays, rules=rules, runtimes=runtimes)
     if rules is not None and type(rules) is not ExtensionRuleSet:
         require_rules(rules, "apply of an extension")
-    if runtimes is not None and type(runtimes) is not ExtensionRuntimeSet:
-        require_runtimes(runtimes, "apply of an extension")
     carrier = Extension.of(op, runtimes)
-    at_once = bool(carrier.runtimes) and carrier.runtimes.has_eager(carrier.family_id)
-    plain = all(map(is_plain, arrays))
-    if plain and not at_once:
-        return eager(carrier, len(TUNED))(*arrays)
-    operands: Any = (
-        arrays
-        if plain
-        else [
-            as_operand(a, f"extension {carrier.family_id}, input {i}") for i, a in enumerate(arrays)
-        ]
-    )
-    is_traced = not plain and any(isinstance(a, jax.core.Tracer) for a in operands)
-    if at_once or is_traced:
-        # By JAX, so that a trace around a call of concrete arrays sees it.
-        operands = jax_seam.vary_together(operands) if is_traced else operands
-        return tuple(_bind(carrier, NO_RULES if rules is None else rules, operands))
-    return eager(carrier, len(TUNED))(*operands)
+    if all(map(is_plain, arrays)):
+        operands: Any = arrays
+    else:
+        where = f"extension {carrier.family_id}, input"
+        operands = [as_operand(a, f"{where} {i}") for i, a in enumerate(arrays)]
+        if any(isinstance(a, jax.core.Tracer) for a in operands):
+            return bind(carrier, rules or NO_RULES, jax_seam.vary_together(operands))
+    if carrier.at_once:  # through JAX, so that a trace around a call of concrete arrays sees it
+        return bind(carrier, rules or NO_RULES, operands)
+    return compiled(carrier)(*operands)
 
 
-def _bind(
-    carrier: Extension,
-    rules: ExtensionRuleSet,
-    arrays: Sequence[jax.Array],
-) -> list[jax.Array]:
-    if len(arrays) != carrier.input_count:
-        carrier.infer(*map(meta_of, arrays))  # raises the error
-    return _bound(carrier, rules, arrays)
-
-
-def _bound(
+def bind(
     carrier: Extension, rules: ExtensionRuleSet, arrays: Sequence[jax.Array]
-) -> list[jax.Array]:
+) -> tuple[jax.Array, ...]:
+    """A call as an equation of the trace around it; concrete arrays go to `_impl`."""
     mark = jax_seam.splittable() if carrier.op.has_own("sharding_rule") else None
     primitive = family_primitive(carrier.family_id)
-    outs: list[jax.Array] = primitive.bind(*arrays, op=carrier, rules=rules, splittable=mark)
-    return outs
+    return tuple(primitive.bind(*arrays, op=carrier, rules=rules, splittable=mark))
 
 
 def save_families(*family_ids: str) -> Any:
@@ -161,41 +144,41 @@ def save_families(*family_ids: str) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*family_ids)
 
 
-@functools.lru_cache(maxsize=1024)
-def eager(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
-    """The function that runs a carrier on concrete arrays, traced again when more routes are tuned.
-    Rules are not part of the key, because they do not change the result.
+def compiled(carrier: Extension) -> Callable[..., tuple[jax.Array, ...]]:
+    """The function that runs a carrier on concrete arrays, made again when a route was tuned since,
+    because it may take that route. Rules are not part of the key: they do not change the result.
     """
+    return _compiled(carrier, len(TUNED))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(carrier: Extension, tuned: int) -> Callable[..., tuple[jax.Array, ...]]:
     op = carrier.op
-    if (
-        has_host_form(op) and not has_lowering(op) and carrier.runtimes == NO_RUNTIMES
-    ):  # no other route
+    hosted = op.has_own("eager_execute")
+    if hosted and not op.has_own(LOWERING) and carrier.runtimes == NO_RUNTIMES:  # no other route
         return lambda *arrays: tuple(run_host(carrier, arrays))
+    # A vmap rule of the author must be traced, so that JAX calls it.
+    may_run_now = hosted and not (carrier.batching and op.has_own("batchable"))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...] | None:
-        """The outputs; None if the host computes them, so that the author's exception arrives
-        unchanged.
+        """The outputs; None if the host computes them: outside jit, so that the author's exception
+        arrives unchanged.
         """
-        return None if _runs_on_host(carrier, arrays) else tuple(_bind(carrier, NO_RULES, arrays))
+        if may_run_now:
+            metas = tuple(map(meta_of, arrays))
+            carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them
+            if route_of(carrier, metas, here()).kind is RouteKind.HOST:
+                return None
+        return bind(carrier, NO_RULES, arrays)
 
     run.__name__ = run.__qualname__ = carrier.family_id
     jitted = jax.jit(run)
-    if not has_host_form(op):
-        return jitted
 
     def call(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         outs = jitted(*arrays)
         return tuple(run_host(carrier, arrays)) if outs is None else outs
 
-    return call
-
-
-def _runs_on_host(carrier: Extension, arrays: Sequence[jax.Array]) -> bool:
-    if not has_host_form(carrier.op) or (carrier.batching and carrier.op.has_own("batchable")):
-        return False
-    metas = tuple(map(meta_of, arrays))
-    carrier.infer(*metas)  # refuses wrong inputs before the lowering gets them
-    return route_of(carrier, metas, here()).kind is RouteKind.HOST
+    return call if hosted else jitted
 
 
 # --- the primitive --------------------------------------------------------------------------------
@@ -227,11 +210,8 @@ def _abstract_eval(*avals: Aval, op: Extension, **_: object) -> list[Aval]:
 
 def _impl(*arrays: jax.Array, op: Extension, **_: object) -> list[jax.Array]:
     with jax.disable_jit(False), inherited(None):
-        if op.runtimes and not op.batching and op.runtimes.has_eager(op.family_id):
-            outs = run_at_once(op, arrays, len(TUNED))
-            if outs is not None:
-                return outs
-        return list(eager(op, len(TUNED))(*map(_jax_value, arrays)))
+        outs = run_at_once(op, arrays, len(TUNED)) if op.at_once else None
+        return list(compiled(op)(*map(_jax_value, arrays))) if outs is None else outs
 
 
 def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, **_: object) -> Any:
@@ -240,8 +220,8 @@ def _lower(ctx: LoweringContext, *args: IrValue, op: Extension, **_: object) -> 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         split = splits(op, tuple(map(meta_of, arrays)), site)
         if split is None:
-            return forward(op, site, arrays)
-        return split_call(op, split, lambda *xs: tuple(_bind(op, NO_RULES, xs)), apply)(*arrays)
+            return forward(op, site._replace(splits=False), arrays)
+        return split_call(op, split, lambda *xs: bind(op, NO_RULES, xs), apply)(*arrays)
 
     return jax_seam.lower_as_call(ctx, args, op.family_id, run, op.attributes)
 
@@ -310,14 +290,14 @@ def _jvp(
     primals = list(map(_jax_value, primals))
     metas = [meta_of(x) for x in primals]
     if not any(map(is_inexact, op.infer(*metas))):  # no tangents, so no rule is needed
-        outs = _bind(op, rules, primals)
+        outs = list(bind(op, rules, primals))
         return outs, list(map(jax_seam.zero_tangent, outs))
     if rule is None:
         raise op.op.missing_rule("jvp")
     form = _differentiable_form(rule, op, metas)
     # Named by family, so that a checkpoint policy can save them. Only here, because JAX cannot
     # transpose a name.
-    outs = [jax_seam.checkpoint_name(out, op.family_id) for out in _bind(form, rules, primals)]
+    outs = [jax_seam.checkpoint_name(out, op.family_id) for out in bind(form, rules, primals)]
     given = [_jax_value(jax_seam.none_if_zero(t)) for t in tangents]
     with _inheriting(rules, op):
         results = jax_seam.on_automatic_axes(
@@ -325,18 +305,118 @@ def _jvp(
             (primals, outs, given),
             lambda _: [jax.typeof(out).sharding for out in outs],
         )
-    if any(t is NOT_DIFFERENTIABLE for t in results[: op.output_count]):
-        raise not_differentiable(op.family_id, "jvp", "output", results)
-    require_metas(results, list(map(jax_seam.tangent_meta, outs)), op.op.place_of("linearize"))
-    kept = list(zip(outs, results, strict=True))[: op.output_count]
+    count = op.output_count  # what follows are residuals
+    require_slots(op.op, "linearize", results, list(map(jax_seam.tangent_meta, outs)), count)
     moving = tuple(t is not None for t in given)
     mark = None
     if any(isinstance(t, jax.core.Tracer) for t in given):  # perhaps for reverse mode
         mark = forward_only(rule, form.op, op.given, rules, tuple(op.of_one(metas)), moving)
-    return [out for out, _ in kept], [
-        jax_seam.zero_tangent(out) if t is None else _bind(mark, NO_RULES, [t])[0] if mark else t
-        for out, t in kept
+    return outs[:count], [
+        jax_seam.zero_tangent(out) if t is None else bind(mark, NO_RULES, [t])[0] if mark else t
+        for out, t in zip(outs[:count], results[:count], strict=True)
     ]
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardOnly(ExtensionOp):
+    """The identity of a tangent. Its transpose is the error."""
+
+    family_id = "tenferro-jax.forward_only.v1"
+    family: str
+    place: str
+    given: str
+    fix: str
+
+    def lower_to_standard_ops(self, *inputs: jax.Array) -> Sequence[jax.Array]:
+        """The tangent."""
+        return inputs
+
+    def linearize(
+        self,
+        primals: Sequence[jax.Array],
+        outputs: Sequence[jax.Array],
+        tangents: Sequence[jax.Array | None],
+    ) -> Sequence[Slot]:
+        """The tangent of the tangent, which may have a transpose."""
+        return tangents
+
+    def transpose_rule(
+        self,
+        cotangents: Sequence[jax.Array | None],
+        inputs: Sequence[jax.Array | LinearInput],
+    ) -> Sequence[Slot]:
+        """An error."""
+        raise ADRuleError(
+            self.family,
+            "transpose",
+            place=self.place,
+            given=self.given,
+            needed="tangents by code that JAX can transpose",
+            fix=self.fix,
+        )
+
+
+register_extension(ForwardOnly)
+
+
+@functools.lru_cache(maxsize=4096)
+def forward_only(
+    rule: ExtensionAdRule,
+    op: ExtensionOp,
+    runtimes: ExtensionRuntimeSet | None,
+    rules: ExtensionRuleSet,
+    metas: tuple[TensorMeta, ...],
+    moving: tuple[bool, ...],
+) -> Extension | None:
+    """What marks the tangents of a rule that JAX cannot transpose; None if it can.
+
+    Args:
+      rule: of the op.
+      op: the differentiable form.
+      runtimes: that the rule inherits.
+      rules: that it inherits.
+      metas: of the inputs.
+      moving: which inputs have a tangent.
+    """
+    outs = [struct(meta) for meta in Extension(op, (), runtimes).infer(*metas)]
+    smooth = [x for x in outs if is_inexact(x)]
+    inputs = [struct(meta) for meta in metas]
+    tangents = [x for x, moves in zip(inputs, moving, strict=True) if moves]
+
+    def pulled(
+        primals: Sequence[jax.Array], outs: Sequence[jax.Array], cotangents: Sequence[jax.Array]
+    ) -> Any:
+        def pushed(*given: jax.Array) -> list[jax.Array]:
+            source = iter(given)
+            slots = [next(source) if moves else None for moves in moving]
+            made = linearize(rule, op, (), primals, outs, slots)
+            return [
+                jnp.zeros_like(x) if absent(t) else t
+                for x, t in zip(outs, made, strict=True)
+                if is_inexact(x)
+            ]
+
+        return jax.linear_transpose(pushed, *tangents)(cotangents)
+
+    try:
+        with graph_assumptions(Assumptions()), inherited((rules, runtimes)):
+            jax.eval_shape(pulled, inputs, outs, smooth)
+    except TenferroError:  # the rule's own, or of an op that it calls
+        return None
+    except (NotImplementedError, ValueError, TypeError, AssertionError) as error:
+        if not lacks_derivative(error):
+            return None
+        what = op.place_of("linearize").split(" of ")[0]
+        given = f"{what}, {CANNOT} transpose: {first_line(error)}"
+        fix = f"Use forward mode, or {op.advice.reverse}."
+        return Extension(ForwardOnly(op.family_id, op.place_of(), given, fix))
+    return None
+
+
+def forget_rules() -> None:
+    """Forget what was found while a function had other rules or another way to run."""
+    forward_only.cache_clear()
+    _compiled.cache_clear()
 
 
 # --- transpose ------------------------------------------------------------------------------------
@@ -366,10 +446,8 @@ def _transpose(
                 (given, inputs),
                 lambda _: [a.aval.sharding if m else None for a, m in zip(args, mask)],
             )
-    if any(m and r is NOT_DIFFERENTIABLE for m, r in zip(mask, results, strict=True)):
-        raise not_differentiable(op.family_id, "transpose", "input", results)
     wanted = [x.meta if isinstance(x, LinearInput) else None for x in inputs]
-    require_metas(results, wanted, op.op.place_of("transpose_rule"))
+    require_slots(op.op, "transpose_rule", results, wanted, len(args))
     return [
         None if not m else jax_seam.zero_cotangent(a) if r is None else r
         for a, m, r in zip(args, mask, results, strict=True)
@@ -387,15 +465,15 @@ def _batch(
     op: Extension,
     rules: ExtensionRuleSet,
     **_: object,
-) -> tuple[list[jax.Array], Sequence[int | None]]:
+) -> tuple[Sequence[jax.Array], Sequence[int | None]]:
     if all(d is None for d in dims):
-        return _bound(op, rules, args), [None] * op.output_count
+        return bind(op, rules, args), [None] * op.output_count
     in_axes = tuple(None if d is None else int(d) for d in dims)
     name = axis.name if isinstance(axis.name, str | tuple) else None
     level = BatchLevel(in_axes, name, jax_seam.batch_place(axis))
     with authored(op.op, "batched()"):
         own = None if op.batching else op.op.batched(in_axes)
-    if own is not None:
-        form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
-        return _bound(form, rules, args), out_axes
-    return _bound(op.batch(level), rules, args), [0] * op.output_count
+    if own is None:
+        return bind(op.batch(level), rules, args), [0] * op.output_count
+    form, out_axes = checked_form(op, own, op.batch(level), [meta_of(a) for a in args])
+    return bind(form, rules, args), out_axes

@@ -26,11 +26,10 @@ from ..jax_seam import (
     spreads,
 )
 from ..shapes import PyTree, TensorMeta, is_inexact, struct
-from .bodies import body_of, kernel_body, lowering_body, what_runs
-from .carrier import Extension
-from .contract import has_host_form, has_lowering
+from .carrier import Extension, body_of, kernel_body, lowering_body, what_runs
+from .contract import authored
 from .runtimes import Kernel, RouteKind
-from .scope import authored
+from .scope import LOWERING
 from .sharding import Split, on_device, split_of
 
 __all__ = ["Route", "RouteKind", "routes"]
@@ -90,9 +89,9 @@ def choose_route(
         reason = "; ".join([f"a kernel for {site.platform} is there", *refusals])
         return route(RouteKind.KERNEL, reason, kernel.title)
     passed_over = "".join(f"; {refusal}" for refusal in refusals)
-    if has_lowering(op) and not lowering_declined and RouteKind.LOWERING in selected:
+    if op.has_own(LOWERING) and not lowering_declined and RouteKind.LOWERING in selected:
         return route(RouteKind.LOWERING, "standard ops, compiled by XLA" + passed_over)
-    if has_host_form(op) and not site.exporting and RouteKind.HOST in selected:
+    if op.has_own("eager_execute") and not site.exporting and RouteKind.HOST in selected:
         return route(RouteKind.HOST, "eager_execute on the host" + passed_over)
     if lowering_declined:
         passed_over += f"; {op.advice.body} returned None for these inputs"
@@ -327,7 +326,7 @@ def _tune(carrier: Extension, metas: tuple[TensorMeta, ...], site: Site) -> None
         return
     lowering = functools.partial(lowering_body, carrier)
     if (
-        has_lowering(carrier.op)
+        carrier.op.has_own(LOWERING)
         and RouteKind.LOWERING in carrier.runtimes.routes
         and jax.eval_shape(lowering, structs) is not None
     ):

@@ -25,11 +25,10 @@ from .contract import (
     ExtensionOp,
     LinearInput,
     Slot,
+    authored,
     checked_sequence,
-    has_own_rule,
 )
 from .family import family_of
-from .scope import authored
 
 
 class ExtensionAdRule(Sealed):
@@ -185,7 +184,7 @@ class ExtensionRuleSet(Sealed):
           DuplicateRule: there are both.
         """
         rule = self._by_family.get(op.family_id)
-        if not has_own_rule(op):
+        if not (op.has_own("linearize") or op.has_own("transpose_rule")):
             return rule
         if rule is not None:
             raise DuplicateRule(
@@ -244,20 +243,6 @@ def require_rules(rules: object, where: str, kind: Any = ExtensionRuleSet | None
     )
 
 
-def not_differentiable(family_id: str, kind: str, slot: str, results: Sequence[Any]) -> ADRuleError:
-    """The error for a slot whose derivative is needed but does not exist."""
-    index = next(i for i, r in enumerate(results) if r is NOT_DIFFERENTIABLE)
-    return ADRuleError(
-        family_id,
-        kind,
-        given=f"family_id {family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {index}",
-        needed="a slot that has a derivative",
-        fix="Differentiate with respect to other inputs, or stop the gradient of its inputs with "
-        "jax.lax.stop_gradient.",
-        clause="X10.5",
-    )
-
-
 def absent(slot: object) -> bool:
     """Whether a slot holds no value."""
     return slot is None or slot is NOT_DIFFERENTIABLE
@@ -281,24 +266,38 @@ def _restored(pattern: Sequence[object], values: Sequence[object]) -> list[Any]:
     return [slot if absent(slot) else next(source) for slot in pattern]
 
 
-def require_metas(
+def require_slots(
+    op: ExtensionOp,
+    method: str,
     results: Sequence[Any],
     wanted: Sequence[tuple[object, tuple[SymDim, ...]] | None],
-    where: str,
+    needed: int,
 ) -> None:
-    """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal; None
-    means that no value is allowed.
+    """Refuse a tangent or cotangent whose dtype and shape differ from those of its primal, None
+    means that no value is allowed; and NOT_DIFFERENTIABLE among the first `needed`.
     """
+    where = op.place_of(method)
     for i, (result, want) in enumerate(zip(results, wanted, strict=True)):
-        if not absent(result) and not hasattr(result, "dtype"):
+        if result is NOT_DIFFERENTIABLE and i < needed:
+            kind, slot = _SLOTS[method]
+            raise ADRuleError(
+                op.family_id,
+                kind,
+                given=f"family_id {op.family_id}: the rule says NOT_DIFFERENTIABLE for {slot} {i}",
+                needed="a slot that has a derivative",
+                fix="Differentiate with respect to other inputs, or stop the gradient of its "
+                "inputs with jax.lax.stop_gradient.",
+                clause="X10.5",
+            )
+        if absent(result):
+            continue
+        if not hasattr(result, "dtype"):
             raise InvalidConfig(
                 where=f"{where}, entry {i}",
                 given=f"{result!r}",
                 needed="an array, None or NOT_DIFFERENTIABLE",
             )
-        if not absent(result) and (
-            want is None or (result.dtype, tuple(result.shape)) != tuple(want)
-        ):
+        if want is None or (result.dtype, tuple(result.shape)) != tuple(want):
             raise InvalidConfig(
                 where=f"{where}, entry {i}",
                 given=str(TensorMeta(result.dtype, tuple(result.shape))),
@@ -307,6 +306,9 @@ def require_metas(
                 else f"{TensorMeta(*want)}, as its primal",
                 clause="X10.8",
             )
+
+
+_SLOTS = {"linearize": ("jvp", "output"), "transpose_rule": ("transpose", "input")}
 
 
 def _rule(op: ExtensionOp, name: str) -> AbstractContextManager[None]:

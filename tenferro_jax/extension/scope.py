@@ -6,17 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 
 from ..dimensions import SymDim, are_equal
 from ..dimensions import require_equal as require_equal_sizes
 from ..errors import InvalidConfig
-
-if TYPE_CHECKING:
-    from .contract import ExtensionOp
 
 Assume = Callable[[Any, Any, str], None]
 """A function that records two dimensions that are assumed to be equal, and where."""
@@ -102,15 +99,6 @@ def run_as(method: Method) -> Iterator[None]:
         running.reset(token)
 
 
-def authored(
-    op: ExtensionOp, name: str, assume: Assume | None = None
-) -> contextlib.AbstractContextManager[None]:
-    """Runs the author's code: an exception passes as it is, with a note that names the method and
-    the family.
-    """
-    return run_as(Method(name, op.place_of(name), assume))
-
-
 def nested_extension(method: Method, inner: str) -> InvalidConfig:
     """The error for a call of an extension inside a lowering."""
     return InvalidConfig(
@@ -120,17 +108,6 @@ def nested_extension(method: Method, inner: str) -> InvalidConfig:
         fix="Write out the computation of the inner extension; only AD rules may call extensions.",
         clause="X8.5",
     )
-
-
-def require_not_traced(op: ExtensionOp, values: Iterable[object]) -> None:
-    """Refuse a lowering that closes over a traced value, which would have no derivative."""
-    if any(isinstance(value, jax.core.Tracer) for value in values):
-        raise InvalidConfig(
-            where=op.place_of(LOWERING),
-            given="code that closes over a traced value",
-            needed="traced values as inputs: a value that is closed over has no derivative",
-            fix="Make the value an input.",
-        )
 
 
 def closed_over(function: object) -> Iterator[object]:

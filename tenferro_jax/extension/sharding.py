@@ -14,15 +14,12 @@ import numpy as np
 from jax import lax
 
 from .. import jax_seam
-from ..errors import InvalidConfig
+from ..errors import InvalidConfig, TenferroError, Unsupported
 from ..jax_seam import is_symbolic_dim
 from ..shapes import TensorMeta, meta_of
-from .carrier import Extension, over_levels
-from .contract import ExtensionOp, checked_sequence, require_arrays
-from .scope import authored, inherited
-
-MERGES = ("", "sum", "max", "min")
-"""How the results of devices become one."""
+from .carrier import Extension, lowering_body, over_levels
+from .contract import MERGES, ExtensionOp, ShardingRule, authored, checked_sequence, require_arrays
+from .scope import LOWERING, inherited
 
 _VMAP = "vmap "
 """How the factor of a level of vmap begins: no factor of the author's has a space."""
@@ -116,28 +113,6 @@ def _extreme(x: jax.Array, axes: tuple[str, ...], is_max: bool) -> jax.Array:
     return found.astype(x.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardingRule:
-    """How an op may be split over devices, as in the sharding rules of Shardy.
-
-    Attributes:
-      factors: "b i k, b k j -> b i j": for each input and output a name for each axis. Axes of one
-        name have one size and are split alike. A name may be any text without space and comma;
-        "..." stands for any number of axes.
-      merge: what makes one result of the results of devices that have different parts of a factor
-        which no output has: "sum", "max" or "min". "": such factors stay whole.
-      whole: factors that are never split.
-      on_device: function(shard, *pieces) -> the outputs' pieces: what a device computes, in place
-        of the op itself followed by `merge`. It may call `apply` with an op that fits the pieces,
-        `shard.merged`, and JAX's collectives over `shard.axes`.
-    """
-
-    factors: str
-    merge: str = ""
-    whole: tuple[str, ...] = ()
-    on_device: Callable[..., Sequence[jax.Array]] | None = None
-
-
 class Split(NamedTuple):
     """A rule for inputs of known shapes, with a factor for each level of vmap.
 
@@ -211,11 +186,6 @@ def metas_of(
     return list(map(TensorMeta, dtypes, shapes))
 
 
-def specs_of(terms: Sequence[Sequence[str]], axes: Axes) -> list[jax.P]:
-    """The partition spec of each array."""
-    return [jax.P(*(axes.get(factor) for factor in term)) for term in terms]
-
-
 def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
     """The rule of an op for these inputs; None if it has none, or a size is symbolic.
 
@@ -236,7 +206,7 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
     inputs, outputs, sizes = _read(op, rule, inner, outs)
     for number, level in reversed(list(enumerate(carrier.batching))):
         name = f"{_VMAP}{number}"
-        sizes[name] = int(level.size([m.shape for m in _of(carrier, metas, number)]))
+        sizes[name] = int(level.size([m.shape for m in carrier.of_one(metas, number)]))
         inputs = [
             term if axis is None else (*term[:axis], name, *term[axis:])
             for term, axis in zip(inputs, level.in_axes, strict=True)
@@ -244,13 +214,6 @@ def split_of(carrier: Extension, metas: Sequence[TensorMeta]) -> Split | None:
         outputs = [(name, *term) for term in outputs]
     kept = frozenset(factor for factor in sizes if _stays(rule, factor, inputs, outputs))
     return Split(rule, tuple(inputs), tuple(outputs), sizes, kept)
-
-
-def _of(carrier: Extension, metas: Sequence[TensorMeta], number: int) -> Sequence[TensorMeta]:
-    """The metas inside the levels before this number."""
-    for level in carrier.batching[:number]:
-        metas = level.inner(metas)
-    return metas
 
 
 def _stays(
@@ -390,3 +353,67 @@ def on_device(
         return over_levels(here, functools.partial(one, sizes))(*pieces)
 
     return fn
+
+
+def output_shardings(
+    carrier: Extension,
+    inputs: list[jax.ShapeDtypeStruct],
+) -> list[jax.NamedSharding]:
+    """The sharding of each output, from ShapeDtypeStructs of the inputs.
+
+    Raises:
+      InvalidConfig: neither the op's rule nor its lowering determines it.
+    """
+    split = split_of(carrier, list(map(meta_of, inputs)))
+    if split is not None:
+        return _split_shardings(carrier, split, inputs)
+    problem, cause = "an op without lowering", None
+    if carrier.op.has_own(LOWERING):
+        places: list[Any] = []
+
+        # eval_shape gives no shardings if some axes of the mesh are automatic
+        def body(*xs: jax.Array) -> tuple[jax.Array, ...] | None:
+            outs = lowering_body(carrier, xs)
+            places.extend(jax.typeof(out).sharding for out in outs or ())
+            return outs
+
+        try:
+            outs = jax.eval_shape(body, *inputs)
+        except TenferroError:
+            raise
+        except Exception as error:
+            problem, cause = f"a lowering that JAX cannot place: {error}", error
+        else:
+            if outs is not None:
+                return places
+            problem = "a lowering that declines"
+    raise InvalidConfig(
+        where=f"{carrier.op.place_of()} on an explicit mesh",
+        given=f"{problem}, and no {carrier.op.advice.sharding}",
+        needed="known output shardings",
+        fix=f"Write {carrier.op.advice.sharding}, or call inside jax.shard_map or "
+        f"jax.sharding.auto_axes.",
+    ) from cause
+
+
+def _split_shardings(
+    carrier: Extension, split: Split, inputs: list[jax.ShapeDtypeStruct]
+) -> list[jax.NamedSharding]:
+    """Those of a rule: a factor of the outputs has the mesh axes of the inputs."""
+    mesh = next(x.sharding.mesh for x in inputs if not x.sharding.mesh.empty)
+    axes: dict[str, Any] = {}
+    for term, x in zip(split.inputs, inputs, strict=True):
+        for factor, entry in zip(term, x.sharding.spec, strict=False):
+            axes[factor] = axes.get(factor) or entry
+    for term in split.outputs:
+        used = [n for f in term if axes.get(f) for n in jax.tree.leaves(axes[f])]
+        if len(set(used)) < len(used):
+            given = {factor: entry for factor, entry in axes.items() if entry}
+            raise Unsupported(
+                where=f"{carrier.op.place_of()} on an explicit mesh",
+                given=f"two axes of an output split over one mesh axis: {given}",
+                needed="each mesh axis used once in the output",
+                fix="Reshard one operand with jax.sharding.reshard.",
+            )
+    axes = {f: entry for f, entry in axes.items() if f not in split.kept}
+    return [jax.NamedSharding(mesh, jax.P(*map(axes.get, term))) for term in split.outputs]

@@ -52,9 +52,10 @@ def infer(
     """
     if isinstance(op, Extension):
         guards: list[Guard] = []
-        return op.infer_assuming(
-            metas, lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))
-        ), tuple(guards)
+        outputs = op.infer(
+            *metas, assume=lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))
+        )
+        return outputs, tuple(guards)
     if isinstance(op, WITH_BODIES):
         outputs = control_outputs(op, metas)
         require_fields(op)

@@ -1,0 +1,504 @@
+"""What the author of a function op wrote: the function, also one that has rules already
+(jax.custom_vjp, jax.custom_jvp, jitted functions, functools.partial), its signature, its rules, and
+what they may return.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import PyTreeDef
+
+from ..errors import InvalidConfig
+from ..jax_seam import lacks_derivative
+from ..shapes import TensorMeta, is_inexact, meta_of, struct
+from .contract import ShardingRule
+from .nesting import PyTree, missing, structure_of
+from .scope import LOWERING, Method, run_as
+
+MISSING_RULE = "Write @f.defjvp, f.defvjp(fwd, bwd) or @f.def_transpose."
+
+ARRAYS = "arrays"
+"""Stands for the parameters by position of the function."""
+
+GIVEN = {
+    "jvp": ("defjvp", "primals, outputs, tangents"),
+    "fwd": ("fwd of defvjp", ARRAYS),
+    "bwd": ("bwd of defvjp", "residuals, cotangents"),
+    "transpose": ("def_transpose", f"cotangents, {ARRAYS}"),
+    "vmap": ("def_vmap", f"axis_size, in_batched, {ARRAYS}"),
+    "host": ("def_host", ARRAYS),
+    "infer": ("def_infer", ARRAYS),
+    "kernel": ("a kernel", ARRAYS),
+    "declines": ("declines", ARRAYS),
+    "on_device": ("on_device", f"shard, {ARRAYS}"),
+}
+"""What errors call a function that an author gives beside the body, and its parameters."""
+
+
+class _Shown(NamedTuple):
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def shown(tree: PyTree) -> str:
+    """A tree for an error: dtypes and shapes in place of arrays and of traced values."""
+
+    def brief(x: Any) -> Any:
+        return _Shown(str(TensorMeta(x.dtype, x.shape))) if hasattr(x, "dtype") else x
+
+    return f"{jax.tree.map(brief, tree)!r:.200}"
+
+
+# --- functions as they are ------------------------------------------------------------------------
+
+WITH_RULES: tuple[Any, ...] = jax.custom_vjp, jax.custom_jvp
+
+
+class Adopted(NamedTuple):
+    """A function with the rules it has; all are called with arrays by position and the payload by
+    keyword. `order` has the names of what the given function takes by position.
+    """
+
+    source: Any
+    signature: inspect.Signature
+    body: Callable[..., PyTree]
+    jvp: Callable[..., PyTree] | None = None
+    fwd: Callable[..., PyTree] | None = None
+    bwd: Callable[..., PyTree] | None = None
+    order: tuple[str, ...] = ()
+
+
+def adopted(function: Any, family_id: str) -> Adopted:
+    """The function of an op, from anything that JAX calls a function.
+
+    Raises:
+      InvalidConfig: a class, a bound method, a partial with positional arguments, or rules that
+        take symbolic zeros.
+    """
+
+    def refusal(given: str, needed: str, fix: str) -> InvalidConfig:
+        where = f"op, extension {family_id}"
+        return InvalidConfig(where=where, given=given, needed=needed, fix=fix)
+
+    def read(source: Callable[..., PyTree]) -> inspect.Signature:
+        try:
+            return inspect.signature(source, eval_str=True)
+        except NameError as error:
+            raise refusal(
+                f"an annotation of {source.__name__} that cannot be read: {error}",
+                "annotations of names in the module",
+                "Define the class outside the function.",
+            ) from error
+
+    if inspect.isfunction(function) and not hasattr(function, "__wrapped__"):
+        return Adopted(function, read(function), function)
+    fixed: dict[str, Any] = {}
+    given = function
+    while isinstance(function, functools.partial) and not function.args:
+        fixed, function = function.keywords | fixed, function.func
+    function = with_rules(function) or function
+    source = inspect.unwrap(function)
+    custom = isinstance(function, WITH_RULES)
+    if not inspect.isfunction(source) or (custom and function.symbolic_zeros):
+        raise refusal(
+            f"{given!r:.100}",
+            "a function, a jitted function, a functools.partial with keywords, or a "
+            "jax.custom_vjp or jax.custom_jvp without symbolic zeros",
+            "Write a function that calls it.",
+        )
+    if custom and not (getattr(function, "fwd", None) or getattr(function, "jvp", None)):
+        raise refusal(
+            f"a {type(function).__name__} without a rule",
+            "one with its rule",
+            "Call its defvjp or defjvp before op.",
+        )
+    # JAX itself says by nondiff_argnums what is no array; of a function without rules, what has a
+    # value already is none.
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    parameters = read(source).parameters
+    names = list(parameters)
+    static = [names[i] for i in function.nondiff_argnums] if custom else []
+    payload = [
+        name
+        for name, p in parameters.items()
+        if p.kind is keyword_only
+        or name in static
+        or (not custom and (name in fixed or p.default is not p.empty))
+    ]
+    if unknown := [name for name in fixed if name not in payload]:
+        raise refusal(
+            f"a partial with {', '.join(unknown)}",
+            f"keywords among {', '.join(payload) or 'none'}",
+            "Pass arrays by position, in the call.",
+        )
+
+    def placed(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """`fn` with its arguments in their places again."""
+
+        def run(*arrays: PyTree, **values: Any) -> PyTree:
+            rest = iter(arrays)
+            keywords = {n: values[n] for n in payload if parameters[n].kind is keyword_only}
+            placed = [values[n] if n in payload else next(rest) for n in names if n not in keywords]
+            return fn(*placed, *rest, **keywords)
+
+        return run
+
+    def as_payload(name: str, p: inspect.Parameter) -> inspect.Parameter:
+        hint = Any if p.annotation is p.empty else p.annotation
+        return p.replace(kind=keyword_only, annotation=hint, default=fixed.get(name, p.default))
+
+    arrays = [p for name, p in parameters.items() if name not in payload]
+    keywords = [as_payload(name, p) for name, p in parameters.items() if name in payload]
+    made = Adopted(
+        source,
+        inspect.Signature([*arrays, *keywords]),
+        placed(function.fun if custom else function),
+        order=tuple(name for name in names if parameters[name].kind is not keyword_only),
+    )
+    if not custom:
+        return made
+
+    def ruled(rule: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        """A rule of JAX, which takes what is no array first."""
+        return lambda *xs, **values: rule(*(values[name] for name in static), *xs)
+
+    if isinstance(function, jax.custom_vjp):
+        rules: Any = (function.fwd, function.bwd)
+        return made._replace(fwd=placed(rules[0]), bwd=ruled(rules[1]))
+    forward = ruled(function.jvp)
+    return made._replace(
+        jvp=lambda primals, outputs, tangents, **values: forward(primals, tangents, **values)[1]
+    )
+
+
+def with_rules(function: Any) -> Any:
+    """The jax.custom_vjp or jax.custom_jvp that was jitted, since jax.jit keeps its rule; None if
+    there is none.
+    """
+    while function is not None and not isinstance(function, WITH_RULES):
+        function = None if inspect.isfunction(function) else getattr(function, "__wrapped__", None)
+    return function
+
+
+# --- what was written for an op -------------------------------------------------------------------
+
+
+class Authored:
+    """What the author wrote for an op; the checks of what it returns name the function and the line
+    where it was made.
+
+    Attributes:
+      body: the function.
+      family_id: of its ops.
+      place: its name and line and the family, for errors.
+      arity: the number of arguments by position, -1 if any.
+      payload: annotation and default of each keyword.
+      plain: the nesting of arguments of which each is one array.
+    """
+
+    __signature__: inspect.Signature
+    body: Callable[..., PyTree]
+    family_id: str
+    place: str
+    arity: int
+    payload: dict[str, tuple[Any, Any]]
+    plain: Any
+    order: tuple[str, ...]
+    derive: bool | None
+    jvp: Any = None
+    symbolic_zeros: bool = False
+    fwd: Any = None
+    bwd: Any = None
+    transpose: Any = None
+    argnums: tuple[int, ...] | None = None
+    host: Any = None
+    infer: Any = None
+    vmap: Any = None
+    sharding: ShardingRule | None = None
+
+    def error(self, given: str, needed: str, fix: str = "") -> InvalidConfig:
+        """A refusal that names the function and the line where it was made."""
+        return InvalidConfig(where=self.place, given=given, needed=needed, fix=fix)
+
+    def read_signature(self, taken: set[str]) -> None:
+        """Find arity and payload; no keyword may have a name among `taken`."""
+        self.arity, self.payload = 0, {}
+        for name, p in self.__signature__.parameters.items():
+            if p.kind is p.KEYWORD_ONLY:
+                if name in taken:
+                    raise self.error(
+                        f"payload {name}, the name of a member of every op", "another name"
+                    )
+                if p.annotation is p.empty:
+                    known = isinstance(p.default, bool | int | float | str)
+                    hint = type(p.default).__name__ if known else "float"
+                    raise self.error(
+                        f"the keyword-only parameter {p} without an annotation",
+                        "the type of each keyword, because its value is a part of the op",
+                        f"Write {name}: {hint}, or another type that it has. Arrays go by "
+                        f"position.",
+                    )
+                self.payload[name] = (p.annotation, p.default)
+            elif p.kind is p.VAR_POSITIONAL:
+                self.arity = -1
+            elif p.kind is p.VAR_KEYWORD or p.default is not p.empty:
+                raise self.error(
+                    f"the parameter {p}",
+                    "arrays by position, and the payload by keyword-only parameters with "
+                    "annotations",
+                    "Name each keyword, with an annotation."
+                    if p.kind is p.VAR_KEYWORD
+                    else "Leave its default out, or write it after a * with an annotation; of a "
+                    "jax.custom_vjp, name it in nondiff_argnums.",
+                )
+            else:
+                self.arity += 1
+        self.plain = jax.tree.structure((0,) * self.arity)
+
+    def require(self, name: str, function: object) -> None:
+        """Refuse what is no function, or cannot be called as an entry of GIVEN says."""
+        what, text = GIVEN[name]
+        taken = self.__signature__.parameters.values()
+        arrays = [str(p.replace(annotation=p.empty)) for p in taken if p.name not in self.payload]
+        words = [w for word in text.split(", ") for w in (arrays if word == ARRAYS else [word])]
+        fixed = [word for word in words if not word.startswith("*")]
+        star = ["*"] if self.payload and fixed == words else []
+        needed = f"function({', '.join([*words, *star, *self.payload])})"
+        if not callable(function):
+            raise self.error(f"{function!r:.100} as {what}", needed)
+        try:
+            signature = inspect.signature(function)
+        except (ValueError, TypeError):  # C code has none
+            return
+        # A function of any number of arrays may take rules for some numbers alone.
+        for count in [0] if fixed == words else range(9):
+            try:
+                signature.bind(*fixed, *[0] * count, **self.payload)
+                return
+            except TypeError as error:
+                problem = error
+        raise self.error(f"{what} with the parameters {signature}: {problem}", needed)
+
+    def split(
+        self, args: tuple[PyTree, ...], payload: dict[str, Any]
+    ) -> tuple[tuple[PyTree, ...], dict[str, Any]]:
+        """The arrays and the payload of a call that gives all by position, as the function took it
+        before it was published: a `fwd` may call it by the same name.
+        """
+        if not self.arity < len(args) <= len(self.order):
+            return args, payload
+        named = dict(zip(self.order, args))
+        held = {name: value for name, value in named.items() if name in self.payload}
+        if twice := held.keys() & payload.keys():
+            raise self.error(
+                f"{', '.join(sorted(twice))} by position and by keyword", "one of both"
+            )
+        return tuple(x for name, x in named.items() if name not in held), payload | held
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether the author gave a rule for derivatives."""
+        return any(rule is not None for rule in (self.jvp, self.fwd, self.transpose))
+
+    @property
+    def derives(self) -> bool:
+        """Whether JAX differentiates the body: unless the author gave a rule, says no, or gave what
+        a body that returns None needs.
+        """
+        if self.derive is None:
+            return not self.has_rule and self.host is None and self.infer is None
+        return self.derive
+
+    @property
+    def rules(self) -> tuple[Any, ...]:
+        """The functions that may not close over traced values."""
+        return self.body, self.jvp, self.fwd, self.bwd, self.transpose, self.vmap
+
+    def flat(self, nesting: PyTreeDef, tree: PyTree, what: str) -> list[Any]:
+        """The entries of a tree that has this nesting; None may stand for an array."""
+        try:
+            found = list(nesting.flatten_up_to(tree))
+            if jax.tree_util.all_leaves([x for x in found if x is not None]):
+                return found
+        except (ValueError, TypeError):
+            pass
+        raise self.error(
+            f"{what} {shown(tree)}",
+            f"{nesting.unflatten([_Shown('an array')] * nesting.num_leaves)}",
+        )
+
+    def cotangents(self, made: PyTree, args: Sequence[PyTree], what: str) -> list[Any]:
+        """The entries of `made`, a tuple with a cotangent or None for each argument, or for parts
+        of it, as in jax.custom_vjp: one for each array of `args`, where None stands for an array.
+        """
+        if not isinstance(made, tuple | list) or len(made) != len(args):
+            raise self.error(
+                f"{what}, which returned {shown(made)}",
+                f"a tuple of {len(args)}, a cotangent or None for each argument",
+            )
+        found: list[Any] = []
+        for i, (arg, cotangent) in enumerate(zip(args, made, strict=True)):
+            nesting = structure_of(arg)
+            full = nesting.unflatten([0] * nesting.num_leaves)
+            try:
+                full = jax.tree.broadcast(cotangent, full, is_leaf=missing)
+            except ValueError:
+                full = cotangent
+            found += self.flat(nesting, full, f"{what}, which returned for argument {i}")
+        return found
+
+    def cast(
+        self, found: Sequence[Any], wanted: Sequence[TensorMeta | None], what: str
+    ) -> list[jax.Array | None]:
+        """Cotangents in the dtypes of their arguments; jax.custom_vjp takes other dtypes too."""
+        made: list[jax.Array | None] = []
+        for i, (c, meta) in enumerate(zip(found, wanted, strict=True)):
+            if c is None or meta is None or is_float0(c):
+                made.append(None)
+                continue
+            c = jnp.asarray(c) if isinstance(c, int | float | complex) else c
+            kind = jnp.complexfloating
+            narrow = isinstance(c, jax.Array) and jnp.issubdtype(c.dtype, kind)
+            narrow = narrow and not jnp.issubdtype(meta.dtype, kind)
+            if narrow or tuple(getattr(c, "shape", "?")) != tuple(meta.shape):
+                raise self.error(f"{what}, which returned {shown(c)} as cotangent {i}", f"{meta}")
+            made.append(c if c.dtype == meta.dtype else c.astype(meta.dtype))
+        return made
+
+    def linear_in(self, count: int) -> tuple[int, ...]:
+        """The arguments in which the function is linear together."""
+        argnums = tuple(range(count)) if self.argnums is None else self.argnums
+        if not all(isinstance(i, int) and -count <= i < count for i in argnums):
+            raise self.error(f"argnums={argnums} of def_transpose", f"numbers of {count} arguments")
+        return tuple(i % count for i in argnums)
+
+    def of_arrays(self, made: PyTree, what: str) -> PyTree:
+        """A tree of arrays and numbers; nothing else can be traced."""
+        for x in jax.tree.leaves(made):
+            if not hasattr(x, "dtype") and not isinstance(x, int | float | complex):
+                raise self.error(f"{what}, which returned {x!r:.100}", "arrays")
+        return made
+
+    def mapped(self, value: Callable[..., PyTree], payload: dict[str, Any]) -> Any:
+        """`value`, whose vmap is the author's rule if there is one."""
+        if self.vmap is None:
+            return value
+        element: list[PyTree] = []  # the result of one element, which JAX traces before the rule
+
+        def remembered(*xs: PyTree) -> PyTree:
+            made = value(*xs)
+            element[:] = [jax.tree.map(lambda x: struct(meta_of(x)), made)]
+            return made
+
+        def rule(size: int, in_batched: list[PyTree], *args: PyTree) -> tuple[PyTree, PyTree]:
+            if element[0] is None:  # the function declines
+                return None, None
+            with run_as(Method(LOWERING, f"def_vmap of {self.place}")):
+                made = self.vmap(size, in_batched, *args, **payload)
+            if not isinstance(made, tuple | list) or len(made) != 2:
+                raise self.error(
+                    f"def_vmap, which returned {shown(made)}",
+                    "(results, which of them are batched)",
+                )
+            like, outs = element[0], made[0]
+            try:
+                batched = jax.tree.broadcast(made[1], outs)
+                fits = jax.tree.map(
+                    lambda x, b, s: meta_of(x) == meta_of(s)._replace(shape=(size,) * b + s.shape),
+                    outs,
+                    batched,
+                    like,
+                )
+            except (ValueError, TypeError):
+                fits = False
+            if not jax.tree.all(fits):
+                batch = jax.tree.map(
+                    lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), like
+                )
+                raise self.error(
+                    f"def_vmap, which returned {shown(outs)}, batched: {made[1]}",
+                    f"{shown(batch)}, or without the first axis where it says False",
+                )
+            return outs, batched
+
+        mapped: Any = jax.custom_batching.custom_vmap(remembered)
+        mapped.def_vmap(rule)
+        return mapped
+
+
+# --- tangents with holes --------------------------------------------------------------------------
+
+
+def is_float0(x: object) -> bool:
+    """Whether this is the tangent of an integer."""
+    return getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def filled(
+    primals: Sequence[jax.Array | jax.ShapeDtypeStruct], tangents: Sequence[jax.Array | None]
+) -> list[Any]:
+    """The tangents, with zeros for those that are missing, as jax.custom_jvp gives them."""
+
+    def zero(x: jax.Array | jax.ShapeDtypeStruct) -> Any:
+        return jnp.zeros_like(x) if is_inexact(x) else np.zeros(np.shape(x), jax.dtypes.float0)
+
+    return [zero(x) if t is None else t for x, t in zip(primals, tangents, strict=True)]
+
+
+def _of_moving(
+    fn: Callable[..., PyTree],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
+) -> tuple[Callable[..., tuple[jax.Array, ...]], list[jax.Array], list[jax.Array]]:
+    """`fn` as a function of the inputs that have a tangent, these inputs, and their tangents."""
+
+    def run(*xs: jax.Array) -> tuple[jax.Array, ...]:
+        given = iter(xs)
+        return tuple(
+            fn(*(x if t is None else next(given) for x, t in zip(primals, tangents, strict=True)))
+        )
+
+    moving = [(x, t) for x, t in zip(primals, tangents, strict=True) if t is not None]
+    return run, [x for x, _ in moving], [t for _, t in moving]
+
+
+def jvp_of(
+    fn: Callable[..., PyTree],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
+) -> list[jax.Array | None]:
+    """The tangents of plain JAX, for the inputs that have one."""
+    _, made = jax.jvp(*_of_moving(fn, primals, tangents))
+    return [None if is_float0(t) else t for t in made]
+
+
+def jvp_by_transposing(
+    fn: Callable[..., PyTree],
+    primals: Sequence[jax.Array],
+    tangents: Sequence[jax.Array | None],
+) -> list[jax.Array | None]:
+    """As `jvp_of`; where a part of the function has reverse mode alone, its reverse mode is
+    transposed.
+    """
+    try:
+        return jvp_of(fn, primals, tangents)
+    except TypeError as error:
+        if not lacks_derivative(error):
+            raise
+    run, inputs, given = _of_moving(fn, primals, tangents)
+    smooth = [is_inexact(x) for x in jax.eval_shape(fn, *primals)]
+    outs, pull = jax.vjp(
+        lambda *xs: [x for x, keep in zip(run(*xs), smooth, strict=True) if keep], *inputs
+    )
+    (made,) = jax.linear_transpose(pull, outs)(tuple(given))
+    source = iter(made)
+    return [next(source) if keep else None for keep in smooth]
