@@ -52,10 +52,10 @@ def infer(
     """
     if isinstance(op, Extension):
         guards: list[Guard] = []
-        outputs = op.infer(
+        found = op.infer(
             *metas, assume=lambda lhs, rhs, where: guards.append(Guard(lhs, rhs, where))
         )
-        return outputs, tuple(guards)
+        return found, tuple(guards)
     if isinstance(op, WITH_BODIES):
         outputs = control_outputs(op, metas)
         require_fields(op)
