@@ -55,6 +55,7 @@ DOORS = {
     "tenferro_jax.extension",
     "tenferro_jax.extension.family",
     "tenferro_jax.extension.registry",
+    "tenferro_jax.extension.sharding",
     "tenferro_jax.shapes",
 }
 INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")

@@ -15,7 +15,8 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation, Plan
 from tenferro_jax.errors import DTypeError, InvalidConfig
-from tenferro_jax.extension import LinearInput, Shard, ShardingRule, apply, extension_op
+from tenferro_jax.extension import LinearInput, ShardingRule, apply, extension_op
+from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import max_plus

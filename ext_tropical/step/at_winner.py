@@ -21,11 +21,11 @@ from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import (
     ExtensionOp,
     LinearInput,
-    Shard,
     ShardingRule,
     apply,
     extension_op,
 )
+from tenferro_jax.extension.sharding import Shard
 
 from .kernels.direct import FEW
 from .layout import StepOp, matmul_layout, product

@@ -18,12 +18,12 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.errors import DTypeError, InvalidConfig
 from tenferro_jax.extension import (
     ExtensionOp,
-    Shard,
     ShardingRule,
     apply,
     extension_op,
     require_equal,
 )
+from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.methods import OURS, require_methods
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective

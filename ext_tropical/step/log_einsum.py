@@ -15,12 +15,12 @@ import numpy as np
 from tenferro_jax import TensorMeta
 from tenferro_jax.extension import (
     ExtensionOp,
-    Shard,
     ShardingRule,
     apply,
     extension_op,
     require_equal,
 )
+from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.shipped import LogSumExp, max_plus
 from .einsum_op import TropicalEinsum, one_dtype, widened

@@ -13,7 +13,7 @@ from jax import lax
 
 from tenferro_jax import TensorMeta
 from tenferro_jax.einsum import Equation
-from tenferro_jax.extension import Shard
+from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import SelectiveSemiring
 from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tenferro_jax.extension import lookup_extension_factory, register_extension
-from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.extension import register_extension
+from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 
 from ..algebra.semiring import SemiringKey
 from ..algebra.shipped import max_plus
@@ -29,7 +29,7 @@ def register() -> None:
     This function is the package's entry point in the group "tenferro_jax.extensions".
 
     Example:
-      >>> from tenferro_jax.extension import lookup_extension_factory
+      >>> from tenferro_jax.extension.registry import lookup_extension_factory
       >>> register()
       >>> lookup_extension_factory("tenferro-ext-tropical.einsum.v1").version
       1

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from ..errors import answers
 from .contract import NOT_DIFFERENTIABLE, ExtensionOp, LinearInput, ShardingRule
 from .primitive import apply
-from .registry import extension_op, lookup_extension_factory, register_extension
+from .registry import extension_op, register_extension
 from .rules import ExtensionAdRule, ExtensionRuleSet
 from .runtimes import ExtensionRuntimeSet, Kernel
 from .scope import require_equal
-from .sharding import Shard
 
 __all__ = [
     "NOT_DIFFERENTIABLE",
@@ -19,11 +18,9 @@ __all__ = [
     "ExtensionRuntimeSet",
     "Kernel",
     "LinearInput",
-    "Shard",
     "ShardingRule",
     "apply",
     "extension_op",
-    "lookup_extension_factory",
     "register_extension",
     "require_equal",
 ]
@@ -41,9 +38,10 @@ if not TYPE_CHECKING:  # a checker of types would take every name
             "tenferro_jax.extension.carrier.": "Extension",
             "tenferro_jax.extension.family.": "FamilyId parse_family_id",
             "tenferro_jax.extension.primitive.": "save_families",
-            "tenferro_jax.extension.registry.": "ExtensionFactory",
+            "tenferro_jax.extension.registry.": "ExtensionFactory lookup_extension_factory",
             "tenferro_jax.extension.require_equal": "ShapeContext",
             "tenferro_jax.extension.routes.": "Route RouteKind",
+            "tenferro_jax.extension.sharding.": "Shard",
             "tenferro_jax.shapes.": "as_array as_operand",
             "jax.numpy": "Builder",
         },

@@ -28,11 +28,11 @@ from tenferro_jax.errors import (
     RegistrationError,
     Unsupported,
 )
-from tenferro_jax.extension import ExtensionOp, apply, lookup_extension_factory, register_extension
+from tenferro_jax.extension import ExtensionOp, apply, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.carrier import Extension
 from tenferro_jax.extension.family import parse_family_id
-from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 from tenferro_jax.payload_text import payload_json
 
 from ..extension_ops import RULES, HostCumulate, ScaledSquare
@@ -277,7 +277,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 FAMILY = ScaledSquare.family_id
 X = np.arange(3.0)
 PUBLISHER = """
-from tenferro_jax.extension import lookup_extension_factory, register_extension
+from tenferro_jax.extension import register_extension
+from tenferro_jax.extension.registry import lookup_extension_factory
 from tests.extension_ops import RULES, ScaledSquare
 
 def register():

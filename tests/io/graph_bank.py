@@ -17,10 +17,10 @@ import ext_tropical
 import tenferro_jax as tj
 from ext_tropical import tropical_einsum
 from tenferro_jax import TensorMeta, trace
-from tenferro_jax.extension import apply, lookup_extension_factory, register_extension
+from tenferro_jax.extension import apply, register_extension
 from tenferro_jax.extension import registry as registry_module
 from tenferro_jax.extension.carrier import BatchLevel, Extension
-from tenferro_jax.extension.registry import ExtensionFactory
+from tenferro_jax.extension.registry import ExtensionFactory, lookup_extension_factory
 from tenferro_jax.graph import GraphBuilder
 from tenferro_jax.ops import linalg, random
 from tenferro_jax.ops.analytic import Sin
