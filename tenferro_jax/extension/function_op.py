@@ -382,8 +382,12 @@ class FunctionOp(Authored):
                 structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), xs)
                 host = functools.partial(self.host, **payload)
                 like = self.infer(*structs, **payload)
-                numpy = lambda *xs: host(*jax.tree.map(np.asarray, xs))
-                return jax.pure_callback(numpy, like, *xs, vmap_method="sequential")
+                return jax.pure_callback(
+                    lambda *xs: host(*jax.tree.map(np.asarray, xs)),
+                    like,
+                    *xs,
+                    vmap_method="sequential",
+                )
             return made
 
         def computed(*xs: PyTree) -> PyTree:
