@@ -47,6 +47,7 @@ TROPICAL_FLOORS = {
 DOORS = {
     "tenferro_jax",
     "tenferro_jax.einsum",
+    "tenferro_jax.einsum.einsum_plan",
     "tenferro_jax.einsum.interpreter",
     "tenferro_jax.einsum.slices",
     "tenferro_jax.einsum.spread",

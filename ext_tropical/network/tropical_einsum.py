@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tenferro_jax.einsum import parse_interleaved
+from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import byte_count
 from tenferro_jax.einsum.spread import Spread, on_automatic_axes, spec_of, spread_over
 from tenferro_jax.errors import DTypeError, InvalidConfig, Unsupported, shortened
@@ -42,7 +43,6 @@ from .tropical_plan import (
     Optimize,
     as_written,
     cached_plan,
-    hashable,
     no_semiring_among,
     with_components,
 )

@@ -17,6 +17,7 @@ from opt_einsum import get_symbol
 
 from tenferro_jax import plan_einsum
 from tenferro_jax.einsum import Equation, Plan, Step, parse_interleaved
+from tenferro_jax.einsum.einsum_plan import hashable
 from tenferro_jax.einsum.slices import (
     MOST_SLICES,
     Memory,
@@ -179,28 +180,6 @@ def _dtype(dtype: DTypeLike) -> Any:
         raise DTypeError(
             where="plan_tropical_einsum, dtype", given=repr(dtype), needed="a dtype"
         ) from error
-
-
-def hashable(optimize: Optimize) -> Any:
-    """An explicit path as tuples, so that plans can be cached.
-
-    Raises:
-      InvalidConfig: neither text, nor a bool, nor a sequence of hashable values.
-    """
-    if isinstance(optimize, str | bool):
-        return "auto" if optimize is True else optimize
-    optimize = optimize.tolist() if isinstance(optimize, np.ndarray) else optimize
-    try:
-        path = tuple(tuple(x) if isinstance(x, list) else x for x in optimize)
-        hash(path)
-    except TypeError as error:
-        raise InvalidConfig(
-            where="tropical_einsum, optimize",
-            given=f"{optimize!r}: {error}",
-            needed="the name of an algorithm, a sequence of tuples of positions, True or False",
-            fix="See opt_einsum's paths.",
-        ) from error
-    return path
 
 
 @functools.lru_cache(maxsize=256)

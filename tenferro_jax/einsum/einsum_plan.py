@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -140,6 +141,7 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
       >>> [step.equation for step in plan_einsum("ii,ij,jk->k", [(3, 3), (3, 4), (4, 5)]).steps]
       ['ii->i', 'i,ij->j', 'j,jk->k']
     """
+    optimize = hashable(optimize)
     equation = equation_for(text, tuple(map(len, shapes)))
     terms, shapes = _without_repeated(equation, shapes)
     sizes = dict(Equation(text, terms, equation.output).sizes(shapes, "einsum"))
@@ -178,7 +180,8 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
     for i, term in enumerate(terms):
         alone = any(uses[label] == 1 for label in term)
         live.append(emit([(i, term)]) if alone or len(set(term)) < len(term) else (i, term))
-    if len(live) > 4 and _is_helped(optimize):
+    # An algorithm that may miss the best order is helped.
+    if len(live) > 4 and isinstance(optimize, str) and optimize not in ("optimal", "dp"):
         live = absorbed(live, nominal, emit)
     for positions in _path([labels for _, labels in live], equation.output, nominal, optimize):
         chosen = [live[i] for i in positions]
@@ -188,11 +191,6 @@ def plan_einsum(text: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimiz
             chosen = [emit(chosen[:2]), *chosen[2:]]
         live += chosen
     return Plan(equation, terms, tuple(sizes.items()), tuple(steps))
-
-
-def _is_helped(optimize: Optimize) -> bool:
-    """Whether an algorithm that may miss the best order looks for it."""
-    return optimize is True or (isinstance(optimize, str) and optimize not in ("optimal", "dp"))
 
 
 def _without_repeated(
@@ -232,17 +230,16 @@ def _result(terms: Sequence[str], wanted: set[str], output: str) -> str:
 
 
 def _path(
-    terms: Sequence[str], output: str, sizes: Mapping[str, int], optimize: Optimize
+    terms: Sequence[str],
+    output: str,
+    sizes: Mapping[str, int],
+    optimize: str | bool | tuple[tuple[int, ...], ...],
 ) -> list[tuple[int, ...]]:
-    if optimize is False:
-        return (
-            [(0, 1), *((0, last) for last in range(len(terms) - 2, 0, -1))]
-            if len(terms) > 1
-            else []
-        )
-    optimize = "auto" if optimize is True else optimize
-    if not isinstance(optimize, str):
+    if isinstance(optimize, tuple):
         return _checked(optimize, len(terms))
+    if isinstance(optimize, bool):  # as written
+        order: list[tuple[int, ...]] = [(0, last) for last in range(len(terms) - 2, 0, -1)]
+        return [(0, 1), *order][: len(terms) - 1]
     find = _cotengra if optimize == "cotengra" else _algorithm(optimize)
     if len(terms) <= 2:
         return [(0, 1)] if len(terms) == 2 else []
@@ -287,28 +284,37 @@ def _cotengra(
     return cotengra.array_contract_path(inputs, output, sizes, optimize="auto")
 
 
-def _checked(path: Any, count: int) -> list[tuple[int, ...]]:
-    try:
-        steps = [
-            tuple(positions) for positions in path if positions != "einsum_path"
-        ]  # NumPy's paths begin with this word
-        left = count
-        for positions in steps:
-            if (
-                not positions
-                or len(set(positions)) < len(positions)
-                or not all(type(i) is int and 0 <= i < left for i in positions)
-            ):
-                raise ValueError(f"{positions} of {left} terms")
-            left -= len(positions) - 1
-        if left != 1:
-            raise ValueError(f"{left} terms are left")
-    except (TypeError, ValueError) as error:
-        raise InvalidConfig(
-            where="einsum, optimize",
-            given=f"{path!r}: {error}",
-            needed=f"tuples of positions that contract {count} terms to one, the name of an "
-            f"algorithm, True or False",
-            fix="Each result is appended to the terms; see opt_einsum's paths.",
-        ) from error
-    return steps
+def hashable(optimize: Optimize) -> str | bool | tuple[tuple[int, ...], ...]:
+    """An explicit path as tuples, so that plans can be cached; all else as it is.
+
+    Raises:
+      InvalidConfig: neither text, nor a bool, nor a path.
+    """
+    if isinstance(optimize, str | bool):
+        return "auto" if optimize is True else optimize
+    try:  # NumPy's paths begin with the word einsum_path
+        steps = [positions for positions in optimize if not isinstance(positions, str)]
+        return tuple(tuple(map(operator.index, positions)) for positions in steps)
+    except TypeError as error:
+        raise _no_path(optimize, error) from error
+
+
+def _no_path(path: object, problem: object) -> InvalidConfig:
+    return InvalidConfig(
+        where="einsum, optimize",
+        given=f"{path!r}: {problem}",
+        needed="tuples of positions that contract all terms to one, the name of an algorithm, True "
+        "or False",
+        fix="Each result is appended to the terms; see opt_einsum's paths.",
+    )
+
+
+def _checked(path: Sequence[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    left = count
+    for positions in path:
+        if len({i for i in positions if 0 <= i < left}) < max(len(positions), 1):
+            raise _no_path(path, f"{positions} of {left} terms")
+        left -= len(positions) - 1
+    if left != 1:
+        raise _no_path(path, f"{left} terms are left")
+    return [*path]

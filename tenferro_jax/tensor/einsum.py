@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
 from ..dimensions import SymDim
-from ..einsum.einsum_plan import Optimize, Plan, plan_einsum
+from ..einsum.einsum_plan import Optimize, Plan, hashable, plan_einsum
 from ..einsum.interpreter import run_plan, run_step, transposed, without_repeated_axes
 from ..einsum.notation import parse_interleaved
 from ..einsum.slices import (
@@ -30,8 +30,8 @@ from ..jax_seam import is_symbolic_dim
 from ..ops.contraction import DotGeneral, precision_names
 from ..ops.fields import Precision
 from ..shapes import as_array, canonical_dtype
-from .record import NUMBERS, Handle, is_number, number, recorded
-from .tensor import TracedTensor
+from .record import NUMBERS, Handle, is_number, number
+from .tensor import recorded
 
 Operand: TypeAlias = Handle | ArrayLike | Sequence[object]
 """A tensor, or data; or the labels of the one before it."""
@@ -122,48 +122,42 @@ def einsum(
             needed="arrays, because a graph names no mesh",
             fix="Leave over out, or pass arrays.",
         )
-    shapes = [x.shape for x in values]
-    if memory_limit is None and spread is None:
-        run = _function(plan(equation, shapes, optimize), names, result)
-    else:
+    shapes = tuple(tuple(x.shape) for x in values)
+    dtypes: tuple[np.dtype, ...] = ()
+    sums: np.dtype | None = None
+    if memory_limit is not None or spread:
         with jax.numpy_dtype_promotion("standard"):
-            dtypes = [np.dtype(x.dtype) for x in values]
+            dtypes = tuple(np.dtype(x.dtype) for x in values)
             sums = jnp.result_type(*dtypes, *([] if result is None else [result]))
-        cut = _cached_sliced if isinstance(optimize, str | bool) else _sliced
-        devices = spread.devices if spread else 1
-        how = tuple(map(tuple, shapes)), optimize, memory_limit, tuple(dtypes), sums, devices
-        sliced = cut(equation, *how)
-        run = _function(sliced, names, result, spread)
+    devices = spread.devices if spread else 1
+    cut = _sliced(equation, shapes, hashable(optimize), memory_limit, dtypes, sums, devices)
+    run = _function(cut, names, result, spread)
     if is_lazy:
-        return recorded(TracedTensor, run, tuple(values), {}, keep=True)
+        return recorded(run, tuple(values), {}, keep=True)
     return run(*values)
 
 
-def plan(equation: str, shapes: Sequence[Sequence[SymDim]], optimize: Optimize = "auto") -> Plan:
-    """`plan_einsum`, cached."""
-    if not isinstance(optimize, str | bool) or not isinstance(equation, str):
-        return plan_einsum(equation, shapes, optimize)
-    return _plan(equation, tuple(map(tuple, shapes)), optimize)
-
-
-_plan = functools.lru_cache(maxsize=1024)(plan_einsum)
-
-
+@functools.lru_cache(maxsize=1024)
 def _sliced(
     equation: str,
     shapes: tuple[tuple[SymDim, ...], ...],
     optimize: Optimize,
     memory_limit: int | None,
     dtypes: Sequence[np.dtype],
-    sums: np.dtype,
+    sums: np.dtype | None,
     devices: int,
 ) -> SlicedPlan:
-    """The slices of an einsum."""
+    """The plan of an einsum; in slices if it has a memory limit or several devices, and then the
+    dtypes of the operands and of the sums are needed.
+    """
+    find = functools.partial(plan_einsum, equation, shapes)
+    if sums is None:
+        plan = find(optimize)
+        return SlicedPlan(plan, plan.sizes, None)
     where = f"einsum {shortened(equation)!r}"
-    find = functools.partial(plan, equation, shapes)
-    steps, first = plan_for(find, optimize, memory_limit, sums.itemsize)
+    plan, first = plan_for(find, optimize, memory_limit, sums.itemsize)
     work = max(sums.itemsize, 4)  # XLA on CPU widens 16 bits
-    memory = Memory(steps, sums.itemsize, work, devices)
+    memory = Memory(plan, sums.itemsize, work, devices)
     copies = sum(  # operands of another dtype are converted first
         sums.itemsize * math.prod(shape)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -178,21 +172,14 @@ def _sliced(
         )
     left = None if memory_limit is None else memory_limit - copies
     lengths = slice_lengths(where, memory, left, devices, first)
-    return SlicedPlan(with_lengths(steps, lengths), steps.sizes, memory)
-
-
-_cached_sliced = functools.lru_cache(maxsize=256)(_sliced)
+    return SlicedPlan(with_lengths(plan, lengths), plan.sizes, memory)
 
 
 @functools.lru_cache(maxsize=256)
 def _function(
-    plan: Plan | SlicedPlan,
-    precision: Precision,
-    result: np.dtype | None,
-    spread: Spread | None = None,
+    plan: SlicedPlan, precision: Precision, result: np.dtype | None, spread: Spread | None
 ) -> Callable[..., jax.Array]:
     """The plan as a function of arrays, which JAX compiles once for their dtypes."""
-    steps = plan.plan if isinstance(plan, SlicedPlan) else plan
 
     def run(*arrays: jax.Array) -> jax.Array:
         with jax.numpy_dtype_promotion("standard"):
@@ -206,15 +193,15 @@ def _function(
                 fix="Take the real part of the result.",
             )
         arrays = tuple(jnp.asarray(x, dtype) for x in arrays)
-        if isinstance(plan, SlicedPlan) and plan.slices > 1:
+        if plan.slices > 1:
             x = _sum_of_slices(plan, spread, arrays, precision, sums)
         else:
-            x = _run_plan(steps, arrays, precision, sums)
+            x = _run_plan(plan.plan, arrays, precision, sums)
         return x if result is None else x.astype(result)
 
     # JAX's compilation cache uses it in a file name
-    run.__name__ = run.__qualname__ = f"einsum {steps.equation.text[:40]}"
-    return run if any(is_symbolic_dim(size) for _, size in steps.sizes) else jax.jit(run)
+    run.__name__ = run.__qualname__ = f"einsum {plan.plan.equation.text[:40]}"
+    return run if any(is_symbolic_dim(size) for _, size in plan.whole) else jax.jit(run)
 
 
 def _sum_of_slices(

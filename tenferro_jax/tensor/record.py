@@ -1,29 +1,25 @@
-"""How a lazy tensor is recorded: as an input, or as the traced graph of a JAX function of other
-tensors, which may be a method or an operator; and how these become one graph.
+"""What a lazy tensor is made of: an input, or the traced graph of a JAX function of other tensors;
+and how these become one graph.
 
 There is no recursion: chains of any length are read with a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Iterator, Sequence, Set
+from typing import TypeAlias, TypeGuard
 
 import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..errors import DTypeError, InvalidConfig, ShapeError
 from ..graph.builder import GraphBuilder, Value
 from ..graph.graph import Graph, Node
 from ..jax_seam import is_symbolic_dim
-from ..shapes import Described, PyTree, TensorMeta, as_operand
-
-if TYPE_CHECKING:
-    from .tensor import TracedTensor
+from ..shapes import Described, TensorMeta, as_operand
 
 Array: TypeAlias = jax.Array | np.ndarray
 Size: TypeAlias = int | str | SymDim
@@ -195,8 +191,11 @@ def to_graph(
             values[handle.key] = values[source.inputs[0].key]
         elif handle.key not in values:
             parts[id(source.graph)] = source.graph
-            made = spliced(builder, source.graph, [values[x.key] for x in source.inputs])
-            values.update(((source, i), value) for i, value in enumerate(made))
+            made = [values[x.key] for x in source.inputs]  # all values of the part's graph
+            for node, outs in source.graph.steps():
+                metas = [source.graph.metas[i] for i in outs]
+                made += builder.add(node.op, *[made[i] for i in node.inputs], metas=metas)
+            values.update(((source, i), made[k]) for i, k in enumerate(source.graph.outputs))
     _require_one_input_a_name([x.source for x in inputs if isinstance(x.source, Leaf)])
     for part in parts.values():
         builder.absorb(part)
@@ -228,15 +227,6 @@ def _without_unused_inputs(graph: Graph, inputs: list[Handle]) -> tuple[Graph, l
     return trimmed, [inputs[i] for i in kept]
 
 
-def spliced(builder: GraphBuilder, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
-    """The outputs of a graph whose nodes are added to a builder, on these inputs."""
-    values = list(inputs)
-    for node, outs in graph.steps():
-        metas = [graph.metas[i] for i in outs]
-        values += builder.add(node.op, *[values[i] for i in node.inputs], metas=metas)
-    return [values[i] for i in graph.outputs]
-
-
 def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
     named: dict[str, Leaf] = {}
     for leaf in leaves:
@@ -247,138 +237,3 @@ def _require_one_input_a_name(leaves: Sequence[Leaf]) -> None:
                 needed="one input for each name",
                 fix="Rename one of them, or use the same tensor.",
             )
-
-
-H = TypeVar("H", bound=Handle)
-
-ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
-"""A traced argument; all other arguments are passed on unchanged."""
-
-_OPERANDS = (*ARRAYS, *NUMBERS)
-
-_GRAPHS = BoundedCache(4096, "TracedTensor")
-"""The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds."""
-
-
-def recorded(
-    kind: type[H],
-    fn: Callable[..., PyTree],
-    args: tuple[PyTree, ...],
-    kwargs: Mapping[str, PyTree],
-    keep: bool = False,
-) -> Any:
-    """The result of a JAX function whose arguments contain tensors and arrays, as lazy tensors.
-
-    Args:
-      kind: the class of the tensors that are made.
-      fn: the function.
-      args: of fn; values other than tensors and arrays are passed on unchanged.
-      kwargs: likewise.
-      keep: whether the graph is kept for other calls of fn; values other than arrays must be
-        hashable.
-    """
-    leaves, tree = jax.tree.flatten((args, dict(kwargs)))
-    arrays = [x for x in leaves if isinstance(x, ARRAYS)]
-    inputs = [x if isinstance(x, kind) else constant(kind, x) for x in arrays]
-
-    def call(*arrays: jax.Array) -> PyTree:
-        traced = iter(arrays)
-        values = [next(traced) if isinstance(x, ARRAYS) else x for x in leaves]
-        args, kwargs = jax.tree.unflatten(tree, values)
-        return fn(*args, **kwargs)
-
-    def trace() -> Graph:
-        builder = GraphBuilder()
-        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
-        outputs, out_tree = jax.tree.flatten(result)
-        return builder.build(outputs, out_tree=out_tree)
-
-    if keep:
-        metas = iter([x.meta for x in inputs])
-        described = [next(metas) if isinstance(x, ARRAYS) else _static(x) for x in leaves]
-        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
-    else:
-        graph = trace()
-    return jax.tree.unflatten(graph.out_tree, _outputs(kind, graph, inputs))
-
-
-def constant(kind: type[H], array: object) -> H:
-    """A concrete array as a tensor: a part of the program."""
-    builder = GraphBuilder()
-    graph = builder.build([builder.constant(concrete(array, "a constant"))])
-    return kind(Record(graph, ()), 0, graph.output_metas[0])
-
-
-def _outputs(kind: type[H], graph: Graph, inputs: Sequence[H]) -> list[H]:
-    """A tensor for each output of a graph; for an output that is an input, the tensor of that
-    input.
-    """
-    record = Record(graph, inputs)
-    made = [kind(record, i, meta) for i, meta in enumerate(graph.output_metas)]
-    count = len(inputs)
-    return [inputs[k] if k < count else x for k, x in zip(graph.outputs, made, strict=True)]
-
-
-def _static(leaf: object) -> Hashable:
-    """A key that distinguishes an argument from every other: 1 from True, 0.0 from -0.0.
-
-    Slices are hashable from Python 3.12 on.
-    """
-    if isinstance(leaf, slice):
-        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
-    return type(leaf), repr(leaf) if is_number(leaf) else leaf
-
-
-def _settings() -> Hashable:
-    """The settings of JAX that change the trace of a function."""
-    config: Any = jax.config
-    return (
-        config.jax_enable_x64,
-        config.jax_numpy_dtype_promotion,
-        config.jax_numpy_rank_promotion,
-        config.jax_default_matmul_precision,
-    )
-
-
-def method_of(fn: Callable[..., object]) -> Callable[..., TracedTensor]:
-    """A method of tensors: the function of the tensor and further arguments."""
-
-    def method(self: TracedTensor, *args: object, **kwargs: object) -> TracedTensor:
-        return recorded(type(self), fn, (self, *args), kwargs, keep=True)
-
-    method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
-    return method
-
-
-def operators_of(
-    fn: Callable[..., object],
-) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
-    """An operator of tensors, and its reflection.
-
-    An operand that is neither an array nor a number may define the operator itself.
-    """
-
-    def of(order: int) -> Callable[..., TracedTensor]:
-        def method(self: TracedTensor, other: object) -> TracedTensor:
-            known = isinstance(other, _OPERANDS)
-            return (
-                recorded(type(self), fn, (self, other)[::order], {}, keep=True)
-                if known
-                else NotImplemented
-            )
-
-        return method
-
-    return of(1), of(-1)
-
-
-def reshaped(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
-    """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
-    return x.reshape(*shape)
-
-
-def transposed(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
-    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is
-    reversed.
-    """
-    return x.transpose(*axes)

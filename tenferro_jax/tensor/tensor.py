@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 
+from ..bounded_cache import BoundedCache
 from ..dimensions import SymDim
 from ..engine.engine import Engine
 from ..errors import InvalidConfig, counted
@@ -19,26 +20,137 @@ from ..extension.contract import ExtensionOp
 from ..extension.primitive import apply
 from ..extension.rules import NO_RULES, ExtensionRuleSet
 from ..extension.runtimes import ExtensionRuntimeSet
+from ..graph.builder import GraphBuilder
 from ..graph.graph import Graph
 from ..shapes import PyTree, meta_of, solve_sizes
 from .evaluation import Arrays, Bindings, as_function, eval_all, require_scalar, tensors_of
 from .record import (
+    NUMBERS,
     Array,
     Handle,
     Leaf,
     Record,
     Size,
     concrete,
-    constant,
     declared,
-    method_of,
-    operators_of,
-    recorded,
-    reshaped,
+    is_number,
     to_graph,
-    transposed,
     walk,
 )
+
+ARRAYS = (Handle, jax.Array, np.ndarray, np.generic)
+"""A traced argument; all other arguments are passed on unchanged."""
+
+_OPERANDS = (*ARRAYS, *NUMBERS)
+
+_GRAPHS = BoundedCache(4096, "TracedTensor")
+"""The cache of graphs: tracing a function takes a millisecond, finding its graph microseconds."""
+
+
+def recorded(
+    fn: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    keep: bool = False,
+) -> Any:
+    """The result of a JAX function whose arguments contain tensors and arrays, as lazy tensors.
+
+    Args:
+      fn: the function.
+      args: of fn; values other than tensors and arrays are passed on unchanged.
+      kwargs: likewise.
+      keep: whether the graph is kept for other calls of fn; values other than arrays must be
+        hashable.
+    """
+    leaves, tree = jax.tree.flatten((args, dict(kwargs)))
+    arrays: list[Any] = [x for x in leaves if isinstance(x, ARRAYS)]
+    inputs = [x if isinstance(x, Handle) else TracedTensor.constant(x) for x in arrays]
+
+    def call(*arrays: jax.Array) -> PyTree:
+        traced = iter(arrays)
+        values = [next(traced) if isinstance(x, ARRAYS) else x for x in leaves]
+        args, kwargs = jax.tree.unflatten(tree, values)
+        return fn(*args, **kwargs)
+
+    def trace() -> Graph:
+        builder = GraphBuilder()
+        result = builder.inline(call, *[builder.input(x.meta) for x in inputs])
+        outputs, out_tree = jax.tree.flatten(result)
+        return builder.build(outputs, out_tree=out_tree)
+
+    if keep:
+        metas = iter([x.meta for x in inputs])
+        described = [next(metas) if isinstance(x, ARRAYS) else _static(x) for x in leaves]
+        graph = _GRAPHS.get((fn, tree, tuple(described), _settings()), trace)
+    else:
+        graph = trace()
+    record = Record(graph, inputs)
+    outputs = [  # an output that is an input is that tensor
+        inputs[value] if value < len(inputs) else TracedTensor(record, i, meta)
+        for i, (value, meta) in enumerate(zip(graph.outputs, graph.output_metas, strict=True))
+    ]
+    return jax.tree.unflatten(graph.out_tree, outputs)
+
+
+def _static(leaf: object) -> Hashable:
+    """A key that distinguishes an argument from every other: 1 from True, 0.0 from -0.0.
+
+    Slices are hashable from Python 3.12 on.
+    """
+    if isinstance(leaf, slice):
+        return slice, _static(leaf.start), _static(leaf.stop), _static(leaf.step)
+    return type(leaf), repr(leaf) if is_number(leaf) else leaf
+
+
+def _settings() -> Hashable:
+    """The settings of JAX that change the trace of a function."""
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_numpy_dtype_promotion,
+        config.jax_numpy_rank_promotion,
+        config.jax_default_matmul_precision,
+    )
+
+
+def method_of(fn: Callable[..., object]) -> Callable[..., TracedTensor]:
+    """A method of tensors: the function of the tensor and further arguments."""
+
+    def method(self: TracedTensor, *args: object, **kwargs: object) -> TracedTensor:
+        return recorded(fn, (self, *args), kwargs, keep=True)
+
+    method.__doc__ = fn.__doc__ if fn.__module__ == __name__ else f"As `jax.numpy.{fn.__name__}`."
+    return method
+
+
+def operators_of(
+    fn: Callable[..., object],
+) -> tuple[Callable[..., TracedTensor], Callable[..., TracedTensor]]:
+    """An operator of tensors, and its reflection.
+
+    An operand that is neither an array nor a number may define the operator itself.
+    """
+
+    def of(order: int) -> Callable[..., TracedTensor]:
+        def method(self: TracedTensor, other: object) -> TracedTensor:
+            known = isinstance(other, _OPERANDS)
+            return recorded(fn, (self, other)[::order], {}, keep=True) if known else NotImplemented
+
+        return method
+
+    return of(1), of(-1)
+
+
+def reshaped(x: jax.Array, *shape: int | Sequence[int]) -> jax.Array:
+    """As `jax.Array.reshape`: sizes one by one or as a tuple, one of them -1."""
+    return x.reshape(*shape)
+
+
+def transposed(x: jax.Array, *axes: int | Sequence[int]) -> jax.Array:
+    """As `jax.Array.transpose`: axes one by one or as a tuple; without axes their order is
+    reversed.
+    """
+    return x.transpose(*axes)
 
 
 class TracedTensor(Handle):
@@ -135,7 +247,9 @@ class TracedTensor(Handle):
           >>> TracedTensor.constant(2.0)
           TracedTensor(float32[], 1 node)
         """
-        return constant(TracedTensor, array)
+        builder = GraphBuilder()
+        graph = builder.build([builder.constant(concrete(array, "a constant"))])
+        return TracedTensor(Record(graph, ()), 0, graph.output_metas[0])
 
     @staticmethod
     def apply(
@@ -156,7 +270,7 @@ class TracedTensor(Handle):
           InvalidConfig: dtypes or shapes that the op refuses.
         """
         terms = {"rules": rules, "runtimes": runtimes}
-        return recorded(TracedTensor, apply, (op, *tensors), terms, keep=True)
+        return recorded(apply, (op, *tensors), terms, keep=True)
 
     @staticmethod
     def inline(fn: Callable[..., PyTree], *args: PyTree, **kwargs: PyTree) -> Any:
@@ -179,7 +293,7 @@ class TracedTensor(Handle):
           >>> TracedTensor.inline(jax.nn.softmax, x, axis=0).eval().tolist()
           [0.5, 0.5]
         """
-        return recorded(TracedTensor, fn, args, kwargs)
+        return recorded(fn, args, kwargs)
 
     # --- what it is ---
 
@@ -272,7 +386,7 @@ class TracedTensor(Handle):
             _, pullback = jax.vjp(lambda moving: run(moving, others), moving)
             return jax.tree.unflatten(tree, pullback(cotangent)[0])
 
-        return recorded(TracedTensor, pulled, (tensors, others, cotangent), {})
+        return recorded(pulled, (tensors, others, cotangent), {})
 
     def jvp(self, wrt: PyTree, tangent: PyTree) -> TracedTensor:
         """The tangent of the tensor for a tangent of wrt (a list for a list), as in jax.jvp."""
@@ -282,7 +396,7 @@ class TracedTensor(Handle):
         def pushed(moving: Arrays, others: Arrays, tangents: Arrays) -> jax.Array:
             return jax.jvp(lambda moving: run(moving, others), (moving,), (tangents,))[1]
 
-        return recorded(TracedTensor, pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
+        return recorded(pushed, (tensors, others, tree.flatten_up_to(tangent)), {})
 
     def checkpoint(self) -> TracedTensor:
         """The same values; a reverse derivative recomputes them instead of keeping intermediate

@@ -215,7 +215,7 @@ def test_cotengra_is_named_where_it_is_missing(monkeypatch):
     ],
 )
 def test_paths_that_do_not_fit_are_refused(path):
-    ends_in(lambda: plan_einsum(CHAIN, SHAPES, path), InvalidConfig, "contract 4 terms to one")
+    ends_in(lambda: plan_einsum(CHAIN, SHAPES, path), InvalidConfig, "contract all terms to one")
 
 
 def test_unknown_algorithms_are_refused():
