@@ -23,7 +23,7 @@ from ext_tropical.network.network_op import TropicalNetwork
 from ext_tropical.network.network_samples import NetworkSamples
 from ext_tropical.network.rows import Rows
 from ext_tropical.step.at_winner import AtWinner
-from ext_tropical.step.log_einsum import ExactLogEinsum, LogEinsumAlone
+from ext_tropical.step.log_einsum import LogEinsumV1, LogEinsumV2
 from ext_tropical.step.sum_einsum import SumEinsum
 from ext_tropical.step.weighted_sum import WeightedSum
 from ext_tropical.uses.alignment_op import Alignment, AlignmentCounts
@@ -94,7 +94,7 @@ def families():
             several(case.oracle(*case.inputs)),
         )
     x = np.arange(4.0).reshape(2, 2)
-    for kind in (ExactLogEinsum, LogEinsumAlone, ext_tropical.step.log_einsum.LogEinsum):
+    for kind in (LogEinsumV1, LogEinsumV2, ext_tropical.step.log_einsum.LogEinsum):
         log = kind(1.0, "ij,jk->ik")
         yield log.family_id, applied((log, (x, x))), (x, x), [np.log(np.exp(x) @ np.exp(x))]
     sums, n = SumEinsum(Modulo(5), "ij,jk->ik"), np.arange(4, dtype=np.int32).reshape(2, 2)
@@ -168,9 +168,10 @@ def items():
     )
     x = np.arange(4.0).reshape(2, 2)
     given = x, x, np.log(np.exp(x) @ np.exp(x))
-    for accuracy in ("exact", "certified"):  # a payload without an accuracy means "exact"
-        shares = WeightedSum(ext_tropical.log_sum_exp(1.0, accuracy), "ij,jk->ik")
-        yield f"with {accuracy} shares", applied((shares, given)), given, [np.ones((2, 2))]
+    log = "tenferro-ext-tropical.log_sum_exp.v1"
+    for name, fields in (("exact", (1.0,)), ("certified", (1.0, "certified"))):  # of older payloads
+        shares = WeightedSum(SemiringKey(log, fields), "ij,jk->ik")
+        yield f"with {name} shares", applied((shares, given)), given, [np.ones((2, 2))]
     arrays = [all_bits(name) for name in DTYPES]
     builder = GraphBuilder()
     yield "with dtypes", builder.build([builder.constant(array) for array in arrays]), (), None

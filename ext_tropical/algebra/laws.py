@@ -13,8 +13,7 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.shapes import as_array
 
-from . import methods
-from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed
+from .semiring import SelectiveSemiring, Semiring, as_semiring, wellformed, whole_plus, whole_times
 
 
 def broken_laws(semiring: Semiring | str, values: ArrayLike) -> dict[str, tuple[Any, ...]]:
@@ -115,7 +114,7 @@ def _one(s: Semiring, dtype: np.dtype) -> _Laws:
 
 def _methods(s: Semiring) -> list[Callable[..., Any]]:
     """times and plus of arrays of entries."""
-    return [functools.partial(method, s) for method in (methods.times, methods.plus)]
+    return [functools.partial(method, s) for method in (whole_times, whole_plus)]
 
 
 def _two(s: Semiring) -> _Laws:
@@ -130,6 +129,8 @@ def _two(s: Semiring) -> _Laws:
             return sum(counts) == 1
 
         yield "one of two different values is better, of equal ones none", one_of_three
+        if s.reduction or type(s).best is not SelectiveSemiring.best:
+            yield "best is plus of both", lambda x, y: s.best(jnp.stack([x, y]), 0) == s.plus(x, y)
 
 
 def _three(s: Semiring) -> _Laws:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -23,7 +23,10 @@ from jax.typing import ArrayLike
 from tenferro_jax.errors import Duplicate, InvalidConfig
 from tenferro_jax.extension.family import parse_family_id
 
-from .methods import FLOATS, INTEGERS, OURS, neutral, require_methods
+FLOATS = ("float64", "float32", "bfloat16", "float16")
+INTEGERS = ("int32", "int64")
+OURS = "tenferro-ext-tropical"
+"""The package part of the ids of the semirings in this package."""
 
 PLAIN = (bool, int, float, str)
 """The types that parameters of semirings may have."""
@@ -42,6 +45,8 @@ class Semiring:
       components: 0 if an entry is a number. n if it is n numbers, the first axis of operands and
         results; then times and plus take and return tuples of n arrays, and zero and one have n
         numbers. Only where plus does not select.
+      native_number: the semiring's number in `step/native/problem.h`, where the library of this
+        package has it; else None. A subclass does not inherit it, because it may compute otherwise.
 
     Example:
       >>> from ext_tropical import tropical_einsum
@@ -68,6 +73,10 @@ class Semiring:
     id: ClassVar[str] = ""
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTEGERS)
     components: ClassVar[int] = 0
+    native_number: ClassVar[int | None] = None
+
+    def __init_subclass__(cls) -> None:
+        cls.native_number = vars(cls).get("native_number")
 
     @property
     def name(self) -> str:
@@ -83,11 +92,6 @@ class Semiring:
         """The fields that a payload holds, in the order of the class."""
         fields: Any = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
         return {f.name: getattr(self, f.name) for f in fields}
-
-    @classmethod
-    def of_parameters(cls, *values: bool | int | float | str) -> Semiring:
-        """The semiring whose payload holds these values."""
-        return cls(*values)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         """The candidate of two entries: elementwise, commutative, differentiable by JAX if plus
@@ -116,7 +120,7 @@ class Semiring:
         raise NotImplementedError
 
     def identity(self, dtype: np.dtype) -> ArrayLike:
-        """The value that loses to every candidate, where the search begins: the zero, unless
+        """The value that loses to every candidate, where a sum or a search begins: the zero, unless
         entries may be worse, as -1 under max_mul.
         """
         return self.zero(dtype)
@@ -126,30 +130,41 @@ class SelectiveSemiring(Semiring):
     """A semiring whose "plus" is one of its two arguments. Winners, assignments and gradients come
     from `better`.
 
+    Write `times`, `one` and either `reduction` or both `better` and `zero`.
+
+    Attributes:
+      reduction: "max" if the greater of two entries is the better one, "min" if the smaller one is;
+        then JAX's own reduction is used, also between devices, and the zero is by default the worst
+        number of the dtype. "": `better` says it. A subclass that writes `better` states it anew.
+
     Example:
-      >>> from ext_tropical import max_plus
       >>> @register_semiring
       ... @dataclasses.dataclass(frozen=True, repr=False)
       ... class CappedPlus(SelectiveSemiring):
       ...     id = "my-package.capped_plus.v1"
+      ...     reduction = "max"
       ...     cap: float
       ...     def times(self, x, y):
       ...         return jnp.minimum(x + y, self.cap)
-      ...     def better(self, y, x):
-      ...         return y > x
-      ...     def zero(self, dtype):
-      ...         return max_plus.zero(dtype)
       ...     def one(self, dtype):
-      ...         return max_plus.one(dtype)
+      ...         return np.zeros((), dtype)
       >>> CappedPlus(5.0)
       capped_plus(cap=5.0)
     """
+
+    reduction: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = vars(cls)
+        if "better" in own:
+            cls.reduction = own.get("reduction", "")
 
     def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
         """Whether candidate y replaces candidate x: a strict total order, False if either
         is NaN.
         """
-        raise NotImplementedError
+        return y > x if self.reduction == "max" else y < x
 
     def may_make_nan(self, a: jax.Array, b: jax.Array) -> ArrayLike:
         """A boolean scalar: False only if no product of a non-NaN entry of a with one of b is NaN.
@@ -163,14 +178,67 @@ class SelectiveSemiring(Semiring):
         return jnp.where(self.better(y, x) | (y != y), y, x)
 
     def best(self, candidates: jax.Array, axis: int) -> jax.Array:
-        """plus over an axis of at least one candidate; NaN if one of them is NaN.
+        """plus over an axis of at least one candidate; NaN if one of them is NaN."""
+        if not self.reduction:
+            least = jnp.asarray(self.identity(candidates.dtype))
+            return lax.reduce(candidates, least, self.plus, (axis,))
+        value = (jnp.max if self.reduction == "max" else jnp.min)(candidates, axis)
+        if not jnp.issubdtype(candidates.dtype, jnp.floating):
+            return value
+        # XLA CPU's own maximum of floats loses NaN for some shapes, when it is vectorised.
+        has_nan = jnp.any(candidates != candidates, axis)
+        return jnp.where(has_nan, jnp.asarray(jnp.nan, value.dtype), value)
 
-        If JAX has a reduction for it, override this method with that one, which XLA splits over a
-        mesh.
-        """
-        return lax.reduce(
-            candidates, jnp.asarray(self.identity(candidates.dtype)), self.plus, (axis,)
-        )
+    def zero(self, dtype: np.dtype) -> ArrayLike:
+        """The neutral element of "plus": by default what loses to every number."""
+        return lowest(dtype) if self.reduction == "max" else highest(dtype)
+
+    def identity(self, dtype: np.dtype) -> ArrayLike:
+        """As `Semiring.identity`: under a `reduction` the worst number."""
+        return SelectiveSemiring.zero(self, dtype) if self.reduction else self.zero(dtype)
+
+
+def lowest(dtype: np.dtype) -> np.ndarray:
+    """The least value of the dtype: -inf, or the integer minimum."""
+    return _extreme(dtype, -np.inf, "min")
+
+
+def highest(dtype: np.dtype) -> np.ndarray:
+    """The greatest value of the dtype: inf, or the integer maximum."""
+    return _extreme(dtype, np.inf, "max")
+
+
+def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.asarray(infinity, dtype)
+    if dtype == np.bool_:
+        return np.asarray(name == "max")
+    return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)
+
+
+def whole_times(semiring: Semiring, x: ArrayLike, y: ArrayLike) -> jax.Array:
+    """times of arrays whose first axis has the components of an entry, if there are some."""
+    return _whole(semiring, semiring.times, x, y)
+
+
+def whole_plus(semiring: Semiring, x: ArrayLike, y: ArrayLike) -> jax.Array:
+    """plus of such arrays."""
+    return _whole(semiring, semiring.plus, x, y)
+
+
+def _whole(semiring: Semiring, method: Callable[..., jax.Array], *arrays: ArrayLike) -> jax.Array:
+    if not semiring.components:
+        return method(*arrays)
+    return jnp.stack(method(*map(tuple, arrays)))  # type: ignore[arg-type]
+
+
+def filled(value: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """An array with the same entry everywhere; its components are on the first axis."""
+    entry = np.asarray(value)
+    return jnp.full(shape, entry.reshape(entry.shape + (1,) * (len(shape) - entry.ndim)))
+
+
+# --- which semirings there are, and whether their methods return what is needed -----------------
 
 
 _classes: dict[str, type[Semiring]] = {}
@@ -209,7 +277,12 @@ def register_semiring(cls: _Class) -> _Class:
         raise _not_a_semiring(cls, "a frozen dataclass")
     parse_family_id(getattr(cls, "id", None))
     base: Any = SelectiveSemiring if issubclass(cls, SelectiveSemiring) else Semiring
-    names = ("times", "zero", "one", "better" if base is SelectiveSemiring else "plus")
+    reduction = getattr(cls, "reduction", "")
+    if reduction not in ("", "max", "min"):
+        raise _not_a_semiring(cls, "a reduction 'max', 'min' or ''")
+    names = ["times", "zero", "one", "better" if base is SelectiveSemiring else "plus"]
+    if reduction:
+        names = ["times", "one"]  # it says what is better, and so the zero
     missing = [name for name in names if getattr(cls, name) is getattr(base, name)]
     if missing:
         raise _not_a_semiring(cls, f"a class that writes {', '.join(missing)}")
@@ -246,17 +319,33 @@ def as_semiring(value: object) -> Semiring:
       >>> as_semiring("min_plus")
       min_plus
     """
+    found = _registered(value)
+    # Ours are tested, and where plus selects they are needed only if nothing is contracted.
+    problem = "" if hasattr(found, "better") or _is_ours(found.id) else _not_neutral(found)
+    if problem:
+        raise InvalidConfig(
+            where=f"semiring {found.id}",
+            given=problem,
+            needed="a zero that is neutral for plus and absorbs, and a one neutral for times",
+            fix="broken_laws tests all laws on values of yours.",
+        )
+    return found
+
+
+def _registered(value: object) -> Semiring:
     if isinstance(value, type) and value in _classes.values():
-        value = _with_defaults(value)
+        return wellformed(_with_defaults(value))
     if isinstance(value, Semiring) and _classes.get(value.id) is type(value):
-        return neutral(wellformed(value))
-    names = {id: parse_family_id(id) for id in _classes} if isinstance(value, str) else {}
-    found = [id for id, name in names.items() if value in (id, name.op)]
-    ours = [id for id in found if id == value or names[id].package == OURS]
-    found = ours or found  # our names stay ours
+        return wellformed(value)
+    names = [id for id in _classes if value in (id, parse_family_id(id).op)]
+    found = [id for id in names if id == value or _is_ours(id)] or names  # our names stay ours
     if len(found) == 1:
-        return neutral(wellformed(_with_defaults(_classes[found[0]])))
+        return wellformed(_with_defaults(_classes[found[0]]))
     raise _unknown(repr(value), found)
+
+
+def _is_ours(id: str) -> bool:
+    return parse_family_id(id).package == OURS
 
 
 def wellformed(semiring: Semiring) -> Semiring:
@@ -265,12 +354,11 @@ def wellformed(semiring: Semiring) -> Semiring:
     Raises:
       InvalidConfig: a field that no payload can hold, or a method whose result has a wrong type.
     """
-    fields: Any = dataclasses.fields(semiring) if dataclasses.is_dataclass(semiring) else ()
-    for field in fields:
-        if not isinstance(getattr(semiring, field.name), PLAIN):
+    for name, value in semiring.parameters.items():
+        if not isinstance(value, PLAIN):
             raise InvalidConfig(
-                where=f"semiring {semiring.id}, field {field.name}",
-                given=repr(getattr(semiring, field.name)),
+                where=f"semiring {semiring.id}, field {name}",
+                given=repr(value),
                 needed="a bool, int, float or str, because parameters are written into payloads",
                 fix="Pass arrays as operands; write several parameters as several fields.",
             )
@@ -342,16 +430,6 @@ class SemiringKey:
     id: str
     fields: tuple[bool | int | float | str, ...] = ()
 
-    def __post_init__(self) -> None:
-        is_tuple = isinstance(self.id, str) and isinstance(self.fields, tuple)
-        if not is_tuple or not all(isinstance(f, PLAIN) for f in self.fields):
-            raise InvalidConfig(
-                where="SemiringKey",
-                given=f"id {self.id!r}, fields {self.fields!r}",
-                needed="an id and a tuple of bool, int, float or str",
-                fix="Use SemiringKey.of(semiring).",
-            )
-
     def __repr__(self) -> str:
         return repr(self.semiring)
 
@@ -365,9 +443,13 @@ class SemiringKey:
         return _found(self)
 
     @classmethod
-    def of(cls, semiring: Semiring | str) -> SemiringKey:
-        """The key of a registered semiring, or of its name; InvalidConfig as `as_semiring`."""
-        semiring = as_semiring(semiring)
+    def of(cls, given: Semiring | SemiringKey | str) -> SemiringKey:
+        """The key of a registered semiring, or of its name; a key itself, so that what was read
+        from bytes is written again to the byte. InvalidConfig as `as_semiring`.
+        """
+        semiring = as_semiring(given.semiring if isinstance(given, SemiringKey) else given)
+        if isinstance(given, SemiringKey):
+            return given
         return cls(semiring.id, tuple(semiring.parameters.values()))
 
 
@@ -377,7 +459,7 @@ def _found(key: SemiringKey) -> Semiring:
     if cls is None:
         raise _unknown(repr(key.id))
     try:
-        return cls.of_parameters(*key.fields)
+        return cls(*key.fields)
     except TypeError as error:
         raise InvalidConfig(
             where=f"semiring {key.id}",
@@ -385,3 +467,105 @@ def _found(key: SemiringKey) -> Semiring:
             needed=f"the fields of {cls.__name__}",
             fix=str(error),
         ) from error
+
+
+def require_methods(semiring: Semiring, dtype: np.dtype | None = None) -> None:
+    """Try the methods of a semiring on tiny arrays of a dtype, by default one that it takes.
+
+    Raises:
+      InvalidConfig: a method whose result has a wrong type.
+    """
+    problem = _problem_of(semiring, dtype)
+    if problem:
+        raise InvalidConfig(
+            where=f"semiring {semiring.id}",
+            given=problem,
+            needed="methods as documented in Semiring and SelectiveSemiring",
+        )
+
+
+@functools.lru_cache(maxsize=1024)
+def _problem_of(semiring: Semiring, dtype: np.dtype | None = None) -> str:
+    """The first method of a semiring with a wrong result on tiny arrays of a dtype, by default one
+    that it takes, as text; "" if there is none.
+    """
+    dtypes, known = semiring.dtypes, (*FLOATS, *INTEGERS, "bool")
+    if not isinstance(dtypes, tuple) or not dtypes or not all(name in known for name in dtypes):
+        return f"dtypes is {dtypes!r}, where a tuple of names of {', '.join(known)} is needed"
+    components, selects = semiring.components, hasattr(semiring, "better")
+    if type(components) is not int or components < 0 or (components and selects):
+        needed = "0" if selects else "an int of at least 0"
+        return f"components is {components!r}, where {needed} is needed"
+    dtype = _sample_dtype(semiring) if dtype is None else dtype
+    for name, returned, shape, kind in _tried(semiring, dtype):
+        try:
+            out = returned()
+            have = (np.shape(out), jnp.dtype(getattr(out, "dtype", type(out))))
+        except Exception as error:  # any exception of the author's code
+            return f"{name} raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if have != (shape, kind):
+            given, needed = f"{have[1].name}{list(have[0])}", f"{kind.name}{list(shape)}"
+            return f"{name} returns {given}, where {needed} is needed"
+    return ""
+
+
+def _sample_dtype(semiring: Semiring) -> np.dtype:
+    """One of the dtypes, narrow if it can be."""
+    dtypes = semiring.dtypes
+    return jnp.dtype(
+        next((name for name in ("float32", "int32", "bool") if name in dtypes), dtypes[0])
+    )
+
+
+def _tried(semiring: Semiring, dtype: np.dtype) -> Iterator[tuple[str, Any, tuple[int, ...], Any]]:
+    """(method, a call of it, shape, dtype) of the required results."""
+    x, table = jax.ShapeDtypeStruct((2,), dtype), jax.ShapeDtypeStruct((2, 3), dtype)
+    components = semiring.components
+    for name in ("zero", "one", "identity"):
+        yield (
+            f"{name}({dtype.name})",
+            lambda name=name: np.asarray(getattr(semiring, name)(dtype)),
+            (components,) if components else (),
+            dtype,
+        )
+    for name in ("times", "plus"):
+        for i in range(max(components, 1)):
+            yield name, lambda name=name, i=i: _part(semiring, name, x, i), (2,), dtype
+    if hasattr(semiring, "better"):
+        selective: Any = semiring
+        truth = np.dtype(bool)
+        yield "better", lambda: jax.eval_shape(selective.better, x, x), (2,), truth
+        yield "best", lambda: jax.eval_shape(lambda t: selective.best(t, 1), table), (2,), dtype
+        if jnp.issubdtype(dtype, jnp.floating):
+            yield "may_make_nan", lambda: jax.eval_shape(selective.may_make_nan, x, x), (), truth
+
+
+def _part(semiring: Semiring, name: str, x: jax.ShapeDtypeStruct, i: int) -> jax.ShapeDtypeStruct:
+    """The component of this number of the result of times or plus."""
+    method, components = getattr(semiring, name), semiring.components
+    if not components:
+        return jax.eval_shape(method, x, x)
+    out = jax.eval_shape(method, (x,) * components, (x,) * components)
+    if not isinstance(out, tuple) or len(out) != components:
+        raise TypeError(f"{out!r} is no tuple of {components} arrays")
+    return out[i]
+
+
+@functools.lru_cache(maxsize=1024)
+@jax.ensure_compile_time_eval()
+def _not_neutral(semiring: Semiring) -> str:
+    """What does not hold, as text; or ""."""
+    dtype = _sample_dtype(semiring)
+    zero, one = (
+        np.asarray(x, dtype)[..., None] for x in (semiring.zero(dtype), semiring.one(dtype))
+    )
+    two = np.asarray(whole_plus(semiring, one, one))
+    for x in (zero, one, two):
+        for name, out, wanted in (
+            ("zero is not neutral for plus: plus(x, zero)", whole_plus(semiring, x, zero), x),
+            ("zero does not absorb: times(x, zero)", whole_times(semiring, x, zero), zero),
+            ("one is not neutral for times: times(x, one)", whole_times(semiring, x, one), x),
+        ):
+            if not np.array_equal(out, wanted, equal_nan=True):
+                return f"{name} of x = {x[..., 0].tolist()} is {np.asarray(out)[..., 0].tolist()}"
+    return ""

@@ -9,7 +9,7 @@ import functools
 import math
 import numbers
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,19 +19,7 @@ from jax import lax
 
 from tenferro_jax.errors import InvalidConfig
 
-from .methods import FLOATS
-from .semiring import SelectiveSemiring, Semiring, SemiringKey, register_semiring
-
-
-def with_nan(value: jax.Array, candidates: jax.Array, axis: int) -> jax.Array:
-    """NaN where a candidate is NaN. XLA CPU's own maximum of floats loses NaN for some shapes, when
-    it is vectorised.
-    """
-    if not jnp.issubdtype(candidates.dtype, jnp.floating):
-        return value
-    return jnp.where(
-        jnp.any(candidates != candidates, axis), jnp.asarray(jnp.nan, value.dtype), value
-    )
+from .semiring import FLOATS, SelectiveSemiring, Semiring, lowest, register_semiring
 
 
 def are_finite(*arrays: jax.Array) -> jax.Array:
@@ -64,25 +52,6 @@ def _meet_zero(a: jax.Array, b: jax.Array) -> jax.Array:
     return (jnp.any(a == 0) & jnp.any(jnp.isinf(b))) | (jnp.any(jnp.isinf(a)) & jnp.any(b == 0))
 
 
-class _Maximum(SelectiveSemiring):
-    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
-        return y > x
-
-    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
-        return with_nan(jnp.max(candidates, axis), candidates, axis)
-
-
-class _Minimum(SelectiveSemiring):
-    def better(self, y: jax.Array, x: jax.Array) -> jax.Array:
-        return y < x
-
-    def best(self, candidates: jax.Array, axis: int) -> jax.Array:
-        return with_nan(jnp.min(candidates, axis), candidates, axis)
-
-    def zero(self, dtype: np.dtype) -> np.ndarray:
-        return highest(dtype)
-
-
 class _Plus(SelectiveSemiring):
     """times is +, and the zero is infinite: for integers the type's extreme value, which absorbs
     like infinity.
@@ -103,29 +72,32 @@ class _Plus(SelectiveSemiring):
 
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaxPlusSemiring(_Plus, _Maximum):
+class MaxPlusSemiring(_Plus):
     """(max, +)."""
 
     id = "tenferro-ext-tropical.max_plus.v1"
-
-    def zero(self, dtype: np.dtype) -> np.ndarray:
-        return lowest(dtype)
+    native_number = 0
+    reduction = "max"
 
 
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
-class MinPlusSemiring(_Plus, _Minimum):
+class MinPlusSemiring(_Plus):
     """(min, +)."""
 
     id = "tenferro-ext-tropical.min_plus.v1"
+    native_number = 1
+    reduction = "min"
 
 
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
-class MaxMulSemiring(_Maximum):
+class MaxMulSemiring(SelectiveSemiring):
     """(max, x)."""
 
     id = "tenferro-ext-tropical.max_mul.v1"
+    native_number = 2
+    reduction = "max"
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x * y
@@ -136,21 +108,20 @@ class MaxMulSemiring(_Maximum):
     def one(self, dtype: np.dtype) -> np.ndarray:
         return np.ones((), dtype)
 
-    def identity(self, dtype: np.dtype) -> np.ndarray:
-        return lowest(dtype)
-
     def may_make_nan(self, a: jax.Array, b: jax.Array) -> jax.Array:
         return _may(_meet_zero, a, b)
 
 
 @register_semiring
 @dataclasses.dataclass(frozen=True, repr=False)
-class MinMaxSemiring(_Minimum):
+class MinMaxSemiring(SelectiveSemiring):
     """(min, max). Of two equal entries the first is the maximum, so that the derivative goes to one
     entry.
     """
 
     id = "tenferro-ext-tropical.min_max.v1"
+    native_number = 4
+    reduction = "min"
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.where((y > x) | (y != y), y, x)
@@ -168,6 +139,8 @@ class OrAndSemiring(SelectiveSemiring):
     """(or, and)."""
 
     id = "tenferro-ext-tropical.or_and.v1"
+    native_number = 3
+    reduction = "max"
     dtypes = ("bool",)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -178,9 +151,6 @@ class OrAndSemiring(SelectiveSemiring):
 
     def best(self, candidates: jax.Array, axis: int) -> jax.Array:
         return jnp.any(candidates, axis)
-
-    def zero(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((), dtype)
 
     def one(self, dtype: np.dtype) -> np.ndarray:
         return np.ones((), dtype)
@@ -213,13 +183,12 @@ class LogSumExp(Semiring):
 
     Attributes:
       temperature: T, positive and finite. As it falls, plus tends to the maximum.
-      accuracy: "certified": a contraction multiplies matrices of exponentials, and computes from
-        all candidates the cells where that could lose more than rounding. "exact": all cells from
-        all candidates, up to 20 times slower. Errors of values do not change, those of gradients
-        become smaller, at best by half. A network then goes step by step.
+
+    A contraction multiplies matrices of exponentials, and sums over all candidates in the cells
+    where that could lose more than rounding.
 
     Raises:
-      InvalidConfig: another temperature or accuracy.
+      InvalidConfig: another temperature.
 
     Example:
       >>> round(float(log_sum_exp(0.5).plus(1.0, 2.0)), 4)
@@ -227,11 +196,12 @@ class LogSumExp(Semiring):
     """
 
     id = "tenferro-ext-tropical.log_sum_exp.v1"
+    native_number = 5
     dtypes = FLOATS
     temperature: float = 1.0
-    accuracy: str = "certified"
+    accuracy: dataclasses.InitVar[str] = "certified"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, accuracy: str) -> None:
         given: Any = self.temperature
         try:
             temperature = (
@@ -248,28 +218,14 @@ class LogSumExp(Semiring):
                 needed="a positive finite number of Python or NumPy: it is part of the op",
                 fix="For the limit at 0 use max_plus; for a minimum negate the operands.",
             )
-        if self.accuracy not in ("certified", "exact"):
+        if accuracy != "certified":
             raise InvalidConfig(
                 where="log_sum_exp, accuracy",
-                given=repr(self.accuracy),
-                needed="'certified' or 'exact'",
+                given=repr(accuracy),
+                needed="'certified', the only one",
+                fix="Leave it out: cells that products could spoil are summed over all candidates.",
             )
         object.__setattr__(self, "temperature", temperature)
-
-    def __repr__(self) -> str:
-        rest = "" if self.accuracy == "certified" else ", accuracy='exact'"
-        return f"{self.name}(temperature={self.temperature}{rest})"
-
-    @property
-    def parameters(self) -> Mapping[str, bool | int | float | str]:
-        given = dict(super().parameters)
-        if self.accuracy == "exact":  # payloads from before there was a choice mean this one
-            del given["accuracy"]
-        return given
-
-    @classmethod
-    def of_parameters(cls, *values: Any) -> Semiring:
-        return cls(*values, "exact") if len(values) == 1 else cls(*values)
 
     def times(self, x: jax.Array, y: jax.Array) -> jax.Array:
         return x + y
@@ -294,27 +250,3 @@ class LogSumExp(Semiring):
 log_sum_exp = LogSumExp
 """Makes the semiring (log-sum-exp, +) of a temperature, 1 by default: sums of probabilities in log
 space. Its gradient is the softmax of the candidates: marginals."""
-
-
-def one_form(given: SemiringKey | Semiring | str) -> SemiringKey:
-    """The key of a semiring, where log_sum_exp has one form whatever accuracy is asked."""
-    key = given if isinstance(given, SemiringKey) else SemiringKey.of(given)
-    known = key.semiring
-    exact = isinstance(known, LogSumExp) and LogSumExp(known.temperature, "exact")
-    return SemiringKey.of(exact) if exact else key
-
-
-def lowest(dtype: np.dtype) -> np.ndarray:
-    """The least value of the dtype: -inf, or the integer minimum."""
-    return _extreme(dtype, -np.inf, "min")
-
-
-def highest(dtype: np.dtype) -> np.ndarray:
-    """The greatest value of the dtype: inf, or the integer maximum."""
-    return _extreme(dtype, np.inf, "max")
-
-
-def _extreme(dtype: np.dtype, infinity: float, name: str) -> np.ndarray:
-    if jnp.issubdtype(dtype, jnp.floating):
-        return np.asarray(infinity, dtype)
-    return np.asarray(getattr(jnp.iinfo(dtype), name), dtype)

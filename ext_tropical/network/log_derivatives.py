@@ -61,7 +61,7 @@ class LogDerivative(PlanOp):
     @property
     def algebra(self) -> LogSumExp:
         """The semiring."""
-        return LogSumExp(self.temperature, "exact")
+        return LogSumExp(self.temperature)
 
     @property
     def input_count(self) -> int:

@@ -20,15 +20,9 @@ from tenferro_jax.extension import ExtensionOp, ExtensionRuntimeSet, Kernel
 from ..algebra.semiring import Semiring
 from ..algebra.shipped import LogSumExp
 from ..step.native.library import NETWORK_TARGET, native
-from ..step.tropical_runtimes import NATIVE_ALGEBRAS
 
 TYPES = {"float32": 0, "float64": 1, "int32": 2, "bool": 3}
 """The dtypes of the library, with their numbers in problem.h."""
-
-
-def number_of(algebra: Semiring) -> int:
-    """A semiring's number in problem.h."""
-    return 5 if isinstance(algebra, LogSumExp) else NATIVE_ALGEBRAS[algebra]
 
 
 class Question(NamedTuple):
@@ -71,7 +65,7 @@ def _call(op: NativeOp, described: tuple[tuple[np.dtype, tuple[int, ...]], ...])
     attributes = {
         "plan": question.plan,
         "type": np.int64(TYPES[metas[-1].dtype.name]),
-        "algebra": np.int64(number_of(op.algebra)),
+        "algebra": np.int64(op.algebra.native_number),
         "question": np.int64(question.number),
         "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
     }
@@ -87,8 +81,8 @@ def _declines(op: NativeOp, *metas: TensorMeta) -> str:
 
 def unknown(algebra: Semiring, dtype: np.dtype) -> str:
     """Why the library computes nothing under this semiring in this dtype, or ""."""
-    if not isinstance(algebra, LogSumExp) and algebra not in NATIVE_ALGEBRAS:
-        return f"it has {', '.join(map(repr, NATIVE_ALGEBRAS))} and log_sum_exp"
+    if algebra.native_number is None:
+        return f"it lacks {algebra!r}"
     if dtype.name not in TYPES:
         return f"it computes in {', '.join(TYPES)}"
     return native().problem

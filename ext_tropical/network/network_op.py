@@ -25,7 +25,7 @@ from tenferro_jax.errors import InvalidConfig
 from tenferro_jax.extension import ExtensionOp, ShardingRule, apply, extension_op
 
 from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
-from ..algebra.shipped import LogSumExp, max_plus, min_plus, one_form
+from ..algebra.shipped import LogSumExp, max_plus, min_plus
 from ..step.einsum_op import Ties, one_dtype, widened
 from ..step.weighted_sum import work_of
 from . import assignments, log_loops, loops
@@ -61,7 +61,7 @@ class TropicalNetwork(PlanOp):
     with_labels: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", one_form(self.semiring))
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise InvalidConfig(
                 where=f"{self.family_id}, field semiring",
@@ -227,10 +227,8 @@ over devices, as each step does alone and the op does not.
 def _is_worth_it(plan: Plan, semiring: Semiring, dtype: np.dtype, spreads: bool) -> bool:
     """Whether no step has more than SMALL candidates; or there are more than MANY steps, which the
     native library computes or which have at most SMALL candidates on average. On several devices no
-    step may have more than LARGE. Not if log_sum_exp is to be exact.
+    step may have more than LARGE.
     """
-    if isinstance(semiring, LogSumExp) and semiring.accuracy == "exact":
-        return False  # the library multiplies exponentials
     sizes: Any = dict(plan.sizes)
     counts = [math.prod(sizes[c] for c in set("".join(step.terms))) for step in plan.steps]
     most = max(counts)

@@ -20,12 +20,12 @@ from tenferro_jax.einsum.interpreter import run_plan, transposed
 from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.extension import apply
 
-from ..algebra import methods
-from ..algebra.semiring import SelectiveSemiring, Semiring
+from ..algebra.semiring import SelectiveSemiring, Semiring, whole_times
 from ..algebra.shipped import LogSumExp, max_mul, min_max
 from ..step.einsum_op import Outputs, Ties, TropicalEinsum, widened
-from ..step.log_einsum import log_einsum_step, log_step_op
-from ..step.sum_einsum import sum_step_op
+from ..step.layout import step_op
+from ..step.log_einsum import LogEinsum
+from ..step.sum_einsum import SumEinsum
 
 
 @jax.tree_util.register_dataclass
@@ -259,7 +259,7 @@ def run_step(
         return value
 
     def multiplied(x: jax.Array, y: jax.Array) -> jax.Array:
-        return methods.times(mode.semiring, widened(x), widened(y)).astype(x.dtype)
+        return whole_times(mode.semiring, widened(x), widened(y)).astype(x.dtype)
 
     return interpreter.run_step(inputs, terms, result, contracted, multiplied), found
 
@@ -273,19 +273,18 @@ def contract(
     """One step that contracts at least one label, by the extension op of its equation."""
     equation = f"{','.join(terms)}->{result}"
     if isinstance(mode.semiring, LogSumExp):
-        if mode.in_standard_ops:
-            step = log_step_op(mode.semiring, equation)
-            return step.lower_to_standard_ops(*map(widened, inputs))[0].astype(inputs[0].dtype), []
-        return log_einsum_step(equation, *inputs, semiring=mode.semiring), []
+        log = step_op(LogEinsum, mode.semiring.temperature, equation)
+        run = log.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, log)
+        return run(*map(widened, inputs))[0].astype(inputs[0].dtype), []
     if not isinstance(mode.semiring, SelectiveSemiring):
-        return apply(sum_step_op(mode.semiring, equation), *inputs)[0], []
+        return apply(step_op(SumEinsum, mode.semiring, equation), *inputs)[0], []
     sizes = {
         label: size
         for term, x in zip(terms, inputs, strict=True)
         for label, size in zip(term, x.shape, strict=False)
     }
     outputs = Outputs.VALUE_AND_WINNER if mode.winners else Outputs.VALUE
-    op = step_op(mode.semiring, equation, outputs, mode.ties)
+    op = step_op(TropicalEinsum, mode.semiring, equation, outputs, mode.ties)
     run = op.lower_to_standard_ops if mode.in_standard_ops else functools.partial(apply, op)
     value, *winner = run(*inputs)
     labels = "".join(label for label in terms[0] if label not in result)
@@ -303,14 +302,6 @@ def _renamed(terms: Sequence[str], result: str) -> tuple[list[str], str, dict[st
     )
     *new, last = ("".join(names[label] for label in term) for term in (*terms, result))
     return new, last, {name: label for label, name in names.items()}
-
-
-@functools.lru_cache(maxsize=4096)
-def step_op(
-    semiring: SelectiveSemiring, equation: str, outputs: Outputs, ties: Ties
-) -> TropicalEinsum:
-    """The op of a step, made once for each payload."""
-    return TropicalEinsum(semiring, equation, outputs, ties)  # type: ignore[arg-type]
 
 
 def by_least(plan: Plan, sizes: Mapping[str, int], semiring: Semiring) -> list[tuple[int, ...]]:

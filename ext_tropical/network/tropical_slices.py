@@ -29,8 +29,7 @@ from tenferro_jax.einsum.spread import Spread, on_automatic_axes, sum_of_slices
 from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError, Unsupported, shortened
 from tenferro_jax.shapes import as_array
 
-from ..algebra import methods
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, filled, whole_plus
 from ..algebra.shipped import LogSumExp, max_plus
 from ..step.einsum_op import widened
 from ..step.sum_einsum import no_derivative
@@ -232,7 +231,7 @@ def beginning(
         zeros = widened(jnp.zeros(shape, dtype))
         return zeros - jnp.inf, {SUM: zeros}
     labels = sorted(sizes.keys() - set(plan.output)) if mode.winners else ()
-    return methods.filled(semiring.identity(dtype), shape), {
+    return filled(semiring.identity(dtype), shape), {
         label: jnp.zeros(shape, jnp.int32) for label in labels
     }
 
@@ -282,7 +281,7 @@ def _better(plan: SlicedPlan, mode: Mode, old: State, new: State) -> State:
     if isinstance(mode.semiring, LogSumExp):
         sums = joined_sums(mode.semiring, (before, kept[SUM]), (value, moved[SUM]))
         return sums[0], {SUM: sums[1]}
-    total = methods.plus(mode.semiring, before, value)
+    total = whole_plus(mode.semiring, before, value)
     if not kept:
         return total, {}
     semiring: Any = mode.semiring  # with winners it is selective
@@ -452,7 +451,7 @@ class TropicalPlan(SlicedPlan):
         value, labels = finished(mode, found, self.dtype)
         names = self.plan.equation.integers
         at: Any = {names.get(label, label): index for label, index in labels.items()}
-        zero = methods.filled(self.semiring.zero(self.dtype), value.shape)
+        zero = filled(self.semiring.zero(self.dtype), value.shape)
         counts = value != zero
         return Assignment(value, at, counts.any(0) if self.semiring.components else counts)
 

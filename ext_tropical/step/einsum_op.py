@@ -25,8 +25,14 @@ from tenferro_jax.extension import (
 )
 from tenferro_jax.extension.sharding import Shard
 
-from ..algebra.methods import OURS, require_methods
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_selective
+from ..algebra.semiring import (
+    OURS,
+    SelectiveSemiring,
+    Semiring,
+    SemiringKey,
+    as_selective,
+    require_methods,
+)
 from .at_winner import entries_at
 from .kernels import blocked, direct
 from .layout import StepOp, matmul_layout
@@ -70,12 +76,8 @@ class TropicalEinsum(StepOp):
     ties: Ties = Ties.FIRST
 
     def __post_init__(self) -> None:
-        given: Any = self.semiring
-        known = as_selective(
-            given.semiring if isinstance(given, SemiringKey) else given,
-            f"{self.family_id}, field semiring",
-        )
-        object.__setattr__(self, "semiring", SemiringKey.of(known))
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
+        as_selective(self.algebra, f"{self.family_id}, field semiring")
         for name, kind in (("outputs", Outputs), ("ties", Ties)):
             if not isinstance(getattr(self, name), kind):
                 raise InvalidConfig(

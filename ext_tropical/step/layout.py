@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from tenferro_jax.errors import InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionOp, require_equal
 
 MOST_CONTRACTED = 2**31 - 1
+Op = TypeVar("Op", bound=ExtensionOp)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +197,12 @@ def unused_label(terms: Sequence[str]) -> str:
     """A label that no term has."""
     used = set("".join(terms))
     return next(c for c in map(get_symbol, itertools.count()) if c not in used)
+
+
+@functools.lru_cache(maxsize=4096)
+def step_op(kind: Callable[..., Op], *fields: object) -> Op:
+    """The op of a step, of this class and with these fields; made once for each payload."""
+    return kind(*fields)
 
 
 class StepOp(ExtensionOp):

@@ -23,7 +23,7 @@ from tenferro_jax.extension import (
 from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.shipped import LogSumExp, max_plus
-from .einsum_op import TropicalEinsum, one_dtype, widened
+from .einsum_op import TropicalEinsum
 from .kernels import products
 from .layout import StepOp, matmul_layout
 from .shards import factors_of
@@ -36,7 +36,13 @@ class LogEinsum(StepOp):
     of the entries of a single operand.
 
     NaN if a candidate is NaN, else inf if one is inf; -inf if all are -inf or nothing is
-    contracted. Products of matrices of exponentials, where their sums prove that nothing is lost.
+    contracted. Products of matrices of exponentials, where their sums prove that nothing is lost;
+    two passes over all candidates for the other cells.
+
+    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. The
+    shares of a cell sum to 1 within rounding, however large the scores are. Any order, forward and
+    reverse. 0 for candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for
+    finite candidates of a value inf.
 
     Attributes:
       temperature: T, positive and finite.
@@ -51,7 +57,6 @@ class LogEinsum(StepOp):
     temperature: float
     equation: str
     with_sums: bool = False
-    accuracy: ClassVar[str] = "certified"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", LogSumExp(self.temperature).temperature)
@@ -60,7 +65,7 @@ class LogEinsum(StepOp):
     @property
     def algebra(self) -> LogSumExp:
         """The semiring."""
-        return LogSumExp(self.temperature, self.accuracy)
+        return LogSumExp(self.temperature)
 
     @property
     def share(self) -> WeightedSum:
@@ -163,8 +168,8 @@ class LogEinsum(StepOp):
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=2)
-class LogEinsumAlone(LogEinsum):
-    """LogEinsum whose payload has no `with_sums`: its derivative sums over all candidates once
+class LogEinsumV2(LogEinsum):
+    """LogEinsum of files from before `with_sums`: its derivative sums over all candidates once
     more.
     """
 
@@ -183,57 +188,5 @@ class LogEinsumAlone(LogEinsum):
 
 
 @extension_op(package="tenferro-ext-tropical", name="log_einsum", version=1)
-class ExactLogEinsum(LogEinsumAlone):
-    """LogEinsum in two passes over all candidates, whatever they are."""
-
-    accuracy = "exact"
-
-
-def log_einsum_step(equation: str, *operands: jax.Array, semiring: LogSumExp) -> jax.Array:
-    """One contraction step of log-sum-exp: T log sum over the contracted labels of exp((lhs + rhs)
-    / T).
-
-    Args:
-      equation: one or two operands, no label twice in one; with two operands every label is in at
-        least two of lhs, rhs, output.
-      *operands: arrays of one dtype: float64, float32, bfloat16 or float16; 16 bits are widened to
-        float32 for the step.
-      semiring: log_sum_exp of a temperature, which must be a normal number of the computation's
-        dtype.
-
-    Returns:
-      An array of the operands' dtype: NaN if a candidate is NaN, else inf if one is inf; -inf if
-      all are -inf or nothing is contracted.
-
-    Raises:
-      InvalidConfig: the equation is not a step; or the temperature is out of the dtype's range.
-      ShapeError, DTypeError: the operands do not fit.
-
-    Gradient: each candidate's share exp((candidate - value) / T), the softmax: marginals. The
-    shares of a cell sum to 1 within rounding, however large the scores are. Any order, forward and
-    reverse. 0 for candidates -inf, also if all are; NaN if the value is NaN or inf, but 0 for
-    finite candidates of a value inf.
-
-    Cost: a product of matrices of exponentials, one more for each operand's derivative; for extreme
-    rows or columns, and under accuracy="exact", two passes over b m n k candidates and one more for
-    each derivative. Memory O(operands + result).
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> from ext_tropical import log_sum_exp
-      >>> a = jnp.log(jnp.array([[0.5, 0.5], [0.25, 0.75]]))  # transition probabilities
-      >>> print(jnp.exp(log_einsum_step("ij,jk->ik", a, a, semiring=log_sum_exp())).round(4))
-      [[0.375  0.625 ]
-       [0.3125 0.6875]]
-    """
-    dtype = one_dtype(f"tropical_einsum {equation!r}", semiring, [x.dtype for x in operands])
-    op = log_step_op(semiring, equation)
-    (value,) = apply(op, *map(widened, operands))
-    return value if value.dtype == dtype else value.astype(dtype)
-
-
-@functools.lru_cache(maxsize=1024)
-def log_step_op(semiring: LogSumExp, equation: str) -> LogEinsum:
-    """The op of a step, made once for each payload."""
-    kind = ExactLogEinsum if semiring.accuracy == "exact" else LogEinsum
-    return kind(semiring.temperature, equation)
+class LogEinsumV1(LogEinsumV2):
+    """LogEinsum of files from before products of matrices."""

@@ -16,9 +16,6 @@ from tenferro_jax.einsum import Equation
 from tenferro_jax.extension.sharding import Shard
 
 from ..algebra.semiring import SelectiveSemiring
-from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
-
-_EXTREMES = {max_plus: "max", max_mul: "max", or_and: "max", min_plus: "min", min_max: "min"}
 
 
 def factors_of(terms: Sequence[Sequence[str]], outputs: Sequence[Sequence[str]]) -> str:
@@ -83,15 +80,15 @@ def best_of_devices(
       outs: this device's values, and perhaps winners.
       contracted: the contracted labels.
 
-    Cost: a reduction between devices for values, and one for winners; of an author's semiring the
-    values are gathered.
+    Cost: a reduction between devices for values, and one for winners; without a
+      `reduction` the values are gathered.
     """
     value, *winner = outs
     axes = tuple(name for label in contracted for name in shard.axes.get(label, ()))
     if not axes:
         return tuple(outs)
-    if semiring in _EXTREMES:
-        best = shard.merged(_EXTREMES[semiring], value, contracted)
+    if semiring.reduction:
+        best = shard.merged(semiring.reduction, value, contracted)
     else:
         best = semiring.best(lax.all_gather(value, axes), 0)
     if not winner:

@@ -5,9 +5,7 @@ one.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +15,7 @@ from tenferro_jax import TensorMeta
 from tenferro_jax.errors import ADRuleError, InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionOp, ShardingRule, extension_op, require_equal
 
-from ..algebra import methods
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, whole_plus
 from ..algebra.shipped import LogSumExp
 from .einsum_op import one_dtype, widened
 from .kernels import summed
@@ -42,9 +39,7 @@ class SumEinsum(StepOp):
     equation: str
 
     def __post_init__(self) -> None:
-        given: Any = self.semiring
-        known = given.semiring if isinstance(given, SemiringKey) else given
-        object.__setattr__(self, "semiring", SemiringKey.of(known))
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         if isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise InvalidConfig(
                 where=f"{self.family_id}, field semiring",
@@ -142,7 +137,7 @@ class SumEinsum(StepOp):
         """
         dtype, rng = np.dtype(self.algebra.dtypes[0]), np.random.default_rng(0)
         zero, one = (np.asarray(f(dtype), dtype) for f in (self.algebra.zero, self.algebra.one))
-        every = (zero, one, np.asarray(methods.plus(self.algebra, one, one)))
+        every = (zero, one, np.asarray(whole_plus(self.algebra, one, one)))
         entries = np.stack([x for x in every if np.isfinite(x).all()], -1)
         shapes = [
             [self.example_sizes[label] for label in term if label != self.axis]
@@ -168,9 +163,3 @@ def no_derivative(semiring: Semiring) -> ADRuleError:
         "numbers have derivatives in jnp.einsum.",
         clause="X10.5",
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def sum_step_op(semiring: Semiring, equation: str) -> SumEinsum:
-    """The op of a step, made once for each payload."""
-    return SumEinsum(semiring, equation)  # type: ignore[arg-type]

@@ -17,8 +17,7 @@ from tenferro_jax.extension import (
     Kernel,
 )
 
-from ..algebra.semiring import Semiring
-from ..algebra.shipped import max_mul, max_plus, min_max, min_plus, or_and
+from ..algebra.shipped import min_max, or_and
 from .at_winner import MANY, AtWinner
 from .einsum_op import TropicalEinsum, widened, work_dtype
 from .kernels.blocked import fits_one_reduction
@@ -26,29 +25,28 @@ from .kernels.direct import FEW
 from .layout import product
 from .native.library import AT_WINNER, TARGET, native
 from .pallas.backend import backend, problem
-from .pallas.search import EXTREMES, contract
+from .pallas.search import contract
 
 
 def _not_served(
     op: TropicalEinsum,
     metas: Sequence[TensorMeta],
-    semirings: Collection[Semiring],
     dtypes: Collection[str],
     is_reduced: Callable[[int, int, int, int], bool],
 ) -> str:
-    """Why XLA computes a step, or "" if a kernel for these semirings and dtypes may.
+    """Why XLA computes a step, or "" if a kernel for these dtypes may. Kernels have the semirings
+    of this package, which have numbers.
 
     Args:
       op: the step.
       metas: of its operands.
-      semirings: those of the kernel.
       dtypes: names of the dtypes of the kernel; 16-bit floats are computed in float32.
       is_reduced: whether XLA's one reduction is faster than the kernel, by the sizes of batch,
         contracted, rows and columns.
     """
     work = work_dtype(metas[0].dtype).name
-    if op.algebra not in semirings:
-        return f"it has {', '.join(map(repr, semirings))}"
+    if op.algebra.native_number is None:
+        return f"it lacks {op.algebra!r}"
     if len(metas) == 1:
         return "one reduction does it"
     if work not in dtypes:
@@ -60,9 +58,6 @@ def _not_served(
         return "there is nothing to search"
     return "one reduction does it" if is_reduced(*op.layout.extents(sizes)) else ""
 
-
-NATIVE_ALGEBRAS: dict[Semiring, int] = {max_plus: 0, min_plus: 1, max_mul: 2, or_and: 3, min_max: 4}
-"""The selective semirings of the library, with their numbers in problem.h."""
 
 _NATIVE_DTYPES = ("float64", "float32", "int32", "bool")
 """The dtypes of the library; 16-bit floats are computed in float32."""
@@ -84,7 +79,7 @@ def native_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     is_reduced = fits_one_reduction if op.algebra == or_and else _is_reduced
     if op.algebra == min_max:  # of one row and one column, XLA takes half as long
         is_reduced = _is_reduced_or_dot
-    declined = _not_served(op, metas, NATIVE_ALGEBRAS, _NATIVE_DTYPES, is_reduced)
+    declined = _not_served(op, metas, _NATIVE_DTYPES, is_reduced)
     return declined or native().problem
 
 
@@ -126,7 +121,7 @@ def run_native(
     attributes = {"lhs": strides[0], "rhs": strides[1], "sizes": (batch, contracted, rows, columns)}
     value, *winner = jax.ffi.ffi_call(TARGET, outs, vmap_method="sequential")(
         *arrays,
-        algebra=np.int64(NATIVE_ALGEBRAS[op.algebra]),
+        algebra=np.int64(op.algebra.native_number),  # type: ignore[arg-type]
         instructions=instructions,
         **{name: np.asarray(numbers, np.int64) for name, numbers in attributes.items()},
     )
@@ -184,7 +179,7 @@ support float64.
 
 def gpu_declines(op: TropicalEinsum, *metas: TensorMeta) -> str:
     """Why XLA computes a step, or "" if the kernel does."""
-    return _not_served(op, metas, EXTREMES, _GPU_DTYPES, fits_one_reduction) or problem()
+    return _not_served(op, metas, _GPU_DTYPES, fits_one_reduction) or problem()
 
 
 def run_gpu(

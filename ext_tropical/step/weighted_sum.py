@@ -30,7 +30,7 @@ from tenferro_jax.extension import (
     require_equal,
 )
 
-from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey, as_semiring
+from ..algebra.semiring import SelectiveSemiring, Semiring, SemiringKey
 from ..algebra.shipped import LogSumExp
 from .kernels import blocked, direct, products, weighted
 from .layout import StepOp, matmul_layout, product
@@ -78,12 +78,10 @@ class WeightedSum(StepOp):
     partial: str = ""
 
     def __post_init__(self) -> None:
-        given: Any = self.semiring
-        semiring = as_semiring(given.semiring if isinstance(given, SemiringKey) else given)
-        object.__setattr__(self, "semiring", SemiringKey.of(semiring))
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         layout = matmul_layout(self.equation)
         count = len(layout.equation.inputs)
-        if not isinstance(semiring, SelectiveSemiring | LogSumExp):
+        if not isinstance(self.algebra, SelectiveSemiring | LogSumExp):
             raise self._wrong("semiring", "a selective semiring or log_sum_exp")
         if not (
             isinstance(self.places, tuple)

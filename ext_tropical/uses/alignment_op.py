@@ -16,7 +16,7 @@ from tenferro_jax.errors import DTypeError, InvalidConfig, ShapeError
 from tenferro_jax.extension import ExtensionOp, apply, extension_op, require_equal
 
 from ..algebra.semiring import SelectiveSemiring, SemiringKey
-from ..algebra.shipped import LogSumExp, one_form
+from ..algebra.shipped import LogSumExp
 from ..step.einsum_op import one_dtype
 from .anti_diagonals import Rules, along, solved
 from .native_align import kernels
@@ -110,7 +110,7 @@ class Alignment(AlignmentOp):
     has_lengths: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "semiring", one_form(self.semiring))
+        object.__setattr__(self, "semiring", SemiringKey.of(self.semiring))
         selects = isinstance(self.algebra, SelectiveSemiring)
         if not selects and (self.with_path or not isinstance(self.algebra, LogSumExp)):
             raise InvalidConfig(

@@ -17,14 +17,16 @@ from tenferro_jax.einsum.spread import on_automatic_axes
 from tenferro_jax.errors import InvalidConfig, ShapeError, Unsupported
 from tenferro_jax.shapes import as_array
 
-from ..algebra import methods
 from ..algebra.semiring import (
     SelectiveSemiring,
     Semiring,
     as_selective,
     as_semiring,
+    filled,
+    highest,
+    lowest,
 )
-from ..algebra.shipped import highest, lowest, max_mul, max_plus, min_plus
+from ..algebra.shipped import max_mul, max_plus, min_plus
 from ..network.tropical_einsum import tropical_einsum, tropical_einsum_with_argmax
 from ..step.einsum_op import one_dtype
 
@@ -77,7 +79,7 @@ def matrix_power(a: ArrayLike, n: int, *, semiring: Semiring | str = max_plus) -
             fix="Pass the number of factors.",
         )
     if left == 0:
-        one, zero = (methods.filled(f(a.dtype), a.shape) for f in (algebra.one, algebra.zero))
+        one, zero = (filled(f(a.dtype), a.shape) for f in (algebra.one, algebra.zero))
         return jnp.where(jnp.eye(a.shape[-1], dtype=bool), one, zero)
     power: Any = None
     square = a

@@ -16,7 +16,7 @@ from ..network.rows import Rows
 from ..step import tropical_runtimes  # noqa: F401 (gives the step its kernels)
 from ..step.at_winner import AtWinner
 from ..step.einsum_op import TropicalEinsum
-from ..step.log_einsum import ExactLogEinsum, LogEinsum, LogEinsumAlone
+from ..step.log_einsum import LogEinsum, LogEinsumV1, LogEinsumV2
 from ..step.sum_einsum import SumEinsum
 from ..step.weighted_sum import WeightedSum
 from .alignment_op import Alignment, AlignmentCounts
@@ -39,8 +39,8 @@ def register() -> None:
         TropicalEinsum(semiring, equation),
         AtWinner(equation),
         LogEinsum(1.0, equation),
-        LogEinsumAlone(1.0, equation),
-        ExactLogEinsum(1.0, equation),
+        LogEinsumV2(1.0, equation),
+        LogEinsumV1(1.0, equation),
         WeightedSum(semiring, equation),
         TropicalNetwork(semiring, "a->|0:"),
         NetworkEntries("a", "", (("a", 1),)),

@@ -15,7 +15,7 @@ from tenferro_jax.errors import BackendFailure
 from tenferro_jax.extension import ExtensionRuntimeSet, Kernel
 
 from ..algebra.shipped import LogSumExp, max_plus, min_plus
-from ..network.native_network import TYPES, number_of
+from ..network.native_network import TYPES
 from ..step.native.library import ALIGN, native
 
 MOST = 1 << 29
@@ -25,7 +25,7 @@ MOST = 1 << 29
 def _attributes(op: Any) -> dict[str, Any]:
     is_log = isinstance(op.algebra, LogSumExp)
     return {
-        "algebra": np.int64(number_of(op.algebra)),
+        "algebra": np.int64(op.algebra.native_number),
         "temperature": np.float64(op.algebra.temperature if is_log else 1.0),
         "rules": np.int64(op.warps + 2 * op.affine + 4 * op.local),
         "band": np.int64(op.band),

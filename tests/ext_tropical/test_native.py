@@ -196,7 +196,7 @@ def test_what_is_served_and_why_not():
     for taken, reason in (
         (
             route(x, x, semiring=MinLength()),
-            "it has max_plus, min_plus, max_mul, or_and, min_max",
+            "it lacks min_length(unit=1.0)",
         ),
         (
             route(x.astype(np.int64), x.astype(np.int64)),

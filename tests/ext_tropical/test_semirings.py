@@ -168,6 +168,23 @@ def test_ops_of_every_semiring_conform(semiring, equation):
     assert report.ok, str(report)
 
 
+def test_a_reduction_says_what_is_better_and_a_subclass_states_its_own():
+    """What a class changes, JAX's reduction and the library's kernels do not know."""
+    parts = {name: PARTS[name] for name in ("times", "one")} | {"dtypes": MinLength.dtypes}
+    Least = made(SelectiveSemiring, parts | {"id": "tests.least.v1", "reduction": "min"})
+    entries = np.array([0.0, 3.0, np.inf])
+    assert broken_laws(Least(), entries) == broken_laws(MinLength(), entries) == {}
+    np.testing.assert_array_equal(
+        tropical_einsum("i,ij->j", entries, entries[:, None], semiring=Least()), [0.0]
+    )
+    Same = made(type(max_plus), {"id": "tests.same.v1"})
+    assert (max_plus.native_number, Same.native_number, Same.reduction) == (0, None, "max")
+    parts = {"id": "tests.other.v1", "better": PARTS["better"], "zero": PARTS["zero"]}
+    Other = made(type(max_plus), parts)
+    assert Other.reduction == ""
+    assert broken_laws(Other(), entries) == {}
+
+
 def test_a_class_is_registered_once():
     assert register_semiring(MinLength) is MinLength
 
@@ -214,8 +231,8 @@ def test_short_names_stay_ours_and_shared_ones_are_told():
     ),
     (
         InvalidConfig,
-        "an id and a tuple of bool, int, float or str",
-        lambda: SemiringKey(max_plus.id, []),
+        "a reduction 'max', 'min' or ''",
+        lambda: made(SelectiveSemiring, PARTS | {"id": "tests.sums.v1", "reduction": "sum"}),
     ),
     *(
         (InvalidConfig, "needed a registered semiring", functools.partial(SemiringKey.of, given))

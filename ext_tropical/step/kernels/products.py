@@ -228,11 +228,8 @@ def lowered(
     """
     layout, algebra = op.layout, op.algebra
     sizes = layout.equation.sizes([x.shape for x in inputs[: op.operand_count]], op.family_id)
-    if (
-        op.operand_count == 1
-        or algebra.accuracy == "exact"
-        or (fits_one_reduction(*(extents := layout.extents(sizes))) and not _pays(*extents))
-    ):
+    extents = layout.extents(sizes)
+    if op.operand_count == 1 or (fits_one_reduction(*extents) and not _pays(*extents)):
         return op.from_candidates(*inputs)
     tiles = dataclasses.replace(op, equation=EQUATION).from_candidates
     *places, output = places

@@ -19,8 +19,7 @@ from jax.typing import ArrayLike
 
 from tenferro_jax.errors import InvalidConfig
 
-from ...algebra import methods
-from ...algebra.semiring import Semiring
+from ...algebra.semiring import Semiring, filled, whole_plus, whole_times
 
 Parts: TypeAlias = tuple[jax.Array, ...]
 """Each component of an array of entries."""
@@ -195,7 +194,7 @@ def _zero(semiring: Semiring, dtype: np.dtype, shape: tuple[int, ...]) -> Parts:
 
 def _filled(semiring: Semiring, value: ArrayLike, shape: tuple[int, ...]) -> Parts:
     lead = (semiring.components,) if semiring.components else ()
-    return _parts(semiring, methods.filled(value, (*lead, *shape)))
+    return _parts(semiring, filled(value, (*lead, *shape)))
 
 
 def _parts(semiring: Semiring, x: jax.Array) -> Parts:
@@ -227,6 +226,6 @@ def reference(semiring: Semiring, operands: Sequence[np.ndarray]) -> np.ndarray:
                 np.expand_dims(x[..., k, :], axis)
                 for x, axis in zip(operands, (-1, -2), strict=False)
             ]
-            product = methods.times(semiring, *entries) if len(entries) == 2 else entries[0]
-            total = np.asarray(methods.plus(semiring, total, product))
+            product = whole_times(semiring, *entries) if len(entries) == 2 else entries[0]
+            total = np.asarray(whole_plus(semiring, total, product))
     return total

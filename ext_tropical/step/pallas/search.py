@@ -17,24 +17,15 @@ twice changes neither value nor first winner in any semiring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from ...algebra.semiring import SelectiveSemiring
-from ...algebra.shipped import max_mul, max_plus, min_max, min_plus
 from .backend import backend
-
-EXTREMES: dict[SelectiveSemiring, Callable[..., Any]] = {
-    max_plus: jnp.maximum,
-    min_plus: jnp.minimum,
-    max_mul: jnp.maximum,
-    min_max: jnp.minimum,
-}
-"""The better of two candidates, NaN if one is NaN, for each semiring of the kernel."""
 
 BLOCK = 16
 """Contracted entries of a block, among which the winner is searched afterwards."""
@@ -90,7 +81,7 @@ def contract(
     """Best candidate of each cell, and which it is.
 
     Args:
-      semiring: one of `EXTREMES`.
+      semiring: one with a reduction, whose times is elementwise arithmetic.
       lhs: (batch, contracted, rows), float32 or int32; no size is 0 or symbolic.
       rhs: (batch, contracted, columns) of the same dtype.
       with_winner: whether winners are wanted.
@@ -136,6 +127,7 @@ def _searched(
     candidate.
     """
     gpu, dslice = backend().module, backend().pallas.dslice
+    better = jnp.maximum if semiring.reduction == "max" else jnp.minimum  # NaN if one is
     batch, contracted, rows = lhs.shape
     columns, dtype = rhs.shape[2], lhs.dtype
     down, across = rows // tile.rows, columns // tile.columns
@@ -163,7 +155,7 @@ def _searched(
         ) -> tuple[jax.Array, ...]:
             def turn(i: jax.Array, value: jax.Array) -> jax.Array:
                 for t in range(UNROLLED):
-                    value = EXTREMES[semiring](value, candidates(left, right, i * UNROLLED + t))
+                    value = better(value, candidates(left, right, i * UNROLLED + t))
                 return value
 
             before, *last = state
