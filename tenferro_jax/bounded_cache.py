@@ -5,7 +5,6 @@ the same time.
 from __future__ import annotations
 
 import concurrent.futures
-import itertools
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
@@ -38,10 +37,7 @@ class BoundedCache:
 
     def __init__(self, capacity: int, owner: str):
         self._lock = threading.Lock()
-        # A value and the time of its last use, which can be updated without a second lookup.
-        self._values: dict[Hashable, list[Any]] = {}
-        self._clock = itertools.count()
-        self._pending: dict[Hashable, concurrent.futures.Future[Any]] = {}
+        self._values: dict[Hashable, concurrent.futures.Future[Any]] = {}
         self._hits = self._misses = 0
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise InvalidConfig(
@@ -57,34 +53,26 @@ class BoundedCache:
         waits.
         """
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
-                found[1] = next(self._clock)
-                self._hits += 1
-                return found[0]
-            waiting = self._pending.get(key)
-            if waiting is None:
+            value = self._values.pop(key, None)
+            found = value is not None
+            if value is None:
+                value = concurrent.futures.Future()
                 self._misses += 1
-                mine: concurrent.futures.Future[Value] = concurrent.futures.Future()
-                self._pending[key] = mine
             else:
                 self._hits += 1
-        if waiting is not None:
-            return waiting.result()
-        try:
-            value = make()
-        except BaseException as error:
-            with self._lock:
-                del self._pending[key]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._pending[key]
-            self._values[key] = [value, next(self._clock)]
+            self._values[key] = value  # the order is that of the last uses
             if len(self._values) > self._capacity:
-                del self._values[min(self._values, key=lambda key: self._values[key][1])]
-        mine.set_result(value)
-        return value
+                del self._values[next(iter(self._values))]
+        if not found:
+            try:
+                value.set_result(make())
+            except BaseException as error:
+                with self._lock:
+                    if self._values.get(key) is value:
+                        del self._values[key]
+                value.set_exception(error)
+                raise
+        return value.result()
 
     def stats(self) -> CacheStats:
         """Hits, misses, size, capacity."""

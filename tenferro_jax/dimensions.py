@@ -8,6 +8,7 @@ evaluates that text. Reading text of unknown origin takes no more than its lengt
 from __future__ import annotations
 
 import ast
+import copyreg
 import operator
 import re
 import weakref
@@ -197,55 +198,27 @@ def read_scope(constraints: Sequence[str]) -> jax.export.SymbolicScope:
     return scope
 
 
-class Pickled:
-    """A value in a pickle: the function that is called when the pickle is read, and its
-    arguments.
-    """
-
-    def __init__(self, make: Callable[..., object], *given: object):
-        self._made = (make, given)
-
-    def __reduce__(self) -> Any:
-        return self._made
+_READABLE: weakref.WeakKeyDictionary[Any, tuple[jax.export.SymbolicScope, set[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""For each scope the scope that a reader makes, and the dimensions that were read into it."""
 
 
-class _PickledScope(Pickled):
-    """A scope by its constraints, with those of its dimensions that a reader accepts; a pickle
-    holds it once.
-    """
-
-    def __init__(self, scope: jax.export.SymbolicScope):
-        constraints = constraint_texts(scope)
-        super().__init__(read_scope, constraints)
-        self._trial = read_scope(constraints)
-        self._dimensions: dict[str, Pickled] = {}
-
-    def dimension(self, text: str) -> Pickled:
-        """The pickled form of the dimension with this text."""
-        if text not in self._dimensions:
-            read_dimension(text, self._trial)
-            self._dimensions[text] = Pickled(read_dimension, text, self)
-        return self._dimensions[text]
-
-
-_PICKLED: weakref.WeakKeyDictionary[Any, _PickledScope] = weakref.WeakKeyDictionary()
-
-
-def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
-    """The pickled form of a symbolic dimension; dimensions of one scope are read into one new
-    scope.
-
-    JAX's own object cannot be read back after its hash or its bounds were computed.
+def readable_text(dimension: SymDim, where: str) -> str:
+    """The text of a symbolic dimension.
 
     Raises:
       Unsupported: a reader of pickles or files would refuse the text of the dimension or the
         constraints of its scope.
     """
+    text, scope = str(dimension), dimension.scope
     try:
-        scope = _PICKLED.get(dimension.scope)
-        if scope is None:
-            scope = _PICKLED.setdefault(dimension.scope, _PickledScope(dimension.scope))
-        return scope.dimension(str(dimension))
+        if scope not in _READABLE:
+            _READABLE[scope] = read_scope(constraint_texts(scope)), set()
+        trial, known = _READABLE[scope]
+        if text not in known:
+            read_dimension(text, trial)
+            known.add(text)
     except Exception as error:  # the reader's, and those of JAX and of Python's parser
         raise Unsupported(
             where=where,
@@ -253,6 +226,17 @@ def pickled_dimension(dimension: SymDim, where: str = "pickle") -> Pickled:
             needed="dimensions and constraints within the bounds of docs/spec/wire_format.md",
             fix="Use separate symbols for large expressions, or fewer constraints.",
         ) from error
+    return text
+
+
+def _reduced(dimension: SymDim) -> Any:
+    return read_dimension, (readable_text(dimension, "pickle"), dimension.scope)
+
+
+# JAX's own pickles of dimensions cannot be read back after their hash or their bounds were
+# computed. A pickle holds a scope once, so its dimensions are read into one new scope.
+copyreg.pickle(type(jax.export.symbolic_shape("d")[0]), _reduced)
+copyreg.pickle(jax.export.SymbolicScope, lambda scope: (read_scope, (constraint_texts(scope),)))
 
 
 def _expression(text: str, scope: jax.export.SymbolicScope) -> SymDim:

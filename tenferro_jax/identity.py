@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
-from .dimensions import Pickled, pickled_dimension
 from .errors import InvalidConfig
 from .jax_seam import is_symbolic_dim
 from .payload_leaves import (
@@ -321,10 +320,7 @@ class Sealed:
     def __reduce__(self) -> Any:
         cls: Any = type(self)
         state = vars(self) | {p.name: getattr(self, p.name) for p in layout(cls).places}
-        return _unpickled, (
-            cls,
-            {name: _pickled(value) for name, value in state.items() if name not in CACHED},
-        )
+        return _unpickled, (cls, {name: held for name, held in state.items() if name not in CACHED})
 
 
 _SEALING: weakref.WeakSet[Callable[..., None]] = weakref.WeakSet([Sealed.__post_init__])
@@ -346,37 +342,14 @@ def _sealing(own: Callable[..., None]) -> Callable[..., None]:
     return post_init
 
 
-def _pickled(value: object) -> Any:
-    """A value with the pickled forms of its symbolic dimensions; the same object if it has none."""
-    if is_symbolic_dim(value):
-        return pickled_dimension(value)
-    if isinstance(value, tuple):
-        items = tuple(map(_pickled, value))
-        if all(a is b for a, b in zip(items, value, strict=True)):
-            return value
-        return (
-            items if type(value) is tuple else Pickled(type(value), *items)
-        )  # of the graph: metas, guards
-    if dataclasses.is_dataclass(value) and not isinstance(value, Sealed | type):
-        held = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        state = {name: _pickled(item) for name, item in held.items()}
-        return (
-            value
-            if all(state[name] is held[name] for name in held)
-            else Pickled(_unpickled, type(value), state)
-        )
-    return value
-
-
-def _unpickled(cls: type, state: dict[str, object]) -> object:
-    """A dataclass or a sealed value with the attributes from a pickle; it is sealed again, because
-    the hash of text differs in each process.
+def _unpickled(cls: type[Sealed], state: dict[str, object]) -> Sealed:
+    """A sealed value with the attributes from a pickle; it is sealed again, because the hash of
+    text differs in each process.
     """
-    made: object = object.__new__(cls)
+    made = object.__new__(cls)
     for name, value in state.items():
         object.__setattr__(made, name, value)
-    if isinstance(made, Sealed):
-        made._seal()
+    made._seal()
     return made
 
 

@@ -24,7 +24,7 @@ from ..extension.registry import (
 )
 from ..graph.graph import Graph, Node, bodies
 from ..graph.printing import leaf_names, op_name, plain
-from ..io.container import GRAPH_MAGIC, HEADER_BYTES, declared
+from ..io.container import GRAPH_MAGIC, USUAL_LIMITS, unpack
 from ..io.exported import ExportedProgram, load_exported
 from ..io.wire import load_graph
 from ..jax_seam import read_module
@@ -103,7 +103,7 @@ def _named(tree: jax.tree_util.PyTreeDef, leaves: Iterable[object], root: str) -
 
 
 def _of_graph(graph: Graph, content: bytes) -> dict[str, Any]:
-    version, _ = declared(content[:HEADER_BYTES], "graph")
+    version = unpack(content, USUAL_LIMITS, "graph").version
     ops = [node.op for node in _nodes(graph)]
     missing = [op for op in ops if isinstance(op, MissingExtension)]
     calls = [(op.family_id, op.payload) for op in missing]

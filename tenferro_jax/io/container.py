@@ -136,22 +136,7 @@ def pack(version: int, text: bytes, tensors: Sequence[bytes | memoryview]) -> by
     return b"".join((head, _digest(head, parts), *parts))
 
 
-def declared(head: bytes, where: str) -> tuple[int, int]:
-    """The version of the format and the length in the first bytes of a file.
-
-    Raises:
-      ArtifactError: these are not the first bytes of a graph.
-    """
-    if len(head) < HEADER_BYTES:
-        raise ArtifactError(where=where, given=f"{len(head)} bytes")
-    magic, version, _, length = _HEADER.unpack_from(head)
-    if magic != GRAPH_MAGIC:
-        fix = "Read an exported program with load_exported."
-        raise ArtifactError(where=where, given=f"bytes that begin with {magic!r}", fix=fix)
-    return version, length
-
-
-def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
+def unpack(content: bytes | bytearray, limits: Limits, where: str) -> Content:
     """The parts of graph bytes, after a check of length and digest.
 
     Raises:
@@ -159,15 +144,19 @@ def unpack(content: bytes | memoryview, limits: Limits, where: str) -> Content:
         than the limits allow.
       Unsupported: a later release wrote the bytes.
     """
-    everything = memoryview(content)
-    version, length = declared(bytes(everything[:HEADER_BYTES]), where)
+    everything = memoryview(content).toreadonly()
+    if len(everything) < HEADER_BYTES:
+        raise ArtifactError(where=where, given=f"{len(everything)} bytes")
+    magic, version, text_bytes, length = _HEADER.unpack_from(everything)
+    if magic != GRAPH_MAGIC:
+        fix = "Read an exported program with load_exported."
+        raise ArtifactError(where=where, given=f"bytes that begin with {magic!r}", fix=fix)
     if length != len(everything):
         raise ArtifactError(where=where, given=f"{len(everything)} bytes of {length}")
     limits.require("file_bytes", length, where)
     head, body = everything[: _HEADER.size], everything[HEADER_BYTES:]
     if _digest(head, [body]) != everything[_HEADER.size : HEADER_BYTES]:
         raise ArtifactError(where=where, given="content that does not match its digest")
-    _, _, text_bytes, _ = _HEADER.unpack(head)
     if not 1 <= version <= VERSION:
         raise Unsupported(
             where=where,
@@ -183,6 +172,16 @@ def _digest(head: bytes | memoryview, parts: Sequence[bytes | memoryview]) -> by
     for part in parts:
         sha.update(part)
     return sha.digest()
+
+
+def read_file(path: str | os.PathLike[str], where: str, limits: Limits) -> bytearray:
+    """The content of a file, whose size is checked before."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        limits.require("file_bytes", size, where)
+        content = bytearray(size)
+        del content[file.readinto(content) :]
+    return content
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes | memoryview) -> int:

@@ -37,6 +37,7 @@ from .container import (
     Limits,
     Manifest,
     described,
+    read_file,
     read_footer,
     replace_file,
     with_footer,
@@ -342,12 +343,7 @@ def _content(
         "Pass what ExportedProgram.save wrote.",
     )
     where = f"exported program {os.fspath(source)}"
-    with pathlib.Path(source).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        limits.require("file_bytes", size, where)
-        content = bytearray(size)
-        del content[file.readinto(content) :]
-    return where, content
+    return where, read_file(source, where, limits)
 
 
 def _program(content: bytearray, where: str, manifest: Manifest | None) -> ExportedProgram:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from ..dimensions import SymDim, constraint_texts, pickled_dimension
+from ..dimensions import SymDim, constraint_texts, readable_text
 from ..errors import InvalidConfig, Unsupported
 from ..extension.carrier import Extension
 from ..extension.nesting import has_classes
@@ -210,8 +210,7 @@ class GraphWriter:
                 fix="Make all symbols in one call of jax.export.symbolic_shape, or pass scope= to "
                 "it.",
             )
-        pickled_dimension(size, "to_wire")  # refuses what no reader accepts
-        return str(size)
+        return readable_text(size, "to_wire")
 
     def _tensor(self, array: np.ndarray | np.generic) -> str:
         before = self._counts.get("tensor", 0)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from ..errors import ArtifactError, require_kind
+from ..errors import require_kind
 from ..graph.graph import Graph, require_graph
 from .container import (
-    HEADER_BYTES,
     USUAL_LIMITS,
     Limits,
-    declared,
     pack,
+    read_file,
     replace_file,
     unpack,
 )
@@ -83,11 +82,13 @@ def from_wire(
       >>> from_wire(to_wire(trace(jnp.sin, jnp.zeros(2)))).to_jax()(jnp.zeros(2)).tolist()
       [0.0, 0.0]
     """
+    where = "graph bytes"
     require_kind(
         source, bytes | bytearray | memoryview, "from_wire", "bytes", "Read a file with load_graph."
     )
     require_kind(limits, Limits, "from_wire", "Limits", "Leave it out for the usual.", "limits")
-    return _read(bytes(source), skip_missing_extensions, trusted, limits, "graph bytes")
+    content = unpack(bytes(source), limits, where)
+    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> int:
@@ -122,8 +123,7 @@ def load_graph(
     trusted: bool = False,
     limits: Limits = USUAL_LIMITS,
 ) -> Graph:
-    """Read a graph from a file of `save_graph`; no more is read than the length in the first bytes
-    of the file.
+    """Read a graph from a file of `save_graph`; its size is checked before it is read.
 
     Args:
       path: the file.
@@ -150,15 +150,5 @@ def load_graph(
     require_kind(path, str | os.PathLike, "load_graph", "a path", "Read bytes with from_wire.")
     require_kind(limits, Limits, "load_graph", "Limits", "Leave it out for the usual.", "limits")
     where = f"graph {os.fspath(path)}"
-    with open(path, "rb") as file:
-        _, length = declared(file.peek(HEADER_BYTES)[:HEADER_BYTES], where)
-        limits.require("file_bytes", length, where)
-        size = os.fstat(file.fileno()).st_size
-        if size != length:
-            raise ArtifactError(where=where, given=f"{size} bytes of {length}")
-        content = file.read(length)
-    return _read(content, skip_missing_extensions, trusted, limits, where)
-
-
-def _read(content: bytes, skip_missing: bool, trusted: bool, limits: Limits, where: str) -> Graph:
-    return GraphReader(unpack(content, limits, where), limits, skip_missing, trusted, where).read()
+    content = unpack(read_file(path, where, limits), limits, where)
+    return GraphReader(content, limits, skip_missing_extensions, trusted, where).read()
