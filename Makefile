@@ -11,7 +11,7 @@ NEWEST ?= $(call find,python3.13 python3.12 $(wildcard $(HOME)/.pyenv/versions/3
 .PHONY: demo test test-slow test-all test-newest lint sanitize bench docs clean
 
 demo: .venv/.demo
-	.venv/bin/python -m ext_tropical.demo
+	.venv/bin/python docs/demo.py
 
 test: .venv/.test
 	.venv/bin/python -m pytest -n auto -m "not slow"

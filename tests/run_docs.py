@@ -72,8 +72,7 @@ def run_page(path):
 def modules():
     for package in (tenferro_jax, ext_tropical):
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            if not info.name.endswith(".demo"):
-                yield importlib.import_module(info.name)
+            yield importlib.import_module(info.name)
 
 
 def main(parts):

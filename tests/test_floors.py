@@ -42,7 +42,6 @@ TROPICAL_FLOORS = {
     "uses": 4,
     "model": 4,
     "__init__": 5,
-    "demo": 6,
 }
 DOORS = {
     "tenferro_jax",
@@ -63,7 +62,7 @@ INTERNALS = ("jax._src", "jax.interpreters", "jax.extend", "jaxlib")
 LONGEST = 600
 LONGER = {"tenferro_jax/graph/primitives.py", "tenferro_jax/jax_seam.py"}
 """Files that may be longer: a table, and all contact with JAX internals."""
-OPTIONAL = {"cotengra", "matplotlib", "sklearn", "optax", "tqdm", "pytest"}
+OPTIONAL = {"cotengra", "tqdm", "pytest"}
 
 
 @functools.cache
